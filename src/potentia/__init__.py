@@ -1,0 +1,1 @@
+"""Structured prediction with approximate inference."""

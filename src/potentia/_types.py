@@ -1,0 +1,35 @@
+"""Array aliases and the errors that users meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: Scores or marginals per kind: one array, or a list of arrays where state counts are mixed.
+Tables = Mapping[str, Floats | Sequence[Floats]]
+
+#: Anything NumPy can turn into an array.
+ArrayLike = Any
+
+
+class PotentiaError(ValueError):
+    """Input that cannot be used; the message is one sentence that names the field, shape or file."""
+
+
+class InfeasibleError(PotentiaError):
+    """Every labelling is forbidden: some region or variable has no state with a finite score."""
+
+
+class WidthError(PotentiaError):
+    """Exact inference would need a table larger than allowed; the message states the width."""
+
+
+class ConvergenceWarning(UserWarning):
+    """An iterative method stopped at its iteration limit before it met its tolerance."""

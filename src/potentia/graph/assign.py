@@ -1,0 +1,73 @@
+"""Labels and what they mean: indicators of configurations, clamped variables, -1 for hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from .._types import ArrayLike, Floats, Ints, PotentiaError
+from .structure import Graph
+
+
+def check_labels(graph: Graph, labels: ArrayLike, name: str = "labels") -> Ints:
+    """Labels as integers, one per variable, each a state of its variable or -1 (hidden)."""
+    given = np.asarray(labels)
+    if given.shape != (graph.n_variables,):
+        raise PotentiaError(f"{name} has shape {given.shape}; the graph needs ({graph.n_variables},)")
+    if given.dtype.kind not in "iu" and not (given.dtype.kind == "f" and np.all(given == np.floor(given))):
+        raise PotentiaError(f"{name} must hold whole numbers, not {given.dtype}")
+    y = given.astype(np.int64)
+    bad = np.flatnonzero((y < -1) | (y >= graph.n_states))
+    if bad.size:
+        i = int(bad[0])
+        raise PotentiaError(f"{name}[{i}] = {y[i]} is not a state of variable {i}, which has {graph.n_states[i]}")
+    return y
+
+
+def observed_states(graph: Graph, observed: ArrayLike | None) -> Ints:
+    """Clamped state of each variable, -1 where free, from None, {variable: state} or an array with -1."""
+    if observed is None:
+        return np.full(graph.n_variables, -1, dtype=np.int64)
+    if not isinstance(observed, Mapping):
+        return check_labels(graph, observed, "observed")
+    states = np.full(graph.n_variables, -1, dtype=np.int64)
+    for variable, state in observed.items():
+        if not 0 <= int(variable) < graph.n_variables:
+            raise PotentiaError(f"observed names variable {variable}; the graph has 0..{graph.n_variables - 1}")
+        if not 0 <= int(state) < graph.n_states[int(variable)]:
+            raise PotentiaError(
+                f"observed state {state} of variable {variable} is outside 0..{graph.n_states[int(variable)] - 1}"
+            )
+        states[int(variable)] = int(state)
+    return states
+
+
+def labels_to_indicators(graph: Graph, labels: ArrayLike) -> dict[str, Floats | list[Floats]]:
+    """f(y): a table per region with 1 at its configuration; all zero for a region that touches a hidden variable."""
+    from .scores import shape_tables, table_index
+
+    y = check_labels(graph, labels)
+    result: dict[str, Floats | list[Floats]] = {}
+    for kind, scope in graph.scopes.items():
+        size = graph.table_shapes(kind).prod(axis=1) if len(scope) else np.zeros(0, dtype=np.int64)
+        start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+        flat = np.zeros(start[-1])
+        seen = (y[scope] >= 0).all(axis=1)
+        flat[(start[:-1] + table_index(graph, kind, np.maximum(y, 0)))[seen]] = 1.0
+        result[kind] = shape_tables(graph, kind, flat)
+    return result
+
+
+def indicators_to_labels(graph: Graph, indicators: Mapping[str, ArrayLike]) -> Ints:
+    """Labels from tables of indicators (or marginals): each variable's best state over its tables, -1 if all zero."""
+    votes = np.zeros((graph.n_variables, int(graph.n_states.max())))
+    for kind, scope in graph.scopes.items():
+        tables = indicators.get(kind, ())
+        uniform = graph.shared_shape(kind) is not None and kind in indicators
+        rows = [(scope, np.asarray(tables))] if uniform else [(s[None], t[None]) for s, t in zip(scope, tables, strict=False)]
+        for scopes, stack in rows:
+            for axis in range(scopes.shape[1]):
+                vote = stack.sum(axis=tuple(k + 1 for k in range(scopes.shape[1]) if k != axis))
+                np.add.at(votes, (scopes[:, axis, None], np.arange(vote.shape[1])), vote)
+    return np.where(votes.max(axis=1) > 0, votes.argmax(axis=1), -1)

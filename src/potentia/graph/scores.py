@@ -1,0 +1,176 @@
+"""Score tables: from what users pass (a dict per kind) to validated flat arrays, and marginals back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
+from ..kernels.scan import first_bad_table
+from .assign import observed_states
+from .flat import Regions, flat_regions
+from .structure import Graph
+
+
+class Scores:
+    """Validated scores theta of a graph's regions, without copying what is already flat.
+
+    Args:
+        graph: the graph.
+        theta: per kind an array (n_regions, *states), one table shared by all regions (*states), or a list of
+            tables where state counts are mixed. Kinds left out score zero. -inf forbids a configuration.
+        observed: variables to clamp: {variable: state}, or an array of states with -1 where free. Their other
+            states get -inf.
+    """
+
+    def __init__(self, graph: Graph, theta: Mapping[str, ArrayLike], observed: ArrayLike | None = None) -> None:
+        if not isinstance(theta, Mapping):
+            raise PotentiaError(f"theta must map kinds to score tables, not be a {type(theta).__name__}")
+        unknown = [kind for kind in theta if kind not in graph.scopes]
+        if unknown:
+            raise PotentiaError(f"theta names kind {unknown[0]!r}, but the graph's kinds are {list(graph.kinds)}")
+        self.graph = graph
+        self.regions: Regions = flat_regions(graph)
+        self._values: dict[str, Floats] = {}
+        self._offset: dict[str, Ints] = {}
+        for kind in graph.kinds:
+            self._values[kind], self._offset[kind] = _flatten(graph, kind, theta.get(kind))
+            self._refuse_bad(kind)
+        self.singles = self._pad_singles(observed_states(graph, observed))
+
+    def kind(self, kind: str) -> tuple[Floats, Ints]:
+        """Flat scores of a kind and the offset of each region's table in them (equal offsets: shared)."""
+        return self._values[kind], self._offset[kind]
+
+    def flat(self) -> tuple[Floats, Ints]:
+        """One flat array over all regions in the `Regions` numbering and each table's offset in it.
+
+        Clamped variables appear through their single-variable regions, which are always written out.
+        """
+        regions, graph = self.regions, self.graph
+        parts, offsets, start = [], [], 0
+        for kind in graph.kinds:
+            values, offset = self.kind(kind)
+            if graph.scopes[kind].shape[1] != 1:
+                parts.append(values)
+                offsets.append(offset + start)
+                start += len(values)
+            else:
+                offsets.append(np.zeros(len(offset), dtype=np.int64))
+        offsets.append(np.zeros(len(regions.size) - regions.kind_ptr[-1], dtype=np.int64))
+        where = np.concatenate(offsets)
+        mask = np.arange(self.singles.shape[1]) < graph.n_states[:, None]
+        where[regions.single] = start + np.concatenate([[0], np.cumsum(graph.n_states)[:-1]])
+        return np.concatenate([*parts, self.singles[mask]]), where
+
+    def table(self, region: int) -> Floats:
+        """The score table of one region (in the `Regions` numbering) with its own axes."""
+        r = self.regions
+        scope = r.scope[r.scope_ptr[region] : r.scope_ptr[region + 1]]
+        shape = tuple(self.graph.n_states[scope])
+        if len(scope) == 1:
+            return self.singles[scope[0], : shape[0]].copy()
+        number = int(np.searchsorted(r.kind_ptr, region, side="right")) - 1
+        values, offset = self.kind(self.graph.kinds[number])
+        start = offset[region - r.kind_ptr[number]]
+        return values[start : start + r.size[region]].reshape(shape)
+
+    def _pad_singles(self, observed: Ints) -> Floats:
+        """Single-variable scores as (n_variables, max states); -inf beyond a variable's states and off its clamp."""
+        graph = self.graph
+        width = int(graph.n_states.max())
+        padded = np.where(np.arange(width) < graph.n_states[:, None], 0.0, -np.inf)
+        for kind, scope in graph.scopes.items():
+            if scope.shape[1] == 1 and len(scope):
+                values, offset = self.kind(kind)
+                variables = scope[:, 0]
+                column = np.minimum(np.arange(width), graph.n_states[variables, None] - 1)
+                padded[variables] += values[offset[:, None] + column]
+        clamped = np.flatnonzero(observed >= 0)
+        kept = padded[clamped, observed[clamped]]
+        if np.any(kept == -np.inf):
+            bad = int(clamped[np.flatnonzero(kept == -np.inf)[0]])
+            raise InfeasibleError(f"variable {bad} is observed in state {observed[bad]}, which its scores forbid")
+        padded[clamped] = -np.inf
+        padded[clamped, observed[clamped]] = kept
+        return padded
+
+    def _refuse_bad(self, kind: str) -> None:
+        values, offset = self.kind(kind)
+        size = self.graph.table_shapes(kind).prod(axis=1) if len(offset) else offset
+        row, code = first_bad_table(values, offset, size)
+        scope = self.graph.scopes[kind][row].tolist() if row >= 0 else []
+        if code == 1:
+            raise PotentiaError(f"theta[{kind!r}][{row}] (variables {scope}) holds NaN or +inf; only -inf may be infinite")
+        if code == 2:
+            raise InfeasibleError(f"theta[{kind!r}][{row}] (variables {scope}) forbids every configuration")
+
+
+def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
+    """Flat values and table offsets of one kind; no copy for a contiguous float64 array."""
+    shapes = graph.table_shapes(kind)
+    n = len(shapes)
+    if n == 0:
+        return np.zeros(0), np.zeros(0, dtype=np.int64)
+    size = shapes.prod(axis=1)
+    if given is None:
+        return np.zeros(int(size.max())), np.zeros(n, dtype=np.int64)
+    one = graph.shared_shape(kind)
+    if one is not None:
+        table = _as_floats(given, kind)
+        if table.shape == one:
+            return table.ravel(), np.zeros(n, dtype=np.int64)
+        if table.shape == (n, *one):
+            return table.ravel(), np.arange(n, dtype=np.int64) * int(size[0])
+        raise PotentiaError(f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table")
+    tables = list(given)
+    if len(tables) != n:
+        raise PotentiaError(f"theta[{kind!r}] has {len(tables)} tables for {n} regions")
+    arrays = [_as_floats(t, f"{kind}'][{i}") for i, t in enumerate(tables)]
+    for i, (array, shape) in enumerate(zip(arrays, shapes, strict=True)):
+        if array.shape != tuple(shape):
+            raise PotentiaError(f"theta[{kind!r}][{i}] has shape {array.shape}; its variables need {tuple(shape.tolist())}")
+    return np.concatenate([a.ravel() for a in arrays]), np.concatenate([[0], np.cumsum(size)[:-1]]).astype(np.int64)
+
+
+def _as_floats(given: Any, name: str) -> Floats:
+    try:
+        return np.ascontiguousarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise PotentiaError(f"theta['{name}'] is not an array of numbers of one shape") from None
+
+
+def shape_tables(graph: Graph, kind: str, flat: Floats) -> Floats | list[Floats]:
+    """Flat tables of one kind (own table per region) as users see them: one array, or a list where shapes differ."""
+    shapes = graph.table_shapes(kind)
+    one = graph.shared_shape(kind)
+    if one is not None:
+        return flat.reshape(len(shapes), *one)
+    if len(shapes) == 0:
+        return flat.reshape(0)
+    cuts = np.cumsum(shapes.prod(axis=1))[:-1]
+    return [part.reshape(tuple(shape)) for part, shape in zip(np.split(flat, cuts), shapes, strict=True)]
+
+
+def score_labels(scores: Scores, labels: ArrayLike) -> float:
+    """F(y): the sum of the scores of every region at a complete labelling."""
+    y = np.asarray(labels)
+    graph = scores.graph
+    total = float(scores.singles[np.arange(graph.n_variables), y].sum())
+    for kind, scope in graph.scopes.items():
+        if scope.shape[1] != 1 and len(scope):
+            values, offset = scores.kind(kind)
+            total += float(values[offset + table_index(graph, kind, y)].sum())
+    return total
+
+
+def table_index(graph: Graph, kind: str, labels: Ints) -> Ints:
+    """Index of each region's configuration in its C-ordered table, (n_regions,)."""
+    scope = graph.scopes[kind]
+    index = np.zeros(len(scope), dtype=np.int64)
+    for axis in range(scope.shape[1]):
+        index = index * graph.n_states[scope[:, axis]] + labels[scope[:, axis]]
+    return index
+

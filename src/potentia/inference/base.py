@@ -1,0 +1,113 @@
+"""What every inference method shares: the `infer` call and the result record."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .._types import ArrayLike, Floats, Ints, PotentiaError
+from ..graph.assign import check_labels
+from ..graph.scores import Scores, score_labels
+from ..graph.structure import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What inference found.
+
+    Attributes:
+        graph: the graph inferred on.
+        marginals: (pseudo)marginals per kind, in the layout of the scores: (n_regions, *states) or a list.
+        variable_marginals: marginal of every variable, (n_variables, max states), zero beyond its states.
+        value: the method's objective at the end.
+        bound: what `value` is of its target: "exact", "upper", "lower" or "estimate".
+        target: what `value` speaks of: "log_partition" (log Z) or "max_score" (the best labelling's score).
+        iterations: iterations run (each message or variable once per iteration).
+        residual: largest change of a variable's marginal in the last iteration.
+        converged: whether `residual` met the tolerance.
+        messages: opaque state for a warm start: pass the whole result as `start=`.
+    """
+
+    graph: Graph
+    marginals: Mapping[str, Floats | list[Floats]]
+    variable_marginals: Floats
+    value: float
+    bound: str
+    target: str
+    iterations: int
+    residual: float
+    converged: bool
+    scores: Scores = field(repr=False)
+    best: Callable[[Result], Ints] = field(repr=False)
+    messages: Any = field(default=None, repr=False)
+    _memo: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def log_partition(self) -> float:
+        """`value`, where it speaks of log Z."""
+        if self.target != "log_partition":
+            raise PotentiaError("this result's value bounds the best score, not log Z; read `value`")
+        return self.value
+
+    def mpm(self) -> Ints:
+        """The most likely state of every variable by its own marginal (maximum posterior marginal)."""
+        return self.variable_marginals.argmax(axis=1)
+
+    def argmax(self) -> Ints:
+        """The best labelling found: exact for `Exact`, otherwise rounding followed by local search."""
+        if "argmax" not in self._memo:
+            self._memo["argmax"] = self.best(self)
+        labels: Ints = self._memo["argmax"]
+        return labels.copy()
+
+    def score(self, labels: ArrayLike) -> float:
+        """F(y), the score of a complete labelling (-inf where forbidden, also by `observed`)."""
+        y = check_labels(self.graph, labels)
+        if np.any(y < 0):
+            raise PotentiaError("score needs a complete labelling; labels hold -1")
+        return score_labels(self.scores, y)
+
+    @property
+    def gap(self) -> float:
+        """Upper bound on the best score minus the score of `argmax()`; 0 certifies the labelling as optimal."""
+        if self.target != "max_score" or self.bound not in ("upper", "exact"):
+            raise PotentiaError("only a result whose value bounds the best score from above has a gap")
+        return self.value - self.score(self.argmax())
+
+    def __repr__(self) -> str:
+        state = "converged" if self.converged else "not converged"
+        return (
+            f"Result({self.target} {self.value:.6g} ({self.bound}), {state} after {self.iterations} iterations, "
+            f"residual {self.residual:.2g})"
+        )
+
+
+class Inference(ABC):
+    """A method that turns scores into marginals; subclasses hold its options and implement `run`."""
+
+    def infer(
+        self,
+        graph: Graph,
+        theta: Mapping[str, ArrayLike],
+        observed: ArrayLike | None = None,
+        start: Result | None = None,
+    ) -> Result:
+        """Marginals and value for the scores `theta`.
+
+        Args:
+            graph: the graph.
+            theta: scores per kind, see `Graph`; -inf forbids.
+            observed: variables to clamp: {variable: state} or an array of states with -1 where free.
+            start: an earlier result of the same method on the same graph to continue from.
+        """
+        if start is not None and start.graph is not graph:
+            raise PotentiaError("start belongs to another graph")
+        return self.run(Scores(graph, theta, observed), start)
+
+    @abstractmethod
+    def run(self, scores: Scores, start: Result | None) -> Result:
+        """Inference on validated scores."""

@@ -1,0 +1,26 @@
+"""One pass over score tables that finds what may not be there."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .vecmath import KERNEL
+
+
+@njit(**KERNEL)
+def first_bad_table(values, offset, size):
+    """The first table that holds NaN or +inf (code 1) or nothing but -inf (code 2); (-1, 0) when all are good.
+
+    Table r is values[offset[r] : offset[r] + size[r]].
+    """
+    for r in range(offset.size):
+        peak = -np.inf
+        for k in range(offset[r], offset[r] + size[r]):
+            v = values[k]
+            if not v < np.inf:
+                return r, 1
+            peak = max(peak, v)
+        if peak == -np.inf:
+            return r, 2
+    return -1, 0

@@ -1,0 +1,244 @@
+"""The oracle protocol: a potential is a function x -> scores that can lower a biased logistic loss.
+
+    sum_n w_n [ log sum_k exp(f(x_n)_k + b_nk) - sum_k y_nk (f(x_n)_k + b_nk) ] + penalty(f)     [ILR-chapter Eq. 1.19]
+
+N rows x (N, d) of one kind of region, K configurations, labels y (N,) or target distributions (N, K), bias b (N, K),
+weight w (N,). A potential knows no graph, no messages and no temperature.
+
+**Your own class** derives from `Potential`, stores its hyper-parameters unchanged in `__init__`, and defines
+
+    _start(x, n_outputs)    become the zero function, sized for rows like x
+    _fit(problem)           lower the loss from where it stands, and return the penalised loss reached (or None)
+    _scores(x)              f(x) as an (n, K) array, for a piece of the rows
+
+and `penalty()` if it has one. What a fit learns goes in attributes that end in an underscore: arrays, numbers, strings or lists of
+them. The base class then checks input, keeps the old function when a fit came out worse, works piece by piece, and
+saves and loads. `potentia.potentials.contract.check_potential(YourClass)` tests all of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from potentia._types import ArrayLike, Floats, PotentiaError
+from potentia.kernels.logistic import loss_rows
+from potentia.potentials.chunks import map_chunks
+from potentia.potentials.params import Params
+from potentia.potentials.problem import NO_ROWS, Problem, check_features, make_problem
+from potentia.potentials.state import Arrays, pack, register, unpack
+
+
+class Potential(Params, ABC):
+    """A function from features to log-scores, fitted by lowering the biased logistic loss.
+
+    Fitting again continues: the fitted function is the starting point or at least the one to beat, and the penalised loss
+    never rises. An unfitted potential is the zero function. `sklearn.base.clone` or `reset` starts anew.
+    """
+
+    #: x may be a SciPy sparse matrix.
+    accepts_sparse: ClassVar[bool] = False
+    #: `_scores` may be called by several threads at once.
+    threaded: ClassVar[bool] = False
+    #: A row of weight 2 gives the same function as the row twice.
+    weights_are_copies: ClassVar[bool] = True
+    #: Has flat parameters and derivatives (see `Differentiable`).
+    differentiable: ClassVar[bool] = False
+
+    n_features_: int
+    n_outputs_: int
+    n_fits_: int
+    objective_: float
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        register(cls)
+
+    @abstractmethod
+    def _start(self, x: Any, n_outputs: int) -> None: ...
+
+    @abstractmethod
+    def _fit(self, problem: Problem) -> float | None: ...
+
+    @abstractmethod
+    def _scores(self, x: Any) -> Floats: ...
+
+    def penalty(self) -> float:
+        """What the fit adds to the summed loss."""
+        return 0.0
+
+    @property
+    def is_fitted(self) -> bool:
+        return hasattr(self, "n_outputs_")
+
+    def reset(self) -> Self:
+        """Forget everything learned."""
+        for name in self._fitted():
+            delattr(self, name)
+        return self
+
+    def start(self, x: ArrayLike | None, n_outputs: int) -> Self:
+        """Become the zero function for rows like x (N, d), which also set any scaling of the features."""
+        features = check_features(x, self.accepts_sparse, 0)
+        self.reset()
+        self._start(features, int(n_outputs))
+        self.n_features_, self.n_outputs_, self.n_fits_ = int(features.shape[1]), int(n_outputs), 0
+        self.objective_ = float("inf")
+        return self
+
+    def fit(
+        self,
+        x: ArrayLike | None,
+        y: ArrayLike,
+        bias: Any = None,
+        weight: ArrayLike | None = None,
+        *,
+        n_outputs: int | None = None,
+    ) -> Self:
+        """Lower the loss of rows x (N, d); `objective_` is then the penalised loss reached.
+
+        y (N,) integers or (N, K) distributions; bias (N, K) array, or anything with a shape that returns rows when sliced;
+        weight (N,). K is taken from n_outputs, bias, y (N, K), an earlier fit, or else the largest label.
+        """
+        if n_outputs is None and bias is None and self.is_fitted:
+            n_outputs = self.n_outputs_
+        problem = make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse)
+        if not self.is_fitted:
+            self.start(problem.x, problem.n_outputs)
+        self._check_sizes(problem.x.shape[1], problem.n_outputs)
+        before = self._objective(problem)
+        kept = copy.deepcopy(self._fitted())
+        reached = self._fit(problem)
+        if reached is None:
+            reached = self._objective(problem)
+        # written so that a loss of NaN counts as worse
+        if not reached <= before:
+            self.reset().__dict__.update(kept)
+            reached = before
+        self.n_fits_ += 1
+        self.objective_ = float(reached)
+        return self
+
+    def scores(self, x: ArrayLike | None, out: Floats | None = None) -> Floats:
+        """f(x) as (N, K) log-scores, written to `out` if given; works in pieces of bounded size."""
+        self._check_fitted()
+        features = check_features(x, self.accepts_sparse, None if out is None else len(out))
+        n_rows = int(features.shape[0])
+        self._check_sizes(features.shape[1], self.n_outputs_)
+        if out is None:
+            out = np.empty((n_rows, self.n_outputs_))
+        elif out.shape != (n_rows, self.n_outputs_):
+            raise PotentiaError(f"out must have shape {(n_rows, self.n_outputs_)}, got {out.shape}.")
+
+        def fill(rows: slice) -> None:
+            out[rows] = self._scores(features[rows])
+
+        map_chunks(fill, n_rows, self._width(), self.threaded)
+        return out
+
+    def loss(
+        self, x: ArrayLike | None, y: ArrayLike, bias: Any = None, weight: ArrayLike | None = None
+    ) -> float:
+        """The summed biased logistic loss of these rows, without penalty."""
+        self._check_fitted()
+        n_outputs = self.n_outputs_ if bias is None else None
+        problem = make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse)
+        self._check_sizes(problem.x.shape[1], problem.n_outputs)
+        return self._loss(problem)
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """(JSON-able dictionary, arrays) from which `Potential.from_state` makes the same function, bit for bit."""
+        return pack(self, self._fitted())
+
+    @staticmethod
+    def from_state(meta: dict[str, Any], arrays: Arrays) -> Potential:
+        """The potential saved by `state`; a class of your own must be imported before."""
+        potential, fitted = unpack(meta, arrays)
+        potential.__dict__.update(fitted)
+        return potential
+
+    def _loss(self, problem: Problem) -> float:
+        def of(rows: slice) -> float:
+            batch = problem.take(rows)
+            scores = np.ascontiguousarray(self._scores(batch.x), dtype=np.float64)
+            return float(loss_rows(scores, *batch.targets, NO_ROWS))
+
+        return sum(map_chunks(of, problem.n_rows, self._width(), self.threaded))
+
+    def _objective(self, problem: Problem) -> float:
+        return self._loss(problem) + self.penalty()
+
+    def _width(self) -> int:
+        """Numbers a row needs while it is scored; sets the size of pieces."""
+        return self.n_features_ + 3 * self.n_outputs_
+
+    def _fitted(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name.endswith("_")}
+
+    def _check_fitted(self) -> None:
+        if not self.is_fitted:
+            raise PotentiaError(f"{type(self).__name__} is not fitted: call fit or start first.")
+
+    def _check_sizes(self, n_features: int, n_outputs: int) -> None:
+        if n_features != self.n_features_:
+            raise PotentiaError(
+                f"x has {n_features} features but {type(self).__name__} was fitted on {self.n_features_}."
+            )
+        if n_outputs != self.n_outputs_:
+            raise PotentiaError(
+                f"The rows have {n_outputs} configurations but {type(self).__name__} was fitted on {self.n_outputs_}."
+            )
+
+
+class Differentiable(Potential):
+    """A potential with a flat vector of parameters, for learners that follow gradients through all kinds at once.
+
+    Use: `start`, then set `parameters`, read `scores`, and pull d loss / d scores back with `vjp`.
+    """
+
+    differentiable: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def parameters(self) -> Floats:
+        """All parameters as one vector (a copy)."""
+
+    @parameters.setter
+    @abstractmethod
+    def parameters(self, vector: Floats) -> None: ...
+
+    @abstractmethod
+    def _vjp(self, x: Any, d_scores: Floats) -> Floats: ...
+
+    @abstractmethod
+    def penalty_and_gradient(self) -> tuple[float, Floats]:
+        """The penalty and its gradient with respect to `parameters`."""
+
+    @property
+    def n_parameters(self) -> int:
+        return int(self.parameters.size)
+
+    def penalty(self) -> float:
+        """What the fit adds to the summed loss."""
+        return self.penalty_and_gradient()[0]
+
+    def vjp(self, x: ArrayLike | None, d_scores: Floats) -> Floats:
+        """sum_n J_n' d_scores_n, the gradient with respect to `parameters`; x (N, d), d_scores (N, K)."""
+        self._check_fitted()
+        features = check_features(x, self.accepts_sparse, len(d_scores))
+        self._check_sizes(features.shape[1], d_scores.shape[1])
+        if features.shape[0] != len(d_scores):
+            raise PotentiaError(f"x has {features.shape[0]} rows but d_scores has {len(d_scores)}.")
+        pieces = map_chunks(
+            lambda rows: self._vjp(features[rows], d_scores[rows]), len(d_scores), self._width(), self.threaded
+        )
+        return np.sum(pieces, axis=0) if pieces else np.zeros(self.n_parameters)
+
+    def _checked(self, vector: Floats) -> Floats:
+        values = np.asarray(vector, dtype=np.float64)
+        if values.shape != (self.n_parameters,):
+            raise PotentiaError(f"parameters must have shape ({self.n_parameters},), got {values.shape}.")
+        return values

@@ -1,0 +1,109 @@
+"""Boosted regression trees with vector leaves."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from potentia._types import Floats, Ints, PotentiaError
+from potentia.kernels.trees import MAX_BINS
+from potentia.potentials.base import Potential
+from potentia.potentials.binning import bin_edges, encode
+from potentia.potentials.problem import Problem
+from potentia.potentials.rounds import Forest, Rounds, Rules
+
+
+class Boosting(Potential):
+    """Stochastic gradient boosting of the biased logistic loss [ILR-chapter sec. 1.9.4].
+
+    Each of `rounds` rounds draws `subsample` rows (None: all), grows one tree for all configurations on the gradient by least
+    squares, fits the leaf vectors on the loss itself (`refit=False`: leaves the mean gradient), and adds it
+    times `shrinkage`. Leaves hold at least `min_leaf` of the drawn weight and nodes lighter than `min_split` are not split.
+
+    `restart=True` is the chapter: every fit starts from the zero function and grows `rounds` new trees, which replace the
+    old ones only if their loss is lower. `restart=False` adds `rounds` trees to those there are. Each fit draws
+    different rows; equal seeds give equal sequences of fits. Features are cut into `bins` quantile bins.
+    """
+
+    threaded: ClassVar[bool] = True
+
+    edges_: Floats
+    nodes_: Ints
+    values_: Floats
+    node_ptr_: Ints
+    depths_: Ints
+
+    def __init__(
+        self,
+        rounds: int = 200,
+        shrinkage: float = 0.25,
+        subsample: int | None = 10_000,
+        min_leaf: float = 0.01,
+        min_split: float = 0.025,
+        max_leaves: int | None = None,
+        bins: int = 256,
+        refit: bool = True,
+        restart: bool = True,
+        seed: int = 0,
+    ):
+        self.rounds = rounds
+        self.shrinkage = shrinkage
+        self.subsample = subsample
+        self.min_leaf = min_leaf
+        self.min_split = min_split
+        self.max_leaves = max_leaves
+        self.bins = bins
+        self.refit = refit
+        self.restart = restart
+        self.seed = seed
+
+    def _start(self, x: Any, n_outputs: int) -> None:
+        if x.shape[1] == 0:
+            raise PotentiaError(f"Boosting needs at least one feature, x has shape {x.shape}.")
+        self.edges_ = np.full((x.shape[1], MAX_BINS), np.inf)
+        self._forest = Forest.empty(n_outputs)
+
+    @property
+    def _forest(self) -> Forest:
+        return Forest(self.nodes_, self.values_, self.node_ptr_, self.depths_)
+
+    @_forest.setter
+    def _forest(self, forest: Forest) -> None:
+        self.nodes_, self.values_ = forest.nodes, forest.values
+        self.node_ptr_, self.depths_ = forest.node_ptr, forest.depths
+
+    def _fit(self, problem: Problem) -> float | None:
+        rng = np.random.default_rng([self.seed, self.n_fits_])
+        rounds = self.begin(problem, rng)
+        for _ in range(self.rounds):
+            rounds.step(rng)
+        self._forest = rounds.trees.forest()
+        return rounds.loss()
+
+    def begin(self, problem: Problem, rng: np.random.Generator) -> Rounds:
+        """Bin the rows and get ready for rounds, whose `step` can then be timed or watched one by one."""
+        rules = self._rules()
+        if self.restart or not len(self.depths_):
+            self.edges_ = bin_edges(problem.x, problem.weight, self.bins, rng)
+            self._forest = Forest.empty(problem.n_outputs)
+        n_bins = np.isfinite(self.edges_).sum(1) + 1
+        return Rounds(problem, encode(problem.x, self.edges_), n_bins, rules, self._forest, self.rounds)
+
+    def _rules(self) -> Rules:
+        if not 0 < self.min_leaf <= 0.5:
+            raise PotentiaError(f"min_leaf must be a share in (0, 0.5], got {self.min_leaf}.")
+        if not 2 <= self.bins <= MAX_BINS:
+            raise PotentiaError(f"bins must lie in 2..{MAX_BINS}, got {self.bins}.")
+        if self.subsample is not None and self.subsample < 1:
+            raise PotentiaError(f"subsample must be None or at least 1, got {self.subsample}.")
+        most = int(1 / self.min_leaf)
+        leaves = most if self.max_leaves is None else min(most, self.max_leaves)
+        if leaves < 1:
+            raise PotentiaError(f"max_leaves must be at least 1, got {self.max_leaves}.")
+        return Rules(self.shrinkage, self.subsample, self.min_leaf, self.min_split, leaves, self.refit)
+
+    def _scores(self, x: Any) -> Floats:
+        scores = np.zeros((len(x), self.n_outputs_))
+        self._forest.add_to(scores, encode(x, self.edges_))
+        return scores

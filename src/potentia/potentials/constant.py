@@ -1,0 +1,59 @@
+"""One table of scores for all rows."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from potentia._types import Floats
+from potentia.potentials.base import Differentiable
+from potentia.potentials.lbfgs import linear_loss, minimise
+from potentia.potentials.problem import Problem
+
+
+class Constant(Differentiable):
+    """f(x) = v whatever x [ILR-chapter sec. 1.9.2]; penalty = ridge / 2 * |v|^2.
+
+    `parameters` is v, also in `table_` (K,).
+    """
+
+    threaded: ClassVar[bool] = True
+
+    table_: Floats
+
+    def __init__(self, ridge: float = 0.0, max_iter: int = 200, tol: float = 1e-8):
+        self.ridge = ridge
+        self.max_iter = max_iter
+        self.tol = tol
+
+    def _start(self, x: Any, n_outputs: int) -> None:
+        self.table_ = np.zeros(n_outputs)
+
+    def _fit(self, problem: Problem) -> float:
+        nothing = np.zeros((problem.n_rows, 0))
+
+        def loss() -> tuple[float, Floats]:
+            value, gradient = linear_loss(problem, nothing, self.table_[None], True)
+            return value, gradient[0]
+
+        return minimise(self, loss, problem.total_weight, self.max_iter, self.tol)
+
+    def _scores(self, x: Any) -> Floats:
+        return np.broadcast_to(self.table_, (x.shape[0], self.n_outputs_))
+
+    @property
+    def parameters(self) -> Floats:
+        """The table v (K,)."""
+        return self.table_.copy()
+
+    @parameters.setter
+    def parameters(self, vector: Floats) -> None:
+        self.table_ = self._checked(vector).copy()
+
+    def penalty_and_gradient(self) -> tuple[float, Floats]:
+        """ridge / 2 * |v|^2 and ridge * v."""
+        return 0.5 * self.ridge * float(self.table_ @ self.table_), self.ridge * self.table_
+
+    def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        return d_scores.sum(0)

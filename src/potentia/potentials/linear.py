@@ -1,0 +1,142 @@
+"""Linear functions of features, or of an expansion of them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from potentia._types import Floats
+from potentia.potentials.base import Differentiable
+from potentia.potentials.lbfgs import linear_loss, minimise
+from potentia.potentials.problem import Problem, check_features
+
+#: Up to this many features the coordinates are decorrelated, beyond only rescaled.
+_MAX_WHITENED = 512
+
+
+class Linear(Differentiable):
+    """f(x) = x W + b [ILR-chapter Eq. 1.21]; penalty = ridge / 2 * |W|^2, added to the summed loss, b free.
+
+    ridge is the inverse of scikit-learn's C. x may be sparse (CSR). `transformer` is a scikit-learn transformer
+    (PolynomialFeatures, SplineTransformer, ...), fitted to the rows of the first fit. L-BFGS stops when
+    no component of the mean gradient exceeds tol, in coordinates in which the features are uncorrelated and of unit size:
+    `parameters` are these coordinates, W and b are in `coef_` (d, K) and `intercept_` (K,).
+    """
+
+    accepts_sparse: ClassVar[bool] = True
+    threaded: ClassVar[bool] = True
+
+    basis_: Floats
+    coordinates_: Floats
+    table_: Floats
+    transformer_: Any
+
+    def __init__(
+        self,
+        ridge: float = 1e-3,
+        max_iter: int = 200,
+        tol: float = 1e-6,
+        intercept: bool = True,
+        transformer: Any = None,
+    ):
+        self.ridge = ridge
+        self.max_iter = max_iter
+        self.tol = tol
+        self.intercept = intercept
+        self.transformer = transformer
+
+    @property
+    def coef_(self) -> Floats:
+        """W (d, K), d counted after expansion."""
+        return self.table_[:-1] if self.intercept else self.table_
+
+    @property
+    def intercept_(self) -> Floats:
+        """b (K,), zeros without intercept."""
+        return self.table_[-1] if self.intercept else np.zeros(self.n_outputs_)
+
+    def _start(self, x: Any, n_outputs: int) -> None:
+        self.transformer_ = None
+        if self.transformer is not None:
+            from sklearn.base import clone
+
+            self.transformer_ = clone(self.transformer).fit(x)
+        self.basis_ = _basis(self._expand(x), self.ridge, self.intercept)
+        size = self.basis_.shape[-1]
+        self.coordinates_ = np.zeros((size, n_outputs))
+        self.table_ = np.zeros((len(self.basis_), n_outputs))
+
+    def _expand(self, x: Any) -> Any:
+        return x if self.transformer_ is None else check_features(self.transformer_.transform(x), True)
+
+    def _fit(self, problem: Problem) -> float:
+        x = self._expand(problem.x)
+
+        def loss() -> tuple[float, Floats]:
+            value, gradient = linear_loss(problem, x, self.table_, self.intercept)
+            return value, self._pull_back(gradient)
+
+        return minimise(self, loss, problem.total_weight, self.max_iter, self.tol)
+
+    def _scores(self, x: Any) -> Floats:
+        return self._expand(x) @ self.coef_ + self.intercept_
+
+    @property
+    def parameters(self) -> Floats:
+        """The coordinates of W and b, as one vector."""
+        return self.coordinates_.ravel().copy()
+
+    @parameters.setter
+    def parameters(self, vector: Floats) -> None:
+        self.coordinates_ = self._checked(vector).reshape(self.coordinates_.shape).copy()
+        diagonal = self.basis_.ndim == 1
+        self.table_ = self.basis_[:, None] * self.coordinates_ if diagonal else self.basis_ @ self.coordinates_
+
+    def _pull_back(self, d_table: Floats) -> Floats:
+        diagonal = self.basis_.ndim == 1
+        return (self.basis_[:, None] * d_table if diagonal else self.basis_.T @ d_table).ravel()
+
+    def penalty_and_gradient(self) -> tuple[float, Floats]:
+        """ridge / 2 * |W|^2 and its gradient with respect to the coordinates."""
+        d_table = self.ridge * self.table_
+        if self.intercept:
+            d_table[-1] = 0.0
+        return 0.5 * float((d_table * self.table_).sum()), self._pull_back(d_table)
+
+    def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        expanded = self._expand(x)
+        d_table = np.empty_like(self.table_)
+        d_table[: expanded.shape[1]] = expanded.T @ d_scores
+        if self.intercept:
+            d_table[-1] = d_scores.sum(0)
+        return self._pull_back(d_table)
+
+
+def _basis(x: Any, ridge: float, intercept: bool) -> Floats:
+    """B with table = B @ coordinates such that B' H B is near the identity, H = x'x / 4 + ridge being a typical Hessian.
+
+    A matrix (D, r) without the directions that x does not see, or for very many features a diagonal (D,); D counts
+    the intercept. Features of raw sizes would make L-BFGS crawl; this costs one pass.
+    """
+    n_rows, d = x.shape
+    square = x.multiply(x) if hasattr(x, "tocsr") else None
+    if d > _MAX_WHITENED:
+        sizes = np.asarray(square.sum(0)).ravel() if square is not None else np.einsum("ij,ij->j", x, x)
+        curvature = np.append(sizes, n_rows) if intercept else sizes
+        curvature = curvature / 4 + ridge
+        return np.sqrt(max(n_rows, 1) / np.where(curvature > 0, curvature, max(n_rows, 1)))
+    size = d + int(intercept)
+    hessian = np.zeros((size, size))
+    product = x.T @ x
+    hessian[:d, :d] = product.toarray() if hasattr(product, "toarray") else product
+    if intercept:
+        hessian[-1, :d] = hessian[:d, -1] = np.asarray(x.sum(0)).ravel()
+        hessian[-1, -1] = n_rows
+    hessian /= 4 * max(n_rows, 1)
+    hessian[np.arange(d), np.arange(d)] += ridge / max(n_rows, 1)
+    scale = np.sqrt(np.diag(hessian))
+    scale[scale == 0] = 1.0
+    values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))
+    seen = values > 1e-12 * max(values.max(initial=0.0), 1e-300)
+    return vectors[:, seen] / np.sqrt(values[seen]) / scale[:, None]

@@ -1,0 +1,49 @@
+"""scikit-learn's parameter conventions in a few lines, so that importing the library does not import scikit-learn."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Self
+
+from potentia._types import PotentiaError
+
+
+class Params:
+    """Hyper-parameters are the constructor's keywords, stored unchanged; works with `sklearn.base.clone`."""
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        signature = inspect.signature(cls.__init__)
+        return [name for name in list(signature.parameters)[1:] if name != "kwargs"]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All hyper-parameters by name; with `deep` also those of nested objects as outer__inner."""
+        found: dict[str, Any] = {}
+        for name in self._names():
+            value = found[name] = getattr(self, name)
+            if deep and hasattr(value, "get_params") and not isinstance(value, type):
+                found.update({f"{name}__{key}": inner for key, inner in value.get_params().items()})
+        return found
+
+    def set_params(self, **params: Any) -> Self:
+        """Set hyper-parameters by name (outer__inner for nested objects) and return self."""
+        names = self._names()
+        for key, value in params.items():
+            outer, _, inner = key.partition("__")
+            if outer not in names:
+                raise PotentiaError(f"{type(self).__name__} has no parameter {outer!r}; it has {', '.join(names)}.")
+            if inner:
+                getattr(self, outer).set_params(**{inner: value})
+            else:
+                setattr(self, outer, value)
+        return self
+
+    def __repr__(self) -> str:
+        """The constructor call, with the arguments that differ from their defaults."""
+        defaults = inspect.signature(type(self).__init__).parameters
+        shown = [f"{n}={getattr(self, n)!r}" for n in self._names() if _differs(getattr(self, n), defaults[n].default)]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _differs(value: Any, default: Any) -> bool:
+    return value is not default and bool(repr(value) != repr(default))

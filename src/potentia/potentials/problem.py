@@ -1,0 +1,201 @@
+"""The oracle's whole world, checked: rows of features, targets, biases and weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potentia._types import ArrayLike, Floats, Ints, PotentiaError
+from potentia.potentials.chunks import map_chunks
+
+NO_ROWS: Floats = np.zeros((0, 0))
+NO_WEIGHT: Floats = np.zeros(0)
+NO_LABELS: Ints = np.zeros(0, np.int64)
+
+
+class Rows(Protocol):
+    """What a bias must offer: a shape (N, K) and rows on demand, by slice or by array of row numbers.
+
+    An array does; so does an object that makes rows when asked, for tables too large to hold. Several threads
+    may ask at once.
+    """
+
+    shape: tuple[int, ...]
+
+    def __getitem__(self, rows: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows as the kernels take them; absent arrays have no rows."""
+
+    x: Any
+    bias: Floats
+    labels: Ints
+    soft: Floats
+    weight: Floats
+
+    @property
+    def targets(self) -> tuple[Floats, Ints, Floats, Floats]:
+        """(bias, labels, soft, weight), the kernels' common arguments."""
+        return self.bias, self.labels, self.soft, self.weight
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Fit f to rows x (N, d) with labels (N,) or soft targets (N, K), bias (N, K) and weight (N,)."""
+
+    x: Any
+    n_outputs: int
+    labels: Ints
+    soft: Floats
+    bias: Rows | None
+    weight: Floats
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.x.shape[0])
+
+    @property
+    def total_weight(self) -> float:
+        return float(self.weight.sum()) if len(self.weight) else float(self.n_rows)
+
+    def take(self, rows: slice | NDArray[Any]) -> Batch:
+        """The given rows, by slice or row numbers."""
+        bias = NO_ROWS if self.bias is None else np.ascontiguousarray(self.bias[rows], dtype=np.float64)
+        return Batch(
+            self.x[rows],
+            bias,
+            self.labels[rows] if len(self.labels) else NO_LABELS,
+            self.soft[rows] if len(self.soft) else NO_ROWS,
+            self.weight[rows] if len(self.weight) else NO_WEIGHT,
+        )
+
+
+def make_problem(
+    x: ArrayLike, y: ArrayLike, bias: Any, weight: ArrayLike | None, n_outputs: int | None, sparse: bool
+) -> Problem:
+    """Check everything, drop rows of weight zero, and settle the number of configurations."""
+    target = np.asarray(y)
+    if target.ndim not in (1, 2):
+        raise PotentiaError(f"y must be labels (N,) or target distributions (N, K), got shape {target.shape}.")
+    if len(target) == 0:
+        raise PotentiaError("There are no rows to fit on: y is empty.")
+    features = check_features(x, sparse, len(target))
+    if features.shape[0] != len(target):
+        raise PotentiaError(f"x has {features.shape[0]} rows but y has {len(target)}.")
+    if bias is not None and not hasattr(bias, "shape"):
+        bias = np.asarray(bias, dtype=np.float64)
+    n_outputs = _count_outputs(target, bias, n_outputs)
+    labels, soft = _check_target(target, n_outputs)
+    weights = _check_weight(weight, len(target))
+    problem = Problem(features, n_outputs, labels, soft, bias, weights)
+    if bias is not None:
+        _check_bias(problem)
+    return _drop_weightless(problem)
+
+
+def check_features(x: ArrayLike | None, sparse: bool, n_rows: int | None = None) -> Any:
+    """x as a finite float64 matrix (N, d) in row order, or CSR; None stands for rows without features."""
+    if x is None:
+        if n_rows is None:
+            raise PotentiaError("x is None, so the number of rows is unknown: pass an array of shape (N, 0).")
+        return np.zeros((n_rows, 0))
+    if hasattr(x, "tocsr"):
+        if not sparse:
+            raise PotentiaError("This potential takes dense features only, x is sparse: use Linear or x.toarray().")
+        x = x.tocsr().astype(np.float64)
+        values = x.data
+    else:
+        x = values = np.ascontiguousarray(x, dtype=np.float64)
+    if x.ndim != 2:
+        raise PotentiaError(f"x must have shape (N, d), got {x.shape}.")
+    finite = map_chunks(lambda rows: bool(np.isfinite(values[rows]).all()), len(values), x.shape[1])
+    if not all(finite):
+        raise PotentiaError(f"x of shape {x.shape} holds values that are not finite (first at {_first_bad(x)}).")
+    return x
+
+
+def _first_bad(x: Any) -> str:
+    if hasattr(x, "tocoo"):
+        entries = x.tocoo()
+        bad = np.flatnonzero(~np.isfinite(entries.data))[0]
+        return f"row {entries.row[bad]}, feature {entries.col[bad]}"
+    row, feature = np.argwhere(~np.isfinite(x))[0]
+    return f"row {row}, feature {feature}"
+
+
+def _count_outputs(y: NDArray[Any], bias: Any, n_outputs: int | None) -> int:
+    """K from the keyword, the bias or soft targets, which must agree; else from the largest label."""
+    said: dict[str, int] = {}
+    if n_outputs is not None:
+        said["n_outputs"] = int(n_outputs)
+    if bias is not None:
+        if len(bias.shape) != 2 or bias.shape[0] != len(y):
+            raise PotentiaError(f"bias must have shape ({len(y)}, K), got {tuple(bias.shape)}.")
+        said["bias"] = int(bias.shape[1])
+    if y.ndim == 2:
+        said["y"] = int(y.shape[1])
+    if len(set(said.values())) > 1:
+        text = ", ".join(f"{name} says {count}" for name, count in said.items())
+        raise PotentiaError(f"The number of configurations is contradictory: {text}.")
+    count = next(iter(said.values())) if said else int(y.max()) + 1
+    if count < 1:
+        raise PotentiaError(f"There must be at least one configuration, got {count}.")
+    return count
+
+
+def _check_target(y: NDArray[Any], n_outputs: int) -> tuple[Ints, Floats]:
+    if y.ndim == 2:
+        soft = np.ascontiguousarray(y, dtype=np.float64)
+        bad = np.flatnonzero(~((soft >= 0).all(1) & (np.abs(soft.sum(1) - 1) <= 1e-6)))
+        if len(bad):
+            raise PotentiaError(f"y must hold distributions: row {bad[0]} is not non-negative with sum 1.")
+        return NO_LABELS, soft
+    if not np.issubdtype(y.dtype, np.integer):
+        raise PotentiaError(f"y must hold integer labels or be of shape (N, K), got dtype {y.dtype}.")
+    bad = np.flatnonzero((y < 0) | (y >= n_outputs))
+    if len(bad):
+        raise PotentiaError(f"y holds {y[bad[0]]} at row {bad[0]}, outside 0..{n_outputs - 1}.")
+    return np.ascontiguousarray(y, dtype=np.int64), NO_ROWS
+
+
+def _check_weight(weight: ArrayLike | None, n_rows: int) -> Floats:
+    if weight is None:
+        return NO_WEIGHT
+    weights = np.ascontiguousarray(weight, dtype=np.float64)
+    if weights.shape != (n_rows,):
+        raise PotentiaError(f"weight must have shape ({n_rows},), got {weights.shape}.")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise PotentiaError("weight must be finite and not negative.")
+    if not (weights > 0).any():
+        raise PotentiaError("There are no rows to fit on: every weight is zero.")
+    return weights
+
+
+def _check_bias(problem: Problem) -> None:
+    """-inf forbids a configuration, but not one that the row's target holds."""
+
+    def first_bad(rows: slice) -> int:
+        batch = problem.take(rows)
+        wrong = np.isnan(batch.bias).any(1) | (batch.bias == np.inf).any(1)
+        if len(batch.labels):
+            wrong |= batch.bias[np.arange(len(batch.labels)), batch.labels] == -np.inf
+        else:
+            wrong |= ((batch.bias == -np.inf) & (batch.soft > 0)).any(1)
+        return rows.start + int(wrong.argmax()) if wrong.any() else -1
+
+    bad = [row for row in map_chunks(first_bad, problem.n_rows, problem.n_outputs) if row >= 0]
+    if bad:
+        raise PotentiaError(f"bias row {bad[0]} holds NaN or +inf, or forbids the row's own label with -inf.")
+
+
+def _drop_weightless(problem: Problem) -> Problem:
+    if not len(problem.weight) or (problem.weight > 0).all():
+        return problem
+    batch = problem.take(np.flatnonzero(problem.weight > 0))
+    bias = None if problem.bias is None else batch.bias
+    return Problem(batch.x, problem.n_outputs, batch.labels, batch.soft, bias, batch.weight)

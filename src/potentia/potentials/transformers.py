@@ -1,0 +1,86 @@
+"""Saving scikit-learn's feature expansions by their parameters and arrays, without pickle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potentia._types import PotentiaError
+
+#: What a fitted transformer of each class consists of, beyond its parameters and splines.
+_FITTED = {
+    "PolynomialFeatures": (),
+    "SplineTransformer": ("n_features_out_",),
+    "StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
+}
+
+
+def is_transformer(value: Any) -> bool:
+    """Whether this is an object that turns features into features."""
+    return hasattr(value, "transform") and hasattr(value, "get_params")
+
+
+def pack_transformer(path: str, transformer: Any, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """A JSON-able description; arrays are added to `arrays` under names that begin with `path`."""
+    name = type(transformer).__name__
+    if name == "Pipeline":
+        steps = [[key, pack_transformer(f"{path}.{key}", step, arrays)] for key, step in transformer.steps]
+        return {"class": name, "steps": steps}
+    if name not in _FITTED:
+        known = ", ".join([*_FITTED, "Pipeline"])
+        raise PotentiaError(f"A transformer of class {name} cannot be saved; these can: {known}.")
+    packed = {"class": name, "params": _plain_params(transformer), "fitted": {}}
+    if hasattr(transformer, "n_features_in_"):
+        packed["n_features_in"] = int(transformer.n_features_in_)
+        for key in _FITTED[name]:
+            arrays[f"{path}.{key}"] = np.asarray(getattr(transformer, key), dtype=np.float64)
+            packed["fitted"][key] = f"{path}.{key}"
+        packed["splines"] = [_pack_spline(f"{path}.{i}", s, arrays) for i, s in enumerate(_splines(transformer))]
+    return packed
+
+
+def unpack_transformer(packed: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Any:
+    """The transformer that was packed, fitted if it was."""
+    from sklearn import pipeline, preprocessing
+
+    if packed["class"] == "Pipeline":
+        return pipeline.Pipeline([(key, unpack_transformer(step, arrays)) for key, step in packed["steps"]])
+    if packed["class"] not in _FITTED:
+        raise PotentiaError(f"The saved transformer is of class {packed['class']}, which is unknown.")
+    transformer = getattr(preprocessing, packed["class"])(**packed["params"])
+    if "n_features_in" not in packed:
+        return transformer
+    # fitting on anything sets the bookkeeping; what depends on the data is then put back
+    transformer.fit(np.arange(32.0 * packed["n_features_in"]).reshape(32, -1))
+    for key, array in packed["fitted"].items():
+        value = np.array(arrays[array])
+        setattr(transformer, key, value if value.ndim else type(getattr(transformer, key))(value))
+    if packed["splines"]:
+        transformer.bsplines_ = [_unpack_spline(spline, arrays) for spline in packed["splines"]]
+    return transformer
+
+
+def _plain_params(transformer: Any) -> dict[str, Any]:
+    params = transformer.get_params(deep=False)
+    for key, value in params.items():
+        if not (value is None or isinstance(value, bool | int | float | str)):
+            raise PotentiaError(f"{type(transformer).__name__} with {key} = {value!r} cannot be saved: use plain values.")
+    return params
+
+
+def _splines(transformer: Any) -> list[Any]:
+    return getattr(transformer, "bsplines_", [])
+
+
+def _pack_spline(path: str, spline: Any, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    arrays[f"{path}.knots"], arrays[f"{path}.coef"] = np.asarray(spline.t), np.asarray(spline.c)
+    return {"path": path, "degree": int(spline.k), "extrapolate": spline.extrapolate}
+
+
+def _unpack_spline(packed: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Any:
+    from scipy.interpolate import BSpline
+
+    knots, coef = arrays[f"{packed['path']}.knots"], arrays[f"{packed['path']}.coef"]
+    return BSpline.construct_fast(np.array(knots), np.array(coef), packed["degree"], packed["extrapolate"])

@@ -1,0 +1,26 @@
+"""The zero function."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from potentia._types import Floats
+from potentia.potentials.base import Potential
+from potentia.potentials.problem import Problem
+
+
+class Zero(Potential):
+    """f(x) = 0 [ILR-chapter sec. 1.9.1]: nothing to learn."""
+
+    threaded: ClassVar[bool] = True
+
+    def _start(self, x: Any, n_outputs: int) -> None:
+        pass
+
+    def _fit(self, problem: Problem) -> None:
+        pass
+
+    def _scores(self, x: Any) -> Floats:
+        return np.zeros((x.shape[0], self.n_outputs_))
