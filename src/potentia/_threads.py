@@ -1,0 +1,41 @@
+"""A thread pool for kernels that release the interpreter lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TypeVar
+
+from ._types import PotentiaError
+
+T = TypeVar("T")
+
+
+def thread_count(threads: int | None) -> int:
+    """`threads`, or where None the variable POTENTIA_THREADS, or the cores this process may use."""
+    given: int | str | None = threads if threads is not None else os.environ.get("POTENTIA_THREADS")
+    if given is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not str(given).isdigit() or int(given) < 1:
+        raise PotentiaError(f"threads (or POTENTIA_THREADS) must be a positive whole number, not {given!r}")
+    return int(given)
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="potentia")
+
+
+def map_ranges(function: Callable[[int, int], T], start: int, stop: int, threads: int) -> list[T]:
+    """function(a, b) over `threads` consecutive ranges that make up start..stop, in parallel."""
+    n = stop - start
+    if threads == 1 or n < 2:
+        return [function(start, stop)] if n else []
+    cuts = [start + n * k // threads for k in range(threads + 1)]
+    ranges = [(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True) if a < b]
+    # the calling thread takes the first range itself: one hand-over less
+    waiting = [_pool(threads).submit(function, a, b) for a, b in ranges[1:]]
+    first = function(*ranges[0])
+    return [first, *(w.result() for w in waiting)]

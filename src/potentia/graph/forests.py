@@ -1,0 +1,76 @@
+"""Clique weights rho for tree-reweighted entropies: averages of acyclic sets of cliques.
+
+rho is valid (the TRW value is then an upper bound of log Z) when it is dominated by a convex combination of
+incidence vectors of forests, where a set of cliques is a forest if its factor graph has no loop.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._types import Floats, Ints
+from ..kernels.traversal import grow_forest
+from .flat import Regions, flat_regions
+from .structure import Graph
+
+#: Forests averaged at least: more even weights make a tighter bound.
+_FORESTS = 16
+#: Forests tried when certifying given weights.
+_CERTIFICATE = 64
+
+
+def cliques_of(graph: Graph) -> Ints:
+    """Numbers (in `Regions`) of the regions of two or more variables."""
+    return graph.cached("cliques", lambda: np.flatnonzero(flat_regions(graph).order > 1))
+
+
+def forest_weights(graph: Graph) -> Floats:
+    """A valid rho for every clique, positive everywhere, 1 throughout on a forest.
+
+    On grids it is 1 / (number of directions), the average of the forests of one direction each: 0.5 with four
+    neighbours, as in [MBL-tpami]. Elsewhere spanning forests are grown one after another from the least used
+    cliques, and rho is the share of forests that use a clique.
+    """
+    return graph.cached("forest_weights", lambda: _default_weights(graph))
+
+
+def _default_weights(graph: Graph) -> Floats:
+    cliques = cliques_of(graph)
+    directions = graph.cached("forests", lambda: 0)
+    if directions:
+        return np.full(len(cliques), 1.0 / directions)
+    used = np.zeros(len(cliques))
+    rng = np.random.default_rng(0)
+    rounds = 0
+    while rounds < _FORESTS or used.min(initial=1.0) == 0.0:
+        shuffled = rng.permutation(len(cliques))
+        kept = _grow(flat_regions(graph), cliques, shuffled[np.argsort(used[shuffled], kind="stable")], used)
+        rounds += 1
+        if kept == len(cliques):
+            break
+    return used / rounds
+
+
+def certified(graph: Graph, rho: Floats) -> bool:
+    """Whether rho is provably valid: below the default weights, or below an average of forests grown to fit it.
+
+    True is a proof; False only says that none was found.
+    """
+    if np.all(rho <= forest_weights(graph) + 1e-12):
+        return True
+    cliques = cliques_of(graph)
+    used = np.zeros(len(cliques))
+    for rounds in range(1, _CERTIFICATE + 1):
+        _grow(flat_regions(graph), cliques, np.argsort(used - rounds * rho, kind="stable"), used)
+        if np.all(rho <= used / rounds + 1e-12):
+            return True
+    return False
+
+
+def _grow(regions: Regions, cliques: Ints, order: Ints, used: Floats) -> int:
+    """One forest from the cliques in `order`; adds 1 to `used` of those kept and returns their number."""
+    sizes = regions.order[cliques]
+    scope_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    within = np.arange(int(scope_ptr[-1])) - np.repeat(scope_ptr[:-1], sizes)
+    scope = regions.scope[np.repeat(regions.scope_ptr[cliques], sizes) + within]
+    return int(grow_forest(scope_ptr, scope, order, len(regions.n_states), used))

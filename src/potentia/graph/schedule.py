@@ -1,0 +1,173 @@
+"""Orders of update and the memory layout that kernels want, computed once per graph and kept on it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._types import Ints
+from ..kernels.traversal import breadth_first, greedy_colours, sequential_levels
+from .structure import Graph
+
+#: Lane counts a layout may use. Widths are a compromise between padding and the cost of short loops.
+_LANES = (1, 8, 16, 32)
+#: What starting one more block costs, in lanes of work.
+_BLOCK_COST = 12
+
+
+class PairLayout(NamedTuple):
+    """Variables in blocks of lanes, their pairs in slots (sliced ELL); see `kernels.star`.
+
+    variable (B, W): variable of each lane, -1 in padding. slot_ptr (B + 1): rows of each block. pair, side (R, W):
+    which pair a slot is and which end the lane's variable is; -1 in an empty slot. opposite (R, W): flat position
+    of state 0 of the message at the pair's other end; empty slots point to a spare row of zeros at the end.
+    pair_position (m, 2): row * W + lane of each end of each pair. variable_position (n): block * W + lane.
+    group_ptr: blocks of one group (a colour or a level) are independent of each other.
+    """
+
+    n_states: int
+    variable: Ints
+    slot_ptr: Ints
+    pair: Ints
+    side: NDArray[np.int8]
+    opposite: NDArray[np.uint32]
+    pair_position: Ints
+    variable_position: Ints
+    group_ptr: Ints
+
+
+def pairs_of(graph: Graph) -> Ints:
+    """All two-variable regions, kind after kind, (m, 2)."""
+
+    def build() -> Ints:
+        kinds = [s for s in graph.scopes.values() if s.shape[1] == 2]
+        return np.concatenate(kinds) if kinds else np.zeros((0, 2), dtype=np.int64)
+
+    return graph.cached("pairs", build)
+
+
+def adjacency(n: int, pairs: Ints) -> tuple[Ints, Ints]:
+    """CSR of neighbours: variable i touches adjacent[ptr[i] : ptr[i + 1]]."""
+    ends = np.concatenate([pairs[:, 0], pairs[:, 1]])
+    others = np.concatenate([pairs[:, 1], pairs[:, 0]])
+    order = np.argsort(ends, kind="stable")
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=n))]).astype(np.int64)
+    return ptr, others[order]
+
+
+def neighbours(graph: Graph) -> tuple[Ints, Ints]:
+    """CSR of the variables that share a pair with each variable."""
+    return graph.cached("neighbours", lambda: adjacency(graph.n_variables, pairs_of(graph)))
+
+
+def tree_order(graph: Graph) -> tuple[Ints, Ints]:
+    """Breadth-first order from one root per component and every variable's parent, -1 at roots."""
+    return graph.cached("tree_order", lambda: breadth_first(*neighbours(graph)))
+
+
+def is_forest(graph: Graph) -> bool:
+    """Whether the graph has regions of at most two variables and its pairs form no loop."""
+
+    def check() -> bool:
+        if graph.max_order > 2:
+            return False
+        roots = int((tree_order(graph)[1] < 0).sum())
+        return len(pairs_of(graph)) == graph.n_variables - roots
+
+    return graph.cached("is_forest", check)
+
+
+def pair_layout(graph: Graph, order: str, oriented: bool = False) -> PairLayout:
+    """Blocks for an order of update: "colours", "sequence" (0, 1, 2, ...) or "tree" (leaves to roots).
+
+    With `oriented`, every row holds pairs seen from the same end, which one shared table needs.
+    """
+
+    def build() -> PairLayout:
+        ptr, adjacent = neighbours(graph)
+        if order == "colours":
+            group = greedy_colours(ptr, adjacent)
+        elif order == "sequence":
+            group = sequential_levels(ptr, adjacent, np.arange(graph.n_variables))
+        else:
+            group = sequential_levels(ptr, adjacent, tree_order(graph)[0][::-1].copy())
+        return _block_layout(graph, group, oriented)
+
+    return graph.cached(("pair_layout", order, oriented), build)
+
+
+def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
+    pairs, n, states = pairs_of(graph), graph.n_variables, int(graph.n_states.max())
+    m = len(pairs)
+    ends = pairs.T.ravel()  # directed ends: first all side 0, then all side 1
+    side = np.repeat(np.array([0, 1], dtype=np.int8), m)
+    degree = np.bincount(ends, minlength=n)
+    forward = np.bincount(ends[:m], minlength=n) if oriented else degree
+    order = np.lexsort((-degree + forward, -forward, group))
+    variable, block, lane, group_ptr = _cut_blocks(order, group)
+    width = variable.shape[1]
+    first_slots, slots = _slots_per_block(len(variable), block, forward, degree - forward)
+    slot_ptr = np.concatenate([[0], np.cumsum(slots)]).astype(np.int64)
+    row = slot_ptr[block[ends]] + _rank(ends, side if oriented else None)
+    if oriented:
+        row[m:] += first_slots[block[ends[m:]]] - forward[ends[m:]]
+    x = lane[ends]
+    rows = int(slot_ptr[-1]) + 1
+    pair = np.full((rows, width), -1, dtype=np.int64)
+    pair[row, x] = np.tile(np.arange(m), 2)
+    sides = np.zeros((rows, width), dtype=np.int8)
+    sides[row, x] = side
+    if oriented:
+        sides[:] = _row_sides(slot_ptr, first_slots)[:, None]
+    opposite = np.full((rows, width), (rows - 1) * states * width, dtype=np.uint32)
+    other = np.roll(np.arange(2 * m), m)
+    opposite[row, x] = row[other] * states * width + x[other]
+    position = (row * width + x).reshape(2, m).T.copy()
+    return PairLayout(states, variable, slot_ptr, pair, sides, opposite, position, block * width + lane, group_ptr)
+
+
+def _cut_blocks(order: Ints, group: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Cut each group's variables, in `order`, into blocks of one width: (variable (B, W), block, lane, group_ptr)."""
+    sizes = np.bincount(group)
+    width = min(_LANES, key=lambda w: int((-(-sizes // w)).sum()) * (w + _BLOCK_COST))
+    blocks_in = -(-sizes // width)
+    group_ptr = np.concatenate([[0], np.cumsum(blocks_in)]).astype(np.int64)
+    start = np.concatenate([[0], np.cumsum(sizes)])
+    within = np.arange(len(order)) - start[group[order]]
+    block = np.empty(len(order), dtype=np.int64)
+    lane = np.empty(len(order), dtype=np.int64)
+    block[order] = group_ptr[group[order]] + within // width
+    lane[order] = within % width
+    variable = np.full((int(group_ptr[-1]), width), -1, dtype=np.int64)
+    variable[block, lane] = np.arange(len(order))
+    return variable, block, lane, group_ptr
+
+
+def _slots_per_block(n_blocks: int, block: Ints, forward: Ints, backward: Ints) -> tuple[Ints, Ints]:
+    """Rows each block needs for its forward ends, and for all its ends."""
+    first = np.zeros(n_blocks, dtype=np.int64)
+    second = np.zeros(n_blocks, dtype=np.int64)
+    np.maximum.at(first, block, forward)
+    np.maximum.at(second, block, backward)
+    return first, first + second
+
+
+def _rank(ends: Ints, side: NDArray[np.int8] | None) -> Ints:
+    """Rank of each directed end among the ends at its variable (side 0 before side 1 where `side` is given)."""
+    order = np.argsort(ends, kind="stable") if side is None else np.lexsort((side, ends))
+    sorted_ends = ends[order]
+    fresh = np.concatenate([[True], sorted_ends[1:] != sorted_ends[:-1]]) if len(ends) else np.zeros(0, bool)
+    start = np.maximum.accumulate(np.where(fresh, np.arange(len(ends)), 0))
+    rank = np.empty(len(ends), dtype=np.int64)
+    rank[order] = np.arange(len(ends)) - start
+    return rank
+
+
+def _row_sides(slot_ptr: Ints, first_slots: Ints) -> NDArray[np.int8]:
+    """Side that every row of an oriented layout is seen from."""
+    rows = int(slot_ptr[-1])
+    block = np.repeat(np.arange(len(first_slots)), np.diff(slot_ptr))
+    late = np.arange(rows) - slot_ptr[block] >= first_slots[block]
+    return np.concatenate([late, [False]]).astype(np.int8)

@@ -1,0 +1,183 @@
+"""Entropies: counting numbers, parent-child links, and what the value then means (MATH section 2).
+
+    A(theta) = max over the local polytope of  theta . mu + sum_alpha c_alpha H(mu_alpha)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._types import ArrayLike, Floats, Ints, PotentiaError
+from ..graph.flat import flat_regions
+from ..graph.forests import certified, cliques_of, forest_weights
+from ..graph.links import region_links
+from ..graph.schedule import is_forest
+from ..graph.structure import Graph
+
+#: Counting numbers closer to zero than this are rounding of sums such as 1 - 2 * 0.5.
+_ZERO = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Entropy:
+    """Counting numbers of all regions and the links between them.
+
+    Attributes:
+        counting: c_alpha per region in the `Regions` numbering.
+        links: rule of `region_links`: "containment", "star" or "maximal".
+        target: what the value speaks of, "log_partition" or "max_score".
+        bound: what the value is at a fixed point.
+        always: whether `bound` holds at any messages, not only at a fixed point.
+        maximum: replace c log sum exp(b / c) by max b (epsilon = 0); `counting` then only weighs the updates.
+    """
+
+    counting: Floats
+    links: str
+    target: str
+    bound: str
+    always: bool = False
+    maximum: bool = False
+
+
+def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
+    """Entropy-smoothed LP: c = epsilon on every region, every containment linked [ILR-chapter Eq. 1.7].
+
+    Regions of a variable without a single-variable region take the largest epsilon given.
+    """
+    epsilons = _per_kind(graph, epsilon)
+    values = np.array([*epsilons.values(), max(epsilons.values(), default=0.0)])
+    if not np.all(np.isfinite(values)) or values.min() < 0:
+        raise PotentiaError(f"epsilon must be finite and not negative, not {epsilon}")
+    maximum = bool(values.max() == 0)
+    if values.min() == 0 and not maximum:
+        raise PotentiaError("epsilon must be zero for every kind or for none")
+    counting = np.ones(len(flat_regions(graph).size)) if maximum else _spread(graph, values)
+    return Entropy(counting, "containment", "max_score", "upper", always=True, maximum=maximum)
+
+
+def _per_kind(graph: Graph, epsilon: float | Mapping[str, float]) -> dict[str, float]:
+    if not isinstance(epsilon, Mapping):
+        return {kind: float(epsilon) for kind in graph.kinds} or {"node": float(epsilon)}
+    unknown = [k for k in epsilon if k not in graph.scopes]
+    missing = [k for k in graph.kinds if k not in epsilon]
+    if unknown or missing:
+        raise PotentiaError(f"epsilon must name the graph's kinds {list(graph.kinds)}, not {list(epsilon)}")
+    return {kind: float(epsilon[kind]) for kind in graph.kinds}
+
+
+def _spread(graph: Graph, values: Floats) -> Floats:
+    """One value per kind, and one for implicit singles, to every region."""
+    ptr = flat_regions(graph).kind_ptr
+    sizes = np.append(np.diff(ptr), len(flat_regions(graph).size) - ptr[-1])
+    return np.repeat(values, sizes) if len(graph.kinds) else np.full(sizes[-1], values[-1])
+
+
+def reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
+    """TRW: c = rho on cliques and 1 - sum of its cliques' rho on variables [MBL-tpami Eq. 16].
+
+    rho: None for valid weights from spanning forests, one number, one per clique in the order of the graph's
+    kinds, or {kind: number or array}.
+    """
+    given = _clique_weights(graph, rho)
+    if given.size and not (np.all(np.isfinite(given)) and given.min() > 0):
+        raise PotentiaError("rho must be positive and finite for every clique")
+    valid = rho is None or certified(graph, given)
+    exact = is_forest(graph) and bool(np.all(given == 1.0))
+    bound = "exact" if exact else "upper" if valid else "estimate"
+    return Entropy(_tree_counting(graph, given), "star", "log_partition", bound)
+
+
+def _clique_weights(graph: Graph, rho: float | ArrayLike | None) -> Floats:
+    cliques = cliques_of(graph)
+    if rho is None:
+        return forest_weights(graph)
+    if isinstance(rho, Mapping):
+        kinds = [k for k, s in graph.scopes.items() if s.shape[1] > 1 and len(s)]
+        if set(rho) != set(kinds):
+            raise PotentiaError(f"rho must name the kinds with cliques {kinds}, not {list(rho)}")
+        return np.concatenate([np.broadcast_to(np.asarray(rho[k], float), len(graph.scopes[k])) for k in kinds])
+    weights = np.asarray(rho, dtype=float)
+    if weights.ndim and weights.shape != (len(cliques),):
+        raise PotentiaError(f"rho has shape {weights.shape}; the graph has {len(cliques)} cliques")
+    return np.broadcast_to(weights, (len(cliques),)).astype(float)
+
+
+def _tree_counting(graph: Graph, weights: Floats) -> Floats:
+    """Weights on cliques, 1 minus their sum on variables."""
+    regions = flat_regions(graph)
+    counting = np.zeros(len(regions.size))
+    counting[cliques_of(graph)] = weights
+    held = np.add.reduceat(np.append(counting[regions.member], 0.0), regions.member_ptr[:-1])
+    single = 1.0 - held  # singles still count zero, so they add nothing to their own sums
+    counting[regions.single] = np.where(np.abs(single) < _ZERO, 0.0, single)
+    return counting
+
+
+def bethe(graph: Graph) -> Entropy:
+    """Loopy BP: c = 1 on cliques, 1 - (number of cliques) on variables; exact on forests."""
+    counting = _tree_counting(graph, np.ones(len(cliques_of(graph))))
+    return Entropy(counting, "star", "log_partition", "exact" if is_forest(graph) else "estimate")
+
+
+def kikuchi(graph: Graph) -> Entropy:
+    """Kikuchi: c = 1 - sum of c over strict super-regions, maximal regions linked to all their sub-regions."""
+    if graph.max_order <= 2:
+        return bethe(graph)
+    regions, links = flat_regions(graph), region_links(graph, "containment")
+    counting = np.ones(len(regions.size))
+    order = regions.order
+    for size in np.unique(order)[::-1]:
+        here = order[links.child] == size
+        taken = np.bincount(links.child[here], counting[links.parent[here]], minlength=len(counting))
+        counting[order == size] -= taken[order == size]
+    return Entropy(counting, "maximal", "log_partition", "estimate")
+
+
+def given(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entropy:
+    """A user's counting numbers: {kind: one number or one per region}; kinds left out and implicit singles get 0."""
+    regions = flat_regions(graph)
+    values = np.zeros(len(regions.size))
+    for kind, numbers in counting.items():
+        if kind not in graph.scopes:
+            raise PotentiaError(f"counting names kind {kind!r}, but the graph's kinds are {list(graph.kinds)}")
+        number = graph.kinds.index(kind)
+        part = np.asarray(numbers, dtype=float)
+        rows = len(graph.scopes[kind])
+        if part.ndim and part.shape != (rows,):
+            raise PotentiaError(f"counting[{kind!r}] has shape {part.shape}; the kind has {rows} regions")
+        if not np.all(np.isfinite(part)):
+            raise PotentiaError(f"counting[{kind!r}] must be finite")
+        values[regions.kind_ptr[number] : regions.kind_ptr[number + 1]] = part
+    region_links(graph, links)  # refuses an unknown rule
+    return Entropy(values, links, "log_partition", "estimate")
+
+
+def check_counting(graph: Graph, counting: Floats, parent: Ints, child: Ints) -> Floats:
+    """C = c + sum of the parents' c for every region; refuses numbers the star update cannot use."""
+    bad = np.flatnonzero(counting[parent] <= 0)
+    if bad.size:
+        region = parent[bad[0]]
+        raise PotentiaError(
+            f"the counting number of the region on variables {_scope(graph, region)} is {counting[region]:g}, "
+            "but message passing needs every parent's to be positive"
+        )
+    total = counting + np.bincount(child, counting[parent], minlength=len(counting))
+    linked = np.zeros(len(counting), dtype=bool)
+    linked[parent] = linked[child] = True
+    # a region on its own needs c > 0 just the same: its marginal is softmax(theta / c)
+    low = np.flatnonzero((total <= _ZERO) & (linked | (flat_regions(graph).order == 1)))
+    if low.size:
+        raise PotentiaError(
+            f"the counting numbers of the region on variables {_scope(graph, low[0])} and its parents sum to "
+            f"{total[low[0]]:g}, but message passing needs a positive sum"
+        )
+    return total
+
+
+def _scope(graph: Graph, region: int) -> list[int]:
+    r = flat_regions(graph)
+    scope: list[int] = r.scope[r.scope_ptr[region] : r.scope_ptr[region + 1]].tolist()
+    return scope

@@ -1,0 +1,148 @@
+"""Message-passing methods: one engine, different counting numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .._threads import thread_count
+from .._types import ArrayLike, PotentiaError
+from ..graph.scores import Scores
+from ..graph.structure import Graph
+from . import entropy as entropies
+from .base import Inference, Result
+from .decode import best_labelling
+from .engine import Engine, drive, layout_order
+from .entropy import Entropy
+from .pair_engine import PairEngine, suits_pairs
+from .region_engine import RegionEngine
+
+
+@dataclass(kw_only=True)
+class _MessagePassing(Inference):
+    """Options every message-passing method shares.
+
+    Attributes:
+        iterations: limit; one iteration updates every message once.
+        tol: stop when no variable's marginal changed by more in an iteration (0: run all iterations).
+        schedule: "coloured" (independent variables together), "sequential" (0, 1, 2, ... then back, alternating),
+            "random" (blocks in random order) or "greedy" (the block with the largest pending change first).
+        damping: weight of the old message in [0, 1); helps loopy BP and Kikuchi to converge.
+        seed: of the random schedule.
+        threads: None for all cores (or POTENTIA_THREADS).
+    """
+
+    iterations: int = 40
+    tol: float = 1e-6
+    schedule: str = "coloured"
+    damping: float = 0.0
+    seed: int = 0
+    threads: int | None = None
+
+    def entropy(self, graph: Graph) -> Entropy:
+        """The method's counting numbers and links on a graph."""
+        raise NotImplementedError
+
+    def engine(self, scores: Scores, entropy: Entropy) -> Engine:
+        """An engine loaded with scores, its messages at zero."""
+        kind = PairEngine if suits_pairs(scores.graph) else RegionEngine
+        return kind(scores, entropy, layout_order(self.schedule), self.damping, thread_count(self.threads))
+
+    def run(self, scores: Scores, start: Result | None) -> Result:
+        """Message passing from zero messages or those of `start`."""
+        self._check()
+        entropy = self.entropy(scores.graph)
+        engine = self.engine(scores, entropy)
+        if start is not None:
+            if start.messages is None:
+                raise PotentiaError("start holds no messages; it must come from a message-passing method")
+            engine.set_messages(start.messages)
+        outcome = drive(engine, self.schedule, self.iterations, self.tol, self.seed)
+        read = engine.read()
+        return Result(
+            graph=scores.graph,
+            marginals=read.marginals,
+            variable_marginals=read.singles,
+            value=read.value,
+            bound=entropy.bound if outcome.converged or entropy.always else "estimate",
+            target=entropy.target,
+            iterations=outcome.iterations,
+            residual=outcome.residual,
+            converged=outcome.converged,
+            scores=scores,
+            best=best_labelling,
+            messages=read.messages,
+        )
+
+    def _check(self) -> None:
+        if not (isinstance(self.iterations, int | np.integer) and self.iterations >= 0):
+            raise PotentiaError(f"iterations must be a whole number >= 0, not {self.iterations!r}")
+        if not self.tol >= 0:
+            raise PotentiaError(f"tol must be >= 0, not {self.tol!r}")
+        if not 0 <= self.damping < 1:
+            raise PotentiaError(f"damping must be in [0, 1), not {self.damping!r}")
+
+
+@dataclass
+class Smoothed(_MessagePassing):
+    """The entropy-smoothed LP [ILR-chapter Thm 1.3]: value >= the best score at any messages.
+
+    At convergence LP <= value <= LP + epsilon * sum of log table sizes. epsilon is one number or {kind: number};
+    0 is max-product coordinate descent on the LP's dual, which may stall above the LP. `Result.argmax` rounds and
+    searches locally, `Result.gap` is the distance to the bound.
+    """
+
+    epsilon: float | Mapping[str, float] = 0.1
+
+    def entropy(self, graph: Graph) -> Entropy:
+        return entropies.smoothed(graph, self.epsilon)
+
+
+@dataclass
+class TRW(_MessagePassing):
+    """Tree-reweighted message passing [MBL-tpami Eq. 16-18]: an upper bound of log Z at convergence if rho is valid.
+
+    rho: clique appearance probabilities; None takes valid ones from spanning forests (1 on a forest, 0.5 on a
+    four-neighbour grid), otherwise one number, one per clique, or {kind: number or array}.
+    """
+
+    rho: float | ArrayLike | None = None
+
+    def entropy(self, graph: Graph) -> Entropy:
+        return entropies.reweighted(graph, self.rho)
+
+
+@dataclass
+class LoopyBP(_MessagePassing):
+    """Loopy belief propagation (the Bethe entropy): an estimate of log Z, exact on forests."""
+
+    def entropy(self, graph: Graph) -> Entropy:
+        return entropies.bethe(graph)
+
+
+@dataclass
+class Kikuchi(_MessagePassing):
+    """Generalised belief propagation: counting numbers from the containment of regions; an estimate of log Z.
+
+    Exact when the regions form a junction tree. Equal to `LoopyBP` on graphs of pairs.
+    """
+
+    def entropy(self, graph: Graph) -> Entropy:
+        return entropies.kikuchi(graph)
+
+
+@dataclass
+class MessagePassing(_MessagePassing):
+    """Message passing with counting numbers of one's own.
+
+    counting: {kind: one number or one per region}; kinds left out count 0. links: "star" (cliques to variables),
+    "containment" (every region to every region inside it) or "maximal" (regions inside no other to all inside).
+    """
+
+    counting: Mapping[str, ArrayLike] = field(default_factory=dict)
+    links: str = "star"
+
+    def entropy(self, graph: Graph) -> Entropy:
+        return entropies.given(graph, self.counting, self.links)

@@ -1,0 +1,221 @@
+"""Message passing on graphs of variables and pairs: the blocks of `kernels.star` and the way in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .._threads import map_ranges
+from .._types import Floats, InfeasibleError, Ints
+from ..graph.schedule import PairLayout, pair_layout, pairs_of
+from ..graph.scores import Scores, shape_tables
+from ..graph.structure import Graph
+from ..kernels import pairs as pair_kernels
+from ..kernels import star
+from .engine import Readout
+from .entropy import Entropy, check_counting
+
+#: Multiply-adds a group of blocks must hold before a second thread pays.
+_PARALLEL_WORK = 500_000
+
+
+def suits_pairs(graph: Graph) -> bool:
+    """Whether blocks of equal state counts fit: no larger regions, and padding at most quadruples the tables."""
+
+    def check() -> bool:
+        if graph.max_order > 2:
+            return False
+        sizes = graph.n_states[pairs_of(graph)].prod(axis=1)
+        return len(sizes) * int(graph.n_states.max()) ** 2 <= 4 * int(sizes.sum()) or len(sizes) == 0
+
+    return graph.cached("suits_pairs", check)
+
+
+class PairEngine:
+    """Tables, messages and beliefs in blocks, for one graph, entropy and order of update."""
+
+    def __init__(self, scores: Scores, entropy: Entropy, order: str, damping: float, threads: int) -> None:
+        self.graph, self.entropy, self.damping, self.threads = scores.graph, entropy, damping, threads
+        regions = scores.regions
+        self.pairs = pairs_of(self.graph)
+        self._pair_kinds = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
+        numbers = [
+            np.arange(regions.kind_ptr[i], regions.kind_ptr[i + 1])
+            for i, kind in enumerate(self.graph.kinds)
+            if kind in self._pair_kinds
+        ]
+        pair_region = np.concatenate(numbers) if numbers else np.zeros(0, dtype=np.int64)
+        parent, child = np.repeat(pair_region, 2), regions.single[self.pairs].ravel()
+        total = check_counting(self.graph, entropy.counting, parent, child)
+        self.count = entropy.counting[pair_region]
+        self.counting = entropy.counting[regions.single]
+        self.shared = self._one_table(scores)
+        self.layout = pair_layout(self.graph, order, oriented=self.shared)
+        self.blocks = self._allocate(total[regions.single])
+        self.load(scores)
+        self.reset()
+
+    @property
+    def group_ptr(self) -> Ints:
+        """Ranges of blocks that are independent of each other."""
+        return self.layout.group_ptr
+
+    @property
+    def group_threads(self) -> int:
+        """Threads that pay for a group of average size."""
+        rows, states, width = self.blocks.lam.shape
+        work = rows * width * (states * states + 8 * states) / max(len(self.group_ptr) - 1, 1)
+        return self.threads if work >= _PARALLEL_WORK else 1
+
+    def _one_table(self, scores: Scores) -> bool:
+        """Whether all pairs share one table and counting number, so that it need not be copied per pair."""
+        if len(self.pairs) < 2 or len(self._pair_kinds) != 1 or np.any(self.count != self.count[0]):
+            return False
+        offset = scores.kind(self._pair_kinds[0])[1]
+        return bool(np.all(offset == offset[0])) and np.unique(self.graph.n_states).size == 1
+
+    def _allocate(self, total: Floats) -> star.PairBlocks:
+        layout = self.layout
+        rows, width = layout.pair.shape
+        n_blocks, states = len(layout.variable), layout.n_states
+        size = states * states
+        count = np.where(layout.pair >= 0, self.count[layout.pair] if len(self.count) else 0.0, 0.0)
+        inverse = np.where(layout.variable >= 0, 1.0 / total[layout.variable], 1.0)
+        return star.PairBlocks(
+            slot_ptr=layout.slot_ptr,
+            opposite=layout.opposite,
+            count=count,
+            inverse=inverse,
+            node=np.zeros((n_blocks, states, width)),
+            table=np.empty(2 * size if self.shared else (rows - 1) * size * width),
+            base=layout.side[:, 0].astype(np.int64) * size if self.shared else np.arange(rows) * size * width,
+            shared=self.shared,
+            mode=np.full(n_blocks, star.MAXIMUM if self.entropy.maximum else star.PRODUCT, dtype=np.int64),
+            lam=np.zeros((rows, states, width)),
+            belief=np.zeros((n_blocks, states, width)),
+        )
+
+    def load(self, scores: Scores) -> None:
+        """Take new scores; messages stay."""
+        self.scores = scores
+        self.pair_scores = self._pair_scores(scores)
+        blocks, layout = self.blocks, self.layout
+        used = layout.variable >= 0
+        lanes = blocks.node.transpose(0, 2, 1)
+        lanes[used] = scores.singles[layout.variable[used]]
+        if self.shared:
+            self._fill_shared()
+            return
+        n = len(layout.variable)
+        if not self.entropy.maximum:
+            self._over(n, lambda a, b: pair_kernels.choose_modes(a, b, layout, self.pair_scores, blocks.mode))
+        self._over(n, lambda a, b: pair_kernels.fill_tables(a, b, layout, self.pair_scores, blocks.mode, blocks.table))
+
+    def _pair_scores(self, scores: Scores) -> pair_kernels.PairScores:
+        parts = [scores.kind(kind) for kind in self._pair_kinds]
+        if len(parts) == 1:
+            values, offset = parts[0]
+        else:
+            start = np.cumsum([0, *(len(v) for v, _ in parts)])
+            values = np.concatenate([np.zeros(0), *(v for v, _ in parts)])
+            offset = np.concatenate([np.zeros(0, np.int64), *(o + s for (_, o), s in zip(parts, start, strict=False))])
+        return pair_kernels.PairScores(values, offset, self.graph.n_states[self.pairs], self.count)
+
+    def _fill_shared(self) -> None:
+        states = self.layout.n_states
+        table = self.pair_scores.values.reshape(states, states) / (1.0 if self.entropy.maximum else self.count[0])
+        table = table - table.max()
+        if not self.entropy.maximum:
+            self.blocks.mode[:] = star.PRODUCT if table.min() >= -star.SAFE_RANGE else star.LOG
+            if self.blocks.mode[0] == star.PRODUCT:
+                table = np.exp(table)
+        self.blocks.table[:] = np.concatenate([table.ravel(), table.T.ravel()])
+
+    def reset(self) -> None:
+        """Zero messages."""
+        pair_kernels.reset_messages(self.blocks.node, self.blocks.slot_ptr, self.blocks.lam)
+
+    def set_messages(self, messages: Floats) -> None:
+        """Start from messages of `messages()`, in score units."""
+        pair_kernels.messages_in(self.layout.pair_position, self.count, messages, self.blocks.lam)
+
+    def messages(self) -> Floats:
+        """lam of both ends of every pair in score units, (m, 2, states)."""
+        out = np.empty((len(self.pairs), 2, self.layout.n_states))
+        pair_kernels.messages_out(self.layout.pair_position, self.count, self.blocks.lam, out)
+        return out
+
+    def sweep(self, units: Ints, write: bool = True) -> float:
+        """Update blocks in this order (or only refresh beliefs); the largest change of a belief."""
+        change, empty = star.sweep(self.blocks, units, self.damping, write)
+        return self._checked(change, empty)
+
+    def greedy(self, priority: Floats) -> float:
+        """As many updates as there are blocks, each of the block with the highest pending change."""
+        reach_ptr, reach = self.graph.cached(("reach", id(self.layout)), lambda: block_reach(self.layout))
+        _, empty = star.greedy(self.blocks, priority, reach_ptr, reach, len(priority), self.damping)
+        return self._checked(float(priority.max()), empty)
+
+    def _checked(self, change: float, empty: int) -> float:
+        if empty >= 0:
+            raise InfeasibleError("no labelling has a finite score: some variable is left without a state")
+        return float(change)
+
+    def read(self) -> Readout:
+        """Marginals and value from the current messages."""
+        self._over(len(self.layout.variable), lambda a, b: self.sweep(np.arange(a, b), write=False))
+        beliefs = self.blocks.belief.transpose(0, 2, 1).reshape(-1, self.layout.n_states)
+        singles = beliefs[self.layout.variable_position]
+        if self.entropy.maximum:
+            singles = (np.arange(singles.shape[1]) == singles.argmax(axis=1)[:, None]).astype(float)
+        lam = self.messages()
+        size = self.pair_scores.shapes.prod(axis=1)
+        start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+        flat = np.empty(start[-1])
+        parts = self._over(
+            len(self.pairs),
+            lambda a, b: pair_kernels.read_pairs(a, b, self.pair_scores, self.entropy.maximum, lam, start, flat),
+        )
+        value = float(sum(parts)) + pair_kernels.variable_values(
+            self.scores.singles, self.pairs, lam, self.counting, self.entropy.maximum
+        )
+        return Readout(self._by_kind(singles, flat, start), singles, value, lam)
+
+    def _by_kind(self, singles: Floats, flat: Floats, start: Ints) -> dict[str, Floats | list[Floats]]:
+        marginals: dict[str, Floats | list[Floats]] = {}
+        first = 0
+        for kind, scope in self.graph.scopes.items():
+            if scope.shape[1] == 2:
+                last = first + len(scope)
+                marginals[kind] = shape_tables(self.graph, kind, flat[start[first] : start[last]])
+                first = last
+            else:
+                marginals[kind] = single_tables(self.graph, kind, singles)
+        return marginals
+
+    def _over(self, n: int, function: Callable[[int, int], float | None]) -> list[float | None]:
+        return map_ranges(function, 0, n, self.group_threads)
+
+
+def single_tables(graph: Graph, kind: str, singles: Floats) -> Floats | list[Floats]:
+    """Marginals of a single-variable (or empty) kind from those of all variables."""
+    scope = graph.scopes[kind]
+    if len(scope) == 0:
+        return np.zeros((0,) * (scope.shape[1] + 1))
+    one = graph.shared_shape(kind)
+    if one is not None:
+        return singles[scope[:, 0], : one[0]]
+    return [singles[i, : graph.n_states[i]] for i in scope[:, 0]]
+
+
+def block_reach(layout: PairLayout) -> tuple[Ints, Ints]:
+    """CSR of the blocks that share a pair with each block."""
+    width = layout.pair.shape[1]
+    block_of_row = np.searchsorted(layout.slot_ptr, np.arange(len(layout.pair)), side="right") - 1
+    ends = block_of_row[layout.pair_position // width]
+    n = len(layout.variable)
+    both = np.unique(np.concatenate([ends[:, 0] * n + ends[:, 1], ends[:, 1] * n + ends[:, 0]]))
+    source, target = np.divmod(both, n) if n else (both, both)
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=n))]).astype(np.int64)
+    return ptr, target

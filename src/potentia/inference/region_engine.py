@@ -1,0 +1,145 @@
+"""Message passing between regions of any order: the flat arrays of `kernels.regions` and the way in and out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .._threads import map_ranges
+from .._types import Floats, InfeasibleError, Ints
+from ..graph.flat import flat_regions
+from ..graph.links import region_links
+from ..graph.scores import Scores, shape_tables
+from ..graph.structure import Graph
+from ..kernels import regions as region_kernels
+from ..kernels.traversal import greedy_colours, sequential_levels
+from .engine import Readout
+from .entropy import Entropy, check_counting
+from .pair_engine import single_tables
+
+#: Table entries a group of regions must hold before a second thread pays.
+_PARALLEL_WORK = 100_000
+
+
+class RegionOrder(NamedTuple):
+    """Regions that receive messages, sorted into groups, and which of them may not be updated together."""
+
+    units: Ints
+    group_ptr: Ints
+    reach_ptr: Ints
+    reach: Ints
+
+
+def region_order(graph: Graph, rule: str, order: str) -> RegionOrder:
+    """Groups of independent regions: by colour, or by level of the sequence 0, 1, 2, ..."""
+    return graph.cached(("region_order", rule, order), lambda: _build_order(graph, rule, order))
+
+
+def _build_order(graph: Graph, rule: str, order: str) -> RegionOrder:
+    links = region_links(graph, rule)
+    n = len(flat_regions(graph).size)
+    units = np.unique(links.child)
+    unit_of = np.full(n, -1, dtype=np.int64)
+    unit_of[units] = np.arange(len(units))
+    tables = (*_csr(links.child, n), *_csr(links.parent, n), links.parent, links.child)
+    ptr, adjacent = region_kernels.conflicts(*tables, unit_of, units)
+    group = greedy_colours(ptr, adjacent) if order == "colours" else sequential_levels(ptr, adjacent, np.arange(len(units)))
+    by_group = np.argsort(group, kind="stable")
+    position = np.empty(len(units), dtype=np.int64)
+    position[by_group] = np.arange(len(units))
+    source = np.repeat(np.arange(len(units)), np.diff(ptr))
+    edges = np.unique(position[source] * max(len(units), 1) + position[adjacent])
+    start, reach = np.divmod(edges, max(len(units), 1))
+    reach_ptr = np.concatenate([[0], np.cumsum(np.bincount(start, minlength=len(units)))]).astype(np.int64)
+    group_ptr = np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(np.int64)
+    return RegionOrder(units[by_group], group_ptr, reach_ptr, reach)
+
+
+def _csr(keys: Ints, n: int) -> tuple[Ints, Ints]:
+    """Positions of every key value: (ptr, positions)."""
+    return (
+        np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=n))]).astype(np.int64),
+        np.argsort(keys, kind="stable"),
+    )
+
+
+class RegionEngine:
+    """Scores, messages and beliefs of all regions, for one graph, entropy and order of update."""
+
+    def __init__(self, scores: Scores, entropy: Entropy, order: str, damping: float, threads: int) -> None:
+        self.graph, self.damping, self.threads, self.scores = scores.graph, damping, threads, scores
+        regions, links = scores.regions, region_links(scores.graph, entropy.links)
+        n = len(regions.size)
+        self.order = region_order(self.graph, entropy.links, order)
+        total = check_counting(self.graph, entropy.counting, links.parent, links.child)
+        up_ptr, up = _csr(links.child, n)
+        down_ptr, down = _csr(links.parent, n)
+        sizes = regions.size[links.child]
+        theta, at = scores.flat()
+        self.regions = region_kernels.RegionGraph(
+            theta=theta, at=at, size=regions.size, counting=entropy.counting, total=total, maximum=entropy.maximum,
+            parent=links.parent, child=links.child,
+            lam_at=np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if len(sizes) else sizes,
+            map_at=links.map_ptr[links.pattern] if len(links.pattern) else links.pattern,
+            maps=links.maps, down_ptr=down_ptr, down=down, up_ptr=up_ptr, up=up,
+            lam=np.zeros(int(sizes.sum())), belief=np.zeros(int(regions.size.sum())),
+            belief_at=np.concatenate([[0], np.cumsum(regions.size)[:-1]]).astype(np.int64),
+        )  # fmt: skip
+
+    @property
+    def group_ptr(self) -> Ints:
+        """Ranges of units that are independent of each other."""
+        return self.order.group_ptr
+
+    @property
+    def group_threads(self) -> int:
+        """Threads that pay for a group of average size."""
+        work = self.regions.size[self.regions.parent].sum() / max(len(self.group_ptr) - 1, 1)
+        return self.threads if work >= _PARALLEL_WORK else 1
+
+    def set_messages(self, messages: Floats) -> None:
+        """Start from messages of an earlier run; dead configurations start alive, as scores may have changed."""
+        self.regions.lam[:] = np.where(np.isfinite(messages), messages, 0.0)
+
+    def sweep(self, units: Ints, write: bool = True) -> float:
+        """Update the units at these positions in this order; the largest change of a belief."""
+        change, empty = region_kernels.sweep_regions(self.regions, self.order.units[units], self.damping, write)
+        self._refuse_empty(empty)
+        return float(change)
+
+    def greedy(self, priority: Floats) -> float:
+        """As many updates as there are units, each of the one with the highest pending change."""
+        o = self.order
+        self._refuse_empty(
+            region_kernels.greedy_regions(self.regions, o.units, priority, o.reach_ptr, o.reach, self.damping)
+        )
+        return float(priority.max())
+
+    def _refuse_empty(self, region: int) -> None:
+        if region >= 0:
+            r = self.scores.regions
+            scope = r.scope[r.scope_ptr[region] : r.scope_ptr[region + 1]].tolist()
+            raise InfeasibleError(f"no labelling has a finite score: variables {scope} are left without a state")
+
+    def read(self) -> Readout:
+        """Marginals and value from the current messages."""
+        g, r = self.regions, self.scores.regions
+        map_ranges(lambda a, b: self.sweep(np.arange(a, b), write=False), 0, len(self.order.units), self.group_threads)
+        value = sum(
+            map_ranges(lambda a, b: region_kernels.read_regions(g, a, b), 0, len(r.size), self.group_threads)
+        )
+        singles = np.zeros_like(self.scores.singles)
+        mask = np.arange(singles.shape[1]) < self.graph.n_states[:, None]
+        column = np.broadcast_to(np.arange(singles.shape[1]), mask.shape)[mask]
+        singles[mask] = g.belief[np.repeat(g.belief_at[r.single], self.graph.n_states) + column]
+        marginals: dict[str, Floats | list[Floats]] = {}
+        for number, (kind, scope) in enumerate(self.graph.scopes.items()):
+            first, last = r.kind_ptr[number], r.kind_ptr[number + 1]
+            if scope.shape[1] < 2:
+                marginals[kind] = single_tables(self.graph, kind, singles)
+            else:
+                end = g.belief_at[last] if last < len(r.size) else len(g.belief)
+                start = g.belief_at[first] if first < len(r.size) else end
+                marginals[kind] = shape_tables(self.graph, kind, g.belief[start:end].copy())
+        return Readout(marginals, singles, float(value), g.lam.copy())

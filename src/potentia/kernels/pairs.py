@@ -1,0 +1,184 @@
+"""Between users' order of pairs and the blocks of `star`: filling tables, moving messages, reading out."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from .simd import CHUNK
+from .star import LOG, PRODUCT, SAFE_RANGE
+from .vecmath import KERNEL, exp
+
+
+class PairScores(NamedTuple):
+    """Scores of all pairs in users' order: table e is values[offset[e]:], C-ordered of shape shapes[e]; c_e = count[e]."""
+
+    values: Any
+    offset: Any
+    shapes: Any
+    count: Any
+
+
+@njit(**KERNEL)
+def _extremes(scores, e):
+    """Largest and smallest entry of table e."""
+    high, low = -np.inf, np.inf
+    for k in range(scores.offset[e], scores.offset[e] + scores.shapes[e, 0] * scores.shapes[e, 1]):
+        high, low = max(high, scores.values[k]), min(low, scores.values[k])
+    return high, low
+
+
+@njit(**KERNEL)
+def _oriented(scores, e, side, a, b):
+    """Score of pair e with its `side` variable in state a and the other in b; -inf beyond their states."""
+    first, second = (a, b) if side == 0 else (b, a)
+    if first >= scores.shapes[e, 0] or second >= scores.shapes[e, 1]:
+        return -np.inf
+    return scores.values[scores.offset[e] + first * scores.shapes[e, 1] + second]
+
+
+@njit(**KERNEL)
+def choose_modes(start, stop, layout, scores, mode):
+    """PRODUCT for a block all of whose tables are finite and of safe range over c_e, else LOG."""
+    for u in range(start, stop):
+        mode[u] = PRODUCT
+        for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
+            for x in range(layout.pair.shape[1]):
+                e = layout.pair[row, x]
+                if e >= 0:
+                    high, low = _extremes(scores, e)
+                    if not high - low <= SAFE_RANGE * scores.count[e]:
+                        mode[u] = LOG
+
+
+@njit(**KERNEL)
+def fill_tables(start, stop, layout, scores, mode, table):
+    """Scaled tables of the rows of blocks start..stop: theta / c_e shifted to maximum 0, or psi, its exponential.
+
+    An empty slot gets a table of zeros (ones).
+    """
+    L, W = layout.n_states, layout.pair.shape[1]
+    for u in range(start, stop):
+        chunked = mode[u] == PRODUCT and W % CHUNK == 0
+        for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
+            out = table[row * L * L * W : (row + 1) * L * L * W]
+            for x in range(W):
+                e = layout.pair[row, x]
+                high = _extremes(scores, e)[0] if e >= 0 else 0.0
+                lane = (x // CHUNK) * L * L * CHUNK + x % CHUNK if chunked else x
+                step = CHUNK if chunked else W
+                for k in range(L * L):
+                    entry = 0.0
+                    if e >= 0:
+                        entry = _oriented(scores, e, layout.side[row, x], k // L, k % L) - high
+                        entry /= scores.count[e]
+                    out[lane + k * step] = entry
+            if mode[u] == PRODUCT:
+                for k in range(out.size):
+                    out[k] = exp(out[k])
+
+
+@njit(**KERNEL)
+def reset_messages(node, slot_ptr, lam):
+    """Zero messages, -inf at states that the variable's own score forbids."""
+    for u in range(node.shape[0]):
+        for row in range(slot_ptr[u], slot_ptr[u + 1]):
+            for a in range(node.shape[1]):
+                for x in range(node.shape[2]):
+                    lam[row, a, x] = 0.0 if node[u, a, x] > -np.inf else -np.inf
+
+
+@njit(**KERNEL)
+def messages_out(position, count, lam, out):
+    """Messages in score units and users' order: out[e, side, a] = c_e lam."""
+    L, W = lam.shape[1], lam.shape[2]
+    for e in range(position.shape[0]):
+        for side in range(2):
+            row, x = position[e, side] // W, position[e, side] % W
+            for a in range(L):
+                out[e, side, a] = count[e] * lam[row, a, x]
+
+
+@njit(**KERNEL)
+def messages_in(position, count, given, lam):
+    """Inverse of `messages_out`; a dead state of a former run starts alive, as scores may have changed since."""
+    L, W = lam.shape[1], lam.shape[2]
+    for e in range(position.shape[0]):
+        for side in range(2):
+            row, x = position[e, side] // W, position[e, side] % W
+            peak = -np.inf
+            for a in range(L):
+                peak = max(peak, given[e, side, a])
+            for a in range(L):
+                v = given[e, side, a]
+                if lam[row, a, x] > -np.inf:
+                    lam[row, a, x] = (v - peak) / count[e] if v > -np.inf else 0.0
+
+
+@njit(**KERNEL)
+def read_pairs(start, stop, scores, maximum, lam, out_offset, out):
+    """Marginals of pairs start..stop into `out`; returns sum_e c_e log sum exp(b_e / c_e) (`maximum`: max b_e)."""
+    value = 0.0
+    for e in range(start, stop):
+        n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+        row = out[out_offset[e] : out_offset[e] + n0 * n1]
+        peak, best = -np.inf, 0
+        for a in range(n0):
+            for b in range(n1):
+                k = a * n1 + b
+                row[k] = scores.values[scores.offset[e] + k] + lam[e, 0, a] + lam[e, 1, b]
+                if row[k] > peak:
+                    peak, best = row[k], k
+        value += peak
+        if maximum:
+            row[:] = 0.0
+            row[best] = 1.0
+            continue
+        total = 0.0
+        for k in range(n0 * n1):
+            row[k] = exp((row[k] - peak) / scores.count[e])
+        for k in range(n0 * n1):
+            total += row[k]
+        for k in range(n0 * n1):
+            row[k] /= total
+        value += scores.count[e] * np.log(total)
+    return value
+
+
+@njit(**KERNEL)
+def variable_values(singles, pairs, lam, counting, maximum):
+    """Sum over variables of c_i log sum exp(b_i / c_i), b_i = theta_i - sum_e lam_e; max b_i where c_i = 0.
+
+    States with a -inf score or message are dead and take no part.
+    """
+    b = singles.copy()
+    for e in range(pairs.shape[0]):
+        for side in range(2):
+            i = pairs[e, side]
+            for a in range(b.shape[1]):
+                b[i, a] = b[i, a] - lam[e, side, a] if lam[e, side, a] > -np.inf else -np.inf
+    value = 0.0
+    for i in range(b.shape[0]):
+        value += smooth_max(b[i], 0.0 if maximum else counting[i])
+    return value
+
+
+@njit(**KERNEL)
+def smooth_max(values, c):
+    """c log sum exp(values / c) over finite values; their max at c = 0; -inf when there are none."""
+    sign = -1.0 if c < 0.0 else 1.0
+    peak = -np.inf
+    for k in range(values.size):
+        if values[k] > -np.inf:
+            peak = max(peak, sign * values[k])
+    if c == 0.0 or peak == -np.inf:
+        return peak
+    total = 0.0
+    for k in range(values.size):
+        if values[k] > -np.inf:
+            total += exp((sign * values[k] - peak) / abs(c))
+    return sign * (peak + abs(c) * np.log(total))
+
+

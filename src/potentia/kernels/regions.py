@@ -1,0 +1,236 @@
+"""The star update for regions of any order and any links, in score units (MATH section 3)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from .pairs import smooth_max
+from .vecmath import KERNEL, exp, log
+
+
+class RegionGraph(NamedTuple):
+    """Everything an update reads and writes, flat.
+
+    theta, at, size: scores, each region's offset in them and number of entries. counting: c. total: C.
+    parent, child, lam_at, map_at (per link): regions, offset of the message, offset of the map from the parent's
+    configurations to the child's in `maps`. down_ptr, down: links of each region as parent; up_ptr, up: as child.
+    lam: messages. belief, belief_at: marginals (`maximum`: max-beliefs shifted to maximum 0) and offsets.
+    """
+
+    theta: Any
+    at: Any
+    size: Any
+    counting: Any
+    total: Any
+    maximum: Any
+    parent: Any
+    child: Any
+    lam_at: Any
+    map_at: Any
+    maps: Any
+    down_ptr: Any
+    down: Any
+    up_ptr: Any
+    up: Any
+    lam: Any
+    belief: Any
+    belief_at: Any
+
+
+@njit(**KERNEL)
+def sweep_regions(g, units, damping, write):
+    """Update the regions in `units` one after another; without `write` only beliefs are refreshed.
+
+    Returns the largest change of a belief and a region in which no configuration is left (-1: none).
+    """
+    largest, most = 1, 1
+    for link in range(g.parent.size):
+        largest = max(largest, g.size[g.parent[link]])
+    for u in units:
+        most = max(most, (g.up_ptr[u + 1] - g.up_ptr[u]) * g.size[u])
+        largest = max(largest, g.size[u])
+    work, q, messages = np.empty(largest), np.empty(largest), np.empty(most)
+    change, empty = 0.0, -1
+    for u in units:
+        n, first = g.size[u], g.up_ptr[u]
+        _down_belief(g, u, -1, q)
+        for k in range(g.up_ptr[u + 1] - first):
+            m = messages[k * n : (k + 1) * n]
+            _message(g, g.up[first + k], work, m)
+            for y in range(n):
+                q[y] += m[y]
+        if write:
+            _write(g, u, q, messages, damping)
+        moved, alive = _refresh(g, u, q[:n])
+        change = max(change, moved)
+        if not alive:
+            empty = u
+    return change, empty
+
+
+@njit(**KERNEL)
+def greedy_regions(g, units, priority, reach_ptr, reach, damping):
+    """As many updates as there are `units`, always of the one whose surroundings changed most since its own.
+
+    priority, reach_ptr, reach are indexed by position in `units`.
+    """
+    one = np.empty(1, dtype=np.int64)
+    empty = -1
+    for _ in range(units.size):
+        k = np.argmax(priority)
+        one[0] = units[k]
+        change, none_left = sweep_regions(g, one, damping, True)
+        priority[k] = 0.0
+        for j in range(reach_ptr[k], reach_ptr[k + 1]):
+            priority[reach[j]] = max(priority[reach[j]], change)
+        empty = max(empty, none_left)
+    return empty
+
+
+@njit(**KERNEL)
+def _down_belief(g, region, without, out):
+    """theta + sum over child links (except `without`) of lam; -inf spreads."""
+    for y in range(g.size[region]):
+        out[y] = g.theta[g.at[region] + y]
+    for k in range(g.down_ptr[region], g.down_ptr[region + 1]):
+        link = g.down[k]
+        if link != without:
+            start, to = g.lam_at[link], g.map_at[link]
+            for y in range(g.size[region]):
+                out[y] += g.lam[start + g.maps[to + y]]
+
+
+@njit(**KERNEL)
+def _full_belief(g, region, without, out):
+    """b = theta + child messages (except `without`) - parent messages; dead configurations stay at -inf."""
+    _down_belief(g, region, without, out)
+    for k in range(g.up_ptr[region], g.up_ptr[region + 1]):
+        start = g.lam_at[g.up[k]]
+        for y in range(g.size[region]):
+            v = g.lam[start + y]
+            out[y] = out[y] - v if v > -np.inf else -np.inf
+
+
+@njit(**KERNEL)
+def _message(g, link, work, out):
+    """m(y_nu) = c log sum over the rest of exp(b without lam / c) of the link's parent (`maximum`: max)."""
+    parent, to = g.parent[link], g.map_at[link]
+    c = g.counting[parent]
+    _full_belief(g, parent, link, work)
+    out[:] = -np.inf
+    for y in range(g.size[parent]):
+        k = g.maps[to + y]
+        out[k] = max(out[k], work[y])
+    if g.maximum:
+        return
+    total = np.zeros(out.size)
+    for y in range(g.size[parent]):
+        peak = out[g.maps[to + y]]
+        work[y] = (work[y] - (peak if peak > -np.inf else 0.0)) / c
+    for y in range(g.size[parent]):
+        work[y] = exp(work[y])
+    for y in range(g.size[parent]):
+        total[g.maps[to + y]] += work[y]
+    for k in range(out.size):
+        if out[k] > -np.inf:
+            out[k] += c * log(total[k])
+
+
+@njit(**KERNEL)
+def _write(g, u, q, messages, damping):
+    """lam = (c_eta / C) Q - m, shifted to maximum 0; -inf where Q is."""
+    n = g.size[u]
+    for k in range(g.up_ptr[u + 1] - g.up_ptr[u]):
+        link = g.up[g.up_ptr[u] + k]
+        m = messages[k * n : (k + 1) * n]
+        out = g.lam[g.lam_at[link] : g.lam_at[link] + n]
+        weight = g.counting[g.parent[link]] / g.total[u]
+        peak = -np.inf
+        for y in range(n):
+            m[y] = weight * q[y] - m[y] if q[y] > -np.inf else -np.inf
+            peak = max(peak, m[y])
+        for y in range(n):
+            v = m[y] - peak
+            both = v > -np.inf and out[y] > -np.inf
+            out[y] = (1.0 - damping) * v + damping * out[y] if both and damping > 0.0 else v
+
+
+@njit(**KERNEL)
+def _refresh(g, u, q):
+    """softmax(Q / C) into the belief of region u; its largest change and whether any configuration is left."""
+    old = g.belief[g.belief_at[u] : g.belief_at[u] + q.size]
+    peak = np.max(q)
+    total, change = 0.0, 0.0
+    for y in range(q.size):
+        q[y] = q[y] - peak if g.maximum else exp((q[y] - peak) / g.total[u])
+        total += q[y]
+    for y in range(q.size):
+        if not g.maximum:
+            q[y] /= total
+        moved = abs(q[y] - old[y])
+        change = moved if moved > change else change
+        old[y] = q[y]
+    return change, peak > -np.inf
+
+
+@njit(**KERNEL)
+def read_regions(g, start, stop):
+    """Beliefs of parentless regions among start..stop, and sum c log sum exp(b / c) over all of start..stop.
+
+    With `maximum` every belief becomes the indicator of its best configuration.
+    """
+    largest = 1
+    for r in range(start, stop):
+        largest = max(largest, g.size[r])
+    work = np.empty(largest)
+    value = 0.0
+    for r in range(start, stop):
+        b = work[: g.size[r]]
+        _full_belief(g, r, -1, b)
+        value += smooth_max(b, 0.0 if g.maximum else g.counting[r])
+        belief = g.belief[g.belief_at[r] : g.belief_at[r] + g.size[r]]
+        if g.up_ptr[r] == g.up_ptr[r + 1]:
+            peak = np.max(b)
+            for y in range(b.size):
+                belief[y] = b[y] - peak if g.maximum else exp((b[y] - peak) / g.counting[r])
+            if not g.maximum:
+                belief /= belief.sum()
+        if g.maximum:
+            best = np.argmax(belief)
+            belief[:] = 0.0
+            belief[best] = 1.0
+    return value
+
+
+@njit(**KERNEL)
+def conflicts(up_ptr, up, down_ptr, down, parent, child, unit_of, units):
+    """CSR over `units` of the units that may not be updated together: common parent, or one linked to the other.
+
+    unit_of maps a region to its position in `units`, -1 where it is none. Entries may repeat.
+    """
+    ptr = np.zeros(units.size + 1, dtype=np.int64)
+    for write in range(2):
+        adjacent = np.empty(ptr[-1] if write else 0, dtype=np.int64)
+        filled = 0
+        for u in range(units.size):
+            r = units[u]
+            for k in range(up_ptr[r], up_ptr[r + 1]):
+                above = parent[up[k]]
+                if unit_of[above] >= 0:
+                    if write:
+                        adjacent[filled] = unit_of[above]
+                    filled += 1
+                for j in range(down_ptr[above], down_ptr[above + 1]):
+                    if child[down[j]] != r:
+                        if write:
+                            adjacent[filled] = unit_of[child[down[j]]]
+                        filled += 1
+            for k in range(down_ptr[r], down_ptr[r + 1]):
+                if write:
+                    adjacent[filled] = unit_of[child[down[k]]]
+                filled += 1
+            ptr[u + 1] = filled
+    return ptr, adjacent

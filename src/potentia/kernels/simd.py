@@ -1,0 +1,103 @@
+"""Vectors of eight doubles for the one loop that LLVM does not vectorise well by itself.
+
+A product with a small table keeps its running sums in registers and reads the table strictly in order, which
+needs explicit vectors. LLVM lowers them to whatever the machine has (AVX-512, two AVX2 halves, NEON).
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+#: Doubles per vector; tables are stored in chunks of this many lanes.
+CHUNK = 8
+
+_VECTOR = ir.VectorType(ir.DoubleType(), CHUNK)
+_CONTRACT = ("contract",)
+
+
+class Vector8(types.Type):
+    """Numba type of a vector of eight doubles."""
+
+    def __init__(self):
+        super().__init__(name="Vector8")
+
+
+vector8 = Vector8()
+
+
+@register_model(Vector8)
+class _Vector8Model(models.PrimitiveModel):
+    def __init__(self, dmm, fe_type):
+        super().__init__(dmm, fe_type, _VECTOR)
+
+
+def _pointer(context, builder, array_type, array, index):
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), _VECTOR.as_pointer())
+
+
+@intrinsic
+def zero8(typingctx):
+    """Eight zeros."""
+
+    def codegen(context, builder, signature, args):
+        return ir.Constant(_VECTOR, None)
+
+    return vector8(), codegen
+
+
+@intrinsic
+def load8(typingctx, array, index):
+    """array[index : index + 8] of a contiguous array; bounds are the caller's business."""
+
+    def codegen(context, builder, signature, args):
+        loaded = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1]))
+        loaded.align = 8
+        return loaded
+
+    return vector8(array, types.int64), codegen
+
+
+@intrinsic
+def store8(typingctx, array, index, value):
+    """array[index : index + 8] = value."""
+
+    def codegen(context, builder, signature, args):
+        builder.store(args[2], _pointer(context, builder, signature.args[0], args[0], args[1])).align = 8
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, vector8), codegen
+
+
+@intrinsic
+def spread8(typingctx, value):
+    """Eight copies of one double."""
+
+    def codegen(context, builder, signature, args):
+        single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.IntType(32)(0))
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), CHUNK), None)
+        return builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), mask)
+
+    return vector8(types.float64), codegen
+
+
+@intrinsic
+def fma8(typingctx, a, b, c):
+    """a * b + c, fused where the machine can."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fadd(builder.fmul(args[0], args[1], flags=_CONTRACT), args[2], flags=_CONTRACT)
+
+    return vector8(vector8, vector8, vector8), codegen
+
+
+@intrinsic
+def add8(typingctx, a, b):
+    """a + b."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fadd(args[0], args[1])
+
+    return vector8(vector8, vector8), codegen

@@ -1,0 +1,190 @@
+"""Small problems by name, each with the facts that decide which guarantees hold; all within reach of brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+import numpy as np
+
+from potentia.graph.structure import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A graph with scores and clamps.
+
+    Facts: `pairwise` no region of three or more variables; `is_forest` regions and variables form an acyclic factor
+    graph, so that loopy BP is exact; `has_forbidden` some score is -inf; `clamped` some variable is observed;
+    `feasible` some labelling is allowed; `is_junction` nested regions that make Kikuchi exact (declared).
+    """
+
+    name: str
+    graph: Graph
+    theta: dict
+    observed: dict = field(default_factory=dict)
+    feasible: bool = True
+    is_junction: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def pairwise(self) -> bool:
+        return self.graph.max_order <= 2
+
+    @property
+    def clamped(self) -> bool:
+        return bool(self.observed)
+
+    @cached_property
+    def has_forbidden(self) -> bool:
+        return any(np.isneginf(t).any() for tables in self.theta.values() for t in tables)
+
+    @cached_property
+    def is_forest(self) -> bool:
+        root = list(range(self.graph.n_variables))
+
+        def find(i):
+            while root[i] != i:
+                i = root[i]
+            return i
+
+        for scope in (row for rows in self.graph.scopes.values() for row in rows.tolist()):
+            tops = {find(i) for i in scope}
+            if len(tops) < len(scope):
+                return False
+            for top in tops:
+                root[top] = min(tops)
+        return True
+
+    @property
+    def model(self) -> tuple:
+        """(graph, theta, observed), as `reference` and `infer` take them."""
+        return self.graph, self.theta, self.observed
+
+
+def scores(graph: Graph, rng: np.random.Generator, scale: float = 1.0) -> dict:
+    """Normal scores for every kind, a list of tables where state counts are mixed."""
+    theta = {}
+    for kind, rows in graph.scopes.items():
+        tables = [scale * rng.standard_normal(graph.n_states[row]) for row in rows]
+        theta[kind] = tables if len({t.shape for t in tables}) != 1 else np.array(tables)
+    return theta
+
+
+def forbid(theta: dict, kind: str, rng: np.random.Generator, share: float) -> dict:
+    """The scores with about this share of one kind's entries forbidden, the first entry of each table kept."""
+    tables = [t.copy() for t in theta[kind]]
+    for table in tables:
+        gone = rng.random(table.shape) < share
+        gone[(0,) * table.ndim] = False
+        table[gone] = -np.inf
+    return {**theta, kind: np.array(tables)}
+
+
+def _plain_graphs() -> dict[str, Graph]:
+    nested = {"node": [[0], [1], [2]], "edge": [[0, 1], [1, 2], [2, 0]], "triple": [[0, 1, 2]]}
+    junction = {
+        "node": [[0], [1], [2], [3], [4]],
+        "edge": [[0, 1], [2, 1], [0, 2], [1, 3], [2, 3], [3, 4]],
+        "triple": [[1, 0, 2], [1, 2, 3]],
+    }
+    return {
+        "single": Graph([3], {"node": [[0]]}),
+        "pair": Graph([2, 3], {"node": [[0], [1]], "edge": [[1, 0]]}),
+        "chain": Graph.chain(5, n_states=3),
+        "tree": Graph.tree([-1, 0, 0, 1, 1, 2, 5], n_states=2),
+        "loop": Graph([2] * 4, {"node": [[0], [1], [2], [3]], "edge": [[0, 1], [1, 2], [2, 3], [3, 0]]}),
+        "grid": Graph.grid((3, 3), n_states=2),
+        "grid_diagonal": Graph.grid((2, 3), n_states=3, neighbours=8),
+        "grid3d": Graph.grid((2, 2, 2), n_states=2),
+        "complete": Graph.complete(5, n_states=2),
+        "factor3": Graph([2, 3, 2], {"triple": [[2, 0, 1]]}),
+        "factor_loop": Graph(
+            [2] * 5, {"node": [[0], [3]], "triple": [[0, 1, 2], [2, 3, 4]], "edge": [[4, 0]]}
+        ),
+        "factor4": Graph([2, 2, 3, 2, 2], {"quad": [[3, 0, 2, 1]], "edge": [[4, 3]], "node": [[2]]}),
+        "nested": Graph([2, 2, 3], nested),
+        "junction": Graph([2, 3, 2, 2, 2], junction),
+        "mixed": Graph(
+            [2, 3, 4, 2], {"node": [[3], [2], [1], [0]], "edge": [[0, 1], [2, 1], [2, 3], [3, 0]]}
+        ),
+        "disconnected": Graph([2] * 6, {"node": np.arange(6)[:, None], "edge": [[0, 1], [1, 2], [4, 5]]}),
+        "isolated": Graph([2, 2, 3], {"node": [[0], [1], [2]], "edge": [[0, 1]]}),
+        "one_state": Graph([2, 1, 3], {"node": [[0], [1], [2]], "edge": [[0, 1], [1, 2]]}),
+        "two_edge_kinds": Graph(
+            [3] * 3, {"a": [[0, 1], [1, 2]], "node": [[0], [1], [2]], "b": [[1, 0], [2, 0]]}
+        ),
+        "empty_kind": Graph([2] * 3, {"none": [], "node": [[0], [1], [2]], "edge": [[0, 1], [1, 2]]}),
+        "no_nodes": Graph([2] * 4, {"edge": [[0, 1], [2, 1], [3, 2]], "node": [[1]]}),
+        "no_regions": Graph([2, 3], {}),
+    }
+
+
+def _special(rng: np.random.Generator) -> Iterator[Problem]:
+    grid, chain = Graph.grid((2, 3), n_states=3), Graph.chain(5, n_states=3)
+    step = np.where(np.abs(np.arange(3)[:, None] - np.arange(3)) <= 1, 0.3, -np.inf)
+    ends = np.where([[True, True, False]] + [[True] * 3] * 3 + [[False, False, True]], 0.0, -np.inf)
+    noise = rng.standard_normal((5, 3))
+    yield Problem("forbidden_nodes", grid, forbid(scores(grid, rng), "node", rng, 0.4))
+    yield Problem("forbidden_edges", grid, forbid(scores(grid, rng), "edge", rng, 0.3))
+    yield Problem("hard_chain", chain, {"node": ends + noise, "edge": step})
+    # the first pair rules out state 1 of variable 1, which the second pair must come to know
+    block = np.array([[[0.5, -np.inf], [0.1, -np.inf]], [[0.2, 1.0], [2.0, -0.3]], [[0.4, 0.0], [0.0, 0.9]]])
+    yield Problem(
+        "propagated", Graph.chain(4, n_states=2), {"node": rng.standard_normal((4, 2)), "edge": block}
+    )
+    yield Problem("ties", grid, {})
+    yield Problem("ties_attractive", Graph.grid((3, 3), n_states=2), {"edge": np.eye(2)})
+    yield Problem("huge", grid, scores(grid, rng, 1e4))
+    yield Problem("huge_chain", chain, scores(chain, rng, 1e4))
+    yield Problem("tiny", grid, scores(grid, rng, 1e-6))
+    yield Problem(
+        "shared_table", grid, {"node": rng.standard_normal((6, 3)), "edge": rng.standard_normal((3, 3))}
+    )
+    yield Problem("observed", grid, scores(grid, rng), {1: 2, 5: 0})
+    yield Problem("observed_chain", chain, scores(chain, rng), {2: 1})
+    yield Problem("observed_all", chain, scores(chain, rng), dict.fromkeys(range(5), 1))
+    differ = np.where(np.eye(2) > 0, -np.inf, 0.0)
+    triangle = Graph.complete(3, n_states=2)
+    yield Problem(
+        "odd_cycle", triangle, {"edge": differ}, feasible=False
+    )  # only fractional points satisfy it
+    sides = np.where([[True, False], [True, True], [True, False]], 0.0, -np.inf)
+    line = Graph.chain(3, n_states=2)
+    yield Problem(
+        "contradiction", line, {"node": sides, "edge": np.array([differ, differ.T[::-1]])}, feasible=False
+    )
+
+
+@cache
+def zoo() -> dict[str, Problem]:
+    """All problems by name."""
+    rng = np.random.default_rng(20130)
+    exact = {"factor3", "nested", "junction", "single", "pair", "factor4"}
+    every = [
+        Problem(name, g, scores(g, rng), is_junction=name in exact) for name, g in _plain_graphs().items()
+    ]
+    return {p.name: p for p in [*every, *_special(rng)]}
+
+
+def problems(feasible: bool | None = True, **facts: bool) -> list[Problem]:
+    """Problems with these facts, e.g. `problems(pairwise=True, is_forest=False)`; feasible=None takes all."""
+    wanted = facts if feasible is None else {**facts, "feasible": feasible}
+    return [p for p in zoo().values() if all(getattr(p, fact) == value for fact, value in wanted.items())]
+
+
+def random_models(n: int, seed: int = 0, scale: float = 1.5) -> Iterator[Problem]:
+    """Random grids, 3-D grids and complete graphs in turn, strong enough for loops to matter."""
+    rng = np.random.default_rng(seed)
+    for k in range(n):
+        states = int(rng.integers(2, 4))
+        if k % 3 == 0:
+            graph = Graph.grid((2, int(rng.integers(2, 5))) if states == 3 else (3, 3), n_states=states)
+        elif k % 3 == 1:
+            graph = Graph.grid((2, 2, 2), n_states=states)
+        else:
+            graph = Graph.complete(int(rng.integers(3, 7)), n_states=states)
+        yield Problem(f"random{k}", graph, scores(graph, rng, rng.uniform(0.2, 1.0) * scale))
