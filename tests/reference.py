@@ -25,12 +25,12 @@ def region_tables(graph, theta, observed=None):
             given = theta.get(kind)
             if given is None:
                 table = np.zeros(shape)
-            elif np.shape(given) == shape:  # shared by the whole kind
-                table = np.asarray(given, dtype=float)
-            else:
-                table = np.asarray(given[r], dtype=float)
+            elif np.ndim(given[0]) == len(row):
+                table = np.array(given[r], dtype=float)
+            else:  # one table shared by the whole kind
+                table = np.array(given, dtype=float)
             scopes.append(tuple(int(i) for i in row))
-            tables.append(table.reshape(shape).copy())
+            tables.append(table.reshape(shape))
     for i in range(graph.n_variables):
         if (i,) not in scopes:
             scopes.append((i,))
@@ -203,7 +203,9 @@ def textbook(graph, theta, rho, observed=None, iterations=5000, tol=1e-13, dampi
             for source, target in (scopes[e], scopes[e][::-1]):
                 inside = expand(_without(scopes, tables, weight, message, e, source), scopes[e], (source,))
                 new = reduce_table(tables[e] / weight[e] + inside, scopes[e], (target,), logsumexp)
-                new = (1 - damping) * (new - new.max()) + damping * message[e, target]
+                new = new - new.max()
+                if damping:
+                    new = (1 - damping) * new + damping * message[e, target]
                 change = max(change, float(np.abs(np.exp(new) - np.exp(message[e, target])).max()))
                 message[e, target] = new
         if change < tol:

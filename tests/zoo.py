@@ -1,4 +1,4 @@
-"""Small problems by name, each with the facts that decide which guarantees hold; all within reach of brute force."""
+"""Small problems by name, with the facts that decide which guarantees hold; all small enough to enumerate."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from potentia.graph.structure import Graph
 class Problem:
     """A graph with scores and clamps.
 
-    Facts: `pairwise` no region of three or more variables; `is_forest` regions and variables form an acyclic factor
-    graph, so that loopy BP is exact; `has_forbidden` some score is -inf; `clamped` some variable is observed;
-    `feasible` some labelling is allowed; `is_junction` nested regions that make Kikuchi exact (declared).
+    Facts: `pairwise` no region of three or more variables; `is_forest` regions and variables form an acyclic
+    factor graph, so that loopy BP is exact; `has_forbidden` some score is -inf; `clamped` some variable is
+    observed; `feasible` some labelling is allowed; `is_junction` nested regions that make Kikuchi exact
+    (declared, not computed).
     """
 
     name: str
@@ -75,7 +76,7 @@ def scores(graph: Graph, rng: np.random.Generator, scale: float = 1.0) -> dict:
 
 
 def forbid(theta: dict, kind: str, rng: np.random.Generator, share: float) -> dict:
-    """The scores with about this share of one kind's entries forbidden, the first entry of each table kept."""
+    """Scores with about this share of one kind's entries forbidden, but never a table's first."""
     tables = [t.copy() for t in theta[kind]]
     for table in tables:
         gone = rng.random(table.shape) < share
@@ -85,78 +86,67 @@ def forbid(theta: dict, kind: str, rng: np.random.Generator, share: float) -> di
 
 
 def _plain_graphs() -> dict[str, Graph]:
-    nested = {"node": [[0], [1], [2]], "edge": [[0, 1], [1, 2], [2, 0]], "triple": [[0, 1, 2]]}
-    junction = {
-        "node": [[0], [1], [2], [3], [4]],
-        "edge": [[0, 1], [2, 1], [0, 2], [1, 3], [2, 3], [3, 4]],
-        "triple": [[1, 0, 2], [1, 2, 3]],
-    }
+    three, five = [[0], [1], [2]], [[0], [1], [2], [3], [4]]
+    ring = [[0, 1], [2, 1], [2, 3], [3, 0]]
+    around = {"a": [[0, 1], [1, 2]], "b": [[1, 0], [2, 0]]}
+    nested = {"node": three, "edge": [[0, 1], [1, 2], [2, 0]], "triple": [[0, 1, 2]]}
+    edges = [[0, 1], [2, 1], [0, 2], [1, 3], [2, 3], [3, 4]]
+    junction = {"node": five, "edge": edges, "triple": [[1, 0, 2], [1, 2, 3]]}
+    factors = {"node": [[0], [3]], "triple": [[0, 1, 2], [2, 3, 4]], "edge": [[4, 0]]}
     return {
         "single": Graph([3], {"node": [[0]]}),
         "pair": Graph([2, 3], {"node": [[0], [1]], "edge": [[1, 0]]}),
         "chain": Graph.chain(5, n_states=3),
         "tree": Graph.tree([-1, 0, 0, 1, 1, 2, 5], n_states=2),
-        "loop": Graph([2] * 4, {"node": [[0], [1], [2], [3]], "edge": [[0, 1], [1, 2], [2, 3], [3, 0]]}),
+        "loop": Graph([2] * 4, {"node": five[:4], "edge": ring}),
         "grid": Graph.grid((3, 3), n_states=2),
         "grid_diagonal": Graph.grid((2, 3), n_states=3, neighbours=8),
         "grid3d": Graph.grid((2, 2, 2), n_states=2),
         "complete": Graph.complete(5, n_states=2),
         "factor3": Graph([2, 3, 2], {"triple": [[2, 0, 1]]}),
-        "factor_loop": Graph(
-            [2] * 5, {"node": [[0], [3]], "triple": [[0, 1, 2], [2, 3, 4]], "edge": [[4, 0]]}
-        ),
         "factor4": Graph([2, 2, 3, 2, 2], {"quad": [[3, 0, 2, 1]], "edge": [[4, 3]], "node": [[2]]}),
+        "factor_loop": Graph([2] * 5, factors),
         "nested": Graph([2, 2, 3], nested),
         "junction": Graph([2, 3, 2, 2, 2], junction),
-        "mixed": Graph(
-            [2, 3, 4, 2], {"node": [[3], [2], [1], [0]], "edge": [[0, 1], [2, 1], [2, 3], [3, 0]]}
-        ),
+        "mixed": Graph([2, 3, 4, 2], {"node": five[3::-1], "edge": ring}),
         "disconnected": Graph([2] * 6, {"node": np.arange(6)[:, None], "edge": [[0, 1], [1, 2], [4, 5]]}),
-        "isolated": Graph([2, 2, 3], {"node": [[0], [1], [2]], "edge": [[0, 1]]}),
-        "one_state": Graph([2, 1, 3], {"node": [[0], [1], [2]], "edge": [[0, 1], [1, 2]]}),
-        "two_edge_kinds": Graph(
-            [3] * 3, {"a": [[0, 1], [1, 2]], "node": [[0], [1], [2]], "b": [[1, 0], [2, 0]]}
-        ),
-        "empty_kind": Graph([2] * 3, {"none": [], "node": [[0], [1], [2]], "edge": [[0, 1], [1, 2]]}),
+        "isolated": Graph([2, 2, 3], {"node": three, "edge": [[0, 1]]}),
+        "one_state": Graph([2, 1, 3], {"node": three, "edge": [[0, 1], [1, 2]]}),
+        "two_edge_kinds": Graph([3] * 3, {"node": three, **around}),
+        "empty_kind": Graph([2] * 3, {"none": [], "node": three, "edge": [[0, 1], [1, 2]]}),
         "no_nodes": Graph([2] * 4, {"edge": [[0, 1], [2, 1], [3, 2]], "node": [[1]]}),
         "no_regions": Graph([2, 3], {}),
     }
 
 
 def _special(rng: np.random.Generator) -> Iterator[Problem]:
-    grid, chain = Graph.grid((2, 3), n_states=3), Graph.chain(5, n_states=3)
+    grid, chain, line = Graph.grid((2, 3), n_states=3), Graph.chain(5, n_states=3), Graph.chain(4, n_states=2)
     step = np.where(np.abs(np.arange(3)[:, None] - np.arange(3)) <= 1, 0.3, -np.inf)
     ends = np.where([[True, True, False]] + [[True] * 3] * 3 + [[False, False, True]], 0.0, -np.inf)
-    noise = rng.standard_normal((5, 3))
     yield Problem("forbidden_nodes", grid, forbid(scores(grid, rng), "node", rng, 0.4))
     yield Problem("forbidden_edges", grid, forbid(scores(grid, rng), "edge", rng, 0.3))
-    yield Problem("hard_chain", chain, {"node": ends + noise, "edge": step})
-    # the first pair rules out state 1 of variable 1, which the second pair must come to know
-    block = np.array([[[0.5, -np.inf], [0.1, -np.inf]], [[0.2, 1.0], [2.0, -0.3]], [[0.4, 0.0], [0.0, 0.9]]])
-    yield Problem(
-        "propagated", Graph.chain(4, n_states=2), {"node": rng.standard_normal((4, 2)), "edge": block}
-    )
+    yield Problem("hard_chain", chain, {"node": ends + rng.standard_normal((5, 3)), "edge": step})
+    # the first pair rules out a state of variable 1, which the later pairs must come to know
+    block = scores(line, rng)
+    block["edge"][0, :, 1] = -np.inf
+    yield Problem("propagated", line, block)
     yield Problem("ties", grid, {})
     yield Problem("ties_attractive", Graph.grid((3, 3), n_states=2), {"edge": np.eye(2)})
+    torn = Graph.complete(4, n_states=2)  # its LP optimum is fractional
+    yield Problem("frustrated", torn, {**scores(torn, rng, 0.1), "edge": -2 * np.eye(2)})
     yield Problem("huge", grid, scores(grid, rng, 1e4))
     yield Problem("huge_chain", chain, scores(chain, rng, 1e4))
     yield Problem("tiny", grid, scores(grid, rng, 1e-6))
-    yield Problem(
-        "shared_table", grid, {"node": rng.standard_normal((6, 3)), "edge": rng.standard_normal((3, 3))}
-    )
+    yield Problem("shared_table", grid, {**scores(grid, rng), "edge": rng.standard_normal((3, 3))})
     yield Problem("observed", grid, scores(grid, rng), {1: 2, 5: 0})
     yield Problem("observed_chain", chain, scores(chain, rng), {2: 1})
     yield Problem("observed_all", chain, scores(chain, rng), dict.fromkeys(range(5), 1))
+    # only fractional points satisfy the first; not even those the second
     differ = np.where(np.eye(2) > 0, -np.inf, 0.0)
-    triangle = Graph.complete(3, n_states=2)
-    yield Problem(
-        "odd_cycle", triangle, {"edge": differ}, feasible=False
-    )  # only fractional points satisfy it
-    sides = np.where([[True, False], [True, True], [True, False]], 0.0, -np.inf)
-    line = Graph.chain(3, n_states=2)
-    yield Problem(
-        "contradiction", line, {"node": sides, "edge": np.array([differ, differ.T[::-1]])}, feasible=False
-    )
+    yield Problem("odd_cycle", Graph.complete(3, n_states=2), {"edge": differ}, feasible=False)
+    clash = {"node": np.where([[True, False], [True, True], [True, False]], 0.0, -np.inf)}
+    clash["edge"] = np.array([differ, differ[::-1]])
+    yield Problem("contradiction", Graph.chain(3, n_states=2), clash, feasible=False)
 
 
 @cache
@@ -164,10 +154,8 @@ def zoo() -> dict[str, Problem]:
     """All problems by name."""
     rng = np.random.default_rng(20130)
     exact = {"factor3", "nested", "junction", "single", "pair", "factor4"}
-    every = [
-        Problem(name, g, scores(g, rng), is_junction=name in exact) for name, g in _plain_graphs().items()
-    ]
-    return {p.name: p for p in [*every, *_special(rng)]}
+    plain = [Problem(k, g, scores(g, rng), is_junction=k in exact) for k, g in _plain_graphs().items()]
+    return {p.name: p for p in [*plain, *_special(rng)]}
 
 
 def problems(feasible: bool | None = True, **facts: bool) -> list[Problem]:

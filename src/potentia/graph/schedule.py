@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..kernels.traversal import breadth_first, greedy_colours, sequential_levels
 from .structure import Graph
 
 #: Lane counts a layout may use. Widths are a compromise between padding and the cost of short loops.
-_LANES = (1, 8, 16, 32)
+_LANES = (1, 8, 16, 32, 64)
 #: What starting one more block costs, in lanes of work.
 _BLOCK_COST = 12
 
@@ -58,8 +59,36 @@ def adjacency(n: int, pairs: Ints) -> tuple[Ints, Ints]:
 
 
 def neighbours(graph: Graph) -> tuple[Ints, Ints]:
-    """CSR of the variables that share a pair with each variable."""
-    return graph.cached("neighbours", lambda: adjacency(graph.n_variables, pairs_of(graph)))
+    """CSR of the variables that share a region with each variable (repeated where they share several)."""
+
+    def build() -> tuple[Ints, Ints]:
+        ends = [
+            scope[:, [p, q]]
+            for scope in graph.scopes.values()
+            for p, q in combinations(range(scope.shape[1]), 2)
+        ]
+        return adjacency(graph.n_variables, np.concatenate([np.zeros((0, 2), dtype=np.int64), *ends]))
+
+    return graph.cached("neighbours", build)
+
+
+def variable_groups(graph: Graph, order: str) -> tuple[Ints, Ints]:
+    """Variables sorted into groups that share no region, and the groups' bounds; "colours" or "sequence"."""
+
+    def build() -> tuple[Ints, Ints]:
+        group = _groups(graph, order)
+        return np.argsort(group, kind="stable"), np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(np.int64)
+
+    return graph.cached(("variable_groups", order), build)
+
+
+def _groups(graph: Graph, order: str) -> Ints:
+    """Group of each variable for "colours", "sequence" (0, 1, 2, ...) or "tree" (leaves to roots)."""
+    ptr, adjacent = neighbours(graph)
+    if order == "colours":
+        return greedy_colours(ptr, adjacent)
+    steps = np.arange(graph.n_variables) if order == "sequence" else tree_order(graph)[0][::-1].copy()
+    return sequential_levels(ptr, adjacent, steps)
 
 
 def tree_order(graph: Graph) -> tuple[Ints, Ints]:
@@ -84,18 +113,7 @@ def pair_layout(graph: Graph, order: str, oriented: bool = False) -> PairLayout:
 
     With `oriented`, every row holds pairs seen from the same end, which one shared table needs.
     """
-
-    def build() -> PairLayout:
-        ptr, adjacent = neighbours(graph)
-        if order == "colours":
-            group = greedy_colours(ptr, adjacent)
-        elif order == "sequence":
-            group = sequential_levels(ptr, adjacent, np.arange(graph.n_variables))
-        else:
-            group = sequential_levels(ptr, adjacent, tree_order(graph)[0][::-1].copy())
-        return _block_layout(graph, group, oriented)
-
-    return graph.cached(("pair_layout", order, oriented), build)
+    return graph.cached(("pair_layout", order, oriented), lambda: _block_layout(graph, _groups(graph, order), oriented))
 
 
 def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:

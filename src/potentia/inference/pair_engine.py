@@ -15,6 +15,7 @@ from ..kernels import pairs as pair_kernels
 from ..kernels import star
 from .engine import Readout
 from .entropy import Entropy, check_counting
+from .readout import single_tables
 
 #: Multiply-adds a group of blocks must hold before a second thread pays.
 _PARALLEL_WORK = 500_000
@@ -107,10 +108,14 @@ class PairEngine:
         if self.shared:
             self._fill_shared()
             return
-        n = len(layout.variable)
+        high, low = np.empty(len(self.pairs)), np.empty(len(self.pairs))
+        self._over(len(self.pairs), lambda a, b: pair_kernels.table_ranges(a, b, self.pair_scores, high, low))
         if not self.entropy.maximum:
-            self._over(n, lambda a, b: pair_kernels.choose_modes(a, b, layout, self.pair_scores, blocks.mode))
-        self._over(n, lambda a, b: pair_kernels.fill_tables(a, b, layout, self.pair_scores, blocks.mode, blocks.table))
+            pair_kernels.choose_modes(layout, self.pair_scores, high, low, blocks.mode)
+        self._over(
+            len(layout.variable),
+            lambda a, b: pair_kernels.fill_tables(a, b, layout, self.pair_scores, high, blocks.mode, blocks.table),
+        )
 
     def _pair_scores(self, scores: Scores) -> pair_kernels.PairScores:
         parts = [scores.kind(kind) for kind in self._pair_kinds]
@@ -196,17 +201,6 @@ class PairEngine:
 
     def _over(self, n: int, function: Callable[[int, int], float | None]) -> list[float | None]:
         return map_ranges(function, 0, n, self.group_threads)
-
-
-def single_tables(graph: Graph, kind: str, singles: Floats) -> Floats | list[Floats]:
-    """Marginals of a single-variable (or empty) kind from those of all variables."""
-    scope = graph.scopes[kind]
-    if len(scope) == 0:
-        return np.zeros((0,) * (scope.shape[1] + 1))
-    one = graph.shared_shape(kind)
-    if one is not None:
-        return singles[scope[:, 0], : one[0]]
-    return [singles[i, : graph.n_states[i]] for i in scope[:, 0]]
 
 
 def block_reach(layout: PairLayout) -> tuple[Ints, Ints]:

@@ -10,13 +10,13 @@ from .._threads import map_ranges
 from .._types import Floats, InfeasibleError, Ints
 from ..graph.flat import flat_regions
 from ..graph.links import region_links
-from ..graph.scores import Scores, shape_tables
+from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import regions as region_kernels
 from ..kernels.traversal import greedy_colours, sequential_levels
 from .engine import Readout
 from .entropy import Entropy, check_counting
-from .pair_engine import single_tables
+from .readout import all_singles, marginals_by_kind
 
 #: Table entries a group of regions must hold before a second thread pays.
 _PARALLEL_WORK = 100_000
@@ -129,17 +129,6 @@ class RegionEngine:
         value = sum(
             map_ranges(lambda a, b: region_kernels.read_regions(g, a, b), 0, len(r.size), self.group_threads)
         )
-        singles = np.zeros_like(self.scores.singles)
-        mask = np.arange(singles.shape[1]) < self.graph.n_states[:, None]
-        column = np.broadcast_to(np.arange(singles.shape[1]), mask.shape)[mask]
-        singles[mask] = g.belief[np.repeat(g.belief_at[r.single], self.graph.n_states) + column]
-        marginals: dict[str, Floats | list[Floats]] = {}
-        for number, (kind, scope) in enumerate(self.graph.scopes.items()):
-            first, last = r.kind_ptr[number], r.kind_ptr[number + 1]
-            if scope.shape[1] < 2:
-                marginals[kind] = single_tables(self.graph, kind, singles)
-            else:
-                end = g.belief_at[last] if last < len(r.size) else len(g.belief)
-                start = g.belief_at[first] if first < len(r.size) else end
-                marginals[kind] = shape_tables(self.graph, kind, g.belief[start:end].copy())
-        return Readout(marginals, singles, float(value), g.lam.copy())
+        start = np.append(g.belief_at, len(g.belief))
+        singles = all_singles(self.scores, g.belief, start)
+        return Readout(marginals_by_kind(self.scores, g.belief, start), singles, float(value), g.lam.copy())

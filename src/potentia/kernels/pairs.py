@@ -22,62 +22,65 @@ class PairScores(NamedTuple):
 
 
 @njit(**KERNEL)
-def _extremes(scores, e):
-    """Largest and smallest entry of table e."""
-    high, low = -np.inf, np.inf
-    for k in range(scores.offset[e], scores.offset[e] + scores.shapes[e, 0] * scores.shapes[e, 1]):
-        high, low = max(high, scores.values[k]), min(low, scores.values[k])
-    return high, low
+def table_ranges(start, stop, scores, high, low):
+    """Largest and smallest entry of tables start..stop."""
+    for e in range(start, stop):
+        table = scores.values[scores.offset[e] : scores.offset[e] + scores.shapes[e, 0] * scores.shapes[e, 1]]
+        top, bottom = table[0], table[0]
+        for k in range(table.size):
+            top = table[k] if table[k] > top else top
+            bottom = table[k] if table[k] < bottom else bottom
+        high[e], low[e] = top, bottom
 
 
 @njit(**KERNEL)
-def _oriented(scores, e, side, a, b):
-    """Score of pair e with its `side` variable in state a and the other in b; -inf beyond their states."""
-    first, second = (a, b) if side == 0 else (b, a)
-    if first >= scores.shapes[e, 0] or second >= scores.shapes[e, 1]:
-        return -np.inf
-    return scores.values[scores.offset[e] + first * scores.shapes[e, 1] + second]
-
-
-@njit(**KERNEL)
-def choose_modes(start, stop, layout, scores, mode):
+def choose_modes(layout, scores, high, low, mode):
     """PRODUCT for a block all of whose tables are finite and of safe range over c_e, else LOG."""
-    for u in range(start, stop):
+    for u in range(mode.size):
         mode[u] = PRODUCT
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
             for x in range(layout.pair.shape[1]):
                 e = layout.pair[row, x]
-                if e >= 0:
-                    high, low = _extremes(scores, e)
-                    if not high - low <= SAFE_RANGE * scores.count[e]:
-                        mode[u] = LOG
+                if e >= 0 and not high[e] - low[e] <= SAFE_RANGE * scores.count[e]:
+                    mode[u] = LOG
 
 
 @njit(**KERNEL)
-def fill_tables(start, stop, layout, scores, mode, table):
+def fill_tables(start, stop, layout, scores, high, mode, table):
     """Scaled tables of the rows of blocks start..stop: theta / c_e shifted to maximum 0, or psi, its exponential.
 
-    An empty slot gets a table of zeros (ones).
+    States beyond a variable's own get -inf (0); an empty slot gets a table of zeros (ones).
     """
     L, W = layout.n_states, layout.pair.shape[1]
     for u in range(start, stop):
         chunked = mode[u] == PRODUCT and W % CHUNK == 0
+        step = CHUNK if chunked else W
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
             out = table[row * L * L * W : (row + 1) * L * L * W]
             for x in range(W):
-                e = layout.pair[row, x]
-                high = _extremes(scores, e)[0] if e >= 0 else 0.0
-                lane = (x // CHUNK) * L * L * CHUNK + x % CHUNK if chunked else x
-                step = CHUNK if chunked else W
-                for k in range(L * L):
-                    entry = 0.0
-                    if e >= 0:
-                        entry = _oriented(scores, e, layout.side[row, x], k // L, k % L) - high
-                        entry /= scores.count[e]
-                    out[lane + k * step] = entry
+                lane = out[(x // CHUNK) * L * L * CHUNK + x % CHUNK if chunked else x :]
+                _fill_lane(scores, layout.pair[row, x], layout.side[row, x], high, L, step, lane)
             if mode[u] == PRODUCT:
                 for k in range(out.size):
                     out[k] = exp(out[k])
+
+
+@njit(**KERNEL)
+def _fill_lane(scores, e, side, high, L, step, lane):
+    """One pair's scaled table, seen from its `side`, at every `step`-th entry of `lane`."""
+    if e < 0:
+        for k in range(L * L):
+            lane[k * step] = 0.0
+        return
+    n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+    entries = scores.values[scores.offset[e] : scores.offset[e] + n0 * n1]
+    own, other = (n0, n1) if side == 0 else (n1, n0)
+    own_step, other_step = (n1, 1) if side == 0 else (1, n1)
+    scale, top = 1.0 / scores.count[e], high[e]
+    for a in range(L):
+        for b in range(L):
+            inside = a < own and b < other
+            lane[(a * L + b) * step] = (entries[a * own_step + b * other_step] - top) * scale if inside else -np.inf
 
 
 @njit(**KERNEL)

@@ -101,3 +101,13 @@ def add8(typingctx, a, b):
         return builder.fadd(args[0], args[1])
 
     return vector8(vector8, vector8), codegen
+
+
+@intrinsic
+def mul8(typingctx, a, b):
+    """a * b."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fmul(args[0], args[1])
+
+    return vector8(vector8, vector8), codegen

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
+from .simd import CHUNK, add8, fma8, load8, mul8, spread8, store8, zero8
 from .vecmath import KERNEL, exp, log
 
 PRODUCT, LOG, MAXIMUM = 0, 1, 2
@@ -62,13 +62,13 @@ def sweep(blocks, units, damping, write):
         widest = max(widest, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
     incoming, sums, p = np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
     logm = np.empty((widest, L, W))
-    peak, total = np.empty(W), np.empty(W)
+    peak, total, moves = np.empty(W), np.empty(W), np.empty(W)
     change, empty = 0.0, -1
     for u in units:
-        _gather_beliefs(blocks, u, incoming, sums, logm, p, peak, total)
+        _beliefs(blocks, u, incoming, sums, logm, p, peak, total)
         if write:
             _write_messages(blocks, u, p, logm, peak, damping)
-        change = max(change, _refresh_belief(blocks, u, p, peak, total))
+        change = max(change, _refresh_belief(blocks, u, p, peak, total, moves))
         for x in range(W):
             if peak[x] == -np.inf:
                 empty = u
@@ -93,117 +93,122 @@ def greedy(blocks, priority, reach_ptr, reach, n_updates, damping):
     return worst, empty
 
 
-@njit(**KERNEL)
-def _gather_beliefs(blocks, u, incoming, sums, logm, p, peak, total):
+# In what follows inner loops index arrays by plain loop variables only. An offset computed from data could be
+# negative for all the compiler knows, and the wrap-around test that Python indexing then asks for would keep the
+# loop scalar; hence two-dimensional scratch, and views made outside the loops.
+
+
+@njit(inline="always", **KERNEL)
+def _beliefs(blocks, u, incoming, sums, logm, p, peak, total):
     """log M of every slot of block u, and P = (theta + sum_e c_e log M_e) / C."""
     L, W = p.shape
-    flat = blocks.lam.reshape(-1)
+    lam, opposite, count, inverse, node = (
+        blocks.lam.reshape(-1), blocks.opposite, blocks.count, blocks.inverse, blocks.node
+    )  # fmt: skip
+    flat_incoming, flat_logm = incoming.reshape(1, L * W), logm.reshape(logm.shape[0], L * W)
     first = blocks.slot_ptr[u]
-    p[:] = blocks.node[u]
-    for s in range(blocks.slot_ptr[u + 1] - first):
-        row = first + s
-        for b in range(L):
-            source = flat[b * W :]
-            for x in range(W):
-                incoming[b, x] = source[blocks.opposite[row, x]]
-        if blocks.mode[u] == PRODUCT:
-            _exp_all(incoming.reshape(-1))
-            _product(blocks, row, incoming.reshape(-1), logm[s].reshape(-1), L, W)
-            _log_all(logm[s].reshape(-1))
-        else:
-            _log_or_max(blocks, row, blocks.mode[u] == LOG, incoming, sums, logm[s], peak, total)
-        for a in range(L):
-            for x in range(W):
-                p[a, x] += blocks.count[row, x] * logm[s, a, x]
     for a in range(L):
         for x in range(W):
-            p[a, x] *= blocks.inverse[u, x]
+            p[a, x] = node[u, a, x]
+    for row in range(first, blocks.slot_ptr[u + 1]):
+        s = row - first
+        for b in range(L):
+            source = lam[b * W :]
+            for x in range(W):
+                incoming[b, x] = source[opposite[row, x]]
+        if blocks.mode[u] == PRODUCT:
+            _exp_row(flat_incoming, 0)
+            _product(blocks.table, blocks.base[row], blocks.shared, flat_incoming[0], flat_logm[s], L, W)
+            _log_row(flat_logm, s)
+        else:
+            _log_or_max(blocks, row, blocks.mode[u] == LOG, incoming, sums, logm, s, peak, total)
+        for a in range(L):
+            for x in range(W):
+                p[a, x] += count[row, x] * logm[s, a, x]
+    for a in range(L):
+        for x in range(W):
+            p[a, x] *= inverse[u, x]
+
+
+@njit(inline="always", **KERNEL)
+def _exp_row(values, r):
+    for k in range(values.shape[1]):
+        values[r, k] = exp(values[r, k])
+
+
+@njit(inline="always", **KERNEL)
+def _log_row(values, r):
+    for k in range(values.shape[1]):
+        values[r, k] = log(values[r, k])
 
 
 @njit(**KERNEL)
-def _exp_all(values):
-    for k in range(values.size):
-        values[k] = exp(values[k])
-
-
-@njit(**KERNEL)
-def _log_all(values):
-    for k in range(values.size):
-        values[k] = log(values[k])
-
-
-@njit(**KERNEL)
-def _product(blocks, row, incoming, out, L, W):
-    """out(a) = sum_b psi(a, b) incoming(b) for every lane."""
-    table, at = blocks.table, blocks.base[row]
-    if blocks.shared:
-        _shared_product(table, at, incoming, out, L, W)
-    elif W % CHUNK == 0:
-        for x in range(0, W, CHUNK):
-            for a in range(L):
-                s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
-                b = 0
-                while b + 4 <= L:
-                    s0 = fma8(load8(table, at), load8(incoming, b * W + x), s0)
-                    s1 = fma8(load8(table, at + 8), load8(incoming, (b + 1) * W + x), s1)
-                    s2 = fma8(load8(table, at + 16), load8(incoming, (b + 2) * W + x), s2)
-                    s3 = fma8(load8(table, at + 24), load8(incoming, (b + 3) * W + x), s3)
-                    at += 32
-                    b += 4
-                while b < L:
-                    s0 = fma8(load8(table, at), load8(incoming, b * W + x), s0)
-                    at += 8
-                    b += 1
-                store8(out, a * W + x, add8(add8(s0, s1), add8(s2, s3)))
-    else:  # a single lane
+def _product(table, at, shared, incoming, out, L, W):
+    """out(a) = sum_b psi(a, b) incoming(b) for every lane; reads the table strictly in order."""
+    if W % CHUNK != 0:  # a single lane
         for a in range(L):
             total = 0.0
             for b in range(L):
                 total += table[at + a * L + b] * incoming[b]
             out[a] = total
+    elif shared:
+        _shared_product(table, at, incoming, out, L, W)
+    elif L == 2:
+        for x in range(0, W, CHUNK):
+            e0, e1 = load8(incoming, x), load8(incoming, W + x)
+            for a in range(2):
+                store8(out, a * W + x, fma8(load8(table, at), e0, mul8(load8(table, at + CHUNK), e1)))
+                at += 2 * CHUNK
+    else:
+        for x in range(0, W, CHUNK):
+            for a in range(L):
+                s0, s1 = zero8(), zero8()
+                k = x
+                for _ in range(L // 2):
+                    s0 = fma8(load8(table, at), load8(incoming, k), s0)
+                    s1 = fma8(load8(table, at + CHUNK), load8(incoming, k + W), s1)
+                    at += 2 * CHUNK
+                    k += 2 * W
+                if L % 2 == 1:
+                    s0 = fma8(load8(table, at), load8(incoming, k), s0)
+                    at += CHUNK
+                store8(out, a * W + x, add8(s0, s1))
 
 
 @njit(**KERNEL)
 def _shared_product(table, at, incoming, out, L, W):
-    if W % CHUNK == 0:
-        for x in range(0, W, CHUNK):
-            for a in range(L):
-                s0, s1 = zero8(), zero8()
-                b = 0
-                while b + 2 <= L:
-                    k = at + a * L + b
-                    s0 = fma8(spread8(table[k]), load8(incoming, b * W + x), s0)
-                    s1 = fma8(spread8(table[k + 1]), load8(incoming, (b + 1) * W + x), s1)
-                    b += 2
-                if b < L:
-                    s0 = fma8(spread8(table[at + a * L + b]), load8(incoming, b * W + x), s0)
-                store8(out, a * W + x, add8(s0, s1))
-    else:
+    """The same with one table [a][b] for all lanes."""
+    for x in range(0, W, CHUNK):
         for a in range(L):
-            total = 0.0
-            for b in range(L):
-                total += table[at + a * L + b] * incoming[b]
-            out[a] = total
+            s0, s1 = zero8(), zero8()
+            k = at + a * L
+            for b in range(L // 2):
+                s0 = fma8(spread8(table[k + 2 * b]), load8(incoming, 2 * b * W + x), s0)
+                s1 = fma8(spread8(table[k + 2 * b + 1]), load8(incoming, (2 * b + 1) * W + x), s1)
+            if L % 2 == 1:
+                s0 = fma8(spread8(table[k + L - 1]), load8(incoming, (L - 1) * W + x), s0)
+            store8(out, a * W + x, add8(s0, s1))
 
 
 @njit(**KERNEL)
-def _log_or_max(blocks, row, soft, incoming, sums, out, peak, total):
+def _log_or_max(blocks, row, soft, incoming, sums, out, s, peak, total):
     """out(a) = log-sum-exp (or max) over b of table(a, b) + incoming(b); -inf where every b is forbidden."""
     L, W = incoming.shape
+    at = blocks.base[row]
+    entries = blocks.table[at : at + L * L * (1 if blocks.shared else W)].reshape(L * L, -1)
     for a in range(L):
         for b in range(L):
+            k = a * L + b
             if blocks.shared:
-                entry = blocks.table[blocks.base[row] + a * L + b]
                 for x in range(W):
-                    sums[b, x] = entry + incoming[b, x]
+                    sums[b, x] = entries[k, 0] + incoming[b, x]
             else:
-                at = blocks.base[row] + (a * L + b) * W
-                line = blocks.table[at : at + W]
                 for x in range(W):
-                    sums[b, x] = line[x] + incoming[b, x]
+                    sums[b, x] = entries[k, x] + incoming[b, x]
         _peak_of(sums, peak)
         if not soft:
-            out[a] = peak
+            for x in range(W):
+                out[s, a, x] = peak[x]
             continue
         for x in range(W):
             total[x] = 0.0
@@ -211,64 +216,73 @@ def _log_or_max(blocks, row, soft, incoming, sums, out, peak, total):
             for x in range(W):
                 total[x] += exp(sums[b, x] - (peak[x] if peak[x] > -np.inf else 0.0))
         for x in range(W):
-            out[a, x] = peak[x] + log(total[x]) if peak[x] > -np.inf else -np.inf
+            out[s, a, x] = peak[x] + log(total[x]) if peak[x] > -np.inf else -np.inf
 
 
-@njit(**KERNEL)
+@njit(inline="always", **KERNEL)
 def _peak_of(values, peak):
     """peak(lane) = max over states."""
-    peak[:] = values[0]
+    for x in range(peak.size):
+        peak[x] = values[0, x]
     for a in range(1, values.shape[0]):
         for x in range(peak.size):
             peak[x] = values[a, x] if values[a, x] > peak[x] else peak[x]
 
 
-@njit(**KERNEL)
+@njit(inline="always", **KERNEL)
 def _write_messages(blocks, u, p, logm, peak, damping):
     """lam_e = P - log M_e, shifted to maximum 0; -inf where P is, so that dead states stay dead for everyone."""
     L, W = p.shape
-    first = blocks.slot_ptr[u]
-    for s in range(blocks.slot_ptr[u + 1] - first):
-        fresh, out = logm[s], blocks.lam[first + s]
+    lam, first = blocks.lam, blocks.slot_ptr[u]
+    for row in range(first, blocks.slot_ptr[u + 1]):
+        fresh = logm[row - first]
+        for x in range(W):
+            peak[x] = -np.inf
         for a in range(L):
             for x in range(W):
-                fresh[a, x] = p[a, x] - fresh[a, x] if p[a, x] > -np.inf else -np.inf
-        _peak_of(fresh, peak)
+                v = p[a, x] - fresh[a, x] if p[a, x] > -np.inf else -np.inf
+                fresh[a, x] = v
+                peak[x] = v if v > peak[x] else peak[x]
         if damping == 0.0:
             for a in range(L):
                 for x in range(W):
-                    out[a, x] = fresh[a, x] - peak[x]
+                    lam[row, a, x] = fresh[a, x] - peak[x]
         else:
             for a in range(L):
                 for x in range(W):
                     v = fresh[a, x] - peak[x]
-                    both = v > -np.inf and out[a, x] > -np.inf
-                    out[a, x] = (1.0 - damping) * v + damping * out[a, x] if both else v
+                    both = v > -np.inf and lam[row, a, x] > -np.inf
+                    lam[row, a, x] = (1.0 - damping) * v + damping * lam[row, a, x] if both else v
 
 
-@njit(**KERNEL)
-def _refresh_belief(blocks, u, p, peak, total):
+@njit(inline="always", **KERNEL)
+def _refresh_belief(blocks, u, p, peak, total, moves):
     """Marginals softmax(P) of block u (MAXIMUM: P - max P) into `belief`; returns their largest change."""
     L, W = p.shape
+    belief = blocks.belief
     _peak_of(p, peak)
-    for a in range(L):
-        for x in range(W):
-            p[a, x] -= peak[x]
-    if blocks.mode[u] != MAXIMUM:
-        _exp_all(p.reshape(-1))
-        for x in range(W):
-            total[x] = p[0, x]
-        for a in range(1, L):
-            for x in range(W):
-                total[x] += p[a, x]
+    for x in range(W):
+        total[x] = 0.0
+    if blocks.mode[u] == MAXIMUM:
         for a in range(L):
             for x in range(W):
-                p[a, x] /= total[x]
-    old, new = blocks.belief[u].reshape(-1), p.reshape(-1)
-    worst = 0.0
-    for k in range(new.size):
-        old[k] = abs(new[k] - old[k])
-    for k in range(new.size):
-        worst = old[k] if old[k] > worst else worst
-    old[:] = new
-    return worst
+                p[a, x] -= peak[x]
+        for x in range(W):
+            total[x] = 1.0
+    else:
+        for a in range(L):
+            for x in range(W):
+                v = exp(p[a, x] - peak[x])
+                p[a, x] = v
+                total[x] += v
+    for x in range(W):
+        total[x] = 1.0 / total[x]
+    for x in range(W):
+        moves[x] = 0.0
+    for a in range(L):
+        for x in range(W):
+            v = p[a, x] * total[x]
+            moved = abs(v - belief[u, a, x])
+            belief[u, a, x] = v
+            moves[x] = moved if moved > moves[x] else moves[x]
+    return np.max(moves)

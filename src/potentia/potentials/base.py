@@ -60,8 +60,8 @@ class Potential(Params, ABC):
     @abstractmethod
     def _start(self, x: Any, n_outputs: int) -> None: ...
 
-    @abstractmethod
-    def _fit(self, problem: Problem) -> float | None: ...
+    def _fit(self, problem: Problem) -> float | None:
+        raise NotImplementedError(f"{type(self).__name__} must define _fit.")
 
     @abstractmethod
     def _scores(self, x: Any) -> Floats: ...
@@ -109,11 +109,8 @@ class Potential(Params, ABC):
         if not self.is_fitted:
             self.start(problem.x, problem.n_outputs)
         self._check_sizes(problem.x.shape[1], problem.n_outputs)
-        before = self._objective(problem)
         kept = copy.deepcopy(self._fitted())
-        reached = self._fit(problem)
-        if reached is None:
-            reached = self._objective(problem)
+        before, reached = self._improve(problem)
         # written so that a loss of NaN counts as worse
         if not reached <= before:
             self.reset().__dict__.update(kept)
@@ -136,6 +133,7 @@ class Potential(Params, ABC):
         def fill(rows: slice) -> None:
             out[rows] = self._scores(features[rows])
 
+        self._ready(n_rows)
         map_chunks(fill, n_rows, self._width(), self.threaded)
         return out
 
@@ -160,7 +158,18 @@ class Potential(Params, ABC):
         potential.__dict__.update(fitted)
         return potential
 
+    def _improve(self, problem: Problem) -> tuple[float, float]:
+        """Fit, and return the penalised loss before and after."""
+        before = self._objective(problem)
+        reached = self._fit(problem)
+        return before, self._objective(problem) if reached is None else reached
+
+    def _ready(self, n_rows: int) -> None:
+        """Called before so many rows are scored piece by piece."""
+
     def _loss(self, problem: Problem) -> float:
+        self._ready(problem.n_rows)
+
         def of(rows: slice) -> float:
             batch = problem.take(rows)
             scores = np.ascontiguousarray(self._scores(batch.x), dtype=np.float64)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from potentia._types import Floats
+from potentia._types import Floats, Ints
 from potentia.kernels.trees import MAX_BINS, bin_rows
 from potentia.potentials.chunks import map_chunks
 
@@ -13,6 +17,8 @@ Codes = NDArray[np.uint8]
 
 #: Quantiles are taken over at most this many rows.
 _ROWS = 50_000
+#: At most this many combinations of codes are tabulated.
+_MAX_CELLS = 1 << 17
 
 
 def bin_edges(x: Floats, weight: Floats, n_bins: int, rng: np.random.Generator) -> Floats:
@@ -36,6 +42,7 @@ def _cuts(values: Floats, weight: Floats, n_bins: int) -> Floats:
     if len(distinct) > n_bins:
         below = np.cumsum(np.bincount(where, weight if len(weight) else None))
         wanted = below[-1] * np.arange(1, n_bins) / n_bins
+        # the slack makes a wanted weight that is met exactly be met also after rounding
         last = np.unique(np.searchsorted(below, wanted * (1 - 1e-12)))
         last = last[last < len(distinct) - 1]
     low, high = distinct[last], distinct[last + 1]
@@ -44,8 +51,53 @@ def _cuts(values: Floats, weight: Floats, n_bins: int) -> Floats:
     return np.where(middle < high, middle, low)
 
 
+def count_bins(edges: Floats) -> Ints:
+    """Bins of every feature (d,)."""
+    return np.isfinite(edges).sum(1) + 1
+
+
 def encode(x: Floats, edges: Floats) -> Codes:
     """Codes (n, d): code <= c exactly where x <= edges[c]."""
     codes = np.empty(x.shape, np.uint8)
     map_chunks(lambda rows: bin_rows(x[rows], edges, codes[rows]), len(x), 4 * x.shape[1])
     return codes
+
+
+def all_cells(n_bins: Ints, n_rows: int) -> Codes | None:
+    """Every combination of codes (M, d), the last feature fastest, if that is well below n_rows; else None."""
+    if prod(int(n) for n in n_bins) > min(_MAX_CELLS, n_rows // 2):
+        return None
+    grid = np.indices(tuple(n_bins), dtype=np.uint8)
+    return np.ascontiguousarray(grid.reshape(len(n_bins), -1).T)
+
+
+def cell_of(codes: Codes, n_bins: Ints) -> Ints:
+    """For every row its place in `all_cells`."""
+    cell = np.zeros(len(codes), np.int64)
+    for j, n in enumerate(n_bins):
+        cell *= n
+        cell += codes[:, j]
+    return cell
+
+
+@dataclass(frozen=True)
+class Binned:
+    """Rows as codes. Where few combinations of codes exist, `codes` lists them all and `cell` says which a row has.
+
+    A function of the codes then needs computing only once per combination: with one or two features, as pairs often
+    have, that is hundreds of times less work.
+    """
+
+    codes: Codes
+    cell: Ints | None
+    n_bins: Ints
+
+    @classmethod
+    def of(cls, x: Floats, edges: Floats) -> Binned:
+        codes, n_bins = encode(x, edges), count_bins(edges)
+        cells = all_cells(n_bins, len(x))
+        return cls(codes, None, n_bins) if cells is None else cls(cells, cell_of(codes, n_bins), n_bins)
+
+    def place(self, rows: Any) -> Any:
+        """Where in `codes` the given rows are, as an index."""
+        return rows if self.cell is None else self.cell[rows]

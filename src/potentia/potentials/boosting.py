@@ -9,7 +9,7 @@ import numpy as np
 from potentia._types import Floats, Ints, PotentiaError
 from potentia.kernels.trees import MAX_BINS
 from potentia.potentials.base import Potential
-from potentia.potentials.binning import bin_edges, encode
+from potentia.potentials.binning import Binned, all_cells, bin_edges, cell_of, count_bins, encode
 from potentia.potentials.problem import Problem
 from potentia.potentials.rounds import Forest, Rounds, Rules
 
@@ -44,7 +44,8 @@ class Boosting(Potential):
         max_leaves: int | None = None,
         bins: int = 256,
         refit: bool = True,
-        restart: bool = True,
+        restart: bool = False,
+        more_rounds: int = 20,
         seed: int = 0,
     ):
         self.rounds = rounds
@@ -56,6 +57,7 @@ class Boosting(Potential):
         self.bins = bins
         self.refit = refit
         self.restart = restart
+        self.more_rounds = more_rounds
         self.seed = seed
 
     def _start(self, x: Any, n_outputs: int) -> None:
@@ -73,22 +75,30 @@ class Boosting(Potential):
         self.nodes_, self.values_ = forest.nodes, forest.values
         self.node_ptr_, self.depths_ = forest.node_ptr, forest.depths
 
-    def _fit(self, problem: Problem) -> float | None:
+    def _improve(self, problem: Problem) -> tuple[float, float]:
         rng = np.random.default_rng([self.seed, self.n_fits_])
+        before = self._objective(problem) if self.restart else None
         rounds = self.begin(problem, rng)
-        for _ in range(self.rounds):
+        if before is None:
+            before = self._loss_of(rounds)
+        for _ in range(rounds.n_rounds):
             rounds.step(rng)
         self._forest = rounds.trees.forest()
-        return rounds.loss()
+        return before, self._loss_of(rounds)
+
+    def _loss_of(self, rounds: Rounds) -> float:
+        kept = rounds.loss()
+        return self._objective(rounds.problem) if kept is None else kept
 
     def begin(self, problem: Problem, rng: np.random.Generator) -> Rounds:
         """Bin the rows and get ready for rounds, whose `step` can then be timed or watched one by one."""
         rules = self._rules()
-        if self.restart or not len(self.depths_):
+        anew = self.restart or not len(self.depths_)
+        if anew:
             self.edges_ = bin_edges(problem.x, problem.weight, self.bins, rng)
             self._forest = Forest.empty(problem.n_outputs)
-        n_bins = np.isfinite(self.edges_).sum(1) + 1
-        return Rounds(problem, encode(problem.x, self.edges_), n_bins, rules, self._forest, self.rounds)
+        n_rounds = self.rounds if anew else self.more_rounds
+        return Rounds(problem, Binned.of(problem.x, self.edges_), rules, self._forest, n_rounds)
 
     def _rules(self) -> Rules:
         if not 0 < self.min_leaf <= 0.5:
@@ -103,7 +113,17 @@ class Boosting(Potential):
             raise PotentiaError(f"max_leaves must be at least 1, got {self.max_leaves}.")
         return Rules(self.shrinkage, self.subsample, self.min_leaf, self.min_split, leaves, self.refit)
 
+    def _ready(self, n_rows: int) -> None:
+        """Tabulate the function if it has far fewer different values than there are rows."""
+        cells = all_cells(count_bins(self.edges_), n_rows)
+        self._table = None if cells is None else np.zeros((len(cells), self.n_outputs_))
+        if cells is not None:
+            self._forest.add_to(self._table, cells)
+
     def _scores(self, x: Any) -> Floats:
+        codes = encode(x, self.edges_)
+        if self._table is not None:
+            return self._table[cell_of(codes, count_bins(self.edges_))]
         scores = np.zeros((len(x), self.n_outputs_))
-        self._forest.add_to(scores, encode(x, self.edges_))
+        self._forest.add_to(scores, codes)
         return scores

@@ -1,4 +1,4 @@
-"""Work on many rows in pieces of bounded size, by a pool of threads where the kernels release the interpreter lock."""
+"""Work on many rows in pieces of bounded size, by threads where the kernels release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -8,30 +8,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from potentia._threads import thread_count
+
 T = TypeVar("T")
 
 #: Doubles per piece: large enough to hide the cost of a call, small enough to stay in cache.
 _PIECE = 1 << 18
-_NAME = "potentials"
-_pool: ThreadPoolExecutor | None = None
-_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def set_threads(n: int) -> None:
-    """Use n threads inside potentials; 1 where a caller already runs several fits side by side."""
-    global _threads
-    _threads = max(1, int(n))
-    _forget_pool()
-
-
-def _forget_pool() -> None:
-    global _pool
-    _pool = None
-
+_pools: dict[int, ThreadPoolExecutor] = {}
 
 if hasattr(os, "register_at_fork"):
-    # a forked child inherits the pool object but none of its threads
-    os.register_at_fork(after_in_child=_forget_pool)
+    # a forked child inherits the pool objects but none of their threads
+    os.register_at_fork(after_in_child=_pools.clear)
 
 
 def row_chunks(n_rows: int, width: int) -> list[slice]:
@@ -42,12 +29,12 @@ def row_chunks(n_rows: int, width: int) -> list[slice]:
 
 def map_chunks(function: Callable[[slice], T], n_rows: int, width: int, threaded: bool = True) -> list[T]:
     """function(rows) for every chunk, results in the order of the rows whatever the number of threads."""
-    global _pool
     chunks = row_chunks(n_rows, width)
-    # a pool's thread that waited for the same pool would wait for ever
-    inside = threading.current_thread().name.startswith(_NAME)
-    if not threaded or inside or _threads == 1 or len(chunks) == 1:
+    threads = thread_count(None)
+    # one of the library's own threads must not wait for a pool it may belong to
+    inside = threading.current_thread().name.startswith("potentia")
+    if not threaded or inside or threads == 1 or len(chunks) == 1:
         return [function(rows) for rows in chunks]
-    if _pool is None:
-        _pool = ThreadPoolExecutor(_threads, thread_name_prefix=_NAME)
-    return list(_pool.map(function, chunks))
+    if threads not in _pools:
+        _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="potentia-rows")
+    return list(_pools[threads].map(function, chunks))

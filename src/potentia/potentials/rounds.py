@@ -10,7 +10,7 @@ from potentia._types import Floats, Ints
 from potentia.kernels.leaves import fit_leaves
 from potentia.kernels.logistic import loss_rows
 from potentia.kernels.trees import PAD, add_trees, fill_statistics, grow
-from potentia.potentials.binning import Codes
+from potentia.potentials.binning import Binned, Codes
 from potentia.potentials.chunks import map_chunks
 from potentia.potentials.problem import NO_ROWS, Batch, Problem
 
@@ -90,29 +90,36 @@ class Rules:
 class Rounds:
     """A boosting run on one problem: `step` adds one tree.
 
-    A round costs a pass over the rows drawn for every level of the tree, and a walk down the tree for every row. With very
-    many rows, or scores too large to keep, the scores of the rows drawn are instead computed anew; the result is the same.
+    A round costs a pass over the rows drawn for every level of the tree, and a walk down the tree for every row, or every
+    combination of codes where those are few. With very many rows, or scores too large to keep, the scores of
+    the rows drawn are instead computed anew; the result is the same.
     """
 
-    def __init__(self, problem: Problem, codes: Codes, n_bins: Ints, rules: Rules, forest: Forest, n_rounds: int):
+    def __init__(self, problem: Problem, binned: Binned, rules: Rules, forest: Forest, n_rounds: int):
         self.problem = problem
-        self.codes = codes
+        self.binned = binned
         self.rules = rules
+        self.n_rounds = n_rounds
         self.trees = GrowingForest(forest, n_rounds, 2 * rules.max_leaves - 1)
-        self.bin_ptr = np.append(0, np.cumsum(n_bins))
-        n_rows, n_outputs = problem.n_rows, problem.n_outputs
-        self.size = min(n_rows, rules.subsample or n_rows)
-        width = -(-n_outputs // PAD) * PAD
+        self.size = min(problem.n_rows, rules.subsample or problem.n_rows)
+        self._bin_ptr = np.append(0, np.cumsum(binned.n_bins))
+        width = -(-problem.n_outputs // PAD) * PAD
         # a leaf below min_split needs no histogram, so only 1 / min_split of them are ever kept
         open_leaves = min(rules.max_leaves, int(1 / max(rules.min_split, 2 * rules.min_leaf))) + 2
-        self._pool = np.empty((open_leaves, self.bin_ptr[-1], width))
+        self._pool = np.empty((open_leaves, self._bin_ptr[-1], width))
         self._statistics = np.empty((self.size, width))
-        self._scores: Floats | None = None
-        n_trees = len(forest.depths)
-        redone = self.size * n_rounds * (n_trees + n_rounds / 2)
-        if n_rows * n_outputs <= _MAX_KEPT and (self.size == n_rows or n_rows * (n_trees + n_rounds) <= redone):
-            self._scores = np.zeros((n_rows, n_outputs))
-            forest.add_to(self._scores, codes)
+        self._scores = self._kept_scores(forest, n_rounds)
+
+    def _kept_scores(self, forest: Forest, n_rounds: int) -> Floats | None:
+        """Scores of all codes, if keeping them current costs less than scoring the rows of every round anew."""
+        n, n_trees = len(self.binned.codes), len(forest.depths)
+        walks_kept = n * (n_trees + n_rounds)
+        walks_anew = self.size * n_rounds * (n_trees + n_rounds / 2)
+        if n * self.problem.n_outputs > _MAX_KEPT or (self.size < n and walks_anew < walks_kept):
+            return None
+        scores = np.zeros((n, self.problem.n_outputs))
+        forest.add_to(scores, self.binned.codes)
+        return scores
 
     def step(self, rng: np.random.Generator) -> None:
         """Draw rows, grow a tree on the gradient, fit its leaves on the loss, shrink it and add it."""
@@ -126,7 +133,7 @@ class Rounds:
         fit_leaves(scores, batch.labels, batch.soft, batch.weight, order, spans, self.rules.refit, _LEAF_TOL, values)
         self.trees.append(nodes, self.rules.shrinkage * values, depth)
         if self._scores is not None:
-            self.trees.forest().add_to(self._scores, self.codes, self.trees.n_trees - 1)
+            self.trees.forest().add_to(self._scores, self.binned.codes, self.trees.n_trees - 1)
 
     def loss(self) -> float | None:
         """The summed loss of all rows, if their scores are at hand."""
@@ -135,9 +142,10 @@ class Rounds:
             return None
 
         def of(rows: slice) -> float:
-            return float(loss_rows(scores[rows], *self.problem.take(rows).targets, NO_ROWS))
+            place = self.binned.place(rows)
+            return float(loss_rows(scores[place], *self.problem.take(rows).targets, NO_ROWS))
 
-        return sum(map_chunks(of, len(scores), 3 * scores.shape[1]))
+        return sum(map_chunks(of, self.problem.n_rows, 4 * self.problem.n_outputs))
 
     def _draw(self, rng: np.random.Generator) -> tuple[Batch, Codes, Floats]:
         """The rows of this round, their codes and their scores."""
@@ -145,12 +153,13 @@ class Rounds:
             rows: slice | Ints = slice(None)
         else:
             rows = np.sort(rng.choice(self.problem.n_rows, self.size, replace=False))
-        batch, codes = self.problem.take(rows), self.codes[rows]
+        place = self.binned.place(rows)
+        codes = self.binned.codes[place]
         if self._scores is not None:
-            return batch, codes, self._scores[rows]
+            return self.problem.take(rows), codes, self._scores[place]
         scores = np.zeros((self.size, self.problem.n_outputs))
         self.trees.forest().add_to(scores, codes)
-        return batch, codes, scores
+        return self.problem.take(rows), codes, scores
 
     def _grow(self, codes: Codes, residual: Floats, weight: Floats) -> tuple[Ints, Ints, Ints, int]:
         """(rows grouped by leaf, nodes, leaf spans, depth) of a tree on the residuals w (p - y)."""
@@ -165,6 +174,6 @@ class Rounds:
         spans = np.zeros((rules.max_leaves, 3), np.int64)
         limits = np.append(shares, noise)
         n_nodes, n_leaves, depth = grow(
-            codes, self._statistics, self.problem.n_outputs, self.bin_ptr, limits, self._pool, order, nodes, spans
+            codes, self._statistics, self.problem.n_outputs, self._bin_ptr, limits, self._pool, order, nodes, spans
         )
         return order, nodes[:n_nodes], spans[:n_leaves], depth

@@ -1,0 +1,94 @@
+"""Many graphs as one: the disjoint union, and results taken apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from .._types import ArrayLike, Floats, Ints, PotentiaError
+from .structure import Graph
+
+
+class Union:
+    """The disjoint union of graphs of any sizes, and where each part lies in it.
+
+    Kinds of one name are joined; a graph that lacks a kind contributes no regions to it.
+
+    Attributes:
+        graph: the union.
+        parts: the graphs.
+        variable_ptr: part k owns variables variable_ptr[k] : variable_ptr[k + 1].
+        region_ptr: per kind, part k owns regions region_ptr[kind][k] : region_ptr[kind][k + 1].
+    """
+
+    def __init__(self, parts: Iterable[Graph]) -> None:
+        self.parts: Sequence[Graph] = tuple(parts)
+        if not self.parts:
+            raise PotentiaError("a union needs at least one graph")
+        self.variable_ptr: Ints = np.cumsum([0, *(g.n_variables for g in self.parts)], dtype=np.int64)
+        kinds = list(dict.fromkeys(kind for g in self.parts for kind in g.kinds))
+        scopes = {kind: self._scopes(kind) for kind in kinds}
+        self.region_ptr: dict[str, Ints] = {
+            kind: np.cumsum([0, *(len(s) for s in parts)], dtype=np.int64) for kind, parts in scopes.items()
+        }
+        regions = {kind: np.concatenate(parts) for kind, parts in scopes.items()}
+        self.graph = Graph(np.concatenate([g.n_states for g in self.parts]), regions)
+        directions = {g.cached("forests", lambda: 0) for g in self.parts}
+        if len(directions) == 1:
+            self.graph.cached("forests", directions.pop)
+
+    def _scopes(self, kind: str) -> list[Ints]:
+        """This kind's scopes of every part, in the union's variable numbers."""
+        orders = {g.scopes[kind].shape[1] for g in self.parts if kind in g.scopes and len(g.scopes[kind])}
+        if len(orders) > 1:
+            raise PotentiaError(f"kind {kind!r} has regions of {sorted(orders)} variables in different graphs")
+        empty = np.zeros((0, orders.pop() if orders else 0), dtype=np.int64)
+        return [
+            g.scopes[kind] + start if kind in g.scopes and len(g.scopes[kind]) else empty
+            for g, start in zip(self.parts, self.variable_ptr[:-1], strict=True)
+        ]
+
+    def join(self, tables: Sequence[Mapping[str, ArrayLike]]) -> dict[str, Floats | list[Floats]]:
+        """Scores of all parts as scores of the union; shared tables are written out, kinds left out become zero."""
+        if len(tables) != len(self.parts):
+            raise PotentiaError(f"{len(tables)} sets of tables for {len(self.parts)} graphs")
+        joined: dict[str, Floats | list[Floats]] = {}
+        for kind in self.graph.kinds:
+            pieces = [
+                _region_tables(g, kind, t.get(kind)) for g, t in zip(self.parts, tables, strict=True) if kind in g.scopes
+            ]
+            pieces = [p for p in pieces if len(p)]
+            if self.graph.shared_shape(kind) is not None:
+                joined[kind] = np.concatenate([np.asarray(p) for p in pieces])
+            else:
+                joined[kind] = [table for piece in pieces for table in piece]
+        return joined
+
+    def split(self, tables: Mapping[str, ArrayLike]) -> list[dict[str, ArrayLike]]:
+        """Tables of the union (marginals, say) as tables of every part; views, not copies."""
+        return [
+            {
+                kind: tables[kind][self.region_ptr[kind][k] : self.region_ptr[kind][k + 1]]
+                for kind in g.kinds
+                if kind in tables
+            }
+            for k, g in enumerate(self.parts)
+        ]
+
+    def split_variables(self, values: ArrayLike) -> list[ArrayLike]:
+        """Something per variable of the union (labels, say) as the same per variable of every part."""
+        return [values[a:b] for a, b in zip(self.variable_ptr[:-1], self.variable_ptr[1:], strict=True)]
+
+
+def _region_tables(graph: Graph, kind: str, given: ArrayLike) -> ArrayLike:
+    """One table per region of a kind, from what users may pass."""
+    n, one = len(graph.scopes[kind]), graph.shared_shape(kind)
+    if given is None:
+        shapes = graph.table_shapes(kind)
+        return np.zeros((n, *one)) if one is not None else [np.zeros(tuple(s)) for s in shapes]
+    if one is not None and np.ndim(given) == len(one):
+        return np.broadcast_to(np.asarray(given, dtype=float), (n, *one))
+    if len(given) != n:
+        raise PotentiaError(f"theta[{kind!r}] has {len(given)} tables for {n} regions")
+    return given

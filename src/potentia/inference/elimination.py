@@ -1,0 +1,112 @@
+"""Exact inference on any graph of small width by bucket elimination (a junction tree) in the log domain."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from .._types import Floats, InfeasibleError, Ints
+from ..graph.scores import Scores, shape_tables
+from ..kernels.elimination import send_down, send_labels, send_up
+from .base import Result
+from .elimination_plan import Plan, plan
+
+#: Entries of the largest table allowed by default (half a gigabyte).
+MAX_TABLE = 2**26
+
+
+class _Upward(NamedTuple):
+    """What the upward pass leaves: the plan, its store of tables and messages, the peaks and the value."""
+
+    plan: Plan
+    store: Floats
+    peaks: Floats
+    value: float
+
+
+def log_partition(scores: Scores, max_table: int = MAX_TABLE) -> float:
+    """log Z = log sum over labellings of exp(F(y)); time is the sum of table sizes, memory that of the messages."""
+    return _upward(scores, max_table, maximise=False).value
+
+
+def best_labelling(scores: Scores, max_table: int = MAX_TABLE) -> Ints:
+    """A labelling of highest score, (n_variables,): max-product upwards, then states back from the last variable."""
+    up = _upward(scores, max_table, maximise=True)
+    return _labels(up, np.zeros((1, 0)))[0]
+
+
+def sample(scores: Scores, n: int, rng: np.random.Generator, max_table: int = MAX_TABLE) -> Ints:
+    """n independent exact samples of p(y) = exp(F(y)) / Z, (n, n_variables): one upward pass, then n times back."""
+    up = _upward(scores, max_table, maximise=False)
+    return _labels(up, rng.random((n, len(up.plan.order))))
+
+
+def marginals(scores: Scores, max_table: int = MAX_TABLE) -> tuple[float, Floats, Ints]:
+    """log Z and the exact marginal of every region.
+
+    Returns log Z, a flat array of all marginals (each region its own C-ordered table, numbered as in `Regions`),
+    and the start of each region's table in it, (n_regions + 1,). About three times the cost of `log_partition`.
+    """
+    up = _upward(scores, max_table, maximise=False)
+    scratch = np.empty(2 * up.plan.largest)
+    if len(up.plan.order):
+        send_down(up.plan.program, up.store, up.peaks, scratch)
+    start = np.concatenate([[0], np.cumsum(scores.regions.size)]).astype(np.int64)
+    flat = np.zeros(start[-1])
+    flat[up.plan.entries(start[:-1])] = up.store[: len(up.plan.index)]
+    flat[start[up.plan.fixed_region] + up.plan.fixed_entry] = 1.0
+    return up.value, flat, start
+
+
+def eliminate(scores: Scores, max_table: int = MAX_TABLE) -> Result:
+    """Exact log Z and marginals as a `Result`; the best labelling is found when asked for.
+
+    Raises `WidthError` before allocating where a table would have more than `max_table` entries.
+    """
+    graph, regions = scores.graph, scores.regions
+    value, flat, start = marginals(scores, max_table)
+    state = np.arange(scores.singles.shape[1])
+    inside = state < graph.n_states[:, None]
+    singles = start[regions.single][:, None] + np.where(inside, state, 0)
+    ends = start[regions.kind_ptr]
+    return Result(
+        graph=graph,
+        marginals={k: shape_tables(graph, k, flat[ends[i] : ends[i + 1]]) for i, k in enumerate(graph.kinds)},
+        variable_marginals=np.where(inside, flat[singles], 0.0),
+        value=value,
+        bound="exact",
+        target="log_partition",
+        iterations=0,
+        residual=0.0,
+        converged=True,
+        scores=scores,
+        best=lambda result: best_labelling(result.scores, max_table),
+    )
+
+
+def _upward(scores: Scores, max_table: int, maximise: bool) -> _Upward:
+    """Messages from the first variable to the last and the value: log Z, or the best score."""
+    values, where = scores.flat()
+    made = plan(scores, values, where, max_table)
+    store = np.empty(made.program.offset[-1])
+    store[: len(made.index)] = values[made.entries(where)]
+    constants = values[where[made.fixed_region] + made.fixed_entry]
+    peaks = np.zeros(len(made.order))
+    if len(made.order):
+        send_up(made.program, store, maximise, peaks)
+    if np.any(peaks == -np.inf) or np.any(constants == -np.inf):
+        raise InfeasibleError("every labelling is forbidden: the -inf scores contradict each other")
+    return _Upward(made, store, peaks, math.fsum(peaks) + math.fsum(constants))
+
+
+def _labels(up: _Upward, uniforms: Floats) -> Ints:
+    """Labels of all variables from the last eliminated to the first, best or drawn, (n, n_variables)."""
+    made = up.plan
+    found = np.zeros((len(uniforms), len(made.order)), dtype=np.int64)
+    if len(made.order):
+        send_labels(made.program, up.store, uniforms, found)
+    labels = np.tile(made.kept[:, 0], (len(uniforms), 1))
+    labels[:, made.order] = made.kept[made.order, found]
+    return labels

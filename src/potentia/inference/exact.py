@@ -1,0 +1,118 @@
+"""Exact inference: linear time on forests, elimination (junction tree) elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._types import ArrayLike, Floats, Ints, PotentiaError
+from ..graph.schedule import is_forest, pairs_of, tree_order
+from ..graph.scores import Scores
+from ..graph.structure import Graph
+from ..kernels.tree import descend
+from . import elimination
+from .base import Inference, Result
+from .engine import drive
+from .entropy import bethe
+from .pair_engine import PairEngine, suits_pairs
+
+
+@dataclass
+class Exact(Inference):
+    """Exact log Z, marginals, best labelling and samples.
+
+    Forests of pairs take two passes of belief propagation, linear in their size. Other graphs are eliminated
+    variable by variable; that needs a table of at most `max_table` entries, and is refused with the width otherwise.
+    """
+
+    max_table: int = 2**26
+
+    def run(self, scores: Scores, start: Result | None) -> Result:
+        """Exact inference; `start` has no use."""
+        if not _by_tree(scores.graph):
+            return elimination.eliminate(scores, self.max_table)
+        read = _two_passes(scores, maximum=False).read()
+        return Result(
+            graph=scores.graph,
+            marginals=read.marginals,
+            variable_marginals=read.singles,
+            value=read.value,
+            bound="exact",
+            target="log_partition",
+            iterations=2,
+            residual=0.0,
+            converged=True,
+            scores=scores,
+            best=lambda r: _tree_labels(r.scores, None, 1)[0],
+            messages=read.messages,
+        )
+
+    def sample(
+        self,
+        graph: Graph,
+        theta: Mapping[str, ArrayLike],
+        n: int,
+        *,
+        observed: ArrayLike | None = None,
+        seed: int | np.random.Generator = 0,
+    ) -> Ints:
+        """n independent labellings drawn from p(y) proportional to exp F(y), (n, n_variables)."""
+        if n < 0:
+            raise PotentiaError(f"the number of samples must not be negative, not {n}")
+        scores = Scores(graph, theta, observed)
+        rng = np.random.default_rng(seed)
+        if _by_tree(graph):
+            return _tree_labels(scores, rng, n)
+        return elimination.sample(scores, n, rng, self.max_table)
+
+
+def _by_tree(graph: Graph) -> bool:
+    return is_forest(graph) and suits_pairs(graph)
+
+
+def _two_passes(scores: Scores, maximum: bool) -> PairEngine:
+    """Belief propagation from the leaves to the roots and back, which is exact on a forest."""
+    entropy = bethe(scores.graph)
+    if maximum:
+        entropy = type(entropy)(entropy.counting, "star", "max_score", "exact", maximum=True)
+    engine = PairEngine(scores, entropy, "tree", damping=0.0, threads=1)
+    drive(engine, "sequential", 2, 0.0, 0)
+    return engine
+
+
+def _tree_labels(scores: Scores, rng: np.random.Generator | None, n: int) -> Ints:
+    """Best labelling (rng None) or samples, top-down from messages."""
+    graph = scores.graph
+    engine = _two_passes(scores, maximum=rng is None)
+    read = engine.read()
+    order, parent = tree_order(graph)
+    pair, side = _parent_pairs(graph, parent)
+    root = _root_scores(engine, read.singles, rng is None)
+    labels = np.zeros((n, graph.n_variables), dtype=np.int64)
+    for row in labels:
+        noise = np.zeros(root.shape) if rng is None else rng.gumbel(size=root.shape)
+        descend(order, parent, pair, side, engine.pair_scores, read.messages, root, noise, row)
+    return labels
+
+
+def _root_scores(engine: PairEngine, singles: Floats, maximum: bool) -> Floats:
+    """Log-marginals, or max-beliefs."""
+    if maximum:
+        beliefs = engine.blocks.belief.transpose(0, 2, 1).reshape(-1, engine.layout.n_states)
+        return beliefs[engine.layout.variable_position]
+    with np.errstate(divide="ignore"):
+        return np.log(singles)
+
+
+def _parent_pairs(graph: Graph, parent: Ints) -> tuple[Ints, Ints]:
+    """The pair between each variable and its parent, and which end of it the variable is."""
+    pairs = pairs_of(graph)
+    pair, side = np.full(graph.n_variables, -1), np.zeros(graph.n_variables, dtype=np.int64)
+    for end in (0, 1):
+        child = pairs[:, end]
+        below = parent[child] == pairs[:, 1 - end]
+        pair[child[below]] = np.flatnonzero(below)
+        side[child[below]] = end
+    return pair, side

@@ -1,0 +1,157 @@
+"""`Gibbs`: marginals by sampling, slow and unbiased in the long run: the referee of the other methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
+from ..graph.scores import Scores, score_labels
+from ..graph.structure import Graph
+from ..kernels import sampling as kernels
+from .base import Inference, Result
+from .decode import best_labelling, kicked, search
+from .linear_program import own_tables
+from .readout import all_singles, marginals_by_kind
+
+#: Uniform numbers drawn at a time.
+_BLOCK = 1 << 20
+
+
+@dataclass
+class Gibbs(Inference):
+    """Single-site Gibbs sampling [Geman and Geman 1984] with several chains.
+
+    Marginals are frequencies over the chains' samples. `residual` is the largest standard error of a variable's
+    marginal, estimated from the spread between chains. Samples do not give log Z: `value` is the Bethe entropy's
+    estimate theta . mu + sum over larger regions of H - sum over variables of (their number - 1) H at the sampled
+    marginals, which tends to log Z on forests only. Hard constraints (-inf) may cut the labellings into parts
+    between which single changes cannot move; chains then stay in the parts they start in.
+
+    Attributes:
+        samples: samples kept per chain.
+        burn_in: sweeps before the first sample.
+        thin: sweeps per sample.
+        chains: independent chains, at least two.
+        tol: largest standard error that counts as converged.
+        seed: same seed, same samples.
+    """
+
+    samples: int = 2000
+    burn_in: int = 200
+    thin: int = 1
+    chains: int = 4
+    tol: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("samples", 1), ("burn_in", 0), ("thin", 1), ("chains", 2)):
+            if getattr(self, name) < least:
+                raise PotentiaError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+    def run(self, scores: Scores, start: Result | None) -> Result:
+        """Sample every chain; `start` (an earlier Gibbs result) continues its chains without burn-in."""
+        begin = np.concatenate([[0], np.cumsum(scores.regions.size)])
+        total = np.zeros(begin[-1])
+        parts, ends = [], []
+        for chain in self._chains(scores, start):
+            counts = np.zeros(begin[-1])
+            chain.collect(self.samples, self.thin, begin, counts)
+            parts.append(all_singles(scores, counts / self.samples, begin))
+            ends.append(chain.labels)
+            total += counts
+        mu = total / (self.samples * self.chains)
+        error = float((np.std(parts, axis=0, ddof=1) / np.sqrt(self.chains)).max())
+        sweeps = self.samples * self.thin
+        return Result(
+            graph=scores.graph,
+            marginals=marginals_by_kind(scores, mu, begin),
+            variable_marginals=all_singles(scores, mu, begin),
+            value=bethe_value(scores, mu),
+            bound="estimate",
+            target="log_partition",
+            iterations=self.burn_in + sweeps if start is None else start.iterations + sweeps,
+            residual=error,
+            converged=error <= self.tol,
+            scores=scores,
+            best=best_labelling,
+            messages=np.array(ends),
+        )
+
+    def sample(
+        self, graph: Graph, theta: Mapping[str, ArrayLike], n: int, observed: ArrayLike | None = None
+    ) -> Ints:
+        """n labellings, (n, n_variables): in turn from each chain, `thin` sweeps apart after `burn_in`."""
+        scores = Scores(graph, theta, observed)
+        draws = np.empty((n, graph.n_variables), dtype=np.int64)
+        for k, chain in enumerate(self._chains(scores, None)):
+            for row in range(k, n, self.chains):
+                chain.sweep(self.thin)
+                draws[row] = chain.labels
+        return draws
+
+    def _chains(self, scores: Scores, start: Result | None) -> Iterator[_Chain]:
+        """Chains after burn-in, or where the chains of `start` ended."""
+        if start is not None:
+            if not isinstance(start.messages, np.ndarray) or start.messages.dtype != np.int64:
+                raise PotentiaError("start holds no chains; it must come from Gibbs")
+        done = 0 if start is None else start.iterations
+        generators = [np.random.default_rng([self.seed, done, k]) for k in range(self.chains)]
+        for k, rng in enumerate(generators):
+            labels = _feasible_start(scores, rng) if start is None else start.messages[k % len(start.messages)]
+            chain = _Chain(scores, labels, rng)
+            chain.sweep(self.burn_in if start is None else 0)
+            yield chain
+
+
+class _Chain:
+    """One chain: a labelling and its source of random numbers."""
+
+    def __init__(self, scores: Scores, labels: Ints, rng: np.random.Generator) -> None:
+        self.flat = (scores.regions, *scores.flat())
+        self.labels = labels.copy()
+        self.rng = rng
+
+    def sweep(self, n: int) -> None:
+        """Redraw every variable n times."""
+        for uniforms in self._uniforms(n, 1):
+            kernels.sweep(*self.flat, self.labels, uniforms)
+
+    def collect(self, samples: int, thin: int, begin: Ints, counts: Floats) -> None:
+        """Add the configurations of so many samples to `counts`, `thin` sweeps each."""
+        for uniforms in self._uniforms(samples, thin):
+            kernels.collect(*self.flat, self.labels, uniforms, thin, begin, counts)
+
+    def _uniforms(self, samples: int, thin: int) -> Iterator[Floats]:
+        """Blocks of uniform numbers, a row per sweep, whole samples each."""
+        size = max(1, _BLOCK // (thin * len(self.labels)))
+        for first in range(0, samples, size):
+            yield self.rng.random((min(size, samples - first) * thin, len(self.labels)))
+
+
+def _feasible_start(scores: Scores, rng: np.random.Generator) -> Ints:
+    """A random labelling, moved by local search where it is forbidden; refuses where none is found."""
+    allowed = scores.singles > -np.inf
+    labels = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
+    if score_labels(scores, labels) == -np.inf:
+        labels = search(scores, [labels])
+    if score_labels(scores, labels) == -np.inf:
+        labels = kicked(scores, labels, allowed / allowed.sum(axis=1, keepdims=True))
+    if score_labels(scores, labels) == -np.inf:
+        raise InfeasibleError("Gibbs sampling needs a labelling with a finite score to start from, and found none")
+    return labels
+
+
+def bethe_value(scores: Scores, mu: Floats) -> float:
+    """theta . mu + sum_alpha c_alpha H(mu_alpha) with c = 1 for larger regions, 1 - their number for variables.
+
+    mu: marginals of all regions one after another in the `Regions` numbering [MATH section 2, row Bethe].
+    """
+    regions = scores.regions
+    counting = np.ones(len(regions.size))
+    counting[regions.single] = 2 - np.diff(regions.member_ptr)
+    seen = mu > 0
+    weight = np.repeat(counting, regions.size)[seen]
+    return float(own_tables(scores)[seen] @ mu[seen] - weight @ (mu[seen] * np.log(mu[seen])))

@@ -1,0 +1,146 @@
+"""`LinearProgram`: the best score over locally consistent marginals, by SciPy's HiGHS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._types import Floats, InfeasibleError, Ints, PotentiaError
+from ..graph.flat import Regions
+from ..graph.links import Links, region_links
+from ..graph.scores import Scores, score_labels
+from .base import Inference, Result
+from .decode import best_labelling
+from .readout import all_singles, marginals_by_kind
+
+METHODS = ("highs", "highs-ds", "highs-ipm")
+
+
+@dataclass
+class LinearProgram(Inference):
+    """max theta . mu over the local polytope, an upper bound on the best score [MATH section 2, row MAP].
+
+    Marginals agree on every containment between regions, as in the smoothed LP. Where the optimum is a
+    labelling, its score is the exact maximum and `bound` says so. The result's `residual` is the largest
+    violation of a constraint. There is no warm start.
+
+    Attributes:
+        iterations: the solver's limit, None for none. HiGHS hands over no point when cut short; the result is
+            then not converged and holds each region's own best configuration, a bound without agreement.
+        tol: how far from 0 and 1 a variable's marginals may lie for the optimum to count as a labelling.
+        method: SciPy's "highs" (its choice), "highs-ds" (dual simplex) or "highs-ipm" (interior point, then
+            crossover to a vertex).
+    """
+
+    iterations: int | None = None
+    tol: float = 1e-6
+    method: str = "highs"
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise PotentiaError(f"method must be one of {', '.join(map(repr, METHODS))}, not {self.method!r}")
+        if self.iterations is not None and self.iterations < 1:
+            raise PotentiaError(f"iterations must be at least 1 or None, not {self.iterations}")
+
+    def run(self, scores: Scores, start: Result | None) -> Result:
+        """Build the constraints, solve, and read the optimum as marginals per kind."""
+        theta = own_tables(scores)
+        matrix, right = constraints(scores.regions, region_links(scores.graph, "containment"))
+        mu, iterations = self._solve(theta, matrix, right)
+        begin = np.concatenate([[0], np.cumsum(scores.regions.size)])
+        converged = mu is not None
+        if mu is None:
+            mu = _apart(theta, begin[:-1])
+        value = float(theta[mu > 0] @ mu[mu > 0])
+        singles = all_singles(scores, mu, begin)
+        value, bound = self._certify(scores, singles, value) if converged else (value, "upper")
+        return Result(
+            graph=scores.graph,
+            marginals=marginals_by_kind(scores, mu, begin),
+            variable_marginals=singles,
+            value=value,
+            bound=bound,
+            target="max_score",
+            iterations=iterations,
+            residual=float(np.abs(matrix @ mu - right).max()),
+            converged=converged,
+            scores=scores,
+            best=best_labelling,
+        )
+
+    def _solve(self, theta: Floats, matrix: Any, right: Floats) -> tuple[Floats | None, int]:
+        """The optimum, None at the iteration limit, and the iterations; refuses where no point exists."""
+        from scipy.optimize import linprog
+
+        allowed = np.isfinite(theta)
+        cost = np.where(allowed, theta, 0.0)
+        # the solver's tolerances are absolute: bring all scores to one scale
+        cost *= -1e3 / max(float(np.abs(cost).max()), 1e-300)
+        box = np.stack([np.zeros(len(theta)), allowed.astype(np.float64)], axis=1)
+        options = {} if self.iterations is None else {"maxiter": self.iterations}
+        found = linprog(cost, A_eq=matrix, b_eq=right, bounds=box, method=self.method, options=options)
+        # a bounded problem that is "unbounded or infeasible" (a status 4) is infeasible
+        if found.status == 2 or (found.status == 4 and "or infeasible" in found.message):
+            raise InfeasibleError("every labelling is forbidden: no marginals avoid the -inf scores")
+        if found.status > 1:
+            raise PotentiaError(f"the LP solver failed: {found.message}")
+        mu = None if found.status else np.where(allowed, np.clip(found.x, 0.0, 1.0), 0.0)
+        return mu, int(found.nit)
+
+    def _certify(self, scores: Scores, singles: Floats, value: float) -> tuple[float, str]:
+        """Value and bound: the exact score of the labelling where the optimum is one."""
+        if singles.max(axis=1).min() > 1 - self.tol:
+            score = score_labels(scores, singles.argmax(axis=1))
+            if score >= value - self.tol * (1 + abs(value)):
+                return score, "exact"
+        return value, "upper"
+
+
+def _apart(theta: Floats, begin: Ints) -> Floats:
+    """Indicators of the first best configuration of every region by itself."""
+    region = np.repeat(np.arange(len(begin)), np.diff(np.append(begin, len(theta))))
+    best = np.flatnonzero(theta == np.maximum.reduceat(theta, begin)[region])
+    mu = np.zeros(len(theta))
+    mu[best[np.unique(region[best], return_index=True)[1]]] = 1.0
+    return mu
+
+
+def own_tables(scores: Scores) -> Floats:
+    """Scores of all regions written out one after another, shared tables repeated."""
+    values, offset = scores.flat()
+    return values[_runs(offset, scores.regions.size)]
+
+
+def _runs(start: Ints, length: Ints) -> Ints:
+    """start[k], start[k] + 1, ... (length[k] of them) for every k, joined."""
+    within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
+    return np.repeat(start, length) + within
+
+
+def constraints(regions: Regions, links: Links) -> tuple[Any, Floats]:
+    """Equalities of the local polytope, as a sparse matrix and right-hand sides.
+
+    For every link and child configuration y: sum of mu_parent over what extends y, minus mu_child(y), is 0.
+    For every variable: sum of mu_i = 1. One batch of array operations per projection pattern.
+    """
+    from scipy.sparse import coo_array
+
+    first = np.cumsum(regions.size) - regions.size
+    height = regions.size[links.child]
+    top = np.cumsum(height) - height
+    order = np.argsort(links.pattern, kind="stable")
+    cuts = np.searchsorted(links.pattern[order], np.arange(1, len(links.map_ptr) - 1))
+    rows, columns = [_runs(top, height)], [_runs(first[links.child], height)]
+    for pattern, these in enumerate(np.split(order, cuts) if len(order) else []):
+        image = links.maps[links.map_ptr[pattern] : links.map_ptr[pattern + 1]]
+        rows.append((top[these, None] + image).ravel())
+        columns.append((first[links.parent[these], None] + np.arange(len(image))).ravel())
+    n, n_agree = len(regions.n_states), int(height.sum())
+    rows.append(n_agree + np.repeat(np.arange(n), regions.n_states))
+    columns.append(_runs(first[regions.single], regions.n_states))
+    row, column = np.concatenate(rows), np.concatenate(columns)
+    entries = np.where(np.arange(len(row)) < n_agree, -1.0, 1.0)
+    matrix = coo_array((entries, (row, column)), shape=(n_agree + n, int(regions.size.sum())))
+    return matrix.tocsc(), np.repeat([0.0, 1.0], [n_agree, n])

@@ -1,0 +1,247 @@
+"""Labellings: conditional rounding of marginals, and local search by changing one or two variables at a time.
+
+Labellings are compared by their number of forbidden (-inf) configurations first and by the sum of their
+finite scores second, so that search can leave an infeasible start. `regions` is a graph's flat regions; table
+r of the flat scores `values` starts at where[r].
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from .vecmath import KERNEL
+
+# Rows of the flags (2, n_variables): the best state of a variable, or of a pair with it, may have changed
+_SINGLE, _PAIR = 0, 1
+# Improvements below this share of the scores are rounding; without it search could go in circles
+_MARGIN = 1e-12
+# Every pass improves the labelling, so this only cuts off endless tiny gains
+_PASSES = 1000
+
+
+@njit(**KERNEL)
+def better(bad, good, old_bad, old_good):
+    """Whether (bad, good) beats the old pair: fewer forbidden configurations, then a clearly higher score."""
+    if bad != old_bad:
+        return bad < old_bad
+    return good - old_good > _MARGIN * (abs(good) + abs(old_good))
+
+
+@njit(**KERNEL)
+def total_score(regions, values, where, labels):
+    """Number of forbidden configurations of a labelling, and the sum of its finite scores."""
+    bad, good = 0, 0.0
+    for r in range(where.size):
+        at = where[r]
+        for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+            at += regions.stride[j] * labels[regions.scope[j]]
+        if values[at] == -np.inf:
+            bad += 1
+        else:
+            good += values[at]
+    return bad, good
+
+
+@njit(**KERNEL)
+def mark_violated(regions, values, where, labels, marked):
+    """Set marked[i] for the variables of every forbidden configuration."""
+    for r in range(where.size):
+        at = where[r]
+        for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+            at += regions.stride[j] * labels[regions.scope[j]]
+        if values[at] == -np.inf:
+            for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+                marked[regions.scope[j]] = True
+
+
+@njit(**KERNEL)
+def _start_of(regions, where, labels, r, i, j):
+    """Where table r holds the labelling with i and j in state 0, and the steps of i and j (0: absent)."""
+    at, step_i, step_j = where[r], 0, 0
+    for k in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+        if regions.scope[k] == i:
+            step_i = regions.stride[k]
+        elif regions.scope[k] == j:
+            step_j = regions.stride[k]
+        else:
+            at += regions.stride[k] * labels[regions.scope[k]]
+    return at, step_i, step_j
+
+
+@njit(**KERNEL)
+def add_states(regions, values, where, labels, i, without, bad, good):
+    """Forbidden counts and scores of each state of i, over its regions without the variable `without`."""
+    n = regions.n_states[i]
+    bad[:n] = 0
+    good[:n] = 0.0
+    for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
+        at, step, other = _start_of(regions, where, labels, regions.member[k], i, without)
+        if other == 0:
+            for s in range(n):
+                v = values[at + s * step]
+                if v == -np.inf:
+                    bad[s] += 1
+                else:
+                    good[s] += v
+
+
+@njit(**KERNEL)
+def _wake(regions, i, flags):
+    """Flag i and every variable that shares a region with it."""
+    for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
+        r = regions.member[k]
+        for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+            flags[:, regions.scope[j]] = True
+
+
+@njit(**KERNEL)
+def improve_singles(regions, values, where, labels, flags):
+    """Iterated conditional modes: give flagged variables their best state until none changes [Besag 1986]."""
+    bad = np.zeros(regions.n_states.max(), dtype=np.int64)
+    good = np.zeros(bad.size)
+    for _ in range(_PASSES):
+        changed = False
+        for i in range(labels.size):
+            if not flags[_SINGLE, i]:
+                continue
+            flags[_SINGLE, i] = False
+            add_states(regions, values, where, labels, i, -1, bad, good)
+            best = labels[i]
+            for s in range(regions.n_states[i]):
+                if better(bad[s], good[s], bad[best], good[best]):
+                    best = s
+            if best != labels[i]:
+                labels[i] = best
+                _wake(regions, i, flags)
+                changed = True
+        if not changed:
+            break
+
+
+@njit(**KERNEL)
+def _add_joint(regions, values, where, labels, i, j, bad, good):
+    """Forbidden counts and scores of each joint state of i and j, over the regions that hold both."""
+    bad[:] = 0
+    good[:] = 0.0
+    for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
+        at, step_i, step_j = _start_of(regions, where, labels, regions.member[k], i, j)
+        if step_j == 0:
+            continue
+        for a in range(regions.n_states[i]):
+            for b in range(regions.n_states[j]):
+                v = values[at + a * step_i + b * step_j]
+                if v == -np.inf:
+                    bad[a, b] += 1
+                else:
+                    good[a, b] += v
+
+
+@njit(**KERNEL)
+def improve_pairs(regions, values, where, labels, flags):
+    """Give both variables of each flagged pair their best joint state, one pass; whether any changed."""
+    width = regions.n_states.max()
+    bad_i, bad_j = np.zeros(width, dtype=np.int64), np.zeros(width, dtype=np.int64)
+    good_i, good_j = np.zeros(width), np.zeros(width)
+    bad, good = np.zeros((width, width), dtype=np.int64), np.zeros((width, width))
+    pending = flags[_PAIR].copy()
+    flags[_PAIR] = False
+    changed = False
+    for r in range(where.size):
+        first = regions.scope_ptr[r]
+        if regions.scope_ptr[r + 1] - first != 2:
+            continue
+        i, j = regions.scope[first], regions.scope[first + 1]
+        if not (pending[i] or pending[j]):
+            continue
+        add_states(regions, values, where, labels, i, j, bad_i, good_i)
+        add_states(regions, values, where, labels, j, i, bad_j, good_j)
+        _add_joint(regions, values, where, labels, i, j, bad, good)
+        a, b = labels[i], labels[j]
+        best_bad, best_good = bad[a, b] + bad_i[a] + bad_j[b], good[a, b] + good_i[a] + good_j[b]
+        for s in range(regions.n_states[i]):
+            for t in range(regions.n_states[j]):
+                new_bad, new_good = bad[s, t] + bad_i[s] + bad_j[t], good[s, t] + good_i[s] + good_j[t]
+                if better(new_bad, new_good, best_bad, best_good):
+                    a, b, best_bad, best_good = s, t, new_bad, new_good
+        if a != labels[i] or b != labels[j]:
+            labels[i], labels[j] = a, b
+            _wake(regions, i, flags)
+            _wake(regions, j, flags)
+            changed = True
+    return changed
+
+
+@njit(**KERNEL)
+def local_search(regions, values, where, labels, pairs):
+    """Improve a labelling in place until no change of one variable (or, if `pairs`, a pair's two) helps."""
+    flags = np.ones((2, labels.size), dtype=np.bool_)
+    for _ in range(_PASSES):
+        improve_singles(regions, values, where, labels, flags)
+        if not pairs or not improve_pairs(regions, values, where, labels, flags):
+            break
+
+
+@njit(**KERNEL)
+def _expect(regions, table, r, i, q, digits, mass, lost, mean):
+    """Per state of i in region r: weights under q of what is allowed and forbidden, and weighted scores."""
+    scope = regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]
+    mass[:] = 0.0
+    lost[:] = 0.0
+    mean[:] = 0.0
+    digits[: scope.size] = 0
+    for k in range(regions.size[r]):
+        weight, state = 1.0, 0
+        for axis in range(scope.size):
+            if scope[axis] == i:
+                state = digits[axis]
+            else:
+                weight *= q[scope[axis], digits[axis]]
+        if weight > 0.0 and table[k] == -np.inf:
+            lost[state] += weight
+        elif weight > 0.0:
+            mass[state] += weight
+            mean[state] += weight * table[k]
+        axis = scope.size - 1
+        while axis >= 0:
+            digits[axis] += 1
+            if digits[axis] < regions.n_states[scope[axis]]:
+                break
+            digits[axis] = 0
+            axis -= 1
+
+
+@njit(**KERNEL)
+def round_in_order(regions, values, where, q, order, labels):
+    """Fix variables in this order, each at the state of highest expected score given those fixed before.
+
+    The rest is taken as independent with marginals q (n_variables, states), overwritten by the labelling's
+    indicators. Without -inf the result scores at least E_q[F] [method of conditional expectations]. A state
+    pays the log of the share of weight that is not forbidden; it counts as forbidden where none is left.
+    """
+    width = q.shape[1]
+    mass, lost, mean = np.zeros(width), np.zeros(width), np.zeros(width)
+    bad, good = np.zeros(width, dtype=np.int64), np.zeros(width)
+    digits = np.zeros(np.diff(regions.scope_ptr).max(), dtype=np.int64)
+    for i in order:
+        bad[:] = 0
+        good[:] = 0.0
+        for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
+            r = regions.member[k]
+            _expect(regions, values[where[r] :], r, i, q, digits, mass, lost, mean)
+            for s in range(regions.n_states[i]):
+                if mass[s] == 0.0:
+                    bad[s] += 1
+                else:
+                    good[s] += mean[s] / mass[s]
+                    if lost[s] > 0.0:
+                        good[s] += math.log(mass[s] / (mass[s] + lost[s]))
+        best = np.argmax(q[i])
+        for s in range(regions.n_states[i]):
+            if better(bad[s], good[s], bad[best], good[best]):
+                best = s
+        labels[i] = best
+        q[i] = 0.0
+        q[i, best] = 1.0
