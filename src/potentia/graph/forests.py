@@ -34,6 +34,16 @@ def forest_weights(graph: Graph) -> Floats:
     return graph.cached("forest_weights", lambda: _default_weights(graph))
 
 
+def is_acyclic(graph: Graph) -> bool:
+    """Whether the factor graph of all cliques has no loop, so that belief propagation is exact."""
+
+    def check() -> bool:
+        cliques = cliques_of(graph)
+        return _grow(flat_regions(graph), cliques, np.arange(len(cliques)), np.zeros(len(cliques))) == len(cliques)
+
+    return graph.cached("is_acyclic", check)
+
+
 def _default_weights(graph: Graph) -> Floats:
     cliques = cliques_of(graph)
     directions = graph.cached("forests", lambda: 0)

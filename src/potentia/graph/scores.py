@@ -77,6 +77,19 @@ class Scores:
         start = offset[region - r.kind_ptr[number]]
         return values[start : start + r.size[region]].reshape(shape)
 
+    def forbids_all_of(self, other: Scores) -> bool:
+        """Whether every configuration that `other` (scores of the same graph) forbids is forbidden here too."""
+        if np.any(np.isneginf(other.singles) & ~np.isneginf(self.singles)):
+            return False
+        for kind, scope in self.graph.scopes.items():
+            (new, new_at), (old, old_at) = self.kind(kind), other.kind(kind)
+            gone = np.isneginf(old)
+            if scope.shape[1] < 2 or not gone.any():
+                continue
+            if len(new) != len(old) or np.any(new_at != old_at) or np.any(gone & ~np.isneginf(new)):
+                return False
+        return True
+
     def _pad_singles(self, observed: Ints) -> Floats:
         """Single-variable scores as (n_variables, max states); -inf beyond a variable's states and off its clamp."""
         graph = self.graph

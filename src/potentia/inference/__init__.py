@@ -1,1 +1,1 @@
-
+"""From scores to marginals, bounds and labellings."""

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from .._types import ArrayLike, Floats, Ints, PotentiaError
-from ..graph.scores import Scores
+from ..graph.scores import Scores, score_labels
 from ..kernels import labelling as kernels
+from ..kernels import rounding
 from .base import Result
 
-#: Share of the variables that a kick redraws.
-_KICK = 0.1
+#: Shares of the variables that kicks redraw, in turn.
+_KICKS = (0.1, 0.3, 1.0)
 #: Classes of confidence in which variables are rounded.
 _LEVELS = 8
+#: Smallest weight of a state that is not excluded.
+_LEAST = 1e-9
 
 
 def search(scores: Scores, starts: Sequence[ArrayLike], pairs: bool = True) -> Ints:
@@ -43,7 +46,8 @@ def conditional_rounding(scores: Scores, variable_marginals: Floats) -> Ints:
     # classes of like confidence, each in the variables' order, read memory in long runs
     order = np.argsort((-_LEVELS * q.max(axis=1)).astype(np.int16), kind="stable")
     labels = np.zeros(len(q), dtype=np.int64)
-    kernels.round_in_order(scores.regions, *scores.flat(), q, order, labels)
+    flat = (scores.regions, *scores.flat())
+    rounding.round_in_order(*flat, rounding.find_hard(*flat), q, order, labels)
     return labels
 
 
@@ -60,9 +64,10 @@ def best_labelling(result: Result) -> Ints:
 def kicked(scores: Scores, labels: Ints, variable_marginals: Floats, seed: int = 0) -> Ints:
     """Search again from perturbed copies of the best labelling so far; never worse than what was given.
 
-    A kick redraws a tenth of the variables, or where the labelling is infeasible those of its forbidden
-    configurations, from the marginals mixed with as much of the uniform distribution over allowed states.
-    Small graphs get twenty kicks, large ones two.
+    A kick redraws some of the variables, or where the labelling is infeasible those of its forbidden
+    configurations, from the marginals mixed with as much of the uniform distribution over allowed states; in
+    turn with that, infeasible labellings are replaced by roundings of random marginals. Small graphs get a
+    hundred kicks, large ones two.
     """
     rng = np.random.default_rng(seed)
     climb = _Climb(scores, pairs=True)
@@ -70,13 +75,30 @@ def kicked(scores: Scores, labels: Ints, variable_marginals: Floats, seed: int =
     weight = _distribution(scores, variable_marginals) + allowed / allowed.sum(axis=1, keepdims=True)
     # a state drawn with probability proportional to its weight is the one with the first arrival
     rate = np.where(allowed, weight, 1e-300)
-    for _ in range(int(np.clip(200_000 // len(labels), 2, 20))):
+    for k in range(int(np.clip(200_000 // len(labels), 2, 100))):
+        arrival = rng.exponential(size=rate.shape) / rate
         redraw = climb.violated(labels)
-        if not redraw.any():
-            redraw = rng.random(len(labels)) < _KICK
-        drawn = (rng.exponential(size=rate.shape) / rate).argmin(axis=1)
-        labels = climb.better(labels, climb(np.where(redraw, drawn, labels)))
+        if redraw.any() and k % 2 == 0:
+            start = conditional_rounding(scores, np.where(allowed, 1 / arrival, 0.0))
+        else:
+            if not redraw.any():
+                redraw = rng.random(len(labels)) < max(_KICKS[k % len(_KICKS)], 2 / len(labels))
+            start = np.where(redraw, arrival.argmin(axis=1), labels)
+        labels = climb.better(labels, climb(start))
     return labels
+
+
+def feasible_labelling(scores: Scores, rng: np.random.Generator | int = 0) -> Ints | None:
+    """A random labelling, moved where it is forbidden to one with a finite score; None if none was found."""
+    rng = np.random.default_rng(rng)
+    allowed = scores.singles > -np.inf
+    q = np.where(allowed, rng.random(allowed.shape), 0.0)
+    labels = q.argmax(axis=1)
+    if score_labels(scores, labels) == -np.inf:
+        labels = search(scores, [labels, conditional_rounding(scores, q)])
+    if score_labels(scores, labels) == -np.inf:
+        labels = kicked(scores, labels, q)
+    return labels if score_labels(scores, labels) > -np.inf else None
 
 
 class _Climb:
@@ -109,4 +131,6 @@ def _distribution(scores: Scores, variable_marginals: Floats) -> Floats:
     allowed = scores.singles > -np.inf
     q = np.where(allowed, np.maximum(variable_marginals, 0.0), 0.0)
     q = np.where(q.sum(axis=1, keepdims=True) > 0, q, allowed)
+    # products of weights of unlikely states must not vanish: zero means forbidden
+    q = np.where(q > 0, np.maximum(q / q.sum(axis=1, keepdims=True), _LEAST), 0.0)
     return q / q.sum(axis=1, keepdims=True)

@@ -9,12 +9,10 @@ import numpy as np
 
 from .._types import Floats, InfeasibleError, Ints
 from ..graph.scores import Scores, shape_tables
-from ..kernels.elimination import send_down, send_labels, send_up
+from ..kernels.elimination import send_labels, send_up
+from ..kernels.elimination_down import send_down
 from .base import Result
-from .elimination_plan import Plan, plan
-
-#: Entries of the largest table allowed by default (half a gigabyte).
-MAX_TABLE = 2**26
+from .elimination_plan import MAX_TABLE, Plan, plan
 
 
 class _Upward(NamedTuple):
@@ -27,18 +25,18 @@ class _Upward(NamedTuple):
 
 
 def log_partition(scores: Scores, max_table: int = MAX_TABLE) -> float:
-    """log Z = log sum over labellings of exp(F(y)); time is the sum of table sizes, memory that of the messages."""
+    """log Z = log sum_y exp F(y); time is linear in all tables' entries, memory in the messages'."""
     return _upward(scores, max_table, maximise=False).value
 
 
 def best_labelling(scores: Scores, max_table: int = MAX_TABLE) -> Ints:
-    """A labelling of highest score, (n_variables,): max-product upwards, then states back from the last variable."""
+    """argmax_y F(y), (n_variables,): the upward pass with max, then states back from the last variable."""
     up = _upward(scores, max_table, maximise=True)
     return _labels(up, np.zeros((1, 0)))[0]
 
 
 def sample(scores: Scores, n: int, rng: np.random.Generator, max_table: int = MAX_TABLE) -> Ints:
-    """n independent exact samples of p(y) = exp(F(y)) / Z, (n, n_variables): one upward pass, then n times back."""
+    """n independent samples of p(y) = exp F(y) / Z, (n, n_variables): one upward pass, then n times back."""
     up = _upward(scores, max_table, maximise=False)
     return _labels(up, rng.random((n, len(up.plan.order))))
 
@@ -46,16 +44,16 @@ def sample(scores: Scores, n: int, rng: np.random.Generator, max_table: int = MA
 def marginals(scores: Scores, max_table: int = MAX_TABLE) -> tuple[float, Floats, Ints]:
     """log Z and the exact marginal of every region.
 
-    Returns log Z, a flat array of all marginals (each region its own C-ordered table, numbered as in `Regions`),
-    and the start of each region's table in it, (n_regions + 1,). About three times the cost of `log_partition`.
+    Returns log Z, all marginals in one flat array (each region its own C-ordered table, numbered as in
+    `Regions`), and the start of each region's table, (n_regions + 1,). About three times `log_partition`.
     """
     up = _upward(scores, max_table, maximise=False)
-    scratch = np.empty(2 * up.plan.largest)
+    scratch = np.empty(2 * int(up.plan.found.largest))
     if len(up.plan.order):
         send_down(up.plan.program, up.store, up.peaks, scratch)
     start = np.concatenate([[0], np.cumsum(scores.regions.size)]).astype(np.int64)
     flat = np.zeros(start[-1])
-    flat[up.plan.entries(start[:-1])] = up.store[: len(up.plan.index)]
+    flat[up.plan.entries(start[:-1])] = up.store[: len(up.plan.entry)]
     flat[start[up.plan.fixed_region] + up.plan.fixed_entry] = 1.0
     return up.value, flat, start
 
@@ -88,10 +86,10 @@ def eliminate(scores: Scores, max_table: int = MAX_TABLE) -> Result:
 
 def _upward(scores: Scores, max_table: int, maximise: bool) -> _Upward:
     """Messages from the first variable to the last and the value: log Z, or the best score."""
+    made = plan(scores, max_table)
     values, where = scores.flat()
-    made = plan(scores, values, where, max_table)
     store = np.empty(made.program.offset[-1])
-    store[: len(made.index)] = values[made.entries(where)]
+    store[: len(made.entry)] = values[made.entries(where)]
     constants = values[where[made.fixed_region] + made.fixed_entry]
     peaks = np.zeros(len(made.order))
     if len(made.order):

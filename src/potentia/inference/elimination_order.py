@@ -17,6 +17,9 @@ _SMALL = 2.0**16
 
 _RANDOM_TRIES = 24
 
+# Messages together may hold this many times what the largest table may.
+_MESSAGES = 16
+
 
 class Order(NamedTuple):
     """An elimination order and what it costs.
@@ -35,7 +38,7 @@ class Order(NamedTuple):
 
 
 def adjacency(n: int, scope_ptr: Ints, scope: Ints) -> tuple[Ints, Ints]:
-    """Who shares a scope with whom: CSR neighbours (both directions, sorted, no loops) of variables 0..n-1."""
+    """Who shares a scope with whom: CSR neighbours (both ways, sorted, no loops) of variables 0..n-1."""
     length = np.diff(scope_ptr)
     keys = [np.zeros(0, dtype=np.int64)]
     for size in np.unique(length[length > 1]):
@@ -49,19 +52,23 @@ def adjacency(n: int, scope_ptr: Ints, scope: Ints) -> tuple[Ints, Ints]:
 def find_order(card: Ints, ptr: Ints, neighbour: Ints) -> Order:
     """The best order found: smallest largest table, then smallest total.
 
-    Min-fill and weighted min-fill (an added edge costs the product of its state counts), ties broken by table size;
-    min-size; and where tables stay large, both fill rules again with seeded random tie-breaks.
+    Min-fill, and weighted min-fill where an added edge costs the product of its state counts, ties broken by
+    table size; where tables stay large also min-size, and both fills with seeded random tie-breaks.
 
     Args:
         card: states of each variable, (n,). ptr, neighbour: CSR adjacency.
     """
     states = card.astype(np.float64)
     none, ones = np.zeros(0), np.ones(len(card))
-    best = min((_greedy(ptr, neighbour, states, w, none, True) for w in (ones, states)), key=_cost)
+    best = _greedy(ptr, neighbour, states, ones, none, True)
+    if best.largest > _CUTOFF:
+        return best
+    if np.any(card != card[:1]):
+        best = min(best, _greedy(ptr, neighbour, states, states, none, True), key=_cost)
     if best.largest > _SMALL:
         best = min(best, _greedy(ptr, neighbour, states, ones, none, False), key=_cost)
         rng = np.random.default_rng(0)
-        for trial in range(_RANDOM_TRIES if best.largest <= _CUTOFF else 0):
+        for trial in range(_RANDOM_TRIES):
             weight = states if trial % 2 else ones
             best = min(best, _greedy(ptr, neighbour, states, weight, rng.random(len(card)), True), key=_cost)
     return best
@@ -83,17 +90,18 @@ def _cost(found: Order) -> tuple[float, float]:
 def refuse_wide(found: Order, max_table: int) -> None:
     """Raise `WidthError` where the largest table, or what all messages together hold, is beyond the limit."""
     if found.largest > max_table:
-        least = "at least " if found.largest > _CUTOFF else ""
-        entries = f"{found.largest:.3g}" if found.largest > 2**40 else f"{int(found.largest)}"
+        beyond = found.largest > _CUTOFF
+        entries = "more than 2^62" if beyond else str(int(found.largest))
         raise WidthError(
-            f"exact inference needs a table of {least}{entries} entries (induced width {least}{found.width}), "
-            f"more than max_table = {max_table}"
+            f"exact inference needs a table of {entries} entries (induced width {'at least ' * beyond}"
+            f"{found.width}), more than max_table = {max_table}"
         )
-    # half of all table entries bounds the messages, which are all kept: 8 GB at the default limit
-    if found.total / 2 > 16 * max_table:
+    # half of all table entries bounds the messages, which are kept until the end: 8 GB at the default limit
+    messages = int(found.total / 2)
+    if messages > _MESSAGES * max_table:
         raise WidthError(
-            f"exact inference (induced width {found.width}) needs {int(found.total / 2)} message entries in all, "
-            f"more than 16 * max_table = {16 * max_table}"
+            f"exact inference (induced width {found.width}) needs {messages} message entries in all, "
+            f"more than {_MESSAGES} * max_table = {_MESSAGES * max_table}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Everything about elimination that does not depend on finite scores: kept states, order, cliques and offsets."""
+"""What elimination needs to know before it sees a finite score: kept states, order, cliques and offsets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._types import Bools, Floats, InfeasibleError, Ints
+from .._types import Bools, InfeasibleError, Ints
 from ..graph.flat import Regions
 from ..graph.scores import Scores
 from ..kernels.support import kept_entries, prune_states
-from .elimination_order import adjacency, cliques, find_order, refuse_wide
+from .elimination_order import Order, adjacency, cliques, find_order, refuse_wide
+
+#: Entries of the largest table allowed by default (half a gigabyte).
+MAX_TABLE = 2**26
 
 # Plans remembered per graph; different evidence means a different plan.
 _REMEMBERED = 4
@@ -34,90 +37,84 @@ class Plan(NamedTuple):
 
     Attributes:
         order: variables with more than one kept state, first eliminated first.
-        kept: states of each variable that are not forbidden, first; (n_variables, max states).
-        width: induced width. largest: entries of the largest table. total: entries of all tables.
+        kept: states of each variable that are not forbidden come first; (n_variables, max states).
+        found: the order's cost: `largest` and `total` table entries, induced `width`.
         program: what the kernels run.
         region: the region behind each factor of the program.
-        index: for every factor entry its index in the region's full table, factor by factor.
+        entry: for every entry of the factors, one after another, its index in the region's full table.
         fixed_region, fixed_entry: regions whose variables all have one state, and the entry they are at.
     """
 
     order: Ints
     kept: Ints
-    width: int
-    largest: int
-    total: int
+    found: Order
     program: Program
     region: Ints
-    index: Ints
+    entry: Ints
     fixed_region: Ints
     fixed_entry: Ints
 
     def entries(self, start: Ints) -> Ints:
         """Index of every factor entry in a flat array where region r's table begins at start[r]."""
         size = np.diff(self.program.offset[: len(self.region) + 1])
-        return self.index + np.repeat(start[self.region], size)
+        return self.entry + np.repeat(start[self.region], size)
 
 
-def plan(scores: Scores, values: Floats, where: Ints, max_table: int) -> Plan:
-    """The plan for these scores, remembered on the graph; `values` and `where` are `scores.flat()`.
+def plan(scores: Scores, max_table: int = MAX_TABLE) -> Plan:
+    """The plan for these scores, remembered on the graph; `WidthError` where a table exceeds `max_table`.
 
-    States that hard constraints rule out (a clamped variable's other states, and whatever follows from the -inf
+    States that hard constraints rule out (a clamped variable's other states, and what follows from the -inf
     entries of larger tables) are cut out of every table first: evidence makes graphs narrower.
     """
     allowed = scores.singles > -np.inf
-    prune_states(scores.regions, values, where, allowed)
+    prune_states(scores.regions, *scores.flat(), allowed)
     empty = np.flatnonzero(~allowed.any(axis=1))
     if len(empty):
         raise InfeasibleError(
-            f"every labelling is forbidden: no state of variable {empty[0]} is left by the -inf scores"
+            f"every labelling is forbidden: -inf scores rule out all states of variable {empty[0]}"
         )
     known: dict[bytes, Plan] = scores.graph.cached("elimination", dict)
-    key = max_table.to_bytes(8, "little") + np.packbits(allowed).tobytes()
-    if key not in known:
+    key = np.packbits(allowed).tobytes()
+    made = known.get(key)
+    if made is None:
         made = _make(scores.regions, allowed, max_table)
         while len(known) >= _REMEMBERED:
             known.pop(next(iter(known)), None)
         known[key] = made
-    return known[key]
+    refuse_wide(made.found, max_table)
+    return made
 
 
 def _make(regions: Regions, allowed: Bools, max_table: int) -> Plan:
     n_kept = allowed.sum(axis=1)
     kept = np.argsort(~allowed, axis=1, kind="stable")
     free = np.flatnonzero(n_kept > 1)
-    number = np.full(len(n_kept), -1)
-    number[free] = np.arange(len(free))
+    loose = n_kept[regions.scope] > 1
     region_of = np.repeat(np.arange(len(regions.size)), regions.order)
-    loose = number[regions.scope] >= 0
-    # where a region's table is entered: the fixed state of every variable that has only one
+    n_loose = np.bincount(region_of[loose], minlength=len(regions.size))
+    # where a region's table is entered: at the one state of every variable that has only one
     entry = np.zeros(len(regions.size), dtype=np.int64)
     np.add.at(entry, region_of[~loose], (regions.stride * kept[regions.scope, 0])[~loose])
-    n_loose = np.bincount(region_of[loose], minlength=len(regions.size))
-    ptr, neighbour = adjacency(
-        len(free), np.concatenate([[0], np.cumsum(n_loose)]), number[regions.scope[loose]]
-    )
+
+    scope_ptr = np.concatenate([[0], np.cumsum(n_loose)])
+    ptr, neighbour = adjacency(len(free), scope_ptr, np.searchsorted(free, regions.scope[loose]))
     found = find_order(n_kept[free], ptr, neighbour)
     refuse_wide(found, max_table)
-    clique_ptr, clique = cliques(found, ptr, neighbour)
     order = free[found.order]
     position = np.full(len(n_kept), -1)
     position[order] = np.arange(len(order))
-    region, factor_ptr, scope, stride = _factors(
-        region_of[loose], position[regions.scope[loose]], regions.stride[loose]
-    )
-    program = _program(n_kept[order], clique_ptr, clique, factor_ptr, scope)
-    index = kept_entries(program, len(region), stride, entry[region], kept[order])
+    axes = region_of[loose], position[regions.scope[loose]], regions.stride[loose]
+    region, factor_ptr, scope, stride = _factors(*axes)
+    program = _program(n_kept[order], *cliques(found, ptr, neighbour), factor_ptr, scope)
+    entries = kept_entries(program, len(region), stride, entry[region], kept[order])
     fixed = np.flatnonzero(n_loose == 0)
-    return Plan(
-        order, kept, found.width, int(found.largest), int(found.total), program, region, index, fixed, entry[fixed]
-    )  # fmt: skip
+    return Plan(order, kept, found, program, region, entries, fixed, entry[fixed])
 
 
 def _factors(region: Ints, position: Ints, stride: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Regions as factors sorted by bucket, each with its axes sorted by elimination position.
+    """Regions as factors sorted by bucket, each with its axes in elimination order.
 
-    Args: one entry per (region, free variable): the region, the variable's position, its stride in the full table.
+    Args: for each (region, free variable) the region, the variable's position and its stride in the table.
     Returns the region of each factor, and a CSR (ptr, positions, strides) of the factors' axes.
     """
     bucket = np.full(int(region.max(initial=-1)) + 1, len(region))

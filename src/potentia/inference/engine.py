@@ -70,14 +70,14 @@ def drive(engine: Engine, schedule: str, iterations: int, tol: float, seed: int)
             residual = engine.sweep(rng.permutation(n_units))
         else:
             backwards = schedule == "sequential" and done % 2 == 1
-            residual = _by_groups(engine, backwards)
+            residual = sweep_groups(engine, backwards)
         # the first iteration compares with nothing
         residual = np.inf if done == 0 and schedule != "greedy" else residual
         done += 1
     return Outcome(done, float(residual), bool(residual < tol))
 
 
-def _by_groups(engine: Engine, backwards: bool) -> float:
+def sweep_groups(engine: Engine, backwards: bool) -> float:
     """All units, group after group; in parallel inside a group where that pays."""
     ptr = engine.group_ptr
     if engine.group_threads == 1:

@@ -12,9 +12,8 @@ import numpy as np
 
 from .._types import ArrayLike, Floats, Ints, PotentiaError
 from ..graph.flat import flat_regions
-from ..graph.forests import certified, cliques_of, forest_weights
+from ..graph.forests import certified, cliques_of, forest_weights, is_acyclic
 from ..graph.links import region_links
-from ..graph.schedule import is_forest
 from ..graph.structure import Graph
 
 #: Counting numbers closer to zero than this are rounding of sums such as 1 - 2 * 0.5.
@@ -85,7 +84,7 @@ def reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
     if given.size and not (np.all(np.isfinite(given)) and given.min() > 0):
         raise PotentiaError("rho must be positive and finite for every clique")
     valid = rho is None or certified(graph, given)
-    exact = is_forest(graph) and bool(np.all(given == 1.0))
+    exact = is_acyclic(graph) and bool(np.all(given == 1.0))
     bound = "exact" if exact else "upper" if valid else "estimate"
     return Entropy(_tree_counting(graph, given), "star", "log_partition", bound)
 
@@ -119,7 +118,7 @@ def _tree_counting(graph: Graph, weights: Floats) -> Floats:
 def bethe(graph: Graph) -> Entropy:
     """Loopy BP: c = 1 on cliques, 1 - (number of cliques) on variables; exact on forests."""
     counting = _tree_counting(graph, np.ones(len(cliques_of(graph))))
-    return Entropy(counting, "star", "log_partition", "exact" if is_forest(graph) else "estimate")
+    return Entropy(counting, "star", "log_partition", "exact" if is_acyclic(graph) else "estimate")
 
 
 def kikuchi(graph: Graph) -> Entropy:

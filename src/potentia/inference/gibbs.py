@@ -1,4 +1,4 @@
-"""`Gibbs`: marginals by sampling, slow and unbiased in the long run: the referee of the other methods."""
+"""`Gibbs`: marginals by sampling, slow but right in the long run: a referee for the other methods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels import sampling as kernels
 from .base import Inference, Result
-from .decode import best_labelling, kicked, search
+from .decode import best_labelling, feasible_labelling
+from .entropy import kikuchi
 from .linear_program import own_tables
 from .readout import all_singles, marginals_by_kind
 
@@ -24,11 +25,11 @@ _BLOCK = 1 << 20
 class Gibbs(Inference):
     """Single-site Gibbs sampling [Geman and Geman 1984] with several chains.
 
-    Marginals are frequencies over the chains' samples. `residual` is the largest standard error of a variable's
-    marginal, estimated from the spread between chains. Samples do not give log Z: `value` is the Bethe entropy's
-    estimate theta . mu + sum over larger regions of H - sum over variables of (their number - 1) H at the sampled
-    marginals, which tends to log Z on forests only. Hard constraints (-inf) may cut the labellings into parts
-    between which single changes cannot move; chains then stay in the parts they start in.
+    Marginals are frequencies over all chains' samples; `residual` is the largest standard error of a
+    variable's marginal, estimated from the spread between chains. Samples do not give log Z: `value` is
+    Kikuchi's estimate at the sampled marginals, which tends to log Z on forests and junction trees only. Hard
+    constraints (-inf) may cut the labellings into parts that single changes cannot leave; a chain then stays
+    in its part.
 
     Attributes:
         samples: samples kept per chain.
@@ -47,12 +48,12 @@ class Gibbs(Inference):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("samples", 1), ("burn_in", 0), ("thin", 1), ("chains", 2)):
+        for name, least in (("samples", 1), ("burn_in", 0), ("thin", 1), ("chains", 2), ("seed", 0)):
             if getattr(self, name) < least:
                 raise PotentiaError(f"{name} must be at least {least}, not {getattr(self, name)}")
 
     def run(self, scores: Scores, start: Result | None) -> Result:
-        """Sample every chain; `start` (an earlier Gibbs result) continues its chains without burn-in."""
+        """Sample every chain; `start` (an earlier Gibbs result) goes on from where its chains ended."""
         begin = np.concatenate([[0], np.cumsum(scores.regions.size)])
         total = np.zeros(begin[-1])
         parts, ends = [], []
@@ -69,7 +70,7 @@ class Gibbs(Inference):
             graph=scores.graph,
             marginals=marginals_by_kind(scores, mu, begin),
             variable_marginals=all_singles(scores, mu, begin),
-            value=bethe_value(scores, mu),
+            value=_entropy_value(scores, mu),
             bound="estimate",
             target="log_partition",
             iterations=self.burn_in + sweeps if start is None else start.iterations + sweeps,
@@ -94,16 +95,21 @@ class Gibbs(Inference):
 
     def _chains(self, scores: Scores, start: Result | None) -> Iterator[_Chain]:
         """Chains after burn-in, or where the chains of `start` ended."""
-        if start is not None:
-            if not isinstance(start.messages, np.ndarray) or start.messages.dtype != np.int64:
-                raise PotentiaError("start holds no chains; it must come from Gibbs")
+        ends = None if start is None else start.messages
+        if start is not None and not (isinstance(ends, np.ndarray) and ends.dtype == np.int64):
+            raise PotentiaError("start holds no chains; it must come from Gibbs")
         done = 0 if start is None else start.iterations
-        generators = [np.random.default_rng([self.seed, done, k]) for k in range(self.chains)]
-        for k, rng in enumerate(generators):
-            labels = _feasible_start(scores, rng) if start is None else start.messages[k % len(start.messages)]
-            chain = _Chain(scores, labels, rng)
-            chain.sweep(self.burn_in if start is None else 0)
-            yield chain
+        for k in range(self.chains):
+            rng = np.random.default_rng([self.seed, done, k])
+            if ends is not None and score_labels(scores, ends[k % len(ends)]) > -np.inf:
+                yield _Chain(scores, ends[k % len(ends)], rng)
+            else:
+                labels = feasible_labelling(scores, rng)
+                if labels is None:
+                    raise InfeasibleError("Gibbs needs a labelling with a finite score to start, found none")
+                chain = _Chain(scores, labels, rng)
+                chain.sweep(self.burn_in)
+                yield chain
 
 
 class _Chain:
@@ -131,27 +137,11 @@ class _Chain:
             yield self.rng.random((min(size, samples - first) * thin, len(self.labels)))
 
 
-def _feasible_start(scores: Scores, rng: np.random.Generator) -> Ints:
-    """A random labelling, moved by local search where it is forbidden; refuses where none is found."""
-    allowed = scores.singles > -np.inf
-    labels = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
-    if score_labels(scores, labels) == -np.inf:
-        labels = search(scores, [labels])
-    if score_labels(scores, labels) == -np.inf:
-        labels = kicked(scores, labels, allowed / allowed.sum(axis=1, keepdims=True))
-    if score_labels(scores, labels) == -np.inf:
-        raise InfeasibleError("Gibbs sampling needs a labelling with a finite score to start from, and found none")
-    return labels
+def _entropy_value(scores: Scores, mu: Floats) -> float:
+    """theta . mu + sum_alpha c_alpha H(mu_alpha) with Kikuchi's counting numbers [MATH section 2].
 
-
-def bethe_value(scores: Scores, mu: Floats) -> float:
-    """theta . mu + sum_alpha c_alpha H(mu_alpha) with c = 1 for larger regions, 1 - their number for variables.
-
-    mu: marginals of all regions one after another in the `Regions` numbering [MATH section 2, row Bethe].
+    mu: marginals of all regions one after another in the `Regions` numbering.
     """
-    regions = scores.regions
-    counting = np.ones(len(regions.size))
-    counting[regions.single] = 2 - np.diff(regions.member_ptr)
     seen = mu > 0
-    weight = np.repeat(counting, regions.size)[seen]
+    weight = np.repeat(kikuchi(scores.graph).counting, scores.regions.size)[seen]
     return float(own_tables(scores)[seen] @ mu[seen] - weight @ (mu[seen] * np.log(mu[seen])))

@@ -37,9 +37,11 @@ def region_order(graph: Graph, rule: str, order: str) -> RegionOrder:
 
 
 def _build_order(graph: Graph, rule: str, order: str) -> RegionOrder:
-    links = region_links(graph, rule)
-    n = len(flat_regions(graph).size)
+    links, regions = region_links(graph, rule), flat_regions(graph)
+    n = len(regions.size)
     units = np.unique(links.child)
+    # small regions first, and single variables by their number whatever the order of their kind
+    units = units[np.lexsort((regions.scope[regions.scope_ptr[units]], regions.order[units]))]
     unit_of = np.full(n, -1, dtype=np.int64)
     unit_of[units] = np.arange(len(units))
     tables = (*_csr(links.child, n), *_csr(links.parent, n), links.parent, links.child)
@@ -86,6 +88,7 @@ class RegionEngine:
             lam=np.zeros(int(sizes.sum())), belief=np.zeros(int(regions.size.sum())),
             belief_at=np.concatenate([[0], np.cumsum(regions.size)[:-1]]).astype(np.int64),
         )  # fmt: skip
+        self.reset()
 
     @property
     def group_ptr(self) -> Ints:
@@ -98,9 +101,16 @@ class RegionEngine:
         work = self.regions.size[self.regions.parent].sum() / max(len(self.group_ptr) - 1, 1)
         return self.threads if work >= _PARALLEL_WORK else 1
 
+    def reset(self) -> None:
+        """Zero messages, -inf at configurations that the child's own score forbids."""
+        g = self.regions
+        size = g.size[g.child]
+        within = np.arange(len(g.lam)) - np.repeat(g.lam_at, size)
+        g.lam[:] = np.where(np.isneginf(g.theta[np.repeat(g.at[g.child], size) + within]), -np.inf, 0.0)
+
     def set_messages(self, messages: Floats) -> None:
-        """Start from messages of an earlier run; dead configurations start alive, as scores may have changed."""
-        self.regions.lam[:] = np.where(np.isfinite(messages), messages, 0.0)
+        """Start from messages of an earlier run; what the child's own score forbids stays so."""
+        self.regions.lam[:] = np.where(np.isneginf(self.regions.lam), -np.inf, messages)
 
     def sweep(self, units: Ints, write: bool = True) -> float:
         """Update the units at these positions in this order; the largest change of a belief."""

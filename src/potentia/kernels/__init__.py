@@ -1,1 +1,1 @@
-
+"""Numba functions on flat arrays: no classes with behaviour, no validation."""

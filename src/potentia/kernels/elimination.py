@@ -1,9 +1,9 @@
-"""Bucket elimination: messages up, marginals down, labels back.
+"""Bucket elimination: messages upwards, and labels back.
 
-Variables are named by their position in the elimination order, and the axes of every table are sorted by it. All
-log tables live in one array `store`: the factors first, then the message of each bucket. Bucket p holds the clique
-of p (p is axis 0) and adds up its *sources*: factors whose first variable is p, and messages of buckets whose parent
-is p. A message's id is n_factors + its bucket. `program` is a named tuple of the arrays that say all this:
+Variables are named by their position in the elimination order, and the axes of every table are sorted by it.
+All log tables live in one array `store`: the factors first, then the message of each bucket. Bucket p holds
+the clique of p (p is axis 0) and adds up its *sources*: factors whose first variable is p, then messages of
+buckets whose parent is p. A message's id is n_factors + its bucket. `program` is a named tuple of arrays:
 
     card: states per variable.  clique_ptr, clique: CSR, rows sorted, first entry the bucket itself.
     source_ptr, source: CSR over buckets of ids.  offset: start of each id's table in the store (and the end).
@@ -23,20 +23,19 @@ from .tables import (
     max_rows,
     raise_row,
     read_block,
-    reduce_axes,
     split_axes,
 )
-from .vecmath import KERNEL, exp, log
+from .vecmath import KERNEL, exp
 
 
 @njit(**KERNEL)
-def _n_factors(program):
+def n_factors(program):
     """Number of ids that are factors; those beyond are messages."""
     return program.offset.size - program.clique_ptr.size
 
 
 @njit(**KERNEL)
-def _clique_card(program, bucket):
+def clique_card(program, bucket):
     """States along the axes of the bucket's table."""
     first, end = program.clique_ptr[bucket], program.clique_ptr[bucket + 1]
     card = np.empty(end - first, dtype=np.int64)
@@ -46,18 +45,17 @@ def _clique_card(program, bucket):
 
 
 @njit(**KERNEL)
-def _sources(program, bucket, with_own):
-    """Where each source's table starts, and its step along every axis of the clique (zero where it lacks the axis).
+def bucket_sources(program, bucket, with_own):
+    """Start of each source, (sources,), and its step along the clique's axes, 0 if missing, (sources, axes).
 
-    With `with_own` the bucket's own message, or the answer to it, is the last source. Shapes (sources,) and
-    (sources, axes).
+    With `with_own` the bucket's own message, or the answer to it, is the last source.
     """
     first, end = program.clique_ptr[bucket], program.clique_ptr[bucket + 1]
     listed = program.source[program.source_ptr[bucket] : program.source_ptr[bucket + 1]]
     base = np.empty(listed.size + with_own, dtype=np.int64)
     strides = np.zeros((base.size, end - first), dtype=np.int64)
     for i in range(base.size):
-        table = listed[i] if i < listed.size else _n_factors(program) + bucket
+        table = listed[i] if i < listed.size else n_factors(program) + bucket
         base[i] = program.offset[table]
         step = 1
         axis = end - 1
@@ -72,14 +70,14 @@ def _sources(program, bucket, with_own):
 @njit(**KERNEL)
 def _send(program, store, bucket, maximise):
     """Write the bucket's message, its peak moved out, and return the peak (-inf: everything is forbidden)."""
-    card = _clique_card(program, bucket)
-    base, strides = _sources(program, bucket, False)
+    card = clique_card(program, bucket)
+    base, strides = bucket_sources(program, bucket, False)
     first, block = split_axes(card)
     mode, index, constant = read_block(store, base, strides, card, first, block)
     digits = np.zeros(card.size, dtype=np.int64)
     rows = np.empty((card[0], block))
     scratch = np.empty((2, block))
-    own = _n_factors(program) + bucket
+    own = n_factors(program) + bucket
     message = store[program.offset[own] : program.offset[own + 1]]
     highest = np.full(block, -np.inf)
     for start in range(0, message.size, block):
@@ -103,8 +101,8 @@ def _send(program, store, bucket, maximise):
 def send_up(program, store, maximise, peaks):
     """Fill in all messages: log-sum-exp (or max) over each bucket's variable of the sum of its sources.
 
-    A message is stored with a peak of zero, so that numbers do not grow with the graph; what was moved out goes to
-    `peaks`, whose sum is log Z (or the best score). Stops at a peak of -inf: everything is forbidden.
+    A message is stored with a peak of zero, so that numbers do not grow with the graph; what was moved out is
+    in `peaks`, whose sum is log Z (or the best score). Stops at a peak of -inf: everything is forbidden.
     """
     peaks[:] = 0.0
     for bucket in range(program.card.size):
@@ -133,7 +131,7 @@ def _draw(scores, peak, uniform):
 
 @njit(**KERNEL)
 def send_labels(program, store, uniforms, labels):
-    """Labels from the last bucket to the first, after `send_up`: each the best state, or drawn given later ones.
+    """Labels from the last bucket to the first, after `send_up`: the best states, or drawn given later ones.
 
     uniforms: (n, variables) numbers in [0, 1) to draw with, or (n, 0) to take the best state.
     labels: (n, variables) output.
@@ -155,117 +153,3 @@ def send_labels(program, store, uniforms, labels):
             labels[row, bucket] = best
             if uniforms.shape[1]:
                 labels[row, bucket] = _draw(scores[:n_states], scores[best], uniforms[row, bucket])
-
-
-@njit(**KERNEL)
-def _belief(program, store, bucket, card, peak, table):
-    """table = probabilities of the bucket's clique, exp(sources + answer from above - peak)."""
-    base, strides = _sources(program, bucket, True)
-    first, block = split_axes(card)
-    mode, index, constant = read_block(store, base, strides, card, first, block)
-    digits = np.zeros(card.size, dtype=np.int64)
-    rows = np.empty((card[0], block))
-    rest = table.size // card[0]
-    for start in range(0, rest, block):
-        add_sources(store, base, strides, mode, index, constant, rows)
-        for s in range(card[0]):
-            out = table[s * rest + start : s * rest + start + block]
-            for j in range(block):
-                out[j] = exp(rows[s, j] - peak)
-        advance(digits, card, first, strides, base)
-
-
-@njit(**KERNEL)
-def _keep_scope(program, bucket, i, keep):
-    """Mark the axes of the bucket's clique that table i has."""
-    first = program.clique_ptr[bucket]
-    axis = first
-    for k in range(program.scope_ptr[i], program.scope_ptr[i + 1]):
-        while program.clique[axis] != program.scope[k]:
-            axis += 1
-        keep[axis - first] = True
-
-
-@njit(**KERNEL)
-def _answer_children(program, store, bucket, card, scratch, size):
-    """Replace each message into the bucket by its answer: log of its marginal of the belief, less the message."""
-    keep = np.empty(card.size, dtype=np.bool_)
-    for k in range(program.source_ptr[bucket], program.source_ptr[bucket + 1]):
-        i = program.source[k]
-        if i >= _n_factors(program):
-            keep[:] = False
-            _keep_scope(program, bucket, i, keep)
-            at = reduce_axes(scratch, 0, card, keep, size)
-            message = store[program.offset[i] : program.offset[i + 1]]
-            marginal = scratch[at : at + message.size]
-            for j in range(message.size):
-                # a forbidden entry stays -inf; the difference of two infinities would be NaN
-                came = message[j] if message[j] > -np.inf else 0.0
-                message[j] = log(marginal[j]) - came
-
-
-@njit(**KERNEL)
-def _write_marginal(target, marginal):
-    """Copy a marginal, scaled to sum to one."""
-    total = 0.0
-    for j in range(target.size):
-        total += marginal[j]
-    for j in range(target.size):
-        target[j] = marginal[j] / total
-
-
-@njit(**KERNEL)
-def _read_factors(program, store, bucket, card, scratch, size):
-    """Replace the bucket's factors by their marginals of the belief.
-
-    Halves of the factors share the reduction to the union of their scopes, then quarters, and so on: with many
-    small factors in a large clique the belief is read twice instead of once per factor.
-    """
-    # factors come before messages among a bucket's sources; a stack of ranges of them that share a table
-    first, end = program.source_ptr[bucket], program.source_ptr[bucket + 1]
-    while program.source[end - 1] >= _n_factors(program):
-        end -= 1
-    todo = np.empty((64, 4), dtype=np.int64)
-    shapes = np.empty((64, card.size), dtype=np.int64)
-    keep = np.empty(card.size, dtype=np.bool_)
-    todo[0] = first, end, 0, size
-    shapes[0] = card
-    left = 1
-    while left:
-        left -= 1
-        first, end, at, top = todo[left]
-        keep[:] = False
-        for k in range(first, end):
-            _keep_scope(program, bucket, program.source[k], keep)
-        union = reduce_axes(scratch, at, shapes[left], keep, top)
-        if end - first == 1:
-            i = program.source[first]
-            _write_marginal(store[program.offset[i] : program.offset[i + 1]], scratch[union:])
-            continue
-        entries = 1
-        for axis in range(card.size):
-            shapes[left, axis] = shapes[left, axis] if keep[axis] else 1
-            entries *= shapes[left, axis]
-        top = top if union == at else union + entries
-        half = (first + end) // 2
-        todo[left] = first, half, union, top
-        todo[left + 1] = half, end, union, top
-        shapes[left + 1] = shapes[left]
-        left += 2
-
-
-@njit(**KERNEL)
-def send_down(program, store, peaks, scratch):
-    """Turn factors into their marginals, last bucket first, after `send_up` with log-sum-exp.
-
-    A bucket's belief is recomputed from its sources and the answer from above, so memory is the messages plus
-    one table; scratch needs twice the entries of the largest table.
-    """
-    for bucket in range(program.card.size - 1, -1, -1):
-        card = _clique_card(program, bucket)
-        size = 1
-        for axis in range(card.size):
-            size *= card[axis]
-        _belief(program, store, bucket, card, peaks[bucket], scratch[:size])
-        _read_factors(program, store, bucket, card, scratch, size)
-        _answer_children(program, store, bucket, card, scratch, size)

@@ -1,4 +1,4 @@
-"""Labellings: conditional rounding of marginals, and local search by changing one or two variables at a time.
+"""Local search for good labellings, changing one or two variables at a time.
 
 Labellings are compared by their number of forbidden (-inf) configurations first and by the sum of their
 finite scores second, so that search can leave an infeasible start. `regions` is a graph's flat regions; table
@@ -6,8 +6,6 @@ r of the flat scores `values` starts at where[r].
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from numba import njit
@@ -182,66 +180,3 @@ def local_search(regions, values, where, labels, pairs):
         improve_singles(regions, values, where, labels, flags)
         if not pairs or not improve_pairs(regions, values, where, labels, flags):
             break
-
-
-@njit(**KERNEL)
-def _expect(regions, table, r, i, q, digits, mass, lost, mean):
-    """Per state of i in region r: weights under q of what is allowed and forbidden, and weighted scores."""
-    scope = regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]
-    mass[:] = 0.0
-    lost[:] = 0.0
-    mean[:] = 0.0
-    digits[: scope.size] = 0
-    for k in range(regions.size[r]):
-        weight, state = 1.0, 0
-        for axis in range(scope.size):
-            if scope[axis] == i:
-                state = digits[axis]
-            else:
-                weight *= q[scope[axis], digits[axis]]
-        if weight > 0.0 and table[k] == -np.inf:
-            lost[state] += weight
-        elif weight > 0.0:
-            mass[state] += weight
-            mean[state] += weight * table[k]
-        axis = scope.size - 1
-        while axis >= 0:
-            digits[axis] += 1
-            if digits[axis] < regions.n_states[scope[axis]]:
-                break
-            digits[axis] = 0
-            axis -= 1
-
-
-@njit(**KERNEL)
-def round_in_order(regions, values, where, q, order, labels):
-    """Fix variables in this order, each at the state of highest expected score given those fixed before.
-
-    The rest is taken as independent with marginals q (n_variables, states), overwritten by the labelling's
-    indicators. Without -inf the result scores at least E_q[F] [method of conditional expectations]. A state
-    pays the log of the share of weight that is not forbidden; it counts as forbidden where none is left.
-    """
-    width = q.shape[1]
-    mass, lost, mean = np.zeros(width), np.zeros(width), np.zeros(width)
-    bad, good = np.zeros(width, dtype=np.int64), np.zeros(width)
-    digits = np.zeros(np.diff(regions.scope_ptr).max(), dtype=np.int64)
-    for i in order:
-        bad[:] = 0
-        good[:] = 0.0
-        for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
-            r = regions.member[k]
-            _expect(regions, values[where[r] :], r, i, q, digits, mass, lost, mean)
-            for s in range(regions.n_states[i]):
-                if mass[s] == 0.0:
-                    bad[s] += 1
-                else:
-                    good[s] += mean[s] / mass[s]
-                    if lost[s] > 0.0:
-                        good[s] += math.log(mass[s] / (mass[s] + lost[s]))
-        best = np.argmax(q[i])
-        for s in range(regions.n_states[i]):
-            if better(bad[s], good[s], bad[best], good[best]):
-                best = s
-        labels[i] = best
-        q[i] = 0.0
-        q[i, best] = 1.0

@@ -2,12 +2,12 @@
 
 For the rows of a leaf, minimise over a vector v of K entries
 
-    sum_n w_n log sum_k exp(z_nk + v_k) - t . v,        t = sum_n w_n y_n        [ILR-chapter sec. 1.9.4, step 3]
+    sum_n w_n log sum_k exp(z_nk + v_k) - t . v,     t = sum_n w_n y_n        [ILR-chapter sec. 1.9.4, step 3]
 
-by Newton steps of bounded length. With biases of 10 and more the curvature may be 5e-5 of the gradient, so a raw Newton
-step would be thousands long: steps are cut to a radius that doubles only after full steps, and then
-halved until the loss falls enough. A leaf whose rows share one label has its optimum at infinity; the tolerance on
-the mean gradient ends it where a further step no longer matters.
+by Newton steps of bounded length. With biases of 10 and more the curvature may be 5e-5 of the gradient, so a raw
+Newton step would be thousands long: steps are cut to a radius that grows only after full steps, and then halved
+until the loss falls enough. A leaf whose rows share one label has its optimum at infinity; the tolerance on the
+mean gradient ends it where a further step no longer matters.
 """
 
 from __future__ import annotations
@@ -15,36 +15,39 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from potentia.kernels.logistic import LANES, softmax_lanes
+from potentia.kernels.logistic import LANES, SUMS, softmax_lanes
 from potentia.kernels.vecmath import KERNEL
 
 _FIRST_RADIUS = 4.0
 _MAX_STEPS = 40
-_SUMS = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
 
 
-@njit(**_SUMS)
-def _add_moments(z, weight, top, mean, hessian):
-    """Add sum w p to mean (K,) and - sum w p p' to hessian's lower half; return sum w top. Uses z as work space."""
+@njit(**SUMS)
+def _add_moments(p, weight, top, work, mean, hessian):
+    """mean (K,) += sum w p, lower half of hessian -= sum w p p'; returns sum w top. p (K, LANES), work (LANES,)."""
     value = 0.0
     for b in range(LANES):
         value += weight[b] * top[b]
-    for k in range(z.shape[0]):
+    for k in range(p.shape[0]):
+        total = 0.0
+        for b in range(LANES):
+            work[b] = weight[b] * p[k, b]
+            total += work[b]
+        mean[k] += total
         for m in range(k + 1):
             total = 0.0
             for b in range(LANES):
-                total += weight[b] * z[k, b] * z[m, b]
+                total += work[b] * p[m, b]
             hessian[k, m] -= total
-        total = 0.0
-        for b in range(LANES):
-            total += weight[b] * z[k, b]
-        mean[k] += total
     return value
 
 
 @njit(**KERNEL)
 def leaf_value(scores, weight, start, stop, target, v, gradient, hessian):
-    """Loss, gradient (K,) and lower half of the hessian (K, K) at v; scores (K, n), weight (n,), target t (K,)."""
+    """The loss at v (K,) of columns start:stop of scores (K, n), with weight (n,) and target t (K,).
+
+    Fills gradient (K,) and the lower half of hessian (K, K).
+    """
     n_outputs = v.shape[0]
     z = np.zeros((n_outputs, LANES))
     w = np.zeros(LANES)
@@ -56,12 +59,13 @@ def leaf_value(scores, weight, start, stop, target, v, gradient, hessian):
     for first in range(start, stop, LANES):
         n = min(LANES, stop - first)
         w[n:] = 0.0
-        w[:n] = weight[first : first + n]
+        for b in range(n):
+            w[b] = weight[first + b]
         for k in range(n_outputs):
             for b in range(n):
                 z[k, b] = scores[k, first + b] + v[k]
         softmax_lanes(z, top, total)
-        value += _add_moments(z, w, top, gradient, hessian)
+        value += _add_moments(z, w, top, total, gradient, hessian)
     for k in range(n_outputs):
         hessian[k, k] += gradient[k]
         gradient[k] -= target[k]
@@ -71,7 +75,7 @@ def leaf_value(scores, weight, start, stop, target, v, gradient, hessian):
 
 @njit(**KERNEL)
 def _newton_step(gradient, hessian, weight, step):
-    """Solve (H + 1e-6 w + w 1 1' / K) step = -gradient by Cholesky, in place of the lower half of H.
+    """Solve (H + 1e-6 w + w 1 1' / K) step = -gradient by Cholesky, overwriting the lower half of H.
 
     H is flat along the constant vector, to which the gradient is orthogonal: the last term fixes that direction.
     """
@@ -96,7 +100,7 @@ def _newton_step(gradient, hessian, weight, step):
 
 @njit(**KERNEL)
 def fit_leaf(scores, weight, start, stop, target, tol, v):
-    """Fit v (K,) to columns start:stop of scores (K, n) until every mean gradient is at most tol; the last loss."""
+    """Fit v (K,) to columns start:stop of scores (K, n) until no mean gradient exceeds tol; returns the loss."""
     n_outputs = v.shape[0]
     gradient = np.empty(n_outputs)
     hessian = np.empty((n_outputs, n_outputs))
@@ -110,11 +114,9 @@ def fit_leaf(scores, weight, start, stop, target, tol, v):
         if np.abs(gradient).max() <= tol * mass:
             break
         _newton_step(gradient, hessian, mass, step)
+        slope = (gradient * step).sum()
         length = np.abs(step).max()
         share = min(1.0, radius / length)
-        slope = 0.0
-        for k in range(n_outputs):
-            slope += gradient[k] * step[k]
         new = np.inf
         while share * length > 1e-12:
             for k in range(n_outputs):
@@ -123,7 +125,7 @@ def fit_leaf(scores, weight, start, stop, target, tol, v):
             if new <= value + 1e-4 * share * slope:
                 break
             share *= 0.5
-            radius = 0.5 * radius
+            radius *= 0.5
         if not new < value:
             break
         radius = max(2.0 * radius, _FIRST_RADIUS)
@@ -134,18 +136,19 @@ def fit_leaf(scores, weight, start, stop, target, tol, v):
 
 @njit(**KERNEL)
 def fit_leaves(rows, labels, soft, weight, order, spans, refit, tol, values):
-    """Fill values (nodes, K) at every leaf of spans (leaves, 3) from scores-with-bias rows (n, K) grouped by `order`.
+    """Fill values (m, K) at every leaf of spans (leaves, 3), from scores-with-bias rows (n, K).
 
     With refit the leaf problems above; without, the mean of y - p, which is what the tree was grown on.
     """
     n_rows, n_outputs = rows.shape
     scores = np.empty((n_outputs, n_rows))
-    weights = np.empty(n_rows)
+    weights = np.ones(n_rows)
     target = np.empty(n_outputs)
     gradient = np.empty(n_outputs)
     hessian = np.empty((n_outputs, n_outputs))
     for i in range(n_rows):
-        weights[i] = weight[order[i]] if weight.shape[0] > 0 else 1.0
+        if weight.shape[0] > 0:
+            weights[i] = weight[order[i]]
         for k in range(n_outputs):
             scores[k, i] = rows[order[i], k]
     for leaf in range(spans.shape[0]):
@@ -156,9 +159,9 @@ def fit_leaves(rows, labels, soft, weight, order, spans, refit, tol, values):
                 target[labels[order[i]]] += weights[i]
             else:
                 target += weights[i] * soft[order[i]]
+        values[node] = 0.0
         if refit:
             fit_leaf(scores, weights, start, stop, target, tol, values[node])
         else:
-            values[node] = 0.0
             leaf_value(scores, weights, start, stop, target, values[node], gradient, hessian)
             values[node] = -gradient / target.sum()

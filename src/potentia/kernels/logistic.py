@@ -2,11 +2,13 @@
 
     loss = sum_n w_n [ log sum_k exp(f_nk + b_nk) - sum_k y_nk (f_nk + b_nk) ]        [ILR-chapter sec. 1.7]
 
-Rows are handled in blocks of LANES, transposed to [configuration][lane], so that every inner loop runs over lanes at
-unit stride whatever the number K of configurations. Optional arrays are passed with zero rows.
+Rows are handled in blocks of LANES, transposed to [configuration][lane], so that every inner loop runs over lanes
+at unit stride whatever the number K of configurations. Optional arrays are passed with zero rows.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -16,8 +18,8 @@ from potentia.kernels.vecmath import KERNEL, exp, log
 #: Rows per block; a block of 64 configurations then just fits the first-level cache.
 LANES = 64
 
-# Sums over lanes may be reordered (the order is still fixed by the compiled code), or they would stay scalar.
-_SUMS = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
+#: Compile options for sums over lanes: they may be reordered (in a fixed way), or they would stay scalar.
+SUMS: dict[str, Any] = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
 
 
 @njit(**KERNEL)
@@ -67,7 +69,7 @@ def _target_score(z, labels, soft, start, b):
 
 @njit(**KERNEL)
 def _residual_lanes(z, labels, soft, weight, start, n, work):
-    """Turn scores z (K, LANES) into w (p - y) in place and return the block's loss; lanes from n on become zero."""
+    """Turn scores z (K, LANES) into w (p - y) in place, zero from lane n on, and return the block's loss."""
     top, total = work[0], work[1]
     value = 0.0
     for b in range(n):
@@ -115,7 +117,7 @@ def loss_rows(scores, bias, labels, soft, weight, gradient):
     return value
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _add_linear(columns, coef, z):
     """z (K, LANES) += coef (d, K) transposed times columns (d, LANES)."""
     for k in range(z.shape[0]):
@@ -125,7 +127,7 @@ def _add_linear(columns, coef, z):
                 z[k, b] += c * columns[j, b]
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _add_products(columns, residual, gradient):
     """gradient (d, K) += columns (d, LANES) times residual (K, LANES) transposed."""
     for j in range(columns.shape[0]):

@@ -40,7 +40,7 @@ def _clique_cost(v, start, length, pool, card, weight, by_fill, cutoff, mark):
 
 @njit(**KERNEL)
 def _connect(v, start, length, room, pool, used, mark):
-    """Remove v and join its neighbours pairwise; the pool (grown if need be), its end, and whether an edge is new."""
+    """Remove v and join its neighbours; the pool (grown if need be), its end, and whether an edge is new."""
     grown = False
     for k in range(length[v]):
         u = pool[start[v] + k]
@@ -75,7 +75,7 @@ def _connect(v, start, length, room, pool, used, mark):
 
 @njit(**KERNEL)
 def _affected(v, start, length, pool, two_steps, mark, found):
-    """Vertices whose cost changed when v went: its neighbours and, after fill, theirs; how many were found."""
+    """Find vertices whose cost changed when v went: neighbours and, after fill, theirs; returns how many."""
     mark[-1] += 1
     mark[v] = mark[-1]
     n = 0
@@ -111,7 +111,7 @@ def greedy_order(ptr, neighbour, card, weight, noise, by_fill, cutoff):
     """
     n = card.size
     start = ptr[:-1].copy()
-    length = np.diff(ptr)
+    length = ptr[1:] - ptr[:-1]
     room = length.copy()
     pool = np.empty(2 * neighbour.size + 16, dtype=np.int64)
     pool[: neighbour.size] = neighbour
@@ -156,8 +156,8 @@ def greedy_order(ptr, neighbour, card, weight, noise, by_fill, cutoff):
 def order_cliques(ptr, neighbour, order, members):
     """The clique of each vertex when it is eliminated: itself and its later neighbours, as sorted positions.
 
-    Vertices are renamed by their position in `order`. Returns a CSR (clique_ptr, clique) whose rows start with
-    their own position; the second entry of a row is the clique's parent.
+    Vertices are renamed by their position in `order`. Returns a CSR (clique_ptr, clique); a row starts with
+    its own position, and its second entry is the clique's parent. members: the sum of clique sizes.
     """
     n = order.size
     position = np.empty(n, dtype=np.int64)

@@ -106,7 +106,7 @@ def messages_out(position, count, lam, out):
 
 @njit(**KERNEL)
 def messages_in(position, count, given, lam):
-    """Inverse of `messages_out`; a dead state of a former run starts alive, as scores may have changed since."""
+    """Inverse of `messages_out`; a state that its variable's own score forbids keeps its -inf."""
     L, W = lam.shape[1], lam.shape[2]
     for e in range(position.shape[0]):
         for side in range(2):
@@ -115,9 +115,8 @@ def messages_in(position, count, given, lam):
             for a in range(L):
                 peak = max(peak, given[e, side, a])
             for a in range(L):
-                v = given[e, side, a]
                 if lam[row, a, x] > -np.inf:
-                    lam[row, a, x] = (v - peak) / count[e] if v > -np.inf else 0.0
+                    lam[row, a, x] = (given[e, side, a] - peak) / count[e]
 
 
 @njit(**KERNEL)

@@ -63,7 +63,7 @@ def sweep_regions(g, units, damping, write):
             for y in range(n):
                 q[y] += m[y]
         if write:
-            _write(g, u, q, messages, damping)
+            change = max(change, _write(g, u, q, messages, damping))
         moved, alive = _refresh(g, u, q[:n])
         change = max(change, moved)
         if not alive:
@@ -141,8 +141,8 @@ def _message(g, link, work, out):
 
 @njit(**KERNEL)
 def _write(g, u, q, messages, damping):
-    """lam = (c_eta / C) Q - m, shifted to maximum 0; -inf where Q is."""
-    n = g.size[u]
+    """lam = (c_eta / C) Q - m, shifted to maximum 0; -inf where Q is. Returns how far damping keeps lam from that."""
+    n, lag = g.size[u], 0.0
     for k in range(g.up_ptr[u + 1] - g.up_ptr[u]):
         link = g.up[g.up_ptr[u] + k]
         m = messages[k * n : (k + 1) * n]
@@ -154,8 +154,12 @@ def _write(g, u, q, messages, damping):
             peak = max(peak, m[y])
         for y in range(n):
             v = m[y] - peak
-            both = v > -np.inf and out[y] > -np.inf
-            out[y] = (1.0 - damping) * v + damping * out[y] if both and damping > 0.0 else v
+            if damping > 0.0:
+                c = g.counting[g.parent[link]]
+                lag = max(lag, abs(exp(v / c) - exp(out[y] / c)))
+                v = (1.0 - damping) * v + damping * out[y] if v > -np.inf and out[y] > -np.inf else v
+            out[y] = v
+    return lag
 
 
 @njit(**KERNEL)

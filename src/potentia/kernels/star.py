@@ -67,7 +67,7 @@ def sweep(blocks, units, damping, write):
     for u in units:
         _beliefs(blocks, u, incoming, sums, logm, p, peak, total)
         if write:
-            _write_messages(blocks, u, p, logm, peak, damping)
+            change = max(change, _write_messages(blocks, u, p, logm, peak, damping))
         change = max(change, _refresh_belief(blocks, u, p, peak, total, moves))
         for x in range(W):
             if peak[x] == -np.inf:
@@ -231,9 +231,13 @@ def _peak_of(values, peak):
 
 @njit(inline="always", **KERNEL)
 def _write_messages(blocks, u, p, logm, peak, damping):
-    """lam_e = P - log M_e, shifted to maximum 0; -inf where P is, so that dead states stay dead for everyone."""
+    """lam_e = P - log M_e, shifted to maximum 0; -inf where P is, so that dead states stay dead for everyone.
+
+    Returns how far damping keeps the messages from that.
+    """
     L, W = p.shape
     lam, first = blocks.lam, blocks.slot_ptr[u]
+    lag = 0.0
     for row in range(first, blocks.slot_ptr[u + 1]):
         fresh = logm[row - first]
         for x in range(W):
@@ -248,11 +252,23 @@ def _write_messages(blocks, u, p, logm, peak, damping):
                 for x in range(W):
                     lam[row, a, x] = fresh[a, x] - peak[x]
         else:
-            for a in range(L):
-                for x in range(W):
-                    v = fresh[a, x] - peak[x]
-                    both = v > -np.inf and lam[row, a, x] > -np.inf
-                    lam[row, a, x] = (1.0 - damping) * v + damping * lam[row, a, x] if both else v
+            lag = max(lag, _damp(lam, row, fresh, peak, damping))
+    return lag
+
+
+@njit(**KERNEL)
+def _damp(lam, row, fresh, peak, damping):
+    """A step from the old messages towards the fresh ones; how far they were apart, as probabilities.
+
+    Damped messages lag behind marginals that already stand still, so the distance is part of the residual.
+    """
+    lag = 0.0
+    for a in range(fresh.shape[0]):
+        for x in range(fresh.shape[1]):
+            v, old = fresh[a, x] - peak[x], lam[row, a, x]
+            lag = max(lag, abs(exp(v) - exp(old)))
+            lam[row, a, x] = (1.0 - damping) * v + damping * old if v > -np.inf and old > -np.inf else v
+    return lag
 
 
 @njit(inline="always", **KERNEL)

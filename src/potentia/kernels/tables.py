@@ -24,12 +24,13 @@ def split_axes(card):
 
 @njit(**KERNEL)
 def read_block(store, base, strides, card, first, block):
-    """How each source fills an inner block: mode (sources,), offsets (sources, block), and what never changes.
+    """How each source fills an inner block: mode (sources,), offsets (sources, block), and constant values.
 
-    Mode 0: one value for the whole block; 1: contiguous; 2: by the offsets; 3: the same values in every block, which
-    are already added up in the third result, (states of axis 0, block).
+    Mode 0: one value for the whole block; 1: contiguous; 2: by the offsets; 3: the same in every block, and
+    already added up in the constant values, (states of axis 0, block).
     """
     n = strides.shape[0]
+    # unsigned: signed offsets would be checked for negative indices in the innermost loop
     mode = np.empty(n, dtype=np.int64)
     index = np.zeros((n, block), dtype=np.uint64)
     constant = np.zeros((card[0], block))
@@ -51,8 +52,9 @@ def read_block(store, base, strides, card, first, block):
         else:
             mode[i] = 3
             for s in range(card[0]):
+                source = store[base[i] + s * strides[i, 0] :]
                 for j in range(block):
-                    constant[s, j] += store[base[i] + s * strides[i, 0] + index[i, j]]
+                    constant[s, j] += source[index[i, j]]
     return mode, index, constant
 
 
@@ -110,7 +112,8 @@ def raise_row(target, row):
 @njit(**KERNEL)
 def max_rows(rows, out):
     """out = max over rows."""
-    out[:] = rows[0]
+    for j in range(out.size):
+        out[j] = rows[0, j]
     for s in range(1, rows.shape[0]):
         raise_row(out, rows[s])
 
@@ -164,12 +167,14 @@ def _sum_middle(scratch, at, outer, middle, inner, to):
     whole = middle // together * width
     for o in range(outer):
         row = scratch[at + o * middle * inner : at + (o + 1) * middle * inner]
-        sums[:] = row[:width]
+        for j in range(width):
+            sums[j] = row[j]
         for k in range(width, whole, width):
             add_row(sums, row[k : k + width])
         add_row(sums, row[whole:])
         out = scratch[to + o * inner : to + (o + 1) * inner]
-        out[:] = sums[:inner]
+        for j in range(inner):
+            out[j] = sums[j]
         for k in range(inner, width, inner):
             add_row(out, sums[k : k + inner])
 
@@ -202,6 +207,7 @@ def reduce_axes(scratch, at, card, keep, top):
         for k in range(best_end, shape.size):
             inner *= shape[k]
         _sum_middle(scratch, at, outer, best_size, inner, top)
-        shape[best:best_end] = 1
+        for axis in range(best, best_end):
+            shape[axis] = 1
         at = top
         top += outer * inner

@@ -1,8 +1,8 @@
 """Regression trees with vector leaves, grown greedily on binned features.
 
-A tree is one array of 64-bit nodes, each packing `left << 24 | feature << 8 | cut`: a row whose code exceeds `cut`
-goes to node left + 1, any other to node left. A leaf points to itself with cut 255, so a walk needs no leaf test.
-Codes are row-major bytes, so one row's features share a cache line.
+A tree is one array of 64-bit nodes, each packing `left << 24 | feature << 8 | cut`: a row whose code exceeds
+`cut` goes to node left + 1, any other to node left. A leaf points to itself with cut 255, so a walk needs no test
+for leaves. Codes are row-major bytes, so one row's features share a cache line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from potentia.kernels.vecmath import KERNEL
 
 #: Codes are bytes.
 MAX_BINS = 256
-#: Statistics per bin are padded to a multiple of this, so that one addition is whole vector instructions.
+#: Statistics are padded to a multiple of this, so that adding one row to a bin is whole vector instructions.
 PAD = 4
 _BLOCK = 64
 
@@ -56,25 +56,27 @@ def fill_statistics(residual, weight, statistics):
 
 @njit(**KERNEL)
 def histogram(codes, statistics, bin_ptr, order, start, stop, sums):
-    """sums (bins of all features, P) = statistics added up per bin over rows order[start:stop]."""
+    """sums (bins of all features, P) = statistics added up per bin over the rows order[start:stop]."""
     sums[:] = 0.0
     n_features = codes.shape[1]
     width = statistics.shape[1]
+    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
     for i in range(start, stop):
+        # unsigned indices spare the test for negative ones
         row = np.uint64(order[i])
         for j in range(n_features):
             at = np.uint64(bin_ptr[j]) + np.uint64(codes[row, j])
             for k in range(0, width, PAD):
                 u = np.uint64(k)
                 sums[at, u] += statistics[row, u]
-                sums[at, u + np.uint64(1)] += statistics[row, u + np.uint64(1)]
-                sums[at, u + np.uint64(2)] += statistics[row, u + np.uint64(2)]
-                sums[at, u + np.uint64(3)] += statistics[row, u + np.uint64(3)]
+                sums[at, u + one] += statistics[row, u + one]
+                sums[at, u + two] += statistics[row, u + two]
+                sums[at, u + three] += statistics[row, u + three]
 
 
 @njit(**KERNEL)
-def _fit_of(total, n_outputs):
-    """|sum of residual vectors|^2 / weight: how much squared error the mean removes."""
+def _explained(total, n_outputs):
+    """|sum of residual vectors|^2 / weight: the squared error that their mean removes."""
     square = 0.0
     last = 0.0
     for k in range(n_outputs - 1):
@@ -84,20 +86,27 @@ def _fit_of(total, n_outputs):
 
 
 @njit(**KERNEL)
+def _total(sums, bin_ptr):
+    """Statistics of a whole node (P,), read off its first feature."""
+    total = np.zeros(sums.shape[1])
+    for b in range(bin_ptr[0], bin_ptr[1]):
+        for k in range(sums.shape[1]):
+            total[k] += sums[b, k]
+    return total
+
+
+@njit(**KERNEL)
 def best_split(sums, bin_ptr, n_outputs, min_leaf):
     """(gain, feature, cut) of the split that lowers squared error most; gain 0 where none is allowed.
 
-    gain = |G_left|^2 / w_left + |G_right|^2 / w_right - |G|^2 / w, both sides of weight at least min_leaf. Among equal
-    gains the first feature and lowest cut win; a cut is only tried after a bin that holds rows.
+    gain = |G_left|^2 / w_left + |G_right|^2 / w_right - |G|^2 / w, both sides of weight at least min_leaf.
+    Among equal gains the first feature and lowest cut win; a cut is only tried after a bin that holds rows.
     """
     width = sums.shape[1]
-    total = np.zeros(width)
+    total = _total(sums, bin_ptr)
+    whole = _explained(total, n_outputs)
     left = np.empty(width)
     right = np.empty(width)
-    for b in range(bin_ptr[0], bin_ptr[1]):
-        for k in range(width):
-            total[k] += sums[b, k]
-    whole = _fit_of(total, n_outputs)
     w = n_outputs - 1
     gain, feature, cut = 0.0, 0, 0
     for j in range(bin_ptr.shape[0] - 1):
@@ -113,7 +122,7 @@ def best_split(sums, bin_ptr, n_outputs, min_leaf):
                 break
             if left[w] < min_leaf:
                 continue
-            new = _fit_of(left, n_outputs) + _fit_of(right, n_outputs) - whole
+            new = _explained(left, n_outputs) + _explained(right, n_outputs) - whole
             if new > gain:
                 gain, feature, cut = new, j, b - bin_ptr[j]
     return gain, feature, cut
@@ -121,7 +130,7 @@ def best_split(sums, bin_ptr, n_outputs, min_leaf):
 
 @njit(**KERNEL)
 def partition(codes, feature, cut, order, start, stop, spare):
-    """Reorder order[start:stop], keeping ties in order, so that rows going left come first; the left end."""
+    """Reorder order[start:stop] so that rows going left come first, else in the same order; where they end."""
     middle = start
     n_right = 0
     for i in range(start, stop):
@@ -138,19 +147,11 @@ def partition(codes, feature, cut, order, start, stop, spare):
 
 
 @njit(**KERNEL)
-def _weight_of(sums, bin_ptr, w):
-    total = 0.0
-    for b in range(bin_ptr[0], bin_ptr[1]):
-        total += sums[b, w]
-    return total
-
-
-@njit(**KERNEL)
 def _consider(sums, bin_ptr, n_outputs, limits, leaf, gains, cuts):
-    """Note leaf's best split, or gain 0 when it is lighter than min_split or gains too little."""
+    """Note a leaf's best split, or gain 0 when it is lighter than min_split or gains too little."""
     min_leaf, min_split, min_gain = limits[0], limits[1], limits[2]
     gains[leaf] = 0.0
-    if _weight_of(sums, bin_ptr, n_outputs - 1) < min_split:
+    if _total(sums, bin_ptr)[n_outputs - 1] < min_split:
         return
     gain, feature, cut = best_split(sums, bin_ptr, n_outputs, min_leaf)
     if gain > min_gain:
@@ -160,64 +161,79 @@ def _consider(sums, bin_ptr, n_outputs, limits, leaf, gains, cuts):
 
 
 @njit(**KERNEL)
-def grow(codes, statistics, n_outputs, bin_ptr, limits, pool, order, nodes, spans):
-    """Grow one tree, always splitting the leaf that gains most; returns (nodes, leaves, depth).
+def _split_node(nodes, spans, leaf, new, feature, cut, middle):
+    """Turn a leaf into an inner node over two leaves: the old number keeps the left one, `new` is the right one."""
+    child = 2 * new - 1
+    nodes[spans[leaf, 0]] = pack(child, feature, cut)
+    nodes[child] = pack(child, 0, MAX_BINS - 1)
+    nodes[child + 1] = pack(child + 1, 0, MAX_BINS - 1)
+    spans[new, 0], spans[new, 1], spans[new, 2] = child + 1, middle, spans[leaf, 2]
+    spans[leaf, 0], spans[leaf, 2] = child, middle
 
-    [ILR-chapter sec. 1.9.4], step 2. codes (n, d); statistics (n, P) of `fill_statistics`; bin_ptr (d + 1,);
-    limits = weights a leaf must have and a split node must have, least gain; pool (slots, bins, P) work space with a
-    slot for every leaf that may still be split, and one more. Outputs: order (n,) rows grouped by leaf, nodes (2 leaves - 1,)
-    packed, spans (leaves, 3) of node, start and stop in `order`; their length bounds the number of leaves.
+
+@njit(**KERNEL)
+def _split_histogram(codes, statistics, bin_ptr, order, spans, pool, slots, leaf, new):
+    """The child with fewer rows is counted in the slot of `new`; the other is what remains of the parent."""
+    if spans[leaf, 2] - spans[leaf, 1] < spans[new, 2] - spans[new, 1]:
+        slots[leaf], slots[new] = slots[new], slots[leaf]
+        small, large = leaf, new
+    else:
+        small, large = new, leaf
+    counted = pool[slots[small]]
+    histogram(codes, statistics, bin_ptr, order, spans[small, 1], spans[small, 2], counted)
+    remaining = pool[slots[large]]
+    for b in range(counted.shape[0]):
+        for k in range(counted.shape[1]):
+            remaining[b, k] -= counted[b, k]
+
+
+@njit(**KERNEL)
+def grow(codes, statistics, n_outputs, bin_ptr, limits, pool, order, nodes, spans):
+    """Grow one tree, always splitting the leaf that gains most; returns (leaves, depth), nodes = 2 leaves - 1.
+
+    Step 2 of [ILR-chapter sec. 1.9.4]. codes (n, d); statistics (n, P) of `fill_statistics`; bin_ptr (d + 1,);
+    limits = weight a leaf needs, weight a node needs to be split, gain a split needs; pool (slots, bins, P) work
+    space, one slot for every leaf that may still be split and one more. order (n,) lists the rows and is returned
+    grouped by leaf; nodes (2 leaves - 1,) are packed; spans (leaves, 3) hold node, start and stop in `order`,
+    and their length bounds the number of leaves.
     """
     max_leaves = spans.shape[0]
     spare = np.empty(order.shape[0], order.dtype)
     gains = np.zeros(max_leaves)
     cuts = np.zeros((max_leaves, 2), np.int64)
-    slots = np.zeros(max_leaves, np.int64)
     levels = np.zeros(max_leaves, np.int64)
-    free = np.arange(pool.shape[0])
+    slots = np.zeros(max_leaves, np.int64)
+    free = np.arange(pool.shape[0])[::-1].copy()
     n_free = pool.shape[0] - 1
-    slots[0] = free[n_free]
-    spans[0] = 0
-    spans[0, 2] = order.shape[0]
     nodes[0] = pack(0, 0, MAX_BINS - 1)
-    histogram(codes, statistics, bin_ptr, order, 0, order.shape[0], pool[slots[0]])
-    _consider(pool[slots[0]], bin_ptr, n_outputs, limits, 0, gains, cuts)
-    n_leaves, n_nodes = 1, 1
+    spans[0, 0], spans[0, 1], spans[0, 2] = 0, 0, order.shape[0]
+    histogram(codes, statistics, bin_ptr, order, 0, order.shape[0], pool[0])
+    _consider(pool[0], bin_ptr, n_outputs, limits, 0, gains, cuts)
+    n_leaves = 1
     while n_leaves < max_leaves:
-        leaf = np.argmax(gains)
+        leaf, new = np.argmax(gains), n_leaves
         if gains[leaf] <= 0.0:
             break
-        node, start, stop = spans[leaf]
-        middle = partition(codes, cuts[leaf, 0], cuts[leaf, 1], order, start, stop, spare)
-        nodes[node] = pack(n_nodes, cuts[leaf, 0], cuts[leaf, 1])
-        nodes[n_nodes] = pack(n_nodes, 0, MAX_BINS - 1)
-        nodes[n_nodes + 1] = pack(n_nodes + 1, 0, MAX_BINS - 1)
-        new = n_leaves
-        spans[leaf] = n_nodes, start, middle
-        spans[new] = n_nodes + 1, middle, stop
-        n_leaves += 1
-        n_nodes += 2
+        feature, cut = cuts[leaf]
+        middle = partition(codes, feature, cut, order, spans[leaf, 1], spans[leaf, 2], spare)
+        _split_node(nodes, spans, leaf, new, feature, cut, middle)
         levels[leaf] += 1
         levels[new] = levels[leaf]
-        # the lighter child is counted, the heavier one is what remains of the parent
-        small, large = (leaf, new) if middle - start <= stop - middle else (new, leaf)
-        parent = slots[leaf]
+        n_leaves += 1
         n_free -= 1
-        slots[small] = free[n_free]
-        slots[large] = parent
-        histogram(codes, statistics, bin_ptr, order, spans[small, 1], spans[small, 2], pool[slots[small]])
-        pool[parent] -= pool[slots[small]]
+        slots[new] = free[n_free]
+        _split_histogram(codes, statistics, bin_ptr, order, spans, pool, slots, leaf, new)
         for child in (leaf, new):
             _consider(pool[slots[child]], bin_ptr, n_outputs, limits, child, gains, cuts)
             if gains[child] <= 0.0:
                 free[n_free] = slots[child]
                 n_free += 1
-    return n_nodes, n_leaves, levels[:n_leaves].max()
+    return n_leaves, levels[:n_leaves].max()
 
 
 @njit(**KERNEL)
 def add_trees(codes, nodes, values, node_ptr, depths, scores):
-    """scores (n, K) += the leaf vectors values (nodes, K) that rows of codes (n, d) reach, tree after tree."""
+    """scores (n, K) += the leaf vectors values (m, K) that the rows codes (n, d) reach, tree after tree."""
     at = np.empty(_BLOCK, np.int64)
     n_rows, n_outputs = scores.shape
     for start in range(0, n_rows, _BLOCK):
@@ -225,6 +241,7 @@ def add_trees(codes, nodes, values, node_ptr, depths, scores):
         for t in range(depths.shape[0]):
             base = node_ptr[t]
             at[:] = 0
+            # a block walks in step: the rows' chains of dependent loads then overlap
             for _ in range(depths[t]):
                 for i in range(n):
                     node = nodes[base + at[i]]

@@ -173,7 +173,7 @@ class Rounds:
         nodes = np.empty(2 * rules.max_leaves - 1, np.int64)
         spans = np.zeros((rules.max_leaves, 3), np.int64)
         limits = np.append(shares, noise)
-        n_nodes, n_leaves, depth = grow(
+        n_leaves, depth = grow(
             codes, self._statistics, self.problem.n_outputs, self._bin_ptr, limits, self._pool, order, nodes, spans
         )
-        return order, nodes[:n_nodes], spans[:n_leaves], depth
+        return order, nodes[: 2 * n_leaves - 1], spans[:n_leaves], depth

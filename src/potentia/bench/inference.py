@@ -1,0 +1,189 @@
+"""Speed of forward message passing, in nanoseconds per message, beside floors measured in the same run.
+
+Table floor: reading the pair tables once through a multiply-add. Log floor: one NumPy exp and one log per state and
+message. A grid's message is one of the two of each pair; a sweep updates all of them once.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .._types import Floats
+from ..graph.schedule import pairs_of
+from ..graph.scores import Scores
+from ..graph.structure import Graph
+from ..inference.engine import sweep_groups
+from ..inference.entropy import reweighted, smoothed
+from ..inference.pair_engine import PairEngine
+from ..kernels.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
+from ..kernels.vecmath import KERNEL
+from ..report.tables import Column
+
+_SEED = 0
+
+
+def cases(quick: bool) -> dict[str, Graph]:
+    """The benchmark's graphs by name."""
+    grids = [((100, 100), 2), ((48, 64), 8)]
+    if not quick:
+        grids += [((200, 300), 2), ((1000, 1000), 2), ((200, 300), 8), ((100, 100), 21)]
+    graphs = {f"grid {h}x{w}, {s} states": Graph.grid((h, w), n_states=s) for (h, w), s in grids}
+    graphs["irregular, 8 states"] = irregular(1_000 if quick else 20_000, 8)
+    graphs["chain, 8 states"] = Graph.chain(2_000 if quick else 50_000, n_states=8)
+    return graphs
+
+
+def irregular(n: int, states: int) -> Graph:
+    """A planar graph like that of superpixels: random points joined by their Delaunay triangulation, degree 3 to 12."""
+    from scipy.spatial import Delaunay
+
+    triangles = Delaunay(np.random.default_rng(_SEED).random((n, 2))).simplices
+    edges = np.unique(np.sort(triangles[:, [0, 1, 1, 2, 0, 2]].reshape(-1, 2), axis=1), axis=0)
+    return Graph(np.full(n, states), {"node": np.arange(n)[:, None], "edge": edges})
+
+
+def run(quick: bool = False) -> list[dict[str, Any]]:
+    """All measurements as rows."""
+    rows = [_machine()]
+    for name, graph in cases(quick).items():
+        rows += _graph_rows(name, graph, quick)
+    return rows + _start_rows()
+
+
+def _machine() -> dict[str, Any]:
+    values = np.random.default_rng(_SEED).normal(size=1 << 14)
+    out = np.empty_like(values)
+    seconds = _best(lambda: np.exp(values, out=out), 0.2)
+    return {"part": "machine", "numpy_exp_ns": seconds / len(values) * 1e9, "numpy": np.__version__}
+
+
+def _graph_rows(name: str, graph: Graph, quick: bool) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(_SEED)
+    states, pairs = int(graph.n_states[0]), pairs_of(graph)
+    theta = {
+        "node": rng.normal(size=(graph.n_variables, states)),
+        "edge": rng.normal(size=(len(pairs), states, states)),
+    }
+    scores = Scores(graph, theta)
+    messages = 2 * len(pairs)
+    budget = 0.3 if quick else 1.5
+    table = _table_floor(theta["edge"], budget)
+    log = _log_floor(len(pairs) * states, budget) * 2
+    rows = []
+    for method, entropy in (("TRW", reweighted(graph, None)), ("smoothed", smoothed(graph, 0.1))):
+        for threads in (1, 2):
+            engine = PairEngine(scores, entropy, "colours", damping=0.0, threads=threads)
+            sweep_groups(engine, False)
+            seconds = _best(lambda e=engine: sweep_groups(e, False), budget)  # type: ignore[misc]
+            rows.append(
+                {
+                    "part": "sweep",
+                    "graph": name,
+                    "method": method,
+                    "threads": engine.group_threads,
+                    "asked_threads": threads,
+                    "messages": messages,
+                    "ns_per_message": seconds / messages * 1e9,
+                    # each pair's table is used by both of its messages
+                    "table_floor_ns": 2 * table / messages * 1e9,
+                    "log_floor_ns": log / messages * 1e9,
+                }
+            )
+    return rows
+
+
+def _best(work: Callable[[], object], budget: float) -> float:
+    """Least time of a call, tried again and again for about `budget` seconds."""
+    best, begun = np.inf, time.perf_counter()
+    while time.perf_counter() - begun < budget or not np.isfinite(best):
+        t = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - t)
+    return float(best)
+
+
+@njit(**KERNEL)
+def _stream(values, out):
+    s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+    factor = spread8(1.5)
+    for k in range(0, values.size - 4 * CHUNK + 1, 4 * CHUNK):
+        s0 = fma8(load8(values, k), factor, s0)
+        s1 = fma8(load8(values, k + CHUNK), factor, s1)
+        s2 = fma8(load8(values, k + 2 * CHUNK), factor, s2)
+        s3 = fma8(load8(values, k + 3 * CHUNK), factor, s3)
+    store8(out, 0, add8(add8(s0, s1), add8(s2, s3)))
+
+
+def _table_floor(tables: Floats, budget: float) -> float:
+    """Reading all tables once, each entry through one multiply-add."""
+    values, out = tables.ravel(), np.zeros(CHUNK)
+    return _best(lambda: _stream(values, out), budget / 3)
+
+
+def _log_floor(n: int, budget: float) -> float:
+    """One exp and one log of n values, in pieces that stay in the cache."""
+    piece = np.random.default_rng(_SEED).random(min(n, 1 << 13)) + 0.5
+    out = np.empty_like(piece)
+
+    def work() -> None:
+        np.exp(piece, out=out)
+        np.log(out, out=out)
+
+    return _best(work, budget / 3) * n / len(piece)
+
+
+def _start_rows() -> list[dict[str, Any]]:
+    """Import and first-call times in fresh processes."""
+    call = (
+        "import numpy as np, potentia as pt; g = pt.Graph.grid((20, 20), n_states=2); "
+        "t = {'node': np.zeros((400, 2)), 'edge': np.eye(2)}; "
+    )
+    timed = "import time; b = time.perf_counter(); {}; print(time.perf_counter() - b)"
+    scripts = {
+        "import potentia": timed.format("import potentia"),
+        "first TRW call": call + timed.format("pt.TRW().infer(g, t)"),
+        "first mean-field call": call + timed.format("pt.MeanField().infer(g, t)"),
+    }
+    rows = []
+    for name, script in scripts.items():
+        times = [float(subprocess.check_output([sys.executable, "-c", script])) for _ in range(2)]
+        rows.append({"part": "start", "what": name, "seconds": min(times)})
+    return rows
+
+
+def tables(rows: list[dict[str, Any]]) -> list[tuple[str, list[Column], list[dict[str, Any]]]]:
+    """Titles, columns and rows to print."""
+    exp = rows[0]["numpy_exp_ns"]
+    sweeps = [dict(r) for r in rows if r["part"] == "sweep"]
+    single = {(r["graph"], r["method"]): r["ns_per_message"] for r in sweeps if r["asked_threads"] == 1}
+    for r in sweeps:
+        r["in_exp"] = r["ns_per_message"] / exp
+        r["over_floors"] = r["ns_per_message"] / (r["table_floor_ns"] + r["log_floor_ns"])
+        if r["asked_threads"] > 1:
+            r["speed_up"] = single[r["graph"], r["method"]] / r["ns_per_message"]
+    number = "{:.1f}".format
+    columns = [
+        Column("graph", "graph"),
+        Column("method", "method"),
+        Column("threads", "threads", str),
+        Column("ns / message", "ns_per_message", number),
+        Column("NumPy exps", "in_exp", number),
+        Column("table floor", "table_floor_ns", number),
+        Column("log floor", "log_floor_ns", number),
+        Column("× both floors", "over_floors", "{:.2f}".format),
+        Column("speed-up", "speed_up", "{:.2f}".format),
+    ]
+    starts = [Column("what", "what"), Column("seconds", "seconds", "{:.2f}".format)]
+    return [
+        (f"Forward sweeps (NumPy exp: {exp:.2f} ns)", columns, sweeps),
+        ("Starting up", starts, [r for r in rows if r["part"] == "start"]),
+    ]
+
+

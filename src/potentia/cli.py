@@ -1,0 +1,178 @@
+"""The command line: `potentia demo | infer | bench`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from ._types import PotentiaError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; errors in the input print one sentence and give exit code 2."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        arguments.command(arguments)
+    except PotentiaError as error:
+        print(f"potentia: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"potentia: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("potentia: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="potentia", description="Structured prediction with approximate inference.")
+    parser.add_argument("--version", action="version", version=f"potentia {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, function: Callable[[argparse.Namespace], None], text: str, example: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            name, help=text, description=text, epilog=f"example: {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        command.set_defaults(command=function)
+        command.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+        return command
+
+    demo = add("demo", _demo, "Marginals of a noisy picture by every inference method.", "potentia demo --out demo")
+    demo.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="folder for the picture")
+    demo.add_argument("--seed", type=int, default=0, help="seed of the noise")
+
+    infer = add(
+        "infer", _infer, "Inference on a model in the UAI format (.uai or .uai.xz).",
+        "potentia infer model.uai --evidence model.uai.evid --method trw --json",
+    )  # fmt: skip
+    infer.add_argument("model", type=Path)
+    infer.add_argument("--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format")
+    infer.add_argument("--method", default="exact", choices=sorted(_METHODS), help="default: exact")
+    infer.add_argument("--epsilon", type=float, default=0.1, help="smoothing of --method smoothed (0: max-product)")
+    infer.add_argument("--iterations", type=int, help="limit on iterations")
+    infer.add_argument("--tol", type=float, help="stop when no marginal changes by more")
+    infer.add_argument("--damping", type=float, help="weight of old messages, 0 to 1")
+    infer.add_argument("--schedule", choices=["coloured", "sequential", "random", "greedy"])
+    infer.add_argument("--out", type=Path, metavar="DIR", help="write PR, MAR and MAP result files there")
+
+    bench = add("bench", _bench, "Speed of inference beside two floors measured in the same run.", "potentia bench --quick")
+    bench.add_argument("--quick", action="store_true", help="smaller grids, fewer repetitions")
+    bench.add_argument("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")
+    return parser
+
+
+_METHODS = {
+    "exact": "Exact",
+    "trw": "TRW",
+    "loopy_bp": "LoopyBP",
+    "kikuchi": "Kikuchi",
+    "smoothed": "Smoothed",
+    "mean_field": "MeanField",
+    "linear_program": "LinearProgram",
+    "gibbs": "Gibbs",
+}
+
+
+def _demo(arguments: argparse.Namespace) -> None:
+    from . import demo
+    from .report.tables import Column, print_table
+
+    rows, pictures = demo.run(arguments.seed)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / "marginals.png"
+    demo.draw(pictures, path)
+    if arguments.json:
+        print(json.dumps({"rows": rows, "picture": str(path)}, default=_plain))
+        return
+    columns = [
+        Column("method", "method"),
+        Column("value of", "target", lambda t: t.replace("_", " ")),
+        Column("value", "value", lambda v: "–" if math.isnan(v) else f"{v:.3f}"),
+        Column("bound", "bound"),
+        Column("pixels wrong", "pixels_wrong", "{:.1%}".format),
+        Column("|marginal − exact|", "marginal_difference", "{:.4f}".format),
+        Column("best score found", "best_score", "{:.3f}".format),
+        Column("iterations", "iterations", str),
+        Column("converged", "converged", lambda c: "yes" if c else "no"),
+        Column("seconds", "seconds", "{:.2f}".format),
+    ]
+    print_table("A noisy word: marginals by each method", columns, rows)
+    print(f"picture: {path}")
+
+
+def _infer(arguments: argparse.Namespace) -> None:
+    from . import read_uai, read_uai_evidence, write_uai_result
+    from .report.tables import Column, print_table
+
+    method = _method(arguments)
+    graph, theta = read_uai(arguments.model)
+    evidence = read_uai_evidence(arguments.evidence) if arguments.evidence else None
+    result = method.infer(graph, theta, observed=evidence)
+    labels = result.argmax()
+    facts: dict[str, Any] = {
+        "model": str(arguments.model),
+        "variables": graph.n_variables,
+        "regions": {kind: len(scope) for kind, scope in graph.scopes.items()},
+        "method": arguments.method,
+        "target": result.target,
+        "value": result.value,
+        "bound": result.bound,
+        "iterations": result.iterations,
+        "residual": result.residual,
+        "converged": result.converged,
+        "best_score": result.score(labels),
+    }
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        tasks = ["MAR", "MAP"] + (["PR"] if result.target == "log_partition" and math.isfinite(result.value) else [])
+        for task in tasks:
+            write_uai_result(arguments.out / f"{arguments.model.name}.{task}", result, task)
+        facts["files"] = [f"{arguments.model.name}.{task}" for task in tasks]
+    if arguments.json:
+        marginals = [row[:n].tolist() for row, n in zip(result.variable_marginals, graph.n_states, strict=True)]
+        print(json.dumps({**facts, "labels": labels.tolist(), "marginals": marginals}, default=_plain))
+        return
+    rows = [{"fact": key, "value": value} for key, value in facts.items()]
+    print_table(f"{arguments.method} on {arguments.model.name}", [Column("fact", "fact"), Column("value", "value", str)], rows)
+
+
+def _method(arguments: argparse.Namespace) -> Any:
+    import potentia
+
+    kind = getattr(potentia, _METHODS[arguments.method])
+    options = {"epsilon": arguments.epsilon} if arguments.method == "smoothed" else {}
+    for name in ("iterations", "tol", "damping", "schedule"):
+        value = getattr(arguments, name)
+        if value is not None:
+            if name not in kind.__dataclass_fields__:
+                raise PotentiaError(f"--method {arguments.method} has no --{name}")
+            options[name] = value
+    return kind(**options)
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from .bench import inference
+    from .report.tables import print_table
+
+    rows = inference.run(quick=arguments.quick)
+    if arguments.out:
+        arguments.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if arguments.json:
+        print(json.dumps({"rows": rows}, default=_plain))
+        return
+    for title, columns, part in inference.tables(rows):
+        print_table(title, columns, part)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars and the like as JSON numbers."""
+    return value.item() if hasattr(value, "item") else str(value)

@@ -1,0 +1,231 @@
+"""UAI files of the inference competitions: models, evidence and results, read and written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
+from .scores import Scores
+from .structure import Graph
+from .uai_text import FilePath, Tokens, numbers, write_whole
+
+# exp of anything in between is a normal double
+_LARGEST_SCORE = 700.0
+
+_Factors = dict[tuple[int, ...], Floats]
+
+
+def read_uai(path: FilePath) -> tuple[Graph, dict[str, Floats | list[Floats]]]:
+    """The graph and scores (natural logarithms of the tables) of a MARKOV or BAYES file, `.xz` included.
+
+    Kinds are "node", "edge", "clique3", "clique4", ... as they occur; variables of a scope ascend. Factors of
+    the same variables in any order become one; factors without variables go into the first table, so that
+    log Z is the file's. A kind's scores are one array (n_regions, *states), or a list where states differ.
+    """
+    tokens = Tokens(path)
+    n_states, factors = _read_factors(tokens)
+    constant = float(factors.pop((), np.zeros(())))
+    if constant and not factors:
+        factors[0,] = np.zeros(n_states[0])
+    if constant:
+        first = next(iter(factors))
+        factors[first] = factors[first] + constant
+    scopes: dict[str, list[tuple[int, ...]]] = {}
+    tables: dict[str, list[Floats]] = {}
+    for scope in sorted(factors, key=len):
+        scopes.setdefault(_kind(len(scope)), []).append(scope)
+        tables.setdefault(_kind(len(scope)), []).append(factors[scope])
+    graph = Graph(n_states, scopes)
+    theta = {k: np.stack(t) if graph.shared_shape(k) else t for k, t in tables.items()}
+    return graph, theta
+
+
+def _kind(order: int) -> str:
+    return {1: "node", 2: "edge"}.get(order, f"clique{order}")
+
+
+def _read_factors(tokens: Tokens) -> tuple[list[int], _Factors]:
+    """State counts, and log tables by ascending scope, merged, in order of first appearance."""
+    preamble = tokens.take(1, "the preamble")[0]
+    if preamble.upper() not in ("MARKOV", "BAYES"):
+        raise tokens.error(f"the preamble is {preamble[:40]!r}; only MARKOV and BAYES are known")
+    n = tokens.integer("the number of variables")
+    if n == 0:
+        raise tokens.error("the model has no variables")
+    n_states = tokens.integers(n, "the list of state counts")
+    if min(n_states) == 0:
+        raise tokens.error(f"variable {n_states.index(0)} has 0 states")
+    n_factors = tokens.integer("the number of factors")
+    scopes = [_read_scope(tokens, f, n) for f in range(n_factors)]
+    factors: _Factors = {}
+    for f, scope in enumerate(scopes):
+        table = _read_table(tokens, f, tuple(n_states[v] for v in scope))
+        axes = sorted(range(len(scope)), key=scope.__getitem__)
+        key = tuple(scope[a] for a in axes)
+        table = table.transpose(axes)
+        factors[key] = factors[key] + table if key in factors else table
+    tokens.finish()
+    return n_states, factors
+
+
+def _read_scope(tokens: Tokens, f: int, n: int) -> list[int]:
+    scope = tokens.integers(
+        tokens.integer(f"the size of the scope of factor {f}"), f"the scope of factor {f}"
+    )
+    if scope and max(scope) >= n:
+        raise tokens.error(f"factor {f} names variable {max(scope)}; the model has 0..{n - 1}")
+    if len(set(scope)) < len(scope):
+        raise tokens.error(f"factor {f} names a variable twice in its scope {scope}")
+    return scope
+
+
+def _read_table(tokens: Tokens, f: int, shape: tuple[int, ...]) -> Floats:
+    what = f"the table of factor {f}"
+    size = tokens.integer(f"the size of {what}")
+    if size != math.prod(shape):
+        raise tokens.error(f"{what} has {size} entries; its variables need {math.prod(shape)}")
+    table = tokens.floats(size, what).reshape(shape)
+    if not np.all((table >= 0) & (table < np.inf)):
+        bad = table[~((table >= 0) & (table < np.inf))][0]
+        raise tokens.error(f"{what} holds {bad}; probabilities must be finite and not negative")
+    if not table.any():
+        raise InfeasibleError(f"{tokens.name}: {what} is all zero, which forbids everything")
+    with np.errstate(divide="ignore"):
+        return np.log(table)
+
+
+def read_uai_evidence(path: FilePath) -> dict[int, int]:
+    """Observed states {variable: state} of an evidence file.
+
+    Two layouts are in use: `count variable state ...`, and the older one with the number of evidence sets
+    (which must be 1) before it. The number of entries is odd in one and even in the other: no file fits both.
+    """
+    tokens = Tokens(path)
+    if len(tokens) % 2 == 0 and len(tokens):
+        n_sets = tokens.integer("the number of evidence sets")
+        if n_sets != 1:
+            raise tokens.error(
+                f"the file starts with {n_sets}, which fits neither layout of one set of evidence"
+            )
+    count = tokens.integer("the number of observed variables")
+    pairs = tokens.integers(2 * count, "the list of observed variables and states")
+    tokens.finish()
+    evidence: dict[int, int] = {}
+    for variable, state in zip(pairs[::2], pairs[1::2], strict=True):
+        if evidence.setdefault(variable, state) != state:
+            raise tokens.error(
+                f"variable {variable} is observed in two states, {evidence[variable]} and {state}"
+            )
+    return evidence
+
+
+def write_uai(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
+    """Write a graph and its scores as a MARKOV file (`.xz` compresses), all at once or not at all.
+
+    Tables hold exp of the scores. A table with scores beyond +-700 is shifted to fit, and the shifts become
+    factors without variables, so log Z is kept; a table whose finite scores span more than 1400 is refused.
+    Kinds are not named in the file: reading gives "node", "edge", "clique3", ... with equal scopes merged.
+    """
+    scores = Scores(graph, theta)
+    lines, tables = [], []
+    shift = 0.0
+    for i in range(int(scores.regions.kind_ptr[-1])):
+        scope = scores.regions.scope[scores.regions.scope_ptr[i] : scores.regions.scope_ptr[i + 1]]
+        table, moved = _fit(scores.table(i), scope)
+        shift += moved
+        lines.append(f"{len(scope)} {numbers(scope, 'd')}")
+        tables.append(f"{table.size}\n{numbers(np.exp(table).ravel(), '')}")
+    parts = math.ceil(abs(shift) / _LARGEST_SCORE)
+    lines += ["0"] * parts
+    tables += [f"1\n{math.exp(shift / parts)}" for _ in range(parts)]
+    head = ["MARKOV", str(graph.n_variables), numbers(graph.n_states, "d"), str(len(lines))]
+    write_whole(path, "\n".join([*head, *lines, "", *tables, ""]))
+
+
+def _fit(table: Floats, scope: Ints) -> tuple[Floats, float]:
+    """A score table moved to where its exp is a normal double, and by how much it was lowered."""
+    finite = table[table > -np.inf]
+    low, high = float(finite.min()), float(finite.max())
+    if low >= -_LARGEST_SCORE and high <= _LARGEST_SCORE:
+        return table, 0.0
+    if high - low > 2 * _LARGEST_SCORE:
+        raise PotentiaError(
+            f"the scores of variables {scope.tolist()} span {high - low:.6g}; a UAI file can hold a span of "
+            f"{2 * _LARGEST_SCORE:g} within one table"
+        )
+    middle = (low + high) / 2
+    return table - middle, middle
+
+
+# -- results -------------------------------------------------------------------------------------------------
+
+
+class UaiResult(NamedTuple):
+    """What a result file says; only what its task is about is there.
+
+    Attributes:
+        task: "PR", "MAR" or "MAP".
+        log10_partition: log10 Z.
+        marginals: marginal of every variable, (n_variables, max states), zero beyond its states.
+        labels: the best labelling, (n_variables,).
+    """
+
+    task: str
+    log10_partition: float | None = None
+    marginals: Floats | None = None
+    labels: Ints | None = None
+
+
+class _Inferred(Protocol):
+    """The part of an inference result that is written."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def variable_marginals(self) -> Floats: ...
+    @property
+    def log_partition(self) -> float: ...
+    def argmax(self) -> Ints: ...
+
+
+def write_uai_result(path: FilePath, result: _Inferred, task: str) -> None:
+    """Write a result all at once or not at all; the task is PR (log10 Z), MAR (marginals) or MAP (labels)."""
+    n_states = result.graph.n_states
+    if task == "PR":
+        body = repr(result.log_partition / math.log(10.0))
+    elif task == "MAR":
+        rows = zip(n_states, result.variable_marginals, strict=True)
+        body = " ".join([str(len(n_states)), *(f"{n} {numbers(row[:n])}" for n, row in rows)])
+    elif task == "MAP":
+        body = f"{len(n_states)} {numbers(result.argmax(), 'd')}"
+    else:
+        raise PotentiaError(f"the task of a UAI result is PR, MAR or MAP, not {task!r}")
+    write_whole(path, f"{task}\n{body}\n")
+
+
+def read_uai_result(path: FilePath) -> UaiResult:
+    """What a PR, MAR or MAP file says."""
+    tokens = Tokens(path)
+    task = tokens.take(1, "the task")[0]
+    if task == "PR":
+        result = UaiResult(task, log10_partition=float(tokens.floats(1, "log10 Z")[0]))
+    elif task == "MAR":
+        n = tokens.integer("the number of variables")
+        rows = [
+            tokens.floats(tokens.integer(f"the states of variable {v}"), f"marginal {v}") for v in range(n)
+        ]
+        marginals = np.zeros((n, max((len(row) for row in rows), default=0)))
+        for v, row in enumerate(rows):
+            marginals[v, : len(row)] = row
+        result = UaiResult(task, marginals=marginals)
+    elif task == "MAP":
+        labels = tokens.integers(tokens.integer("the number of variables"), "the labelling")
+        result = UaiResult(task, labels=np.array(labels, dtype=np.int64))
+    else:
+        raise tokens.error(f"the task is {task[:40]!r}; only PR, MAR and MAP are known")
+    tokens.finish()
+    return result

@@ -1,0 +1,451 @@
+"""Message passing against brute force, textbook updates and plain twins on the zoo."""
+
+import numpy as np
+import pytest
+import reference
+import twins
+import zoo
+
+import potentia as pt
+from potentia.graph.scores import Scores
+from potentia.inference import entropy as entropies
+from potentia.inference.engine import drive
+from potentia.inference.pair_engine import PairEngine, suits_pairs
+from potentia.inference.region_engine import RegionEngine
+
+LONG = {"iterations": 20_000, "tol": 1e-13}
+named = {"ids": str}
+
+
+def tables_of(result):
+    return [np.asarray(t) for kind in result.graph.kinds for t in result.marginals[kind]]
+
+
+def assert_marginals(result, problem, atol=1e-10):
+    expected = reference.marginals(*problem.model)
+    for kind in problem.graph.kinds:
+        for found, right in zip(result.marginals[kind], expected[kind], strict=True):
+            np.testing.assert_allclose(found, right, atol=atol)
+    np.testing.assert_allclose(
+        result.variable_marginals, reference.variable_marginals(*problem.model), atol=atol
+    )
+
+
+# -- exact where they must be -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [pt.LoopyBP(**LONG), pt.TRW(**LONG), pt.Exact()], ids=["bp", "trw", "exact"])
+@pytest.mark.parametrize("problem", zoo.problems(is_forest=True), **named)
+def test_exact_on_forests(problem, method):
+    result = method.infer(*problem.model)
+    log_z = reference.log_partition(*problem.model)
+    assert result.value == pytest.approx(log_z, rel=1e-10, abs=1e-10)
+    assert result.log_partition == result.value
+    assert result.bound == "exact"
+    assert result.converged
+    assert_marginals(result, problem)
+
+
+@pytest.mark.parametrize("problem", zoo.problems(), **named)
+def test_exact_inference_on_the_zoo(problem):
+    result = pt.Exact().infer(*problem.model)
+    assert result.value == pytest.approx(reference.log_partition(*problem.model), rel=1e-10, abs=1e-10)
+    assert_marginals(result, problem)
+    best = result.argmax()
+    assert result.score(best) == pytest.approx(reference.max_score(*problem.model), rel=1e-12)
+
+
+@pytest.mark.parametrize("problem", zoo.problems(is_junction=True), **named)
+def test_kikuchi_is_exact_on_junction_trees(problem):
+    result = pt.Kikuchi(**LONG).infer(*problem.model)
+    assert result.converged
+    assert result.value == pytest.approx(reference.log_partition(*problem.model), rel=1e-10, abs=1e-10)
+    assert_marginals(result, problem, atol=1e-9)
+
+
+# -- fixed points against plain implementations -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", zoo.problems(pairwise=True), **named)
+def test_trw_meets_the_textbook_fixed_point(problem):
+    result = pt.TRW(**LONG).infer(*problem.model)
+    rho = entropies.forest_weights(problem.graph)
+    mu, met = reference.textbook(*problem.model[:2], rho, problem.observed)
+    assert met
+    assert result.converged
+    for found, right in zip(tables_of(result), mu, strict=False):
+        np.testing.assert_allclose(found, right, atol=1e-8)
+
+
+@pytest.mark.parametrize("problem", zoo.problems(pairwise=True), **named)
+def test_loopy_bp_meets_the_textbook_fixed_point(problem):
+    if problem.name in ("frustrated", "huge"):
+        pytest.xfail("loopy BP has no stable fixed point here, by any update")
+    result = pt.LoopyBP(damping=0.3, **LONG).infer(*problem.model)
+    mu, met = reference.textbook(*problem.model[:2], 1.0, problem.observed, damping=0.3)
+    assert met
+    assert result.converged
+    for found, right in zip(tables_of(result), mu, strict=False):
+        np.testing.assert_allclose(found, right, atol=1e-8)
+
+
+def star_twin(problem, entropy):
+    scopes, tables = reference.region_tables(*problem.model)
+    return twins.Star(scopes, tables, reference.links(scopes, entropy.links), list(entropy.counting)), tables
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+@pytest.mark.parametrize("problem", [p for p in zoo.problems() if "huge" not in p.name], **named)
+def test_smoothed_meets_its_twin_and_closes_the_gap(problem, epsilon):
+    method = pt.Smoothed(epsilon, **LONG)
+    result = method.infer(*problem.model)
+    entropy = method.entropy(problem.graph)
+    twin, tables = star_twin(problem, entropy)
+    mu = twin.run(iterations=20_000)
+    assert result.converged
+    assert result.value == pytest.approx(twin.dual(), rel=1e-8, abs=1e-8)
+    for found, right in zip(tables_of(result), mu, strict=False):
+        np.testing.assert_allclose(found, right, atol=1e-7)
+    singles = [r[:n] for r, n in zip(result.variable_marginals, problem.graph.n_states, strict=True)]
+    own = tables_of(result)
+    implicit = [singles[s[0]] for s in twin.scopes[len(own) :]]
+    primal = reference.primal(tables, own + implicit, entropy.counting)
+    assert primal == pytest.approx(result.value, rel=1e-8, abs=1e-8)
+
+
+@pytest.mark.parametrize("problem", zoo.problems(pairwise=False, has_forbidden=False), **named)
+def test_trw_on_larger_cliques_meets_its_twin_and_bounds(problem):
+    method = pt.TRW(**LONG)
+    result = method.infer(*problem.model)
+    twin, _ = star_twin(problem, method.entropy(problem.graph))
+    mu = twin.run(iterations=20_000)
+    assert result.converged
+    for found, right in zip(tables_of(result), mu, strict=False):
+        np.testing.assert_allclose(found, right, atol=1e-8)
+    assert result.bound in ("upper", "exact")
+    assert result.value >= reference.log_partition(*problem.model) - 1e-9
+
+
+# -- the smoothed LP ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-3, 0.3])
+@pytest.mark.parametrize("problem", zoo.problems(), **named)
+def test_smoothed_dual_never_rises_and_bounds_the_lp(problem, epsilon):
+    values, start = [], None
+    for _ in range(15):
+        start = pt.Smoothed(epsilon, iterations=1, tol=0).infer(*problem.model, start=start)
+        values.append(start.value)
+        assert start.bound == "upper"
+        assert start.target == "max_score"
+    scale = max(1.0, abs(values[0]))
+    assert np.all(np.diff(values) <= 1e-12 * scale)
+    lp = reference.local_polytope_value(*problem.model)
+    decoded = start.score(start.argmax())
+    best = reference.max_score(*problem.model)
+    assert decoded <= best + 1e-9 * scale
+    assert best <= lp + 1e-7 * scale
+    assert lp <= values[-1] + 1e-7 * scale
+    assert start.gap == pytest.approx(values[-1] - decoded)
+
+
+@pytest.mark.parametrize("problem", [p for p in zoo.problems() if "huge" not in p.name], **named)
+def test_smoothed_is_within_the_entropy_of_the_lp(problem):
+    lp = reference.local_polytope_value(*problem.model)
+    slack = sum(np.log(t.size) for t in reference.region_tables(*problem.model)[1])
+    for epsilon in (0.5, 0.01):
+        value = pt.Smoothed(epsilon, iterations=30_000, tol=1e-12).infer(*problem.model).value
+        assert lp - 1e-7 <= value <= lp + epsilon * slack + 1e-7
+
+
+@pytest.mark.parametrize("name", ["grid", "complete", "nested", "frustrated", "mixed"])
+def test_smoothed_tends_to_the_lp(name):
+    problem = zoo.zoo()[name]
+    lp = pt.LinearProgram().infer(*problem.model).value
+    start = None
+    for epsilon in (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5):
+        start = pt.Smoothed(epsilon, iterations=40_000, tol=0 if epsilon < 1e-3 else 1e-12).infer(
+            *problem.model, start=start
+        )
+    assert start.value == pytest.approx(lp, abs=1e-3)
+
+
+# -- bounds on log Z ----------------------------------------------------------------------------------------
+
+
+def test_mean_field_below_and_trw_above_log_z_on_200_random_models():
+    uppers = 0
+    for problem in zoo.random_models(200):
+        log_z = reference.log_partition(*problem.model)
+        low = pt.MeanField(iterations=500).infer(*problem.model)
+        high = pt.TRW(iterations=2000, tol=1e-10).infer(*problem.model)
+        assert low.bound == "lower"
+        assert low.value <= log_z + 1e-9
+        if high.bound in ("upper", "exact"):
+            uppers += 1
+            assert high.value >= log_z - 1e-8
+    assert uppers > 190
+
+
+def test_bound_is_not_called_upper_for_weights_outside_the_forest_polytope():
+    rng = np.random.default_rng(1)
+    below = 0
+    for _ in range(20):
+        graph = pt.Graph.complete(6, n_states=2)
+        theta = {"node": rng.normal(size=(6, 2)) * 0.1, "edge": 2 * np.eye(2)}
+        result = pt.TRW(0.5, iterations=500).infer(graph, theta)
+        assert result.bound == "estimate"
+        below += result.value < reference.log_partition(graph, theta)
+    assert below > 0  # the label matters: these are no bounds
+
+
+@pytest.mark.parametrize("problem", zoo.problems(pairwise=True), **named)
+def test_default_weights_lie_in_the_forest_polytope(problem):
+    rho = entropies.forest_weights(problem.graph)
+    edges = [tuple(p) for k, s in problem.graph.scopes.items() if s.shape[1] == 2 for p in s.tolist()]
+    assert reference.in_forest_polytope(problem.graph.n_variables, edges, rho)
+    assert np.all(rho > 0)
+
+
+def test_not_converged_is_an_estimate():
+    problem = zoo.zoo()["grid"]
+    result = pt.TRW(iterations=2, tol=1e-12).infer(*problem.model)
+    assert not result.converged
+    assert result.bound == "estimate"
+    assert result.iterations == 2
+
+
+# -- one engine, several paths ------------------------------------------------------------------------------
+
+
+def both_engines(problem, entropy, order, schedule, iterations=6):
+    scores = Scores(*problem.model)
+    reads = []
+    for kind in (PairEngine, RegionEngine):
+        engine = kind(scores, entropy, order, 0.0, 1)
+        drive(engine, schedule, iterations, 0.0, 0)
+        reads.append(engine.read())
+    return reads
+
+
+METHODS = {
+    "trw": lambda g: entropies.reweighted(g, None),
+    "bethe": entropies.bethe,
+    "smoothed": lambda g: entropies.smoothed(g, 0.3),
+    "sharp": lambda g: entropies.smoothed(g, 1e-3),
+    "maximum": lambda g: entropies.smoothed(g, 0.0),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("problem", zoo.problems(pairwise=True), **named)
+def test_results_do_not_depend_on_the_path_that_ran(problem, method):
+    """Blocks in the probability domain, blocks in the log domain and general regions; -inf and 1e4 included."""
+    entropy = METHODS[method](problem.graph)
+    pairs, regions = both_engines(problem, entropy, "sequence", "sequential")
+    scale = max(1.0, abs(regions.value))
+    assert pairs.value == pytest.approx(regions.value, abs=1e-11 * scale)
+    if method != "maximum":  # an indicator may fall either way at a tie
+        # where scores of 1e4 meet epsilon 1e-3, rounding of 1e-12 in a score moves a marginal by 1e-9
+        np.testing.assert_allclose(pairs.singles, regions.singles, atol=1e-8 if "huge" in problem.name else 1e-10)
+
+
+def test_probability_and_log_blocks_meet_in_one_graph():
+    rng = np.random.default_rng(3)
+    graph = pt.Graph.grid((20, 20), n_states=3)
+    edge = rng.normal(size=(len(graph.scopes["edge"]), 3, 3))
+    edge[:60] *= 1e4
+    edge[60:120][rng.random((60, 3, 3)) < 0.2] = -np.inf
+    theta = {"node": rng.normal(size=(400, 3)), "edge": edge}
+    entropy = entropies.smoothed(graph, 0.5)
+    mixed = PairEngine(Scores(graph, theta), entropy, "colours", 0.0, 1)
+    assert set(mixed.blocks.mode) == {0, 1}
+    drive(mixed, "coloured", 10, 0.0, 0)
+    regions = RegionEngine(Scores(graph, theta), entropy, "colours", 0.0, 1)
+    drive(regions, "coloured", 10, 0.0, 0)
+    np.testing.assert_allclose(mixed.read().singles, regions.read().singles, atol=1e-9)
+
+
+def test_one_shared_table_equals_the_same_table_for_every_pair():
+    rng = np.random.default_rng(4)
+    for graph in (pt.Graph.grid((7, 9), n_states=3), pt.Graph.complete(6, n_states=3), pt.Graph.chain(40, n_states=3)):
+        table, nodes = rng.normal(size=(3, 3)), rng.normal(size=(graph.n_variables, 3))
+        every = np.broadcast_to(table, (len(graph.scopes["edge"]), 3, 3))
+        for epsilon in (0.5, 1e-4, 0.0):
+            one, many = (
+                pt.Smoothed(epsilon, iterations=9, tol=0, schedule="sequential").infer(graph, {"node": nodes, "edge": e})
+                for e in (table, every)
+            )
+            assert one.value == pytest.approx(many.value, abs=1e-10)
+            np.testing.assert_allclose(one.marginals["edge"], many.marginals["edge"], atol=1e-10)
+
+
+def test_wavefronts_equal_raster_order():
+    problem = zoo.zoo()["grid"]
+    entropy = entropies.reweighted(problem.graph, 0.5)
+    engine = PairEngine(Scores(*problem.model), entropy, "sequence", 0.0, 1)
+    assert engine.layout.variable.shape[0] < problem.graph.n_variables  # several variables at once
+    drive(engine, "sequential", 2, 0.0, 0)
+    twin, _ = star_twin(problem, entropy)
+    n = problem.graph.n_variables
+    for i in [*range(n), *reversed(range(n))]:
+        twin.update(i)
+    np.testing.assert_allclose(engine.read().singles, np.array(twin.marginals()[:n]), atol=1e-13)
+
+
+@pytest.mark.parametrize("problem", zoo.problems(has_forbidden=False), **named)
+def test_schedules_agree_at_convergence(problem):
+    found = [
+        pt.TRW(schedule=s, **LONG).infer(*problem.model).variable_marginals
+        for s in ("coloured", "sequential", "random", "greedy")
+    ]
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_change_nothing(threads, monkeypatch):
+    for module in ("pair_engine", "region_engine"):
+        monkeypatch.setattr(f"potentia.inference.{module}._PARALLEL_WORK", 0)
+    rng = np.random.default_rng(5)
+    grid = pt.Graph.grid((30, 30), n_states=3)
+    triples = pt.Graph([2] * 60, {"node": np.arange(60)[:, None], "t": rng.permutation(60).reshape(20, 3)})
+    for graph in (grid, triples):
+        theta = zoo.scores(graph, rng)
+        for schedule in ("coloured", "sequential"):
+            one, many = (
+                pt.Smoothed(0.4, iterations=5, tol=0, threads=t, schedule=schedule).infer(graph, theta)
+                for t in (1, threads)
+            )
+            np.testing.assert_array_equal(one.variable_marginals, many.variable_marginals)
+            assert one.value == pytest.approx(many.value, rel=1e-13)
+
+
+# -- options ------------------------------------------------------------------------------------------------
+
+
+def test_warm_start_continues_where_it_stopped():
+    problem = zoo.zoo()["grid"]
+    for method in (pt.TRW, pt.Smoothed, pt.LoopyBP, pt.Kikuchi):
+        first = method(iterations=7, tol=0).infer(*problem.model)
+        more = method(iterations=5, tol=0).infer(*problem.model, start=first)
+        straight = method(iterations=12, tol=0).infer(*problem.model)
+        np.testing.assert_allclose(more.variable_marginals, straight.variable_marginals, atol=1e-12)
+
+
+def test_warm_start_revives_states_that_were_forbidden():
+    graph = pt.Graph.chain(3, n_states=2)
+    same = np.where(np.eye(2) > 0, 0.0, -np.inf)
+    nodes = np.array([[0.3, 0.1], [0.0, 0.0], [0.0, 0.5]])
+    clamped = pt.LoopyBP(iterations=50).infer(graph, {"node": nodes, "edge": same}, observed={0: 0})
+    assert clamped.variable_marginals[2, 1] == 0.0
+    free = pt.LoopyBP(iterations=50).infer(graph, {"node": nodes, "edge": same}, start=clamped)
+    np.testing.assert_allclose(
+        free.variable_marginals, reference.variable_marginals(graph, {"node": nodes, "edge": same}), atol=1e-9
+    )
+
+
+def test_damping_keeps_fixed_points_and_helps_where_bp_oscillates():
+    problem = zoo.zoo()["complete"]
+    plain = pt.TRW(**LONG).infer(*problem.model)
+    damped = pt.TRW(damping=0.5, **LONG).infer(*problem.model)
+    np.testing.assert_allclose(plain.variable_marginals, damped.variable_marginals, atol=1e-9)
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.complete(5, n_states=2)
+    theta = {"node": rng.normal(size=(5, 2)) / 2, "edge": rng.choice([-1.5, 1.5], size=(10, 1, 1)) * np.eye(2)}
+    assert not pt.LoopyBP(iterations=500).infer(graph, theta).converged
+    assert pt.LoopyBP(iterations=500, damping=0.7).infer(graph, theta).converged
+
+
+def test_epsilon_per_kind_equals_counting_numbers_per_kind():
+    problem = zoo.zoo()["nested"]
+    given = {"node": 0.2, "edge": 0.5, "triple": 1.0}
+    smoothed = pt.Smoothed(given, **LONG).infer(*problem.model)
+    own = pt.MessagePassing(given, "containment", **LONG).infer(*problem.model)
+    assert smoothed.value == pytest.approx(own.value)
+    np.testing.assert_allclose(smoothed.variable_marginals, own.variable_marginals, atol=1e-12)
+    assert own.bound == "estimate"
+    twin, _ = star_twin(problem, pt.Smoothed(given).entropy(problem.graph))
+    twin.run(iterations=20_000)
+    assert smoothed.value == pytest.approx(twin.dual(), abs=1e-9)
+
+
+def test_rho_per_clique_and_per_kind():
+    problem = zoo.zoo()["two_edge_kinds"]
+    rho = {"a": [0.5, 0.6], "b": 0.4}
+    by_kind = pt.TRW(rho, **LONG).infer(*problem.model)
+    by_clique = pt.TRW([0.5, 0.6, 0.4, 0.4], **LONG).infer(*problem.model)
+    assert by_kind.value == by_clique.value
+    assert by_kind.bound == ("upper" if reference.in_forest_polytope(3, [(0, 1), (1, 2), (1, 0), (2, 0)], [0.5, 0.6, 0.4, 0.4]) else "estimate")  # fmt: skip
+
+
+def test_kikuchi_differs_from_bethe_on_squares_and_is_better():
+    rng = np.random.default_rng(8)
+    squares = np.array([[r * 4 + c, r * 4 + c + 1, r * 4 + c + 4, r * 4 + c + 5] for r in range(3) for c in range(3)])
+    plain = pt.Graph.grid((4, 4), n_states=2)
+    graph = pt.Graph([2] * 16, {**plain.scopes, "square": squares})
+    theta = {"node": rng.normal(size=(16, 2)) * 0.3, "edge": rng.normal(size=(24, 2, 2))}
+    log_z = pt.Exact().infer(plain, theta).value
+    kikuchi = pt.Kikuchi(iterations=5000, damping=0.5).infer(graph, theta)
+    bethe = pt.LoopyBP(iterations=5000, damping=0.5).infer(plain, theta)
+    assert kikuchi.converged
+    assert abs(kikuchi.value - log_z) < 0.2 * abs(bethe.value - log_z)
+
+
+def test_large_mixed_states_take_the_general_path_with_the_same_result():
+    rng = np.random.default_rng(9)
+    graph = pt.Graph([40, 2, 2, 2, 2, 2], {"node": np.arange(6)[:, None], "edge": [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 1]]})  # fmt: skip
+    assert not suits_pairs(graph)
+    theta = zoo.scores(graph, rng)
+    result = pt.TRW(**LONG).infer(graph, theta)
+    engine = PairEngine(Scores(graph, theta), entropies.reweighted(graph, None), "colours", 0.0, 1)
+    drive(engine, "coloured", 20_000, 1e-13, 0)
+    np.testing.assert_allclose(engine.read().singles, result.variable_marginals, atol=1e-10)
+
+
+@pytest.mark.parametrize("problem", zoo.problems(feasible=False), **named)
+def test_infeasible_models_are_refused_or_decode_to_minus_infinity(problem):
+    for method in (pt.TRW(), pt.Smoothed(0.0), pt.LoopyBP()):
+        try:
+            result = method.infer(*problem.model)
+        except pt.InfeasibleError as error:
+            assert "finite score" in str(error)
+        else:  # arc consistency cannot see an odd cycle
+            assert problem.name == "odd_cycle"
+            assert not np.isnan(result.variable_marginals).any()
+            assert result.score(result.argmax()) == -np.inf
+    with pytest.raises(pt.InfeasibleError):
+        pt.Exact().infer(*problem.model)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (pt.TRW(iterations=-1), "iterations"),
+        (pt.TRW(tol=-1.0), "tol"),
+        (pt.TRW(damping=1.0), "damping"),
+        (pt.TRW(schedule="spiral"), "schedule"),
+        (pt.TRW(threads=0), "threads"),
+        (pt.TRW(0.0), "rho must be positive"),
+        (pt.TRW([0.5, 0.5]), "rho has shape"),
+        (pt.TRW({"edges": 0.5}), "rho must name"),
+        (pt.TRW(5.0), None),
+        (pt.Smoothed(-0.1), "epsilon"),
+        (pt.Smoothed(np.nan), "epsilon"),
+        (pt.Smoothed({"node": 0.1}), "epsilon must name"),
+        (pt.Smoothed({"node": 0.1, "edge": 0.0}), "epsilon must be zero"),
+        (pt.MessagePassing({"edge": -1.0, "node": 1.0}), "positive"),
+        (pt.MessagePassing({"edge": 1.0, "node": -9.0}), "positive sum"),
+        (pt.MessagePassing({"egde": 1.0}), "names kind 'egde'"),
+        (pt.MessagePassing({"edge": [1.0]}), "shape"),
+        (pt.MessagePassing({"edge": 1.0, "node": 1.0}, links="all"), "links"),
+    ],
+)
+def test_bad_options_get_one_sentence(method, words):
+    problem = zoo.zoo()["grid"]
+    if words is None:  # counting numbers 1 - sum rho may be as low as they like: C = 1 stays positive
+        assert method.infer(*problem.model).bound == "estimate"
+        return
+    with pytest.raises(pt.PotentiaError, match=words) as caught:
+        method.infer(*problem.model)
+    assert "\n" not in str(caught.value)
