@@ -13,8 +13,6 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.special import logsumexp, softmax
 
-# -- models -------------------------------------------------------------------------------------------------
-
 
 def region_tables(graph, theta, observed=None):
     """Scopes (tuples) and score tables of every region; observed variables forbid their other states."""
@@ -59,9 +57,6 @@ def pad_singles(graph, scopes, tables):
         if len(scope) == 1:
             padded[scope[0], : len(table)] = table
     return padded
-
-
-# -- brute force --------------------------------------------------------------------------------------------
 
 
 def labellings(graph):
@@ -114,9 +109,6 @@ def map_labellings(graph, theta, observed=None, tol=0.0):
     """All labellings whose score is within `tol` of the best."""
     scores = label_scores(graph, theta, observed)
     return labellings(graph)[scores >= scores.max() - tol]
-
-
-# -- links, the local polytope and the variational objective -------------------------------------------------
 
 
 def links(scopes, rule):
@@ -181,9 +173,6 @@ def primal(tables, mu, counting):
     return energy + sum(c * entropy(m) for c, m in zip(counting, mu, strict=True))
 
 
-# -- message passing ----------------------------------------------------------------------------------------
-
-
 def textbook(graph, theta, rho, observed=None, iterations=5000, tol=1e-13, damping=0.0):
     """Tree-reweighted messages on pairs [Wainwright, Jaakkola and Willsky 2005]; rho = 1 is loopy BP.
 
@@ -228,9 +217,6 @@ def _without(scopes, tables, weight, message, e, i):
         total[~dead] -= (1 - weight[e]) * message[e, i][~dead]
         total[dead] = -np.inf
     return total
-
-
-# -- checks -------------------------------------------------------------------------------------------------
 
 
 def in_forest_polytope(n, edges, rho, tol=1e-9):

@@ -83,6 +83,15 @@ def test_huge_scores(seed):
     check_against_brute_force(*draw_model(seed, 0.2, scale=1e4))
 
 
+@pytest.mark.parametrize("scale", [1e18, 1e25, 1e300])
+def test_absurd_scores_give_no_nan(scale):
+    for seed in range(100):
+        graph, theta, observed = draw_model(seed, 0.2, scale)
+        result = elimination.eliminate(Scores(graph, theta, observed))
+        expected = reference.variable_marginals(graph, theta, observed)
+        np.testing.assert_allclose(result.variable_marginals, expected, atol=1e-9)
+
+
 def test_dense_binary_graph_uses_blocks():
     # a clique of 14 binary variables has more entries than one block of the kernels
     rng = np.random.default_rng(0)
@@ -251,18 +260,22 @@ def index_rows():
         return [pytest.param(row, id=row["instance"]) for row in csv.DictReader(file)]
 
 
+def too_wide(scores):
+    try:
+        plan(scores)
+    except WidthError:
+        return True
+    return False
+
+
 @pytest.mark.parametrize("row", index_rows())
 def test_uai_model(row):
     path = DATA / f"{row['instance']}.uai"
     graph, theta = read_uai(path)
     scores = Scores(graph, theta, read_uai_evidence(f"{path}.evid"))
-    try:
-        result = elimination.eliminate(scores)
-    except WidthError as error:
-        # six models have tables beyond the limit in every order known
-        assert not row["log10Z_exact"]
-        assert "induced width" in str(error)
-        return
+    if not row["log10Z_exact"] and too_wide(scores):
+        pytest.skip("its largest table is beyond the limit, and index.csv has no exact answer")
+    result = elimination.eliminate(scores)
     log10 = result.value / np.log(10)
     if row["log10Z_exact"]:
         assert log10 == pytest.approx(float(row["log10Z_exact"]), abs=1e-6)

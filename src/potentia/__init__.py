@@ -6,6 +6,7 @@ The public names are those below; see README for a first example.
 from __future__ import annotations
 
 from ._types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError
+from ._version import __version__
 from .graph.assign import indicators_to_labels, labels_to_indicators
 from .graph.structure import Graph
 from .graph.uai import read_uai, read_uai_evidence, read_uai_result, write_uai, write_uai_result
@@ -17,16 +18,14 @@ from .inference.linear_program import LinearProgram
 from .inference.mean_field import MeanField
 from .inference.message_passing import TRW, Kikuchi, LoopyBP, MessagePassing, Smoothed
 
-__version__ = "0.1.0"
-
 __all__ = [
     "TRW",
     "ConvergenceWarning",
     "Exact",
     "Gibbs",
     "Graph",
-    "Inference",
     "InfeasibleError",
+    "Inference",
     "Kikuchi",
     "LinearProgram",
     "LoopyBP",
@@ -37,6 +36,7 @@ __all__ = [
     "Smoothed",
     "Union",
     "WidthError",
+    "__version__",
     "indicators_to_labels",
     "labels_to_indicators",
     "read_uai",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import pairwise
 from typing import TypeVar
 
 from ._types import PotentiaError
@@ -34,7 +35,7 @@ def map_ranges(function: Callable[[int, int], T], start: int, stop: int, threads
     if threads == 1 or n < 2:
         return [function(start, stop)] if n else []
     cuts = [start + n * k // threads for k in range(threads + 1)]
-    ranges = [(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True) if a < b]
+    ranges = [(a, b) for a, b in pairwise(cuts) if a < b]
     # the calling thread takes the first range itself: one hand-over less
     waiting = [_pool(threads).submit(function, a, b) for a, b in ranges[1:]]
     first = function(*ranges[0])

@@ -7,11 +7,12 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from . import __version__
 from ._types import PotentiaError
+from ._version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,11 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="potentia", description="Structured prediction with approximate inference.")
+    parser = argparse.ArgumentParser(
+        prog="potentia", description="Structured prediction with approximate inference."
+    )
     parser.add_argument("--version", action="version", version=f"potentia {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, function: Callable[[argparse.Namespace], None], text: str, example: str) -> argparse.ArgumentParser:
+    def add(
+        name: str, function: Callable[[argparse.Namespace], None], text: str, example: str
+    ) -> argparse.ArgumentParser:
         command = commands.add_parser(
             name, help=text, description=text, epilog=f"example: {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -46,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
         return command
 
-    demo = add("demo", _demo, "Marginals of a noisy picture by every inference method.", "potentia demo --out demo")
+    demo = add(
+        "demo", _demo, "Marginals of a noisy picture by every inference method.", "potentia demo --out demo"
+    )
     demo.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="folder for the picture")
     demo.add_argument("--seed", type=int, default=0, help="seed of the noise")
 
@@ -55,30 +62,39 @@ def _parser() -> argparse.ArgumentParser:
         "potentia infer model.uai --evidence model.uai.evid --method trw --json",
     )  # fmt: skip
     infer.add_argument("model", type=Path)
-    infer.add_argument("--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format")
+    infer.add_argument(
+        "--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format"
+    )
     infer.add_argument("--method", default="exact", choices=sorted(_METHODS), help="default: exact")
-    infer.add_argument("--epsilon", type=float, default=0.1, help="smoothing of --method smoothed (0: max-product)")
+    infer.add_argument(
+        "--epsilon", type=float, default=0.1, help="smoothing of --method smoothed (0: max-product)"
+    )
     infer.add_argument("--iterations", type=int, help="limit on iterations")
     infer.add_argument("--tol", type=float, help="stop when no marginal changes by more")
     infer.add_argument("--damping", type=float, help="weight of old messages, 0 to 1")
     infer.add_argument("--schedule", choices=["coloured", "sequential", "random", "greedy"])
     infer.add_argument("--out", type=Path, metavar="DIR", help="write PR, MAR and MAP result files there")
 
-    bench = add("bench", _bench, "Speed of inference beside two floors measured in the same run.", "potentia bench --quick")
+    bench = add(
+        "bench",
+        _bench,
+        "Speed of inference beside two floors measured in the same run.",
+        "potentia bench --quick",
+    )
     bench.add_argument("--quick", action="store_true", help="smaller grids, fewer repetitions")
     bench.add_argument("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")
     return parser
 
 
 _METHODS = {
-    "exact": "Exact",
-    "trw": "TRW",
-    "loopy_bp": "LoopyBP",
-    "kikuchi": "Kikuchi",
-    "smoothed": "Smoothed",
-    "mean_field": "MeanField",
-    "linear_program": "LinearProgram",
-    "gibbs": "Gibbs",
+    "exact": ("exact", "Exact"),
+    "trw": ("message_passing", "TRW"),
+    "loopy_bp": ("message_passing", "LoopyBP"),
+    "kikuchi": ("message_passing", "Kikuchi"),
+    "smoothed": ("message_passing", "Smoothed"),
+    "mean_field": ("mean_field", "MeanField"),
+    "linear_program": ("linear_program", "LinearProgram"),
+    "gibbs": ("gibbs", "Gibbs"),
 }
 
 
@@ -110,7 +126,7 @@ def _demo(arguments: argparse.Namespace) -> None:
 
 
 def _infer(arguments: argparse.Namespace) -> None:
-    from . import read_uai, read_uai_evidence, write_uai_result
+    from .graph.uai import read_uai, read_uai_evidence, write_uai_result
     from .report.tables import Column, print_table
 
     method = _method(arguments)
@@ -133,29 +149,36 @@ def _infer(arguments: argparse.Namespace) -> None:
     }
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        tasks = ["MAR", "MAP"] + (["PR"] if result.target == "log_partition" and math.isfinite(result.value) else [])
+        tasks = ["MAR", "MAP"] + (
+            ["PR"] if result.target == "log_partition" and math.isfinite(result.value) else []
+        )
         for task in tasks:
             write_uai_result(arguments.out / f"{arguments.model.name}.{task}", result, task)
         facts["files"] = [f"{arguments.model.name}.{task}" for task in tasks]
     if arguments.json:
-        marginals = [row[:n].tolist() for row, n in zip(result.variable_marginals, graph.n_states, strict=True)]
+        marginals = [
+            row[:n].tolist() for row, n in zip(result.variable_marginals, graph.n_states, strict=True)
+        ]
         print(json.dumps({**facts, "labels": labels.tolist(), "marginals": marginals}, default=_plain))
         return
     rows = [{"fact": key, "value": value} for key, value in facts.items()]
-    print_table(f"{arguments.method} on {arguments.model.name}", [Column("fact", "fact"), Column("value", "value", str)], rows)
+    print_table(
+        f"{arguments.method} on {arguments.model.name}",
+        [Column("fact", "fact"), Column("value", "value", str)],
+        rows,
+    )
 
 
 def _method(arguments: argparse.Namespace) -> Any:
-    import potentia
-
-    kind = getattr(potentia, _METHODS[arguments.method])
+    module, name = _METHODS[arguments.method]
+    kind = getattr(import_module(f".inference.{module}", __package__), name)
     options = {"epsilon": arguments.epsilon} if arguments.method == "smoothed" else {}
-    for name in ("iterations", "tol", "damping", "schedule"):
-        value = getattr(arguments, name)
+    for option in ("iterations", "tol", "damping", "schedule"):
+        value = getattr(arguments, option)
         if value is not None:
-            if name not in kind.__dataclass_fields__:
-                raise PotentiaError(f"--method {arguments.method} has no --{name}")
-            options[name] = value
+            if option not in kind.__dataclass_fields__:
+                raise PotentiaError(f"--method {arguments.method} has no --{option}")
+            options[option] = value
     return kind(**options)
 
 

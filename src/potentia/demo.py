@@ -96,7 +96,8 @@ def draw(pictures: dict[str, Floats], path: Path) -> None:
     for panel in axes[len(pictures) :]:
         panel.set_axis_off()
     for axis, (name, image) in zip(axes, pictures.items(), strict=False):
-        shown = axis.imshow(image, cmap="gray_r", vmin=0 if name != "noisy input" else None, vmax=1 if name != "noisy input" else None)  # fmt: skip
+        limits = {} if name == "noisy input" else {"vmin": 0.0, "vmax": 1.0}
+        shown = axis.imshow(image, cmap="gray_r", **limits)
         axis.set_title(name if name in ("truth", "noisy input") else f"P(ink), {name}", fontsize=9)
         axis.set_xticks([])
         axis.set_yticks([])

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .._types import Floats
 from ..graph.schedule import pairs_of
@@ -22,8 +21,7 @@ from ..graph.structure import Graph
 from ..inference.engine import sweep_groups
 from ..inference.entropy import reweighted, smoothed
 from ..inference.pair_engine import PairEngine
-from ..kernels.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
-from ..kernels.vecmath import KERNEL
+from ..kernels.stream import multiply_add
 from ..report.tables import Column
 
 _SEED = 0
@@ -109,22 +107,10 @@ def _best(work: Callable[[], object], budget: float) -> float:
     return float(best)
 
 
-@njit(**KERNEL)
-def _stream(values, out):
-    s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
-    factor = spread8(1.5)
-    for k in range(0, values.size - 4 * CHUNK + 1, 4 * CHUNK):
-        s0 = fma8(load8(values, k), factor, s0)
-        s1 = fma8(load8(values, k + CHUNK), factor, s1)
-        s2 = fma8(load8(values, k + 2 * CHUNK), factor, s2)
-        s3 = fma8(load8(values, k + 3 * CHUNK), factor, s3)
-    store8(out, 0, add8(add8(s0, s1), add8(s2, s3)))
-
-
 def _table_floor(tables: Floats, budget: float) -> float:
     """Reading all tables once, each entry through one multiply-add."""
-    values, out = tables.ravel(), np.zeros(CHUNK)
-    return _best(lambda: _stream(values, out), budget / 3)
+    values, out = tables.ravel(), np.zeros(8)
+    return _best(lambda: multiply_add(values, out), budget / 3)
 
 
 def _log_floor(n: int, budget: float) -> float:
@@ -185,5 +171,3 @@ def tables(rows: list[dict[str, Any]]) -> list[tuple[str, list[Column], list[dic
         (f"Forward sweeps (NumPy exp: {exp:.2f} ns)", columns, sweeps),
         ("Starting up", starts, [r for r in rows if r["part"] == "start"]),
     ]
-
-

@@ -21,7 +21,9 @@ def check_labels(graph: Graph, labels: ArrayLike, name: str = "labels") -> Ints:
     bad = np.flatnonzero((y < -1) | (y >= graph.n_states))
     if bad.size:
         i = int(bad[0])
-        raise PotentiaError(f"{name}[{i}] = {y[i]} is not a state of variable {i}, which has {graph.n_states[i]}")
+        raise PotentiaError(
+            f"{name}[{i}] = {y[i]} is not a state of variable {i}, which has {graph.n_states[i]}"
+        )
     return y
 
 
@@ -34,7 +36,9 @@ def observed_states(graph: Graph, observed: ArrayLike | None) -> Ints:
     states = np.full(graph.n_variables, -1, dtype=np.int64)
     for variable, state in observed.items():
         if not 0 <= int(variable) < graph.n_variables:
-            raise PotentiaError(f"observed names variable {variable}; the graph has 0..{graph.n_variables - 1}")
+            raise PotentiaError(
+                f"observed names variable {variable}; the graph has 0..{graph.n_variables - 1}"
+            )
         if not 0 <= int(state) < graph.n_states[int(variable)]:
             raise PotentiaError(
                 f"observed state {state} of variable {variable} is outside 0..{graph.n_states[int(variable)] - 1}"
@@ -65,7 +69,11 @@ def indicators_to_labels(graph: Graph, indicators: Mapping[str, ArrayLike]) -> I
     for kind, scope in graph.scopes.items():
         tables = indicators.get(kind, ())
         uniform = graph.shared_shape(kind) is not None and kind in indicators
-        rows = [(scope, np.asarray(tables))] if uniform else [(s[None], t[None]) for s, t in zip(scope, tables, strict=False)]
+        rows = (
+            [(scope, np.asarray(tables))]
+            if uniform
+            else [(s[None], t[None]) for s, t in zip(scope, tables, strict=False)]
+        )
         for scopes, stack in rows:
             for axis in range(scopes.shape[1]):
                 vote = stack.sum(axis=tuple(k + 1 for k in range(scopes.shape[1]) if k != axis))

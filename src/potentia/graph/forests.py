@@ -39,13 +39,22 @@ def is_acyclic(graph: Graph) -> bool:
 
     def check() -> bool:
         cliques = cliques_of(graph)
-        return _grow(flat_regions(graph), cliques, np.arange(len(cliques)), np.zeros(len(cliques))) == len(cliques)
+        parts: tuple[Graph, ...] = graph.cached("parts", tuple)
+        if parts:
+            return all(is_acyclic(part) for part in parts)
+        return _grow(flat_regions(graph), cliques, np.arange(len(cliques)), np.zeros(len(cliques))) == len(
+            cliques
+        )
 
     return graph.cached("is_acyclic", check)
 
 
 def _default_weights(graph: Graph) -> Floats:
     cliques = cliques_of(graph)
+    parts: tuple[Graph, ...] = graph.cached("parts", tuple)
+    if parts:
+        own = [_weights_by_kind(part) for part in parts]
+        return np.concatenate([np.zeros(0), *(w[kind] for kind in graph.kinds for w in own if kind in w)])
     directions = graph.cached("forests", lambda: 0)
     if directions:
         return np.full(len(cliques), 1.0 / directions)
@@ -59,6 +68,13 @@ def _default_weights(graph: Graph) -> Floats:
         if kept == len(cliques):
             break
     return used / rounds
+
+
+def _weights_by_kind(graph: Graph) -> dict[str, Floats]:
+    """`forest_weights` cut into the kinds that hold cliques."""
+    kinds = [kind for kind, scope in graph.scopes.items() if scope.shape[1] > 1]
+    cuts = np.cumsum([len(graph.scopes[kind]) for kind in kinds])[:-1]
+    return dict(zip(kinds, np.split(forest_weights(graph), cuts), strict=True)) if kinds else {}
 
 
 def certified(graph: Graph, rho: Floats) -> bool:

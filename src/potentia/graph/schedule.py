@@ -77,7 +77,9 @@ def variable_groups(graph: Graph, order: str) -> tuple[Ints, Ints]:
 
     def build() -> tuple[Ints, Ints]:
         group = _groups(graph, order)
-        return np.argsort(group, kind="stable"), np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(np.int64)
+        return np.argsort(group, kind="stable"), np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(
+            np.int64
+        )
 
     return graph.cached(("variable_groups", order), build)
 
@@ -113,7 +115,9 @@ def pair_layout(graph: Graph, order: str, oriented: bool = False) -> PairLayout:
 
     With `oriented`, every row holds pairs seen from the same end, which one shared table needs.
     """
-    return graph.cached(("pair_layout", order, oriented), lambda: _block_layout(graph, _groups(graph, order), oriented))
+    return graph.cached(
+        ("pair_layout", order, oriented), lambda: _block_layout(graph, _groups(graph, order), oriented)
+    )
 
 
 def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
@@ -143,7 +147,9 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     other = np.roll(np.arange(2 * m), m)
     opposite[row, x] = row[other] * states * width + x[other]
     position = (row * width + x).reshape(2, m).T.copy()
-    return PairLayout(states, variable, slot_ptr, pair, sides, opposite, position, block * width + lane, group_ptr)
+    return PairLayout(
+        states, variable, slot_ptr, pair, sides, opposite, position, block * width + lane, group_ptr
+    )
 
 
 def _cut_blocks(order: Ints, group: Ints) -> tuple[Ints, Ints, Ints, Ints]:

@@ -25,12 +25,16 @@ class Scores:
             states get -inf.
     """
 
-    def __init__(self, graph: Graph, theta: Mapping[str, ArrayLike], observed: ArrayLike | None = None) -> None:
+    def __init__(
+        self, graph: Graph, theta: Mapping[str, ArrayLike], observed: ArrayLike | None = None
+    ) -> None:
         if not isinstance(theta, Mapping):
             raise PotentiaError(f"theta must map kinds to score tables, not be a {type(theta).__name__}")
         unknown = [kind for kind in theta if kind not in graph.scopes]
         if unknown:
-            raise PotentiaError(f"theta names kind {unknown[0]!r}, but the graph's kinds are {list(graph.kinds)}")
+            raise PotentiaError(
+                f"theta names kind {unknown[0]!r}, but the graph's kinds are {list(graph.kinds)}"
+            )
         self.graph = graph
         self.regions: Regions = flat_regions(graph)
         self._values: dict[str, Floats] = {}
@@ -105,7 +109,9 @@ class Scores:
         kept = padded[clamped, observed[clamped]]
         if np.any(kept == -np.inf):
             bad = int(clamped[np.flatnonzero(kept == -np.inf)[0]])
-            raise InfeasibleError(f"variable {bad} is observed in state {observed[bad]}, which its scores forbid")
+            raise InfeasibleError(
+                f"variable {bad} is observed in state {observed[bad]}, which its scores forbid"
+            )
         padded[clamped] = -np.inf
         padded[clamped, observed[clamped]] = kept
         return padded
@@ -116,7 +122,9 @@ class Scores:
         row, code = first_bad_table(values, offset, size)
         scope = self.graph.scopes[kind][row].tolist() if row >= 0 else []
         if code == 1:
-            raise PotentiaError(f"theta[{kind!r}][{row}] (variables {scope}) holds NaN or +inf; only -inf may be infinite")
+            raise PotentiaError(
+                f"theta[{kind!r}][{row}] (variables {scope}) holds NaN or +inf; only -inf may be infinite"
+            )
         if code == 2:
             raise InfeasibleError(f"theta[{kind!r}][{row}] (variables {scope}) forbids every configuration")
 
@@ -137,19 +145,29 @@ def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
             return table.ravel(), np.zeros(n, dtype=np.int64)
         if table.shape == (n, *one):
             return table.ravel(), np.arange(n, dtype=np.int64) * int(size[0])
-        raise PotentiaError(f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table")
+        raise PotentiaError(
+            f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table"
+        )
+    if not hasattr(given, "__len__"):
+        raise PotentiaError(f"theta[{kind!r}] must be a list of {n} tables, not {given!r}")
     tables = list(given)
     if len(tables) != n:
         raise PotentiaError(f"theta[{kind!r}] has {len(tables)} tables for {n} regions")
     arrays = [_as_floats(t, f"{kind}'][{i}") for i, t in enumerate(tables)]
     for i, (array, shape) in enumerate(zip(arrays, shapes, strict=True)):
         if array.shape != tuple(shape):
-            raise PotentiaError(f"theta[{kind!r}][{i}] has shape {array.shape}; its variables need {tuple(shape.tolist())}")
-    return np.concatenate([a.ravel() for a in arrays]), np.concatenate([[0], np.cumsum(size)[:-1]]).astype(np.int64)
+            raise PotentiaError(
+                f"theta[{kind!r}][{i}] has shape {array.shape}; its variables need {tuple(shape.tolist())}"
+            )
+    return np.concatenate([a.ravel() for a in arrays]), np.concatenate([[0], np.cumsum(size)[:-1]]).astype(
+        np.int64
+    )
 
 
 def _as_floats(given: Any, name: str) -> Floats:
     try:
+        if np.iscomplexobj(given):
+            raise TypeError
         return np.ascontiguousarray(given, dtype=np.float64)
     except (TypeError, ValueError):
         raise PotentiaError(f"theta['{name}'] is not an array of numbers of one shape") from None
@@ -186,4 +204,3 @@ def table_index(graph: Graph, kind: str, labels: Ints) -> Ints:
     for axis in range(scope.shape[1]):
         index = index * graph.n_states[scope[:, axis]] + labels[scope[:, axis]]
     return index
-

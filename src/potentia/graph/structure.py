@@ -138,6 +138,12 @@ class Graph:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": {}}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # copies and pickles lose the flag, and kernels would compile once more for writable arrays
+        for values in (self._n_states, *self._scopes.values()):
+            values.setflags(write=False)
+
     def __repr__(self) -> str:
         states = np.unique(self._n_states)
         shown = f"{states[0]}" if len(states) == 1 else f"{states[0]}..{states[-1]}"
@@ -148,7 +154,9 @@ class Graph:
 def _check_states(n_states: ArrayLike) -> Ints:
     given = np.asarray(n_states)
     if given.ndim != 1:
-        raise PotentiaError(f"n_states must be one-dimensional, one entry per variable, not of shape {given.shape}")
+        raise PotentiaError(
+            f"n_states must be one-dimensional, one entry per variable, not of shape {given.shape}"
+        )
     if len(given) == 0:
         raise PotentiaError("a graph needs at least one variable; n_states is empty")
     states = _whole(given, "n_states")
@@ -164,7 +172,9 @@ def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
     try:
         given = np.asarray(scopes)
     except ValueError:
-        raise PotentiaError(f"regions[{kind!r}] mixes scopes of different orders; use one kind per order") from None
+        raise PotentiaError(
+            f"regions[{kind!r}] mixes scopes of different orders; use one kind per order"
+        ) from None
     if given.size == 0:
         return _frozen(np.zeros((0, given.shape[1] if given.ndim == 2 else 0), dtype=np.int64))
     if given.ndim != 2:
@@ -193,11 +203,15 @@ def _check_singles(graph: Graph) -> None:
     if count.max() > 1:
         bad = int(np.argmax(count))
         names = ", ".join(repr(kind) for kind, s in singles if bad in s)
-        raise PotentiaError(f"variable {bad} has {count[bad]} single-variable regions (in {names}); add their scores")
+        raise PotentiaError(
+            f"variable {bad} has {count[bad]} single-variable regions (in {names}); add their scores"
+        )
 
 
 def _whole(values: np.ndarray, name: str) -> Ints:
-    if values.dtype.kind not in "iu" and not (values.dtype.kind == "f" and np.all(values == np.floor(values))):
+    if values.dtype.kind not in "iu" and not (
+        values.dtype.kind == "f" and np.all(values == np.floor(values))
+    ):
         raise PotentiaError(f"{name} must hold whole numbers, not {values.dtype}")
     return values.astype(np.int64)
 

@@ -34,15 +34,16 @@ class Union:
         }
         regions = {kind: np.concatenate(parts) for kind, parts in scopes.items()}
         self.graph = Graph(np.concatenate([g.n_states for g in self.parts]), regions)
-        directions = {g.cached("forests", lambda: 0) for g in self.parts}
-        if len(directions) == 1:
-            self.graph.cached("forests", directions.pop)
+        # what is known of the parts holds for the union: clique weights, for one
+        self.graph.cached("parts", lambda: self.parts)
 
     def _scopes(self, kind: str) -> list[Ints]:
         """This kind's scopes of every part, in the union's variable numbers."""
         orders = {g.scopes[kind].shape[1] for g in self.parts if kind in g.scopes and len(g.scopes[kind])}
         if len(orders) > 1:
-            raise PotentiaError(f"kind {kind!r} has regions of {sorted(orders)} variables in different graphs")
+            raise PotentiaError(
+                f"kind {kind!r} has regions of {sorted(orders)} variables in different graphs"
+            )
         empty = np.zeros((0, orders.pop() if orders else 0), dtype=np.int64)
         return [
             g.scopes[kind] + start if kind in g.scopes and len(g.scopes[kind]) else empty
@@ -56,7 +57,9 @@ class Union:
         joined: dict[str, Floats | list[Floats]] = {}
         for kind in self.graph.kinds:
             pieces = [
-                _region_tables(g, kind, t.get(kind)) for g, t in zip(self.parts, tables, strict=True) if kind in g.scopes
+                _region_tables(g, kind, t.get(kind))
+                for g, t in zip(self.parts, tables, strict=True)
+                if kind in g.scopes
             ]
             pieces = [p for p in pieces if len(p)]
             if self.graph.shared_shape(kind) is not None:

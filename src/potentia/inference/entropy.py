@@ -1,6 +1,6 @@
 """Entropies: counting numbers, parent-child links, and what the value then means (MATH section 2).
 
-    A(theta) = max over the local polytope of  theta . mu + sum_alpha c_alpha H(mu_alpha)
+A(theta) = max over the local polytope of  theta . mu + sum_alpha c_alpha H(mu_alpha)
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def _clique_weights(graph: Graph, rho: float | ArrayLike | None) -> Floats:
         kinds = [k for k, s in graph.scopes.items() if s.shape[1] > 1 and len(s)]
         if set(rho) != set(kinds):
             raise PotentiaError(f"rho must name the kinds with cliques {kinds}, not {list(rho)}")
-        return np.concatenate([np.broadcast_to(np.asarray(rho[k], float), len(graph.scopes[k])) for k in kinds])
+        return np.concatenate(
+            [np.broadcast_to(np.asarray(rho[k], float), len(graph.scopes[k])) for k in kinds]
+        )
     weights = np.asarray(rho, dtype=float)
     if weights.ndim and weights.shape != (len(cliques),):
         raise PotentiaError(f"rho has shape {weights.shape}; the graph has {len(cliques)} cliques")
@@ -141,7 +143,9 @@ def given(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entrop
     values = np.zeros(len(regions.size))
     for kind, numbers in counting.items():
         if kind not in graph.scopes:
-            raise PotentiaError(f"counting names kind {kind!r}, but the graph's kinds are {list(graph.kinds)}")
+            raise PotentiaError(
+                f"counting names kind {kind!r}, but the graph's kinds are {list(graph.kinds)}"
+            )
         number = graph.kinds.index(kind)
         part = np.asarray(numbers, dtype=float)
         rows = len(graph.scopes[kind])

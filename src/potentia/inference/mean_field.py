@@ -38,7 +38,9 @@ class MeanFieldEngine:
             return allowed / allowed.sum(axis=1, keepdims=True)
         labels = search(self.scores, [self.scores.singles.argmax(axis=1)])
         if score_labels(self.scores, labels) == -np.inf:
-            raise InfeasibleError("mean field needs a labelling with a finite score to start from, and found none")
+            raise InfeasibleError(
+                "mean field needs a labelling with a finite score to start from, and found none"
+            )
         return (np.arange(allowed.shape[1]) == labels[:, None]).astype(float)
 
     @property
@@ -109,7 +111,9 @@ class MeanField(Inference):
         outcome = drive(engine, self.schedule, self.iterations, self.tol, self.seed)
         read = engine.read()
         if read.value < 0.5 * kernels.FORBIDDEN * 1e-50:
-            raise InfeasibleError("mean field started from marginals that put weight on forbidden configurations")
+            raise InfeasibleError(
+                "mean field started from marginals that put weight on forbidden configurations"
+            )
         return Result(
             graph=scores.graph,
             marginals=read.marginals,

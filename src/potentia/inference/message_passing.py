@@ -60,7 +60,9 @@ class _MessagePassing(Inference):
                 raise PotentiaError("start holds no messages; it must come from a message-passing method")
             # a message of -inf would keep dead what new scores allow again
             same = scores.forbids_all_of(start.scores)
-            engine.set_messages(start.messages if same else np.where(np.isneginf(start.messages), 0.0, start.messages))
+            engine.set_messages(
+                start.messages if same else np.where(np.isneginf(start.messages), 0.0, start.messages)
+            )
         outcome = drive(engine, self.schedule, self.iterations, self.tol, self.seed)
         read = engine.read()
         return Result(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from ..kernels import star
 from .engine import Readout
 from .entropy import Entropy, check_counting
 from .readout import single_tables
+
+T = TypeVar("T")
 
 #: Multiply-adds a group of blocks must hold before a second thread pays.
 _PARALLEL_WORK = 500_000
@@ -114,7 +117,9 @@ class PairEngine:
             pair_kernels.choose_modes(layout, self.pair_scores, high, low, blocks.mode)
         self._over(
             len(layout.variable),
-            lambda a, b: pair_kernels.fill_tables(a, b, layout, self.pair_scores, high, blocks.mode, blocks.table),
+            lambda a, b: pair_kernels.fill_tables(
+                a, b, layout, self.pair_scores, high, blocks.mode, blocks.table
+            ),
         )
 
     def _pair_scores(self, scores: Scores) -> pair_kernels.PairScores:
@@ -124,12 +129,16 @@ class PairEngine:
         else:
             start = np.cumsum([0, *(len(v) for v, _ in parts)])
             values = np.concatenate([np.zeros(0), *(v for v, _ in parts)])
-            offset = np.concatenate([np.zeros(0, np.int64), *(o + s for (_, o), s in zip(parts, start, strict=False))])
+            offset = np.concatenate(
+                [np.zeros(0, np.int64), *(o + s for (_, o), s in zip(parts, start, strict=False))]
+            )
         return pair_kernels.PairScores(values, offset, self.graph.n_states[self.pairs], self.count)
 
     def _fill_shared(self) -> None:
         states = self.layout.n_states
-        table = self.pair_scores.values.reshape(states, states) / (1.0 if self.entropy.maximum else self.count[0])
+        table = self.pair_scores.values.reshape(states, states) / (
+            1.0 if self.entropy.maximum else self.count[0]
+        )
         table = table - table.max()
         if not self.entropy.maximum:
             self.blocks.mode[:] = star.PRODUCT if table.min() >= -star.SAFE_RANGE else star.LOG
@@ -180,7 +189,9 @@ class PairEngine:
         flat = np.empty(start[-1])
         parts = self._over(
             len(self.pairs),
-            lambda a, b: pair_kernels.read_pairs(a, b, self.pair_scores, self.entropy.maximum, lam, start, flat),
+            lambda a, b: pair_kernels.read_pairs(
+                a, b, self.pair_scores, self.entropy.maximum, lam, start, flat
+            ),
         )
         value = float(sum(parts)) + pair_kernels.variable_values(
             self.scores.singles, self.pairs, lam, self.counting, self.entropy.maximum
@@ -199,7 +210,7 @@ class PairEngine:
                 marginals[kind] = single_tables(self.graph, kind, singles)
         return marginals
 
-    def _over(self, n: int, function: Callable[[int, int], float | None]) -> list[float | None]:
+    def _over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
         return map_ranges(function, 0, n, self.group_threads)
 
 

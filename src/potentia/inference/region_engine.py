@@ -46,7 +46,11 @@ def _build_order(graph: Graph, rule: str, order: str) -> RegionOrder:
     unit_of[units] = np.arange(len(units))
     tables = (*_csr(links.child, n), *_csr(links.parent, n), links.parent, links.child)
     ptr, adjacent = region_kernels.conflicts(*tables, unit_of, units)
-    group = greedy_colours(ptr, adjacent) if order == "colours" else sequential_levels(ptr, adjacent, np.arange(len(units)))
+    group = (
+        greedy_colours(ptr, adjacent)
+        if order == "colours"
+        else sequential_levels(ptr, adjacent, np.arange(len(units)))
+    )
     by_group = np.argsort(group, kind="stable")
     position = np.empty(len(units), dtype=np.int64)
     position[by_group] = np.arange(len(units))
@@ -114,7 +118,9 @@ class RegionEngine:
 
     def sweep(self, units: Ints, write: bool = True) -> float:
         """Update the units at these positions in this order; the largest change of a belief."""
-        change, empty = region_kernels.sweep_regions(self.regions, self.order.units[units], self.damping, write)
+        change, empty = region_kernels.sweep_regions(
+            self.regions, self.order.units[units], self.damping, write
+        )
         self._refuse_empty(empty)
         return float(change)
 
@@ -130,12 +136,19 @@ class RegionEngine:
         if region >= 0:
             r = self.scores.regions
             scope = r.scope[r.scope_ptr[region] : r.scope_ptr[region + 1]].tolist()
-            raise InfeasibleError(f"no labelling has a finite score: variables {scope} are left without a state")
+            raise InfeasibleError(
+                f"no labelling has a finite score: variables {scope} are left without a state"
+            )
 
     def read(self) -> Readout:
         """Marginals and value from the current messages."""
         g, r = self.regions, self.scores.regions
-        map_ranges(lambda a, b: self.sweep(np.arange(a, b), write=False), 0, len(self.order.units), self.group_threads)
+        map_ranges(
+            lambda a, b: self.sweep(np.arange(a, b), write=False),
+            0,
+            len(self.order.units),
+            self.group_threads,
+        )
         value = sum(
             map_ranges(lambda a, b: region_kernels.read_regions(g, a, b), 0, len(r.size), self.group_threads)
         )

@@ -6,26 +6,38 @@ import numpy as np
 from numba import njit
 
 from .elimination import bucket_sources, clique_card, n_factors
-from .tables import add_sources, advance, read_block, reduce_axes, split_axes
+from .tables import add_sources, advance, raise_row, read_block, reduce_axes, split_axes
 from .vecmath import KERNEL, exp, log
 
 
 @njit(**KERNEL)
-def _belief(program, store, bucket, card, peak, table):
-    """table = probabilities of the bucket's clique, exp(sources + answer from above - peak)."""
+def _exp_sources(program, store, bucket, card, shift, table):
+    """table = exp(sources + answer from above - shift); returns the largest exponent before the shift."""
     base, strides = bucket_sources(program, bucket, True)
     first, block = split_axes(card)
     mode, index, constant = read_block(store, base, strides, card, first, block)
     digits = np.zeros(card.size, dtype=np.int64)
     rows = np.empty((card[0], block))
+    highest = np.full(block, -np.inf)
     rest = table.size // card[0]
     for start in range(0, rest, block):
         add_sources(store, base, strides, mode, index, constant, rows)
         for s in range(card[0]):
+            raise_row(highest, rows[s])
             out = table[s * rest + start : s * rest + start + block]
             for j in range(block):
-                out[j] = exp(rows[s, j] - peak)
+                out[j] = exp(rows[s, j] - shift)
         advance(digits, card, first, strides, base)
+    return highest.max()
+
+
+@njit(**KERNEL)
+def _belief(program, store, bucket, card, peak, table):
+    """table = probabilities of the bucket's clique."""
+    top = _exp_sources(program, store, bucket, card, peak, table)
+    # the entries sum to one, so the largest is near one, unless scores of 1e18 and more lost it to rounding
+    if abs(top - peak) > 100.0:
+        _exp_sources(program, store, bucket, card, top, table)
 
 
 @njit(**KERNEL)

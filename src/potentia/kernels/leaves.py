@@ -4,10 +4,10 @@ For the rows of a leaf, minimise over a vector v of K entries
 
     sum_n w_n log sum_k exp(z_nk + v_k) - t . v,     t = sum_n w_n y_n        [ILR-chapter sec. 1.9.4, step 3]
 
-by Newton steps of bounded length. With biases of 10 and more the curvature may be 5e-5 of the gradient, so a raw
-Newton step would be thousands long: steps are cut to a radius that grows only after full steps, and then halved
-until the loss falls enough. A leaf whose rows share one label has its optimum at infinity; the tolerance on the
-mean gradient ends it where a further step no longer matters.
+by Newton steps of bounded length. With biases of 10 and more the curvature may be 5e-5 of the gradient, so a
+raw Newton step would be thousands long: steps are cut to a radius that grows only after full steps, and then
+halved until the loss falls enough. A leaf whose rows share one label has its optimum at infinity; the
+tolerance on the mean gradient ends it where a further step no longer matters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_STEPS = 40
 
 @njit(**SUMS)
 def _add_moments(p, weight, top, work, mean, hessian):
-    """mean (K,) += sum w p, lower half of hessian -= sum w p p'; returns sum w top. p (K, LANES), work (LANES,)."""
+    """mean (K,) += sum w p and lower half of hessian -= sum w p p', for p (K, LANES); returns sum w top."""
     value = 0.0
     for b in range(LANES):
         value += weight[b] * top[b]
@@ -77,7 +77,8 @@ def leaf_value(scores, weight, start, stop, target, v, gradient, hessian):
 def _newton_step(gradient, hessian, weight, step):
     """Solve (H + 1e-6 w + w 1 1' / K) step = -gradient by Cholesky, overwriting the lower half of H.
 
-    H is flat along the constant vector, to which the gradient is orthogonal: the last term fixes that direction.
+    H is flat along the constant vector, to which the gradient is orthogonal: the last term fixes that
+    direction.
     """
     n = gradient.shape[0]
     for k in range(n):
@@ -100,7 +101,7 @@ def _newton_step(gradient, hessian, weight, step):
 
 @njit(**KERNEL)
 def fit_leaf(scores, weight, start, stop, target, tol, v):
-    """Fit v (K,) to columns start:stop of scores (K, n) until no mean gradient exceeds tol; returns the loss."""
+    """Fit v (K,) to columns start:stop of scores (K, n) until no mean gradient exceeds tol; the loss."""
     n_outputs = v.shape[0]
     gradient = np.empty(n_outputs)
     hessian = np.empty((n_outputs, n_outputs))

@@ -2,8 +2,8 @@
 
     loss = sum_n w_n [ log sum_k exp(f_nk + b_nk) - sum_k y_nk (f_nk + b_nk) ]        [ILR-chapter sec. 1.7]
 
-Rows are handled in blocks of LANES, transposed to [configuration][lane], so that every inner loop runs over lanes
-at unit stride whatever the number K of configurations. Optional arrays are passed with zero rows.
+Rows are handled in blocks of LANES, transposed to [configuration][lane], so that every inner loop runs over
+lanes at unit stride whatever the number K of configurations. Optional arrays are passed with zero rows.
 """
 
 from __future__ import annotations

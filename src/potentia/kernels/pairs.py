@@ -13,7 +13,7 @@ from .vecmath import KERNEL, exp
 
 
 class PairScores(NamedTuple):
-    """Scores of all pairs in users' order: table e is values[offset[e]:], C-ordered of shape shapes[e]; c_e = count[e]."""
+    """Scores of all pairs in users' order: table e is values[offset[e]:], C-ordered of shapes[e]; c_e = count[e]."""
 
     values: Any
     offset: Any
@@ -80,7 +80,9 @@ def _fill_lane(scores, e, side, high, L, step, lane):
     for a in range(L):
         for b in range(L):
             inside = a < own and b < other
-            lane[(a * L + b) * step] = (entries[a * own_step + b * other_step] - top) * scale if inside else -np.inf
+            lane[(a * L + b) * step] = (
+                (entries[a * own_step + b * other_step] - top) * scale if inside else -np.inf
+            )
 
 
 @njit(**KERNEL)
@@ -182,5 +184,3 @@ def smooth_max(values, c):
         if values[k] > -np.inf:
             total += exp((sign * values[k] - peak) / abs(c))
     return sign * (peak + abs(c) * np.log(total))
-
-

@@ -9,15 +9,6 @@ from .vecmath import KERNEL
 
 
 @njit(**KERNEL)
-def _forbids(table):
-    """Whether any entry is -inf."""
-    for k in range(table.size):
-        if table[k] == -np.inf:
-            return True
-    return False
-
-
-@njit(**KERNEL)
 def _drop_unsupported(table, scope, stride, n_states, allowed, support):
     """Clear states that no finite entry made of allowed states uses; whether there were any."""
     support[:] = False
@@ -50,7 +41,7 @@ def prune_states(regions, values, where, allowed):
     for r in range(hard.size):
         order = regions.scope_ptr[r + 1] - regions.scope_ptr[r]
         largest = max(largest, order)
-        if order > 1 and _forbids(values[where[r] : where[r] + regions.size[r]]):
+        if order > 1 and values[where[r] : where[r] + regions.size[r]].min() == -np.inf:
             hard[n_hard] = r
             n_hard += 1
     support = np.empty((largest, allowed.shape[1]), dtype=np.bool_)

@@ -1,8 +1,8 @@
 """Regression trees with vector leaves, grown greedily on binned features.
 
 A tree is one array of 64-bit nodes, each packing `left << 24 | feature << 8 | cut`: a row whose code exceeds
-`cut` goes to node left + 1, any other to node left. A leaf points to itself with cut 255, so a walk needs no test
-for leaves. Codes are row-major bytes, so one row's features share a cache line.
+`cut` goes to node left + 1, any other to node left. A leaf points to itself with cut 255, so a walk needs no
+test for leaves. Codes are row-major bytes, so one row's features share a cache line.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def best_split(sums, bin_ptr, n_outputs, min_leaf):
 
 @njit(**KERNEL)
 def partition(codes, feature, cut, order, start, stop, spare):
-    """Reorder order[start:stop] so that rows going left come first, else in the same order; where they end."""
+    """Reorder order[start:stop] so that rows going left come first, else unchanged; where they end."""
     middle = start
     n_right = 0
     for i in range(start, stop):
@@ -162,7 +162,7 @@ def _consider(sums, bin_ptr, n_outputs, limits, leaf, gains, cuts):
 
 @njit(**KERNEL)
 def _split_node(nodes, spans, leaf, new, feature, cut, middle):
-    """Turn a leaf into an inner node over two leaves: the old number keeps the left one, `new` is the right one."""
+    """Turn a leaf into an inner node over two leaves: itself, on the left, and `new`."""
     child = 2 * new - 1
     nodes[spans[leaf, 0]] = pack(child, feature, cut)
     nodes[child] = pack(child, 0, MAX_BINS - 1)
@@ -189,13 +189,14 @@ def _split_histogram(codes, statistics, bin_ptr, order, spans, pool, slots, leaf
 
 @njit(**KERNEL)
 def grow(codes, statistics, n_outputs, bin_ptr, limits, pool, order, nodes, spans):
-    """Grow one tree, always splitting the leaf that gains most; returns (leaves, depth), nodes = 2 leaves - 1.
+    """Grow one tree, always splitting the leaf that gains most; returns (leaves, depth), nodes = 2 leaves -
+    1.
 
-    Step 2 of [ILR-chapter sec. 1.9.4]. codes (n, d); statistics (n, P) of `fill_statistics`; bin_ptr (d + 1,);
-    limits = weight a leaf needs, weight a node needs to be split, gain a split needs; pool (slots, bins, P) work
-    space, one slot for every leaf that may still be split and one more. order (n,) lists the rows and is returned
-    grouped by leaf; nodes (2 leaves - 1,) are packed; spans (leaves, 3) hold node, start and stop in `order`,
-    and their length bounds the number of leaves.
+    Step 2 of [ILR-chapter sec. 1.9.4]. codes (n, d); statistics (n, P) of `fill_statistics`; bin_ptr (d +
+    1,); limits = weight a leaf needs, weight a node needs to be split, gain a split needs; pool (slots, bins,
+    P) work space, one slot for every leaf that may still be split and one more. order (n,) lists the rows and
+    is returned grouped by leaf; nodes (2 leaves - 1,) are packed; spans (leaves, 3) hold node, start and stop
+    in `order`, and their length bounds the number of leaves.
     """
     max_leaves = spans.shape[0]
     spare = np.empty(order.shape[0], order.dtype)

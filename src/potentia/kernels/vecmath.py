@@ -6,6 +6,8 @@ beyond AVX2. Both are within 2 units in the last place of the true value over th
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -13,7 +15,7 @@ from numba.extending import intrinsic
 
 #: Compile options shared by every kernel: `contract` permits fused multiply-add and nothing that would change
 #: the meaning of infinities; the numpy error model keeps division free of branches.
-KERNEL = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
+KERNEL: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
 
 # 1.5 * 2^52: adding it rounds a double to an integer held in the low mantissa bits.
 _MAGIC = 6755399441055744.0
@@ -80,7 +82,9 @@ def log(x):
     z = s * s
     w = z * z
     t1 = w * (0.3999999999940942 + w * (0.22222198432149784 + w * 0.15313837699209373))
-    t2 = z * (0.6666666666666735 + w * (0.2857142874366239 + w * (0.1818357216161805 + w * 0.14798198605116586)))
+    t2 = z * (
+        0.6666666666666735 + w * (0.2857142874366239 + w * (0.1818357216161805 + w * 0.14798198605116586))
+    )
     half = 0.5 * f * f
     value = k * _LN2_HIGH - ((half - (s * (half + (t1 + t2)) + k * _LN2_LOW)) - f)
     return value if x >= _TINY else -np.inf

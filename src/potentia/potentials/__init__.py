@@ -1,9 +1,10 @@
 """Potentials: functions from features to scores, each able to lower a biased logistic loss."""
 
 from potentia.potentials.adapters import LightGBM
-from potentia.potentials.base import Differentiable, Potential
+from potentia.potentials.base import Potential
 from potentia.potentials.boosting import Boosting
 from potentia.potentials.constant import Constant
+from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.linear import Linear
 from potentia.potentials.mlp import MLP
 from potentia.potentials.zero import Zero

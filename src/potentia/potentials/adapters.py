@@ -14,10 +14,11 @@ from potentia.potentials.problem import Problem
 class LightGBM(Potential):
     """Boosted trees by LightGBM, one tree per configuration and round, with the bias as initial score.
 
-    With biases of 10 and more LightGBM's own leaf values, gradient over Hessian, are in the tens of thousands and learning
-    stays at chance; `max_delta_step` bounds them. The first fit grows `rounds` rounds, every further one adds
-    `more_rounds`. Soft targets become one weighted row per configuration of positive target. `params` are passed on to
-    LightGBM. A row of weight 2 is not quite two rows, because leaves are limited by counts. Saved as LightGBM's text.
+    With biases of 10 and more LightGBM's own leaf values, gradient over Hessian, are in the tens of thousands
+    and learning stays at chance; `max_delta_step` bounds them. The first fit grows `rounds` rounds, every
+    further one adds `more_rounds`. Soft targets become one weighted row per configuration of positive target.
+    `params` are passed on to LightGBM. A row of weight 2 is not quite two rows, because leaves are limited by
+    counts. Saved as LightGBM's own text.
     """
 
     weights_are_copies: ClassVar[bool] = False
@@ -83,7 +84,8 @@ class LightGBM(Potential):
         """Models are text when fitted or loaded, and parsed once."""
         if getattr(self, "_parsed", None) != self.models_:
             lightgbm = _import_lightgbm()
-            self._boosters = [lightgbm.Booster(model_str=text, params={"verbosity": -1}) for text in self.models_]
+            quiet = {"verbosity": -1}
+            self._boosters = [lightgbm.Booster(model_str=text, params=quiet) for text in self.models_]
             self._parsed = list(self.models_)
 
     def _scores(self, x: Any) -> Floats:

@@ -1,19 +1,20 @@
 """The oracle protocol: a potential is a function x -> scores that can lower a biased logistic loss.
 
-    sum_n w_n [ log sum_k exp(f(x_n)_k + b_nk) - sum_k y_nk (f(x_n)_k + b_nk) ] + penalty(f)     [ILR-chapter Eq. 1.19]
+    sum_n w_n [ log sum_k exp(f(x_n)_k + b_nk) - sum_k y_nk (f(x_n)_k + b_nk) ] + penalty(f)   [ILR-chapter 1.19]
 
-N rows x (N, d) of one kind of region, K configurations, labels y (N,) or target distributions (N, K), bias b (N, K),
-weight w (N,). A potential knows no graph, no messages and no temperature.
+for N rows x (N, d) of one kind of region with K configurations, labels y (N,) or target distributions (N, K),
+bias b (N, K) and weight w (N,). A potential knows no graph, no messages and no temperature.
 
 **Your own class** derives from `Potential`, stores its hyper-parameters unchanged in `__init__`, and defines
 
     _start(x, n_outputs)    become the zero function, sized for rows like x
-    _fit(problem)           lower the loss from where it stands, and return the penalised loss reached (or None)
+    _fit(problem)           lower the loss from where it stands; return the penalised loss reached, or None
     _scores(x)              f(x) as an (n, K) array, for a piece of the rows
 
-and `penalty()` if it has one. What a fit learns goes in attributes that end in an underscore: arrays, numbers, strings or lists of
-them. The base class then checks input, keeps the old function when a fit came out worse, works piece by piece, and
-saves and loads. `potentia.potentials.contract.check_potential(YourClass)` tests all of it.
+and `penalty()` if it has one. `problem.x` are all rows and `problem.take(rows)` some, with their targets.
+What a fit learns goes in attributes that end in an underscore: arrays, numbers, strings or lists of them. The
+base class checks input, keeps the old function when a fit came out worse, works piece by piece, saves and
+loads. `potentia.potentials.contract.check_potential(YourClass)` tests all of it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from potentia.potentials.state import Arrays, pack, register, unpack
 class Potential(Params, ABC):
     """A function from features to log-scores, fitted by lowering the biased logistic loss.
 
-    Fitting again continues: the fitted function is the starting point or at least the one to beat, and the penalised loss
-    never rises. An unfitted potential is the zero function. `sklearn.base.clone` or `reset` starts anew.
+    Fitting again continues: the fitted function is where a fit starts, or at least what it has to beat, and
+    the penalised loss never rises. Unfitted means the zero function. `sklearn.base.clone` or `reset` start
+    anew.
     """
 
     #: x may be a SciPy sparse matrix.
@@ -60,11 +62,11 @@ class Potential(Params, ABC):
     @abstractmethod
     def _start(self, x: Any, n_outputs: int) -> None: ...
 
-    def _fit(self, problem: Problem) -> float | None:
-        raise NotImplementedError(f"{type(self).__name__} must define _fit.")
-
     @abstractmethod
     def _scores(self, x: Any) -> Floats: ...
+
+    def _fit(self, problem: Problem) -> float | None:
+        raise NotImplementedError(f"{type(self).__name__} must define _fit.")
 
     def penalty(self) -> float:
         """What the fit adds to the summed loss."""
@@ -72,6 +74,7 @@ class Potential(Params, ABC):
 
     @property
     def is_fitted(self) -> bool:
+        """Whether `fit` or `start` was called."""
         return hasattr(self, "n_outputs_")
 
     def reset(self) -> Self:
@@ -81,12 +84,11 @@ class Potential(Params, ABC):
         return self
 
     def start(self, x: ArrayLike | None, n_outputs: int) -> Self:
-        """Become the zero function for rows like x (N, d), which also set any scaling of the features."""
+        """Become the zero function for rows like x (N, d), which also settle any scaling of the features."""
         features = check_features(x, self.accepts_sparse, 0)
         self.reset()
         self._start(features, int(n_outputs))
         self.n_features_, self.n_outputs_, self.n_fits_ = int(features.shape[1]), int(n_outputs), 0
-        self.objective_ = float("inf")
         return self
 
     def fit(
@@ -100,8 +102,9 @@ class Potential(Params, ABC):
     ) -> Self:
         """Lower the loss of rows x (N, d); `objective_` is then the penalised loss reached.
 
-        y (N,) integers or (N, K) distributions; bias (N, K) array, or anything with a shape that returns rows when sliced;
-        weight (N,). K is taken from n_outputs, bias, y (N, K), an earlier fit, or else the largest label.
+        y (N,) integers or (N, K) distributions; bias (N, K), an array or anything with a shape that returns
+        rows when sliced; weight (N,). K is taken from n_outputs, bias, y (N, K), an earlier fit, or else the
+        largest label.
         """
         if n_outputs is None and bias is None and self.is_fitted:
             n_outputs = self.n_outputs_
@@ -123,19 +126,18 @@ class Potential(Params, ABC):
         """f(x) as (N, K) log-scores, written to `out` if given; works in pieces of bounded size."""
         self._check_fitted()
         features = check_features(x, self.accepts_sparse, None if out is None else len(out))
-        n_rows = int(features.shape[0])
+        shape = int(features.shape[0]), self.n_outputs_
         self._check_sizes(features.shape[1], self.n_outputs_)
-        if out is None:
-            out = np.empty((n_rows, self.n_outputs_))
-        elif out.shape != (n_rows, self.n_outputs_):
-            raise PotentiaError(f"out must have shape {(n_rows, self.n_outputs_)}, got {out.shape}.")
+        found = np.empty(shape) if out is None else out
+        if found.shape != shape:
+            raise PotentiaError(f"out must have shape {shape}, got {found.shape}.")
 
         def fill(rows: slice) -> None:
-            out[rows] = self._scores(features[rows])
+            found[rows] = self._scores(features[rows])
 
-        self._ready(n_rows)
-        map_chunks(fill, n_rows, self._width(), self.threaded)
-        return out
+        self._ready(shape[0])
+        map_chunks(fill, shape[0], self._width(), self.threaded)
+        return found
 
     def loss(
         self, x: ArrayLike | None, y: ArrayLike, bias: Any = None, weight: ArrayLike | None = None
@@ -148,7 +150,7 @@ class Potential(Params, ABC):
         return self._loss(problem)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        """(JSON-able dictionary, arrays) from which `Potential.from_state` makes the same function, bit for bit."""
+        """(JSON-able dictionary, arrays) from which `Potential.from_state` makes the same function, bit by bit."""
         return pack(self, self._fitted())
 
     @staticmethod
@@ -164,21 +166,20 @@ class Potential(Params, ABC):
         reached = self._fit(problem)
         return before, self._objective(problem) if reached is None else reached
 
-    def _ready(self, n_rows: int) -> None:
-        """Called before so many rows are scored piece by piece."""
-
     def _loss(self, problem: Problem) -> float:
-        self._ready(problem.n_rows)
-
         def of(rows: slice) -> float:
             batch = problem.take(rows)
             scores = np.ascontiguousarray(self._scores(batch.x), dtype=np.float64)
             return float(loss_rows(scores, *batch.targets, NO_ROWS))
 
-        return sum(map_chunks(of, problem.n_rows, self._width(), self.threaded))
+        self._ready(problem.n_rows)
+        return float(sum(map_chunks(of, problem.n_rows, self._width(), self.threaded)))
 
     def _objective(self, problem: Problem) -> float:
         return self._loss(problem) + self.penalty()
+
+    def _ready(self, n_rows: int) -> None:
+        """Called before so many rows are scored piece by piece."""
 
     def _width(self) -> int:
         """Numbers a row needs while it is scored; sets the size of pieces."""
@@ -192,62 +193,10 @@ class Potential(Params, ABC):
             raise PotentiaError(f"{type(self).__name__} is not fitted: call fit or start first.")
 
     def _check_sizes(self, n_features: int, n_outputs: int) -> None:
+        name = type(self).__name__
         if n_features != self.n_features_:
-            raise PotentiaError(
-                f"x has {n_features} features but {type(self).__name__} was fitted on {self.n_features_}."
-            )
+            raise PotentiaError(f"x has {n_features} features but {name} was fitted on {self.n_features_}.")
         if n_outputs != self.n_outputs_:
             raise PotentiaError(
-                f"The rows have {n_outputs} configurations but {type(self).__name__} was fitted on {self.n_outputs_}."
+                f"The rows have {n_outputs} configurations but {name} was fitted on {self.n_outputs_}."
             )
-
-
-class Differentiable(Potential):
-    """A potential with a flat vector of parameters, for learners that follow gradients through all kinds at once.
-
-    Use: `start`, then set `parameters`, read `scores`, and pull d loss / d scores back with `vjp`.
-    """
-
-    differentiable: ClassVar[bool] = True
-
-    @property
-    @abstractmethod
-    def parameters(self) -> Floats:
-        """All parameters as one vector (a copy)."""
-
-    @parameters.setter
-    @abstractmethod
-    def parameters(self, vector: Floats) -> None: ...
-
-    @abstractmethod
-    def _vjp(self, x: Any, d_scores: Floats) -> Floats: ...
-
-    @abstractmethod
-    def penalty_and_gradient(self) -> tuple[float, Floats]:
-        """The penalty and its gradient with respect to `parameters`."""
-
-    @property
-    def n_parameters(self) -> int:
-        return int(self.parameters.size)
-
-    def penalty(self) -> float:
-        """What the fit adds to the summed loss."""
-        return self.penalty_and_gradient()[0]
-
-    def vjp(self, x: ArrayLike | None, d_scores: Floats) -> Floats:
-        """sum_n J_n' d_scores_n, the gradient with respect to `parameters`; x (N, d), d_scores (N, K)."""
-        self._check_fitted()
-        features = check_features(x, self.accepts_sparse, len(d_scores))
-        self._check_sizes(features.shape[1], d_scores.shape[1])
-        if features.shape[0] != len(d_scores):
-            raise PotentiaError(f"x has {features.shape[0]} rows but d_scores has {len(d_scores)}.")
-        pieces = map_chunks(
-            lambda rows: self._vjp(features[rows], d_scores[rows]), len(d_scores), self._width(), self.threaded
-        )
-        return np.sum(pieces, axis=0) if pieces else np.zeros(self.n_parameters)
-
-    def _checked(self, vector: Floats) -> Floats:
-        values = np.asarray(vector, dtype=np.float64)
-        if values.shape != (self.n_parameters,):
-            raise PotentiaError(f"parameters must have shape ({self.n_parameters},), got {values.shape}.")
-        return values

@@ -22,7 +22,8 @@ _MAX_CELLS = 1 << 17
 
 
 def bin_edges(x: Floats, weight: Floats, n_bins: int, rng: np.random.Generator) -> Floats:
-    """Edges (d, 256), sorted and padded with +inf, that cut every feature into at most n_bins of equal weight.
+    """Edges (d, 256), sorted and padded with +inf, that cut every feature into at most n_bins of equal
+    weight.
 
     A feature of few distinct values gets an edge between any two of them.
     """
@@ -64,7 +65,7 @@ def encode(x: Floats, edges: Floats) -> Codes:
 
 
 def all_cells(n_bins: Ints, n_rows: int) -> Codes | None:
-    """Every combination of codes (M, d), the last feature fastest, if that is well below n_rows; else None."""
+    """Every combination of codes (M, d), the last feature fastest, if they are far fewer than n_rows."""
     if prod(int(n) for n in n_bins) > min(_MAX_CELLS, n_rows // 2):
         return None
     grid = np.indices(tuple(n_bins), dtype=np.uint8)
@@ -82,10 +83,11 @@ def cell_of(codes: Codes, n_bins: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Binned:
-    """Rows as codes. Where few combinations of codes exist, `codes` lists them all and `cell` says which a row has.
+    """Rows as codes. Where few combinations of codes exist, `codes` lists them all and `cell` says which a
+    row has.
 
-    A function of the codes then needs computing only once per combination: with one or two features, as pairs often
-    have, that is hundreds of times less work.
+    A function of the codes then needs computing only once per combination: with one or two features, as pairs
+    often have, that is hundreds of times less work.
     """
 
     codes: Codes

@@ -13,17 +13,24 @@ from potentia.potentials.binning import Binned, all_cells, bin_edges, cell_of, c
 from potentia.potentials.problem import Problem
 from potentia.potentials.rounds import Forest, Rounds, Rules
 
+#: A node keeps its feature's number in 16 bits.
+_MAX_FEATURES = 1 << 16
+
 
 class Boosting(Potential):
     """Stochastic gradient boosting of the biased logistic loss [ILR-chapter sec. 1.9.4].
 
-    Each of `rounds` rounds draws `subsample` rows (None: all), grows one tree for all configurations on the gradient by least
-    squares, fits the leaf vectors on the loss itself (`refit=False`: leaves the mean gradient), and adds it
-    times `shrinkage`. Leaves hold at least `min_leaf` of the drawn weight and nodes lighter than `min_split` are not split.
+    Each round draws `subsample` rows (None: all), grows one tree for all configurations on the gradient by
+    least squares, fits its leaf vectors on the loss itself (`refit=False`: leaves the mean gradient), and
+    adds it times `shrinkage`. Leaves hold at least `min_leaf` of the drawn weight, nodes lighter than
+    `min_split` are not split, and features are cut into `bins` quantile bins. The first fit grows `rounds`
+    trees.
 
-    `restart=True` is the chapter: every fit starts from the zero function and grows `rounds` new trees, which replace the
-    old ones only if their loss is lower. `restart=False` adds `rounds` trees to those there are. Each fit draws
-    different rows; equal seeds give equal sequences of fits. Features are cut into `bins` quantile bins.
+    What a further fit does: by default it adds `more_rounds` trees. The chapter instead grows `rounds` new
+    trees from the zero function; `restart=True` does that and keeps the new trees if their loss is lower.
+    They hardly ever are, because by then the biases are adapted to the old trees (denoising stops at .052
+    test error after one iteration, against .009 for adding 20 trees per iteration). Each fit draws different
+    rows; equal seeds give equal sequences of fits.
     """
 
     threaded: ClassVar[bool] = True
@@ -60,11 +67,10 @@ class Boosting(Potential):
         self.more_rounds = more_rounds
         self.seed = seed
 
-    def _start(self, x: Any, n_outputs: int) -> None:
-        if x.shape[1] == 0:
-            raise PotentiaError(f"Boosting needs at least one feature, x has shape {x.shape}.")
-        self.edges_ = np.full((x.shape[1], MAX_BINS), np.inf)
-        self._forest = Forest.empty(n_outputs)
+    @property
+    def n_trees(self) -> int:
+        """Trees grown so far."""
+        return len(self.depths_)
 
     @property
     def _forest(self) -> Forest:
@@ -75,6 +81,12 @@ class Boosting(Potential):
         self.nodes_, self.values_ = forest.nodes, forest.values
         self.node_ptr_, self.depths_ = forest.node_ptr, forest.depths
 
+    def _start(self, x: Any, n_outputs: int) -> None:
+        if not 1 <= x.shape[1] <= _MAX_FEATURES:
+            raise PotentiaError(f"Boosting needs 1 to {_MAX_FEATURES} features, x has shape {x.shape}.")
+        self.edges_ = np.full((x.shape[1], MAX_BINS), np.inf)
+        self._forest = Forest.empty(n_outputs)
+
     def _improve(self, problem: Problem) -> tuple[float, float]:
         rng = np.random.default_rng([self.seed, self.n_fits_])
         before = self._objective(problem) if self.restart else None
@@ -83,7 +95,7 @@ class Boosting(Potential):
             before = self._loss_of(rounds)
         for _ in range(rounds.n_rounds):
             rounds.step(rng)
-        self._forest = rounds.trees.forest()
+        self._forest = rounds.trees.forest().copy()
         return before, self._loss_of(rounds)
 
     def _loss_of(self, rounds: Rounds) -> float:
@@ -93,7 +105,7 @@ class Boosting(Potential):
     def begin(self, problem: Problem, rng: np.random.Generator) -> Rounds:
         """Bin the rows and get ready for rounds, whose `step` can then be timed or watched one by one."""
         rules = self._rules()
-        anew = self.restart or not len(self.depths_)
+        anew = self.restart or self.n_trees == 0
         if anew:
             self.edges_ = bin_edges(problem.x, problem.weight, self.bins, rng)
             self._forest = Forest.empty(problem.n_outputs)
@@ -107,7 +119,8 @@ class Boosting(Potential):
             raise PotentiaError(f"bins must lie in 2..{MAX_BINS}, got {self.bins}.")
         if self.subsample is not None and self.subsample < 1:
             raise PotentiaError(f"subsample must be None or at least 1, got {self.subsample}.")
-        most = int(1 / self.min_leaf)
+        # the slack makes 1 / 0.01 come to 100
+        most = int(1 / self.min_leaf + 1e-6)
         leaves = most if self.max_leaves is None else min(most, self.max_leaves)
         if leaves < 1:
             raise PotentiaError(f"max_leaves must be at least 1, got {self.max_leaves}.")
@@ -116,14 +129,16 @@ class Boosting(Potential):
     def _ready(self, n_rows: int) -> None:
         """Tabulate the function if it has far fewer different values than there are rows."""
         cells = all_cells(count_bins(self.edges_), n_rows)
-        self._table = None if cells is None else np.zeros((len(cells), self.n_outputs_))
-        if cells is not None:
-            self._forest.add_to(self._table, cells)
+        table = None if cells is None else np.zeros((len(cells), self.n_outputs_))
+        if cells is not None and table is not None:
+            self._forest.add_to(table, cells)
+        self._table = table
 
     def _scores(self, x: Any) -> Floats:
         codes = encode(x, self.edges_)
-        if self._table is not None:
-            return self._table[cell_of(codes, count_bins(self.edges_))]
+        table: Floats | None = self._table
+        if table is not None:
+            return table[cell_of(codes, count_bins(self.edges_))]
         scores = np.zeros((len(x), self.n_outputs_))
         self._forest.add_to(scores, codes)
         return scores

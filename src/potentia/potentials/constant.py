@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from potentia._types import Floats
-from potentia.potentials.base import Differentiable
+from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.lbfgs import linear_loss, minimise
 from potentia.potentials.problem import Problem
 

@@ -9,15 +9,15 @@ import numpy as np
 
 from potentia._types import Floats
 from potentia.kernels.logistic import linear_loss_rows, loss_rows
-from potentia.potentials.base import Differentiable
 from potentia.potentials.chunks import map_chunks
+from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.problem import Batch, Problem
 
 ValueAndGradient = tuple[float, Floats]
 
 
 def linear_loss(problem: Problem, x: Any, coef: Floats, intercept: bool) -> ValueAndGradient:
-    """Summed loss of x @ coef, and its gradient; with `intercept` coef (d + 1, K) ends with the constant's row."""
+    """Summed loss of x @ coef and its gradient; with `intercept` the last row of coef (d + 1, K) is added."""
 
     def of(rows: slice) -> ValueAndGradient:
         batch = problem.take(rows)
@@ -49,9 +49,11 @@ def minimise(
     max_iter: int,
     tol: float,
 ) -> float:
-    """L-BFGS over potential.parameters until no mean gradient exceeds tol; leaves the best, returns its objective.
+    """L-BFGS over potential.parameters until no mean gradient exceeds tol; leaves the best, returns its
+    objective.
 
-    `loss` gives the summed loss and its gradient at the current parameters; both are divided by `scale`, the total weight.
+    `loss` gives the summed loss and its gradient at the current parameters; both are divided by `scale`, the
+    total weight.
     """
     from scipy.optimize import minimize
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from potentia._types import Floats
-from potentia.potentials.base import Differentiable
+from potentia._types import Floats, PotentiaError
+from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.lbfgs import linear_loss, minimise
 from potentia.potentials.problem import Problem, check_features
 
@@ -18,10 +18,11 @@ _MAX_WHITENED = 512
 class Linear(Differentiable):
     """f(x) = x W + b [ILR-chapter Eq. 1.21]; penalty = ridge / 2 * |W|^2, added to the summed loss, b free.
 
-    ridge is the inverse of scikit-learn's C. x may be sparse (CSR). `transformer` is a scikit-learn transformer
-    (PolynomialFeatures, SplineTransformer, ...), fitted to the rows of the first fit. L-BFGS stops when
-    no component of the mean gradient exceeds tol, in coordinates in which the features are uncorrelated and of unit size:
-    `parameters` are these coordinates, W and b are in `coef_` (d, K) and `intercept_` (K,).
+    ridge is the inverse of scikit-learn's C. x may be sparse (CSR). `transformer` is a scikit-learn
+    transformer (PolynomialFeatures, SplineTransformer, ...), of which a copy is fitted to the rows of the
+    first fit. L-BFGS stops when no component of the mean gradient exceeds tol, in coordinates in which the
+    features are uncorrelated and of equal size. `parameters` are these coordinates; W and b are `coef_` (d,
+    K) and `intercept_` (K,).
     """
 
     accepts_sparse: ClassVar[bool] = True
@@ -57,14 +58,15 @@ class Linear(Differentiable):
         return self.table_[-1] if self.intercept else np.zeros(self.n_outputs_)
 
     def _start(self, x: Any, n_outputs: int) -> None:
+        if self.ridge < 0:
+            raise PotentiaError(f"ridge must not be negative, got {self.ridge}.")
         self.transformer_ = None
         if self.transformer is not None:
             from sklearn.base import clone
 
             self.transformer_ = clone(self.transformer).fit(x)
         self.basis_ = _basis(self._expand(x), self.ridge, self.intercept)
-        size = self.basis_.shape[-1]
-        self.coordinates_ = np.zeros((size, n_outputs))
+        self.coordinates_ = np.zeros((self.basis_.shape[-1], n_outputs))
         self.table_ = np.zeros((len(self.basis_), n_outputs))
 
     def _expand(self, x: Any) -> Any:
@@ -91,9 +93,12 @@ class Linear(Differentiable):
     def parameters(self, vector: Floats) -> None:
         self.coordinates_ = self._checked(vector).reshape(self.coordinates_.shape).copy()
         diagonal = self.basis_.ndim == 1
-        self.table_ = self.basis_[:, None] * self.coordinates_ if diagonal else self.basis_ @ self.coordinates_
+        self.table_ = (
+            (self.basis_[:, None] * self.coordinates_) if diagonal else self.basis_ @ self.coordinates_
+        )
 
     def _pull_back(self, d_table: Floats) -> Floats:
+        """The gradient with respect to the coordinates from the one with respect to W and b."""
         diagonal = self.basis_.ndim == 1
         return (self.basis_[:, None] * d_table if diagonal else self.basis_.T @ d_table).ravel()
 
@@ -114,29 +119,30 @@ class Linear(Differentiable):
 
 
 def _basis(x: Any, ridge: float, intercept: bool) -> Floats:
-    """B with table = B @ coordinates such that B' H B is near the identity, H = x'x / 4 + ridge being a typical Hessian.
+    """B with (W; b) = B @ coordinates, such that B' H B is near the identity; H = x'x / 4 + ridge is a
+    typical Hessian.
 
-    A matrix (D, r) without the directions that x does not see, or for very many features a diagonal (D,); D counts
-    the intercept. Features of raw sizes would make L-BFGS crawl; this costs one pass.
+    A matrix (D, r) that leaves out directions x never takes, or for very many features a diagonal (D,); D
+    counts the intercept. In raw units L-BFGS would crawl; this costs one pass.
     """
     n_rows, d = x.shape
-    square = x.multiply(x) if hasattr(x, "tocsr") else None
-    if d > _MAX_WHITENED:
-        sizes = np.asarray(square.sum(0)).ravel() if square is not None else np.einsum("ij,ij->j", x, x)
-        curvature = np.append(sizes, n_rows) if intercept else sizes
-        curvature = curvature / 4 + ridge
-        return np.sqrt(max(n_rows, 1) / np.where(curvature > 0, curvature, max(n_rows, 1)))
     size = d + int(intercept)
+    if n_rows == 0:
+        return np.ones(size)
+    penalty = np.append(np.full(d, ridge), np.zeros(size - d)) / n_rows
+    if d > _MAX_WHITENED:
+        squares = x.multiply(x).sum(0) if hasattr(x, "tocsr") else np.einsum("ij,ij->j", x, x)
+        curvature = np.append(squares, np.full(size - d, n_rows)) / (4 * n_rows) + penalty
+        return 1 / np.sqrt(np.where(curvature > 0, curvature, 1.0))
     hessian = np.zeros((size, size))
     product = x.T @ x
     hessian[:d, :d] = product.toarray() if hasattr(product, "toarray") else product
     if intercept:
         hessian[-1, :d] = hessian[:d, -1] = np.asarray(x.sum(0)).ravel()
         hessian[-1, -1] = n_rows
-    hessian /= 4 * max(n_rows, 1)
-    hessian[np.arange(d), np.arange(d)] += ridge / max(n_rows, 1)
+    hessian = hessian / (4 * n_rows) + np.diag(penalty)
     scale = np.sqrt(np.diag(hessian))
     scale[scale == 0] = 1.0
     values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))
-    seen = values > 1e-12 * max(values.max(initial=0.0), 1e-300)
-    return vectors[:, seen] / np.sqrt(values[seen]) / scale[:, None]
+    taken = values > 1e-12 * values.max(initial=1e-300)
+    return vectors[:, taken] / np.sqrt(values[taken]) / scale[:, None]

@@ -8,19 +8,20 @@ import numpy as np
 
 from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
-from potentia.potentials.base import Differentiable
+from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.problem import Problem
 
 
 class MLP(Differentiable):
     """f(x) = W tanh(V x), fitted by stochastic gradients with momentum [ILR-chapter sec. 1.9.5].
 
-    Each step is `momentum` of the last one and the rest of the mean gradient of `batch` rows, times `learning_rate`. A fit passes
-    `epochs` times over the rows, starting from the fitted network, and keeps the best network met at the end
-    of a pass. Batches of 100 are the chapter's (ILR-nips: 1000), as is the rate of .25 for single variables; it has .05 for
-    pairs, so pass `learning_rate=0.05` there. V and W each have a column for a constant input, and features are
-    standardised on the rows of the first fit (`standardise`). penalty = ridge / 2 * (|V|^2 + |W|^2), constants free.
-    `parameters` is V (d + 1, hidden), then W (hidden + 1, K), flat, the constants' rows last; W starts at zero.
+    Each step is `momentum` of the last one and the rest of the mean gradient of `batch` rows, and is taken
+    times `learning_rate`. A fit passes `epochs` times over the rows, starting from the fitted network, and
+    keeps the best network met at the end of a pass. Batches of 100 are the chapter's (ILR-nips: 1000), as is
+    the rate of .25 for single variables; for pairs it has .05, so pass `learning_rate=0.05` there. V and W
+    also see a constant input, and features are standardised on the rows of the first fit (`standardise`).
+    penalty = ridge / 2 * (|V|^2 + |W|^2), constants free. `parameters` is V (d + 1, hidden), then W (hidden +
+    1, K), flat, the constants' rows last; W starts at zero.
     """
 
     threaded: ClassVar[bool] = True
@@ -36,7 +37,7 @@ class MLP(Differentiable):
         learning_rate: float = 0.25,
         momentum: float = 0.9,
         batch: int = 100,
-        epochs: int = 2,
+        epochs: int = 5,
         ridge: float = 0.0,
         standardise: bool = True,
         seed: int = 0,
@@ -52,9 +53,8 @@ class MLP(Differentiable):
 
     def _start(self, x: Any, n_outputs: int) -> None:
         if self.hidden < 1 or self.batch < 1 or not 0 <= self.momentum < 1:
-            raise PotentiaError(
-                f"MLP needs hidden >= 1, batch >= 1 and momentum in [0, 1), got {self.hidden}, {self.batch}, {self.momentum}."
-            )
+            got = f"{self.hidden}, {self.batch}, {self.momentum}"
+            raise PotentiaError(f"MLP needs hidden >= 1, batch >= 1 and 0 <= momentum < 1, got {got}.")
         d = x.shape[1]
         self.mean_, self.scale_ = np.zeros(d), np.ones(d)
         if self.standardise and len(x):
@@ -102,7 +102,7 @@ class MLP(Differentiable):
         return best
 
     def _pass(self, problem: Problem, order: Any) -> None:
-        """One pass over the rows in the given order, changing the weights in place; momentum starts at rest."""
+        """One pass over the rows in this order, changing the weights in place; momentum starts at rest."""
         step = np.zeros_like(self.weights_)
         per_row = problem.n_rows / problem.total_weight
         for start in range(0, len(order), self.batch):

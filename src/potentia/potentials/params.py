@@ -1,4 +1,4 @@
-"""scikit-learn's parameter conventions in a few lines, so that importing the library does not import scikit-learn."""
+"""scikit-learn's parameter conventions, without importing scikit-learn, which takes a second."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ class Params:
 
     @classmethod
     def _names(cls) -> list[str]:
-        signature = inspect.signature(cls.__init__)
-        return [name for name in list(signature.parameters)[1:] if name != "kwargs"]
+        named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return [parameter.name for parameter in parameters if parameter.kind in named]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All hyper-parameters by name; with `deep` also those of nested objects as outer__inner."""
@@ -31,7 +32,8 @@ class Params:
         for key, value in params.items():
             outer, _, inner = key.partition("__")
             if outer not in names:
-                raise PotentiaError(f"{type(self).__name__} has no parameter {outer!r}; it has {', '.join(names)}.")
+                has = ", ".join(names) or "none"
+                raise PotentiaError(f"{type(self).__name__} has no parameter {outer!r}; it has: {has}.")
             if inner:
                 getattr(self, outer).set_params(**{inner: value})
             else:
@@ -41,9 +43,6 @@ class Params:
     def __repr__(self) -> str:
         """The constructor call, with the arguments that differ from their defaults."""
         defaults = inspect.signature(type(self).__init__).parameters
-        shown = [f"{n}={getattr(self, n)!r}" for n in self._names() if _differs(getattr(self, n), defaults[n].default)]
+        values = {name: repr(getattr(self, name)) for name in self._names()}
+        shown = [f"{name}={text}" for name, text in values.items() if text != repr(defaults[name].default)]
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-def _differs(value: Any, default: Any) -> bool:
-    return value is not default and bool(repr(value) != repr(default))

@@ -81,7 +81,9 @@ def make_problem(
     """Check everything, drop rows of weight zero, and settle the number of configurations."""
     target = np.asarray(y)
     if target.ndim not in (1, 2):
-        raise PotentiaError(f"y must be labels (N,) or target distributions (N, K), got shape {target.shape}.")
+        raise PotentiaError(
+            f"y must be labels (N,) or target distributions (N, K), got shape {target.shape}."
+        )
     if len(target) == 0:
         raise PotentiaError("There are no rows to fit on: y is empty.")
     features = check_features(x, sparse, len(target))
@@ -106,7 +108,9 @@ def check_features(x: ArrayLike | None, sparse: bool, n_rows: int | None = None)
         return np.zeros((n_rows, 0))
     if hasattr(x, "tocsr"):
         if not sparse:
-            raise PotentiaError("This potential takes dense features only, x is sparse: use Linear or x.toarray().")
+            raise PotentiaError(
+                "x is sparse, but this potential takes dense features: use Linear or x.toarray()."
+            )
         x = x.tocsr().astype(np.float64)
         values = x.data
     else:
@@ -115,7 +119,8 @@ def check_features(x: ArrayLike | None, sparse: bool, n_rows: int | None = None)
         raise PotentiaError(f"x must have shape (N, d), got {x.shape}.")
     finite = map_chunks(lambda rows: bool(np.isfinite(values[rows]).all()), len(values), x.shape[1])
     if not all(finite):
-        raise PotentiaError(f"x of shape {x.shape} holds values that are not finite (first at {_first_bad(x)}).")
+        where = _first_bad(x)
+        raise PotentiaError(f"x of shape {x.shape} holds a value that is not finite at {where}.")
     return x
 
 

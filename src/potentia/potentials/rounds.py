@@ -22,7 +22,7 @@ _LEAF_TOL = 1e-4
 
 @dataclass
 class Forest:
-    """Trees one after another: packed nodes (m,), leaf vectors (m, K), first node per tree (T + 1,), depths (T,)."""
+    """Trees one after another: packed nodes (m,), leaf vectors (m, K), first nodes (T + 1,), depths (T,)."""
 
     nodes: Ints
     values: Floats
@@ -34,6 +34,10 @@ class Forest:
         """No trees: the zero function."""
         none = np.zeros(0, np.int64)
         return cls(none, np.zeros((0, n_outputs)), np.zeros(1, np.int64), none)
+
+    def copy(self) -> Forest:
+        """The same trees in arrays of their own."""
+        return Forest(self.nodes.copy(), self.values.copy(), self.node_ptr.copy(), self.depths.copy())
 
     def add_to(self, scores: Floats, codes: Codes, first: int = 0) -> None:
         """scores (n, K) += the trees from number `first` on."""
@@ -90,9 +94,9 @@ class Rules:
 class Rounds:
     """A boosting run on one problem: `step` adds one tree.
 
-    A round costs a pass over the rows drawn for every level of the tree, and a walk down the tree for every row, or every
-    combination of codes where those are few. With very many rows, or scores too large to keep, the scores of
-    the rows drawn are instead computed anew; the result is the same.
+    A round costs a pass over the rows drawn for every level of the tree, and a walk down the tree for every
+    row, or every combination of codes where those are few. With very many rows, or scores too large to keep,
+    the scores of the rows drawn are instead computed anew; the result is the same.
     """
 
     def __init__(self, problem: Problem, binned: Binned, rules: Rules, forest: Forest, n_rounds: int):
@@ -111,7 +115,7 @@ class Rounds:
         self._scores = self._kept_scores(forest, n_rounds)
 
     def _kept_scores(self, forest: Forest, n_rounds: int) -> Floats | None:
-        """Scores of all codes, if keeping them current costs less than scoring the rows of every round anew."""
+        """Scores of all codes, if keeping them current costs less than scoring each round's rows anew."""
         n, n_trees = len(self.binned.codes), len(forest.depths)
         walks_kept = n * (n_trees + n_rounds)
         walks_anew = self.size * n_rounds * (n_trees + n_rounds / 2)
@@ -130,7 +134,8 @@ class Rounds:
         if len(batch.bias):
             scores = scores + batch.bias
         values = np.zeros((len(nodes), self.problem.n_outputs))
-        fit_leaves(scores, batch.labels, batch.soft, batch.weight, order, spans, self.rules.refit, _LEAF_TOL, values)
+        targets = batch.labels, batch.soft, batch.weight
+        fit_leaves(scores, *targets, order, spans, self.rules.refit, _LEAF_TOL, values)
         self.trees.append(nodes, self.rules.shrinkage * values, depth)
         if self._scores is not None:
             self.trees.forest().add_to(self._scores, self.binned.codes, self.trees.n_trees - 1)
@@ -173,7 +178,6 @@ class Rounds:
         nodes = np.empty(2 * rules.max_leaves - 1, np.int64)
         spans = np.zeros((rules.max_leaves, 3), np.int64)
         limits = np.append(shares, noise)
-        n_leaves, depth = grow(
-            codes, self._statistics, self.problem.n_outputs, self._bin_ptr, limits, self._pool, order, nodes, spans
-        )
+        rows = codes, self._statistics, self.problem.n_outputs, self._bin_ptr
+        n_leaves, depth = grow(*rows, limits, self._pool, order, nodes, spans)
         return order, nodes[: 2 * n_leaves - 1], spans[:n_leaves], depth

@@ -28,7 +28,10 @@ def register(cls: type) -> None:
 def pack(potential: Any, fitted: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
     """(JSON-able dictionary, arrays) of the hyper-parameters and the fitted attributes."""
     arrays: Arrays = {}
-    params = {key: _pack_value(f"params.{key}", value, arrays) for key, value in potential.get_params(deep=False).items()}
+    params = {
+        key: _pack_value(f"params.{key}", value, arrays)
+        for key, value in potential.get_params(deep=False).items()
+    }
     learned = {key: _pack_value(f"fitted.{key}", value, arrays) for key, value in fitted.items()}
     return {"class": _name(type(potential)), "params": params, "fitted": learned}, arrays
 
@@ -54,7 +57,8 @@ def _pack_value(path: str, value: Any, arrays: Arrays) -> Any:
     if is_transformer(value):
         return {"transformer": pack_transformer(path, value, arrays)}
     if not _is_json(value):
-        raise PotentiaError(f"{path} of type {type(value).__name__} cannot be saved: use numbers, strings or arrays.")
+        kind = type(value).__name__
+        raise PotentiaError(f"{path} of type {kind} cannot be saved: use numbers, strings or arrays.")
     return {"value": value}
 
 

@@ -31,13 +31,14 @@ def pack_transformer(path: str, transformer: Any, arrays: dict[str, NDArray[Any]
     if name not in _FITTED:
         known = ", ".join([*_FITTED, "Pipeline"])
         raise PotentiaError(f"A transformer of class {name} cannot be saved; these can: {known}.")
-    packed = {"class": name, "params": _plain_params(transformer), "fitted": {}}
+    packed: dict[str, Any] = {"class": name, "params": _plain_params(transformer), "fitted": {}}
     if hasattr(transformer, "n_features_in_"):
         packed["n_features_in"] = int(transformer.n_features_in_)
         for key in _FITTED[name]:
             arrays[f"{path}.{key}"] = np.asarray(getattr(transformer, key), dtype=np.float64)
             packed["fitted"][key] = f"{path}.{key}"
-        packed["splines"] = [_pack_spline(f"{path}.{i}", s, arrays) for i, s in enumerate(_splines(transformer))]
+        splines = getattr(transformer, "bsplines_", [])
+        packed["splines"] = [_pack_spline(f"{path}.{i}", spline, arrays) for i, spline in enumerate(splines)]
     return packed
 
 
@@ -66,12 +67,9 @@ def _plain_params(transformer: Any) -> dict[str, Any]:
     params = transformer.get_params(deep=False)
     for key, value in params.items():
         if not (value is None or isinstance(value, bool | int | float | str)):
-            raise PotentiaError(f"{type(transformer).__name__} with {key} = {value!r} cannot be saved: use plain values.")
+            name = type(transformer).__name__
+            raise PotentiaError(f"{name} with {key} = {value!r} cannot be saved: use plain values.")
     return params
-
-
-def _splines(transformer: Any) -> list[Any]:
-    return getattr(transformer, "bsplines_", [])
 
 
 def _pack_spline(path: str, spline: Any, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:

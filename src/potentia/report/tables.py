@@ -23,9 +23,7 @@ def print_table(title: str, columns: Sequence[Column], rows: Sequence[Mapping[st
     for column in columns:
         table.add_column(column.heading, justify="left" if column.show is None else "right")
     for row in rows:
-        table.add_row(
-            *("–" if row.get(c.key) is None else (c.show or str)(row[c.key]) for c in columns)
-        )
+        table.add_row(*("–" if row.get(c.key) is None else (c.show or str)(row[c.key]) for c in columns))
     console = Console()
     # piped output has no terminal to fit: never cut a cell there
     (console if console.is_terminal else Console(width=200)).print(table)
