@@ -284,6 +284,8 @@ def test_uai_model(row):
         assert log10 == pytest.approx(float(row["log10Z_reference"]), rel=1e-5)
     published = read_uai_result(f"{path}.MAR").marginals
     np.testing.assert_allclose(result.variable_marginals, published, atol=1e-5)
+    if not row["map_ln_exact"]:
+        return
     labels = result.argmax()
     assert result.score(labels) == pytest.approx(float(row["map_ln_exact"]), abs=1e-6)
     assert score_labels(scores, read_uai_result(f"{path}.MAP").labels) <= result.score(labels) + 1e-9

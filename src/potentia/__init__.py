@@ -9,7 +9,7 @@ from ._types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthErr
 from ._version import __version__
 from .graph.assign import indicators_to_labels, labels_to_indicators
 from .graph.structure import Graph
-from .graph.uai import read_uai, read_uai_evidence, read_uai_result, write_uai, write_uai_result
+from .graph.uai import UaiResult, read_uai, read_uai_evidence, read_uai_result, write_uai, write_uai_result
 from .graph.union import Union
 from .inference.base import Inference, Result
 from .inference.exact import Exact
@@ -34,6 +34,7 @@ __all__ = [
     "PotentiaError",
     "Result",
     "Smoothed",
+    "UaiResult",
     "Union",
     "WidthError",
     "__version__",

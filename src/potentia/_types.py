@@ -33,3 +33,14 @@ class WidthError(PotentiaError):
 
 class ConvergenceWarning(UserWarning):
     """An iterative method stopped at its iteration limit before it met its tolerance."""
+
+
+def whole_numbers(values: ArrayLike, name: str) -> Ints:
+    """The values as 64-bit integers; refuses fractions, infinities and anything but numbers."""
+    given = np.asarray(values)
+    whole = given.dtype.kind in "biu" or (
+        given.dtype.kind == "f" and bool(np.all(np.isfinite(given) & (given == np.floor(given))))
+    )
+    if not whole and given.size:
+        raise PotentiaError(f"{name} must hold whole numbers, not {given.dtype}")
+    return given.astype(np.int64)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .._types import ArrayLike, Floats, Ints, PotentiaError
+from .._types import ArrayLike, Floats, Ints, PotentiaError, whole_numbers
 from .structure import Graph
 
 
@@ -15,9 +15,7 @@ def check_labels(graph: Graph, labels: ArrayLike, name: str = "labels") -> Ints:
     given = np.asarray(labels)
     if given.shape != (graph.n_variables,):
         raise PotentiaError(f"{name} has shape {given.shape}; the graph needs ({graph.n_variables},)")
-    if given.dtype.kind not in "iu" and not (given.dtype.kind == "f" and np.all(given == np.floor(given))):
-        raise PotentiaError(f"{name} must hold whole numbers, not {given.dtype}")
-    y = given.astype(np.int64)
+    y = whole_numbers(given, name)
     bad = np.flatnonzero((y < -1) | (y >= graph.n_states))
     if bad.size:
         i = int(bad[0])
@@ -34,16 +32,19 @@ def observed_states(graph: Graph, observed: ArrayLike | None) -> Ints:
     if not isinstance(observed, Mapping):
         return check_labels(graph, observed, "observed")
     states = np.full(graph.n_variables, -1, dtype=np.int64)
-    for variable, state in observed.items():
-        if not 0 <= int(variable) < graph.n_variables:
+    variables = whole_numbers(list(observed), "observed variables")
+    for variable, state in zip(
+        variables, whole_numbers(list(observed.values()), "observed states"), strict=True
+    ):
+        if not 0 <= variable < graph.n_variables:
             raise PotentiaError(
                 f"observed names variable {variable}; the graph has 0..{graph.n_variables - 1}"
             )
-        if not 0 <= int(state) < graph.n_states[int(variable)]:
+        if not 0 <= state < graph.n_states[variable]:
             raise PotentiaError(
-                f"observed state {state} of variable {variable} is outside 0..{graph.n_states[int(variable)] - 1}"
+                f"observed state {state} of variable {variable} is outside 0..{graph.n_states[variable] - 1}"
             )
-        states[int(variable)] = int(state)
+        states[variable] = state
     return states
 
 

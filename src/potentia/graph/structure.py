@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .._types import ArrayLike, Ints, PotentiaError
+from .._types import ArrayLike, Ints, PotentiaError, whole_numbers
 from . import builders
 
 T = TypeVar("T")
@@ -159,7 +159,7 @@ def _check_states(n_states: ArrayLike) -> Ints:
         )
     if len(given) == 0:
         raise PotentiaError("a graph needs at least one variable; n_states is empty")
-    states = _whole(given, "n_states")
+    states = whole_numbers(given, "n_states")
     if states.min() < 1:
         bad = int(np.argmin(states))
         raise PotentiaError(f"n_states[{bad}] = {states[bad]}, but every variable needs at least one state")
@@ -179,7 +179,7 @@ def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
         return _frozen(np.zeros((0, given.shape[1] if given.ndim == 2 else 0), dtype=np.int64))
     if given.ndim != 2:
         raise PotentiaError(f"regions[{kind!r}] must have shape (n_regions, order), not {given.shape}")
-    table = _whole(given, f"regions[{kind!r}]")
+    table = whole_numbers(given, f"regions[{kind!r}]")
     outside = (table < 0) | (table >= len(n_states))
     if outside.any():
         row = int(np.argwhere(outside)[0][0])
@@ -206,14 +206,6 @@ def _check_singles(graph: Graph) -> None:
         raise PotentiaError(
             f"variable {bad} has {count[bad]} single-variable regions (in {names}); add their scores"
         )
-
-
-def _whole(values: np.ndarray, name: str) -> Ints:
-    if values.dtype.kind not in "iu" and not (
-        values.dtype.kind == "f" and np.all(values == np.floor(values))
-    ):
-        raise PotentiaError(f"{name} must hold whole numbers, not {values.dtype}")
-    return values.astype(np.int64)
 
 
 def _frozen(values: Ints) -> Ints:

@@ -8,6 +8,7 @@ import numpy as np
 
 from .._types import Floats, Ints, WidthError
 from ..kernels.ordering import greedy_order, order_cliques
+from ..kernels.traversal import breadth_first
 
 # Tables beyond this size are hopeless: the search stops there and the width is only bounded from below.
 _CUTOFF = 2.0**62
@@ -53,7 +54,8 @@ def find_order(card: Ints, ptr: Ints, neighbour: Ints) -> Order:
     """The best order found: smallest largest table, then smallest total.
 
     Min-fill, and weighted min-fill where an added edge costs the product of its state counts, ties broken by
-    table size; where tables stay large also min-size, and both fills with seeded random tie-breaks.
+    table size; where tables stay large also a breadth-first order, which follows the long side of a strip, min-size,
+    and both fills with seeded random tie-breaks.
 
     Args:
         card: states of each variable, (n,). ptr, neighbour: CSR adjacency.
@@ -61,6 +63,8 @@ def find_order(card: Ints, ptr: Ints, neighbour: Ints) -> Order:
     states = card.astype(np.float64)
     none, ones = np.zeros(0), np.ones(len(card))
     best = _greedy(ptr, neighbour, states, ones, none, True)
+    if best.largest > _SMALL:
+        best = min(best, _breadth_first(ptr, neighbour, states), key=_cost)
     if best.largest > _CUTOFF:
         return best
     if np.any(card != card[:1]):
@@ -81,6 +85,13 @@ def _greedy(
         ptr, neighbour, states, weight, noise, by_fill, _CUTOFF
     )
     return Order(order, largest, total, int(members), int(widest) - 1)
+
+
+def _breadth_first(ptr: Ints, neighbour: Ints, states: Floats) -> Order:
+    """The order of a breadth-first walk: without fill costs the position alone decides."""
+    position = np.empty(len(states))
+    position[breadth_first(ptr, neighbour)[0]] = np.arange(len(states))
+    return _greedy(ptr, neighbour, states, np.zeros(len(states)), position, True)
 
 
 def _cost(found: Order) -> tuple[float, float]:

@@ -9,10 +9,10 @@ import numpy as np
 from .._threads import map_ranges, thread_count
 from .._types import Floats, InfeasibleError, Ints, PotentiaError
 from ..graph.schedule import variable_groups
-from ..graph.scores import Scores, score_labels
+from ..graph.scores import Scores
 from ..kernels import mean_field as kernels
 from .base import Inference, Result
-from .decode import best_labelling, search
+from .decode import best_labelling, feasible_labelling
 from .engine import Readout, drive, layout_order
 from .readout import marginals_by_kind
 
@@ -36,8 +36,8 @@ class MeanFieldEngine:
         kinds = [k for k, s in self.scores.graph.scopes.items() if s.shape[1] > 1]
         if all(np.isfinite(self.scores.kind(k)[0]).all() for k in kinds):
             return allowed / allowed.sum(axis=1, keepdims=True)
-        labels = search(self.scores, [self.scores.singles.argmax(axis=1)])
-        if score_labels(self.scores, labels) == -np.inf:
+        labels = feasible_labelling(self.scores)
+        if labels is None:
             raise InfeasibleError(
                 "mean field needs a labelling with a finite score to start from, and found none"
             )

@@ -123,7 +123,8 @@ def best_split(sums, bin_ptr, n_outputs, min_leaf):
             if left[w] < min_leaf:
                 continue
             new = _explained(left, n_outputs) + _explained(right, n_outputs) - whole
-            if new > gain:
+            # the same rows split off by another feature give the same gain up to rounding
+            if new > gain + 1e-12 * (new + whole):
                 gain, feature, cut = new, j, b - bin_ptr[j]
     return gain, feature, cut
 
@@ -149,12 +150,11 @@ def partition(codes, feature, cut, order, start, stop, spare):
 @njit(**KERNEL)
 def _consider(sums, bin_ptr, n_outputs, limits, leaf, gains, cuts):
     """Note a leaf's best split, or gain 0 when it is lighter than min_split or gains too little."""
-    min_leaf, min_split, min_gain = limits[0], limits[1], limits[2]
     gains[leaf] = 0.0
-    if _total(sums, bin_ptr)[n_outputs - 1] < min_split:
+    if _total(sums, bin_ptr)[n_outputs - 1] < limits[1]:
         return
-    gain, feature, cut = best_split(sums, bin_ptr, n_outputs, min_leaf)
-    if gain > min_gain:
+    gain, feature, cut = best_split(sums, bin_ptr, n_outputs, limits[0])
+    if gain > limits[2]:
         gains[leaf] = gain
         cuts[leaf, 0] = feature
         cuts[leaf, 1] = cut
@@ -182,9 +182,7 @@ def _split_histogram(codes, statistics, bin_ptr, order, spans, pool, slots, leaf
     counted = pool[slots[small]]
     histogram(codes, statistics, bin_ptr, order, spans[small, 1], spans[small, 2], counted)
     remaining = pool[slots[large]]
-    for b in range(counted.shape[0]):
-        for k in range(counted.shape[1]):
-            remaining[b, k] -= counted[b, k]
+    remaining -= counted
 
 
 @njit(**KERNEL)

@@ -84,8 +84,7 @@ class LightGBM(Potential):
         """Models are text when fitted or loaded, and parsed once."""
         if getattr(self, "_parsed", None) != self.models_:
             lightgbm = _import_lightgbm()
-            quiet = {"verbosity": -1}
-            self._boosters = [lightgbm.Booster(model_str=text, params=quiet) for text in self.models_]
+            self._boosters = [lightgbm.Booster(model_str=text) for text in self.models_]
             self._parsed = list(self.models_)
 
     def _scores(self, x: Any) -> Floats:

@@ -1,9 +1,10 @@
 """The oracle protocol: a potential is a function x -> scores that can lower a biased logistic loss.
 
-    sum_n w_n [ log sum_k exp(f(x_n)_k + b_nk) - sum_k y_nk (f(x_n)_k + b_nk) ] + penalty(f)   [ILR-chapter 1.19]
+    sum_n w_n [ log sum_k exp(f(x_n)_k + b_nk) - sum_k y_nk (f(x_n)_k + b_nk) ] + penalty(f)
 
-for N rows x (N, d) of one kind of region with K configurations, labels y (N,) or target distributions (N, K),
-bias b (N, K) and weight w (N,). A potential knows no graph, no messages and no temperature.
+[ILR-chapter Eq. 1.19] for N rows x (N, d) of one kind of region with K configurations, labels y (N,) or
+target distributions (N, K), bias b (N, K) and weight w (N,). A potential knows no graph, no messages and no
+temperature.
 
 **Your own class** derives from `Potential`, stores its hyper-parameters unchanged in `__init__`, and defines
 
@@ -150,7 +151,7 @@ class Potential(Params, ABC):
         return self._loss(problem)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        """(JSON-able dictionary, arrays) from which `Potential.from_state` makes the same function, bit by bit."""
+        """(JSON-able dictionary, arrays) from which `Potential.from_state` makes exactly the same function."""
         return pack(self, self._fitted())
 
     @staticmethod

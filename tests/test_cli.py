@@ -1,0 +1,98 @@
+"""The command line as a user meets it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import potentia as pt
+from potentia.cli import main
+
+CHAIN = "MARKOV\n3\n2 2 2\n3\n1 0\n2 0 1\n2 1 2\n2\n1.0 2.0\n4\n1 2 3 4\n4\n2 1 1 2\n"
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "chain.uai"
+    path.write_text(CHAIN)
+    return path
+
+
+def test_infer_prints_json_with_exact_answers(model, capsys):
+    assert main(["infer", str(model), "--method", "trw", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # sum over y of psi_0 psi_01 psi_12, each state of variable 2 adding 2 + 1
+    assert found["value"] == pytest.approx(np.log(3 * (1 * (1 + 2) + 2 * (3 + 4))))
+    assert found["bound"] == "exact"
+    assert found["labels"] == [1, 1, 1]
+    assert np.allclose(np.sum(found["marginals"], axis=1), 1)
+
+
+@pytest.mark.parametrize(
+    "method", ["exact", "loopy_bp", "kikuchi", "smoothed", "mean_field", "linear_program", "gibbs"]
+)
+def test_every_method_runs_and_shows_a_table(model, method, capsys):
+    assert main(["infer", str(model), "--method", method]) == 0
+    assert method in capsys.readouterr().out
+
+
+def test_evidence_and_result_files(model, tmp_path, capsys):
+    evidence = tmp_path / "chain.uai.evid"
+    evidence.write_text("1 0 0\n")
+    assert (
+        main(["infer", str(model), "--evidence", str(evidence), "--out", str(tmp_path / "out"), "--json"])
+        == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert found["value"] == pytest.approx(np.log(9))
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "chain.uai.MAP",
+        "chain.uai.MAR",
+        "chain.uai.PR",
+    ]
+    written = pt.read_uai_result(tmp_path / "out" / "chain.uai.PR")
+    assert written.log10_partition == pytest.approx(np.log10(9))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["infer", "nowhere.uai"], "nowhere.uai"),
+        (["infer", "{bad}"], "broken.uai"),
+        (["infer", "{model}", "--method", "exact", "--damping", "0.5"], "--damping"),
+        (["infer", "{model}", "--method", "trw", "--damping", "2"], "damping"),
+        (["infer", "{model}", "--evidence", "{bad}"], "broken.uai"),
+        (["infer", "{model}", "--method", "trw", "--iterations", "-3"], "iterations"),
+    ],
+)
+def test_bad_input_is_one_sentence_without_traceback(arguments, words, model, tmp_path, capsys):
+    bad = tmp_path / "broken.uai"
+    bad.write_text(CHAIN[:30])
+    assert main([a.format(bad=bad, model=model) for a in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("potentia: ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_demo_writes_its_picture_and_rows(tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["method"]: row for row in found["rows"]}
+    log_z = rows["exact"]["value"]
+    assert rows["mean field"]["value"] <= log_z <= rows["TRW"]["value"]
+    assert rows["TRW"]["pixels_wrong"] < 0.15
+    assert (tmp_path / "marginals.png").stat().st_size > 10_000
+
+
+def test_bench_quick_prints_ratios(tmp_path):
+    out = subprocess.run(
+        [sys.executable, "-m", "potentia", "bench", "--quick", "--out", str(tmp_path / "rows.jsonl")],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert "ns / message" in out
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert {r["part"] for r in rows} == {"machine", "sweep", "start"}
+    assert all(r["ns_per_message"] > 0 for r in rows if r["part"] == "sweep")
