@@ -83,7 +83,7 @@ def test_demo_writes_its_picture_and_rows(tmp_path, capsys):
     rows = {row["method"]: row for row in found["rows"]}
     log_z = rows["exact"]["value"]
     assert rows["mean field"]["value"] <= log_z <= rows["TRW"]["value"]
-    assert rows["TRW"]["pixels_wrong"] < 0.15
+    assert rows["TRW"]["pixels_wrong"] < 0.2
     assert (tmp_path / "marginals.png").stat().st_size > 10_000
 
 
