@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from ._types import PotentiaError
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -29,6 +30,11 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="potentia")
 
 
+if hasattr(os, "register_at_fork"):
+    # a forked child inherits the pools but none of their threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
 def map_ranges(function: Callable[[int, int], T], start: int, stop: int, threads: int) -> list[T]:
     """function(a, b) over `threads` consecutive ranges that make up start..stop, in parallel."""
     n = stop - start
@@ -40,3 +46,10 @@ def map_ranges(function: Callable[[int, int], T], start: int, stop: int, threads
     waiting = [_pool(threads).submit(function, a, b) for a, b in ranges[1:]]
     first = function(*ranges[0])
     return [first, *(w.result() for w in waiting)]
+
+
+def map_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> list[T]:
+    """function(item) for every item, in parallel; results in the order of the items."""
+    if threads == 1 or len(items) < 2:
+        return [function(item) for item in items]
+    return list(_pool(threads).map(function, items))

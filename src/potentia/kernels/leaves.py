@@ -43,12 +43,12 @@ def _add_moments(p, weight, top, work, mean, hessian):
 
 
 @njit(**KERNEL)
-def leaf_value(scores, weight, start, stop, target, v, gradient, hessian):
-    """The loss at v (K,) of columns start:stop of scores (K, n), with weight (n,) and target t (K,).
+def leaf_value(scores, weight, target, v, gradient, hessian):
+    """The loss at v (K,) of scores (K, n) with weight (n,) and target t (K,).
 
     Fills gradient (K,) and the lower half of hessian (K, K).
     """
-    n_outputs = v.shape[0]
+    n_outputs, n_rows = scores.shape
     z = np.zeros((n_outputs, LANES))
     w = np.zeros(LANES)
     top = np.empty(LANES)
@@ -56,8 +56,8 @@ def leaf_value(scores, weight, start, stop, target, v, gradient, hessian):
     gradient[:] = 0.0
     hessian[:] = 0.0
     value = 0.0
-    for first in range(start, stop, LANES):
-        n = min(LANES, stop - first)
+    for first in range(0, n_rows, LANES):
+        n = min(LANES, n_rows - first)
         w[n:] = 0.0
         for b in range(n):
             w[b] = weight[first + b]
@@ -100,8 +100,8 @@ def _newton_step(gradient, hessian, weight, step):
 
 
 @njit(**KERNEL)
-def fit_leaf(scores, weight, start, stop, target, tol, v):
-    """Fit v (K,) to columns start:stop of scores (K, n) until no mean gradient exceeds tol; the loss."""
+def fit_leaf(scores, weight, target, tol, v):
+    """Fit v (K,) to scores (K, n) with weight (n,) until no mean gradient exceeds tol; returns the loss."""
     n_outputs = v.shape[0]
     gradient = np.empty(n_outputs)
     hessian = np.empty((n_outputs, n_outputs))
@@ -110,7 +110,7 @@ def fit_leaf(scores, weight, start, stop, target, tol, v):
     mass = target.sum()
     radius = _FIRST_RADIUS
     v[:] = 0.0
-    value = leaf_value(scores, weight, start, stop, target, v, gradient, hessian)
+    value = leaf_value(scores, weight, target, v, gradient, hessian)
     for _ in range(_MAX_STEPS):
         if np.abs(gradient).max() <= tol * mass:
             break
@@ -122,7 +122,7 @@ def fit_leaf(scores, weight, start, stop, target, tol, v):
         while share * length > 1e-12:
             for k in range(n_outputs):
                 trial[k] = v[k] + share * step[k]
-            new = leaf_value(scores, weight, start, stop, target, trial, gradient, hessian)
+            new = leaf_value(scores, weight, target, trial, gradient, hessian)
             if new <= value + 1e-4 * share * slope:
                 break
             share *= 0.5
@@ -141,28 +141,28 @@ def fit_leaves(rows, labels, soft, weight, order, spans, refit, tol, values):
 
     With refit the leaf problems above; without, the mean of y - p, which is what the tree was grown on.
     """
-    n_rows, n_outputs = rows.shape
-    scores = np.empty((n_outputs, n_rows))
-    weights = np.ones(n_rows)
+    n_outputs = rows.shape[1]
     target = np.empty(n_outputs)
     gradient = np.empty(n_outputs)
     hessian = np.empty((n_outputs, n_outputs))
-    for i in range(n_rows):
-        if weight.shape[0] > 0:
-            weights[i] = weight[order[i]]
-        for k in range(n_outputs):
-            scores[k, i] = rows[order[i], k]
     for leaf in range(spans.shape[0]):
         node, start, stop = spans[leaf]
+        scores = np.empty((n_outputs, stop - start))
+        weights = np.ones(stop - start)
         target[:] = 0.0
-        for i in range(start, stop):
+        for i in range(stop - start):
+            row = order[start + i]
+            if weight.shape[0] > 0:
+                weights[i] = weight[row]
+            for k in range(n_outputs):
+                scores[k, i] = rows[row, k]
             if soft.shape[0] == 0:
-                target[labels[order[i]]] += weights[i]
+                target[labels[row]] += weights[i]
             else:
-                target += weights[i] * soft[order[i]]
+                target += weights[i] * soft[row]
         values[node] = 0.0
         if refit:
-            fit_leaf(scores, weights, start, stop, target, tol, values[node])
+            fit_leaf(scores, weights, target, tol, values[node])
         else:
-            leaf_value(scores, weights, start, stop, target, values[node], gradient, hessian)
+            leaf_value(scores, weights, target, values[node], gradient, hessian)
             values[node] = -gradient / target.sum()

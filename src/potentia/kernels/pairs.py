@@ -152,6 +152,16 @@ def read_pairs(start, stop, scores, maximum, lam, out_offset, out):
 
 
 @njit(**KERNEL)
+def take_messages(pairs, lam, out):
+    """out(i, a) = - sum of the messages into variable i."""
+    out[:] = 0.0
+    for e in range(pairs.shape[0]):
+        for side in range(2):
+            for a in range(out.shape[1]):
+                out[pairs[e, side], a] -= lam[e, side, a]
+
+
+@njit(**KERNEL)
 def variable_values(singles, pairs, lam, counting, maximum):
     """Sum over variables of c_i log sum exp(b_i / c_i), b_i = theta_i - sum_e lam_e; max b_i where c_i = 0.
 

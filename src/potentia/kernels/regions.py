@@ -210,6 +210,18 @@ def read_regions(g, start, stop):
 
 
 @njit(**KERNEL)
+def message_terms(g, start, stop, out):
+    """b - theta of regions start..stop, one after another in `out`: child messages minus parent messages."""
+    at = 0
+    for r in range(start, stop):
+        part = out[at : at + g.size[r]]
+        _full_belief(g, r, -1, part)
+        for y in range(g.size[r]):
+            part[y] -= g.theta[g.at[r] + y]
+        at += g.size[r]
+
+
+@njit(**KERNEL)
 def conflicts(up_ptr, up, down_ptr, down, parent, child, unit_of, units):
     """CSR over `units` of the units that may not be updated together: common parent, or one linked to the other.
 

@@ -8,7 +8,9 @@ test for leaves. Codes are row-major bytes, so one row's features share a cache 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 from potentia.kernels.vecmath import KERNEL
 
@@ -17,6 +19,25 @@ MAX_BINS = 256
 #: Statistics are padded to a multiple of this, so that adding one row to a bin is whole vector instructions.
 PAD = 4
 _BLOCK = 64
+#: How many rows before its turn a row of a large node is asked from memory.
+_AHEAD = 16
+
+
+@intrinsic
+def _prefetch(typingctx, array, index):
+    """Ask for the cache line of a flat array's entry: rows of one node are too scattered for the hardware to guess."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        integer = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, integer, integer, integer])
+        name = "llvm.prefetch.p0"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        builder.call(function, [pointer, integer(0), integer(3), integer(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
 
 
 @njit(**KERNEL)
@@ -55,23 +76,28 @@ def fill_statistics(residual, weight, statistics):
 
 
 @njit(**KERNEL)
-def histogram(codes, statistics, bin_ptr, order, start, stop, sums):
-    """sums (bins of all features, P) = statistics added up per bin over the rows order[start:stop]."""
-    sums[:] = 0.0
-    n_features = codes.shape[1]
-    width = statistics.shape[1]
+def histogram(codes, statistics, bin_ptr, first, last, rows, sums):
+    """sums (bins of all features, P) = statistics added up per bin, for features first:last and the given rows."""
+    sums[bin_ptr[first] : bin_ptr[last]] = 0.0
+    n_rows, width = rows.shape[0], statistics.shape[1]
+    flat_codes, flat_statistics = codes.reshape(-1), statistics.reshape(-1)
     one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
-    for i in range(start, stop):
+    for i in range(n_rows):
+        ahead = rows[min(i + _AHEAD, n_rows - 1)]
+        _prefetch(flat_codes, ahead * codes.shape[1] + first)
+        _prefetch(flat_statistics, ahead * width)
         # unsigned indices spare the test for negative ones
-        row = np.uint64(order[i])
-        for j in range(n_features):
-            at = np.uint64(bin_ptr[j]) + np.uint64(codes[row, j])
-            for k in range(0, width, PAD):
-                u = np.uint64(k)
-                sums[at, u] += statistics[row, u]
-                sums[at, u + one] += statistics[row, u + one]
-                sums[at, u + two] += statistics[row, u + two]
-                sums[at, u + three] += statistics[row, u + three]
+        row = np.uint64(rows[i])
+        for k in range(0, width, PAD):
+            u = np.uint64(k)
+            s0, s1 = statistics[row, u], statistics[row, u + one]
+            s2, s3 = statistics[row, u + two], statistics[row, u + three]
+            for j in range(first, last):
+                at = np.uint64(bin_ptr[j]) + np.uint64(codes[row, j])
+                sums[at, u] += s0
+                sums[at, u + one] += s1
+                sums[at, u + two] += s2
+                sums[at, u + three] += s3
 
 
 @njit(**KERNEL)
@@ -86,148 +112,74 @@ def _explained(total, n_outputs):
 
 
 @njit(**KERNEL)
-def _total(sums, bin_ptr):
-    """Statistics of a whole node (P,), read off its first feature."""
-    total = np.zeros(sums.shape[1])
-    for b in range(bin_ptr[0], bin_ptr[1]):
-        for k in range(sums.shape[1]):
-            total[k] += sums[b, k]
-    return total
+def best_cut(sums, n_outputs, limits):
+    """(gain, cut) of the cut of one feature that lowers squared error most; gain 0 where none is allowed.
 
-
-@njit(**KERNEL)
-def best_split(sums, bin_ptr, n_outputs, min_leaf):
-    """(gain, feature, cut) of the split that lowers squared error most; gain 0 where none is allowed.
-
-    gain = |G_left|^2 / w_left + |G_right|^2 / w_right - |G|^2 / w, both sides of weight at least min_leaf.
-    Among equal gains the first feature and lowest cut win; a cut is only tried after a bin that holds rows.
+    gain = |G_left|^2 / w_left + |G_right|^2 / w_right - |G|^2 / w, from sums (bins, P). limits = weight a
+    leaf needs, weight a node needs to be split, and the gain below which differences are rounding. The lowest
+    of equal cuts wins, and a cut is only tried after a bin that holds rows.
     """
-    width = sums.shape[1]
-    total = _total(sums, bin_ptr)
-    whole = _explained(total, n_outputs)
-    left = np.empty(width)
-    right = np.empty(width)
+    n_bins, width = sums.shape
     w = n_outputs - 1
-    gain, feature, cut = 0.0, 0, 0
-    for j in range(bin_ptr.shape[0] - 1):
-        left[:] = 0.0
-        for b in range(bin_ptr[j], bin_ptr[j + 1] - 1):
-            # subtracting histograms leaves rounding dust in empty bins
-            if sums[b, w] <= 1e-12 * total[w]:
-                continue
-            for k in range(width):
-                left[k] += sums[b, k]
-                right[k] = total[k] - left[k]
-            if right[w] < min_leaf:
-                break
-            if left[w] < min_leaf:
-                continue
-            new = _explained(left, n_outputs) + _explained(right, n_outputs) - whole
-            # the same rows split off by another feature give the same gain up to rounding
-            if new > gain + 1e-12 * (new + whole):
-                gain, feature, cut = new, j, b - bin_ptr[j]
-    return gain, feature, cut
+    total, left, right = np.zeros(width), np.zeros(width), np.empty(width)
+    for b in range(n_bins):
+        for k in range(width):
+            total[k] += sums[b, k]
+    gain, cut = 0.0, 0
+    if total[w] < limits[1]:
+        return gain, cut
+    whole = _explained(total, n_outputs)
+    for b in range(n_bins - 1):
+        # subtracting histograms leaves rounding dust in empty bins
+        if sums[b, w] <= 1e-12 * total[w]:
+            continue
+        for k in range(width):
+            left[k] += sums[b, k]
+            right[k] = total[k] - left[k]
+        if right[w] < limits[0]:
+            break
+        if left[w] < limits[0]:
+            continue
+        new = _explained(left, n_outputs) + _explained(right, n_outputs) - whole
+        if new > gain + limits[2]:
+            gain, cut = new, b
+    return gain, cut
 
 
 @njit(**KERNEL)
-def partition(codes, feature, cut, order, start, stop, spare):
-    """Reorder order[start:stop] so that rows going left come first, else unchanged; where they end."""
-    middle = start
+def measure(codes, statistics, n_outputs, bin_ptr, first, last, rows, limits, sums, gains, cuts):
+    """Histogram the rows of a node in sums, and note gains (d,) and cuts (d,) of features first:last."""
+    histogram(codes, statistics, bin_ptr, first, last, rows, sums)
+    for j in range(first, last):
+        gains[j], cuts[j] = best_cut(sums[bin_ptr[j] : bin_ptr[j + 1]], n_outputs, limits)
+
+
+@njit(**KERNEL)
+def measure_rest(counted, n_outputs, bin_ptr, first, last, limits, sums, gains, cuts):
+    """As `measure` for the sibling of a counted node, which is what remains of their parent's sums."""
+    for j in range(first, last):
+        for b in range(bin_ptr[j], bin_ptr[j + 1]):
+            for k in range(sums.shape[1]):
+                sums[b, k] -= counted[b, k]
+        gains[j], cuts[j] = best_cut(sums[bin_ptr[j] : bin_ptr[j + 1]], n_outputs, limits)
+
+
+@njit(**KERNEL)
+def partition(codes, feature, cut, rows, spare):
+    """Reorder rows so that those going left come first, else unchanged, and return how many they are."""
+    n_left = 0
     n_right = 0
-    for i in range(start, stop):
-        row = order[i]
+    for i in range(rows.shape[0]):
+        row = rows[i]
         if codes[row, feature] <= cut:
-            order[middle] = row
-            middle += 1
+            rows[n_left] = row
+            n_left += 1
         else:
             spare[n_right] = row
             n_right += 1
     for i in range(n_right):
-        order[middle + i] = spare[i]
-    return middle
-
-
-@njit(**KERNEL)
-def _consider(sums, bin_ptr, n_outputs, limits, leaf, gains, cuts):
-    """Note a leaf's best split, or gain 0 when it is lighter than min_split or gains too little."""
-    gains[leaf] = 0.0
-    if _total(sums, bin_ptr)[n_outputs - 1] < limits[1]:
-        return
-    gain, feature, cut = best_split(sums, bin_ptr, n_outputs, limits[0])
-    if gain > limits[2]:
-        gains[leaf] = gain
-        cuts[leaf, 0] = feature
-        cuts[leaf, 1] = cut
-
-
-@njit(**KERNEL)
-def _split_node(nodes, spans, leaf, new, feature, cut, middle):
-    """Turn a leaf into an inner node over two leaves: itself, on the left, and `new`."""
-    child = 2 * new - 1
-    nodes[spans[leaf, 0]] = pack(child, feature, cut)
-    nodes[child] = pack(child, 0, MAX_BINS - 1)
-    nodes[child + 1] = pack(child + 1, 0, MAX_BINS - 1)
-    spans[new, 0], spans[new, 1], spans[new, 2] = child + 1, middle, spans[leaf, 2]
-    spans[leaf, 0], spans[leaf, 2] = child, middle
-
-
-@njit(**KERNEL)
-def _split_histogram(codes, statistics, bin_ptr, order, spans, pool, slots, leaf, new):
-    """The child with fewer rows is counted in the slot of `new`; the other is what remains of the parent."""
-    if spans[leaf, 2] - spans[leaf, 1] < spans[new, 2] - spans[new, 1]:
-        slots[leaf], slots[new] = slots[new], slots[leaf]
-        small, large = leaf, new
-    else:
-        small, large = new, leaf
-    counted = pool[slots[small]]
-    histogram(codes, statistics, bin_ptr, order, spans[small, 1], spans[small, 2], counted)
-    remaining = pool[slots[large]]
-    remaining -= counted
-
-
-@njit(**KERNEL)
-def grow(codes, statistics, n_outputs, bin_ptr, limits, pool, order, nodes, spans):
-    """Grow one tree, always splitting the leaf that gains most; returns (leaves, depth), nodes = 2 leaves -
-    1.
-
-    Step 2 of [ILR-chapter sec. 1.9.4]. codes (n, d); statistics (n, P) of `fill_statistics`; bin_ptr (d +
-    1,); limits = weight a leaf needs, weight a node needs to be split, gain a split needs; pool (slots, bins,
-    P) work space, one slot for every leaf that may still be split and one more. order (n,) lists the rows and
-    is returned grouped by leaf; nodes (2 leaves - 1,) are packed; spans (leaves, 3) hold node, start and stop
-    in `order`, and their length bounds the number of leaves.
-    """
-    max_leaves = spans.shape[0]
-    spare = np.empty(order.shape[0], order.dtype)
-    gains = np.zeros(max_leaves)
-    cuts = np.zeros((max_leaves, 2), np.int64)
-    levels = np.zeros(max_leaves, np.int64)
-    slots = np.zeros(max_leaves, np.int64)
-    free = np.arange(pool.shape[0])[::-1].copy()
-    n_free = pool.shape[0] - 1
-    nodes[0] = pack(0, 0, MAX_BINS - 1)
-    spans[0, 0], spans[0, 1], spans[0, 2] = 0, 0, order.shape[0]
-    histogram(codes, statistics, bin_ptr, order, 0, order.shape[0], pool[0])
-    _consider(pool[0], bin_ptr, n_outputs, limits, 0, gains, cuts)
-    n_leaves = 1
-    while n_leaves < max_leaves:
-        leaf, new = np.argmax(gains), n_leaves
-        if gains[leaf] <= 0.0:
-            break
-        feature, cut = cuts[leaf]
-        middle = partition(codes, feature, cut, order, spans[leaf, 1], spans[leaf, 2], spare)
-        _split_node(nodes, spans, leaf, new, feature, cut, middle)
-        levels[leaf] += 1
-        levels[new] = levels[leaf]
-        n_leaves += 1
-        n_free -= 1
-        slots[new] = free[n_free]
-        _split_histogram(codes, statistics, bin_ptr, order, spans, pool, slots, leaf, new)
-        for child in (leaf, new):
-            _consider(pool[slots[child]], bin_ptr, n_outputs, limits, child, gains, cuts)
-            if gains[child] <= 0.0:
-                free[n_free] = slots[child]
-                n_free += 1
-    return n_leaves, levels[:n_leaves].max()
+        rows[n_left + i] = spare[i]
+    return n_left
 
 
 @njit(**KERNEL)

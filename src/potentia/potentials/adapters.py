@@ -73,6 +73,8 @@ class LightGBM(Potential):
             "num_leaves": self.num_leaves,
             "max_delta_step": self.max_delta_step,
             "boost_from_average": False,
+            # its default of 1e-3 forbids every split once biases reach 30
+            "min_sum_hessian_in_leaf": 0.0,
             "seed": self.seed + self.n_fits_,
             "deterministic": True,
             "force_row_wise": True,

@@ -10,8 +10,9 @@ from potentia._types import Floats, Ints, PotentiaError
 from potentia.kernels.trees import MAX_BINS
 from potentia.potentials.base import Potential
 from potentia.potentials.binning import Binned, all_cells, bin_edges, cell_of, count_bins, encode
+from potentia.potentials.forest import Forest
 from potentia.potentials.problem import Problem
-from potentia.potentials.rounds import Forest, Rounds, Rules
+from potentia.potentials.rounds import Rounds, Rules
 
 #: A node keeps its feature's number in 16 bits.
 _MAX_FEATURES = 1 << 16

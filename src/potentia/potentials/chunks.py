@@ -6,10 +6,12 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TypeVar
 
 from potentia._threads import thread_count
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 #: Doubles per piece: large enough to hide the cost of a call, small enough to stay in cache.
@@ -30,11 +32,22 @@ def row_chunks(n_rows: int, width: int) -> list[slice]:
 def map_chunks(function: Callable[[slice], T], n_rows: int, width: int, threaded: bool = True) -> list[T]:
     """function(rows) for every chunk, results in the order of the rows whatever the number of threads."""
     chunks = row_chunks(n_rows, width)
+    return _map(function, chunks) if threaded else [function(rows) for rows in chunks]
+
+
+def map_parts(function: Callable[[int, int], T], n: int) -> list[T]:
+    """function(start, stop) over one part of 0..n per thread; the parts must not depend on each other."""
+    parts = min(n, thread_count(None))
+    cuts = [n * k // parts for k in range(parts + 1)]
+    return _map(lambda part: function(*part), list(pairwise(cuts)))
+
+
+def _map(function: Callable[[P], T], items: list[P]) -> list[T]:
     threads = thread_count(None)
     # one of the library's own threads must not wait for a pool it may belong to
     inside = threading.current_thread().name.startswith("potentia")
-    if not threaded or inside or threads == 1 or len(chunks) == 1:
-        return [function(rows) for rows in chunks]
+    if inside or threads == 1 or len(items) == 1:
+        return [function(item) for item in items]
     if threads not in _pools:
         _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="potentia-rows")
-    return list(_pools[threads].map(function, chunks))
+    return list(_pools[threads].map(function, items))

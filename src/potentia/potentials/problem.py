@@ -193,7 +193,7 @@ def _check_bias(problem: Problem) -> None:
             wrong |= ((batch.bias == -np.inf) & (batch.soft > 0)).any(1)
         return rows.start + int(wrong.argmax()) if wrong.any() else -1
 
-    bad = [row for row in map_chunks(first_bad, problem.n_rows, problem.n_outputs) if row >= 0]
+    bad = [row for row in map_chunks(first_bad, problem.n_rows, 4 * problem.n_outputs) if row >= 0]
     if bad:
         raise PotentiaError(f"bias row {bad[0]} holds NaN or +inf, or forbids the row's own label with -inf.")
 

@@ -9,74 +9,19 @@ import numpy as np
 from potentia._types import Floats, Ints
 from potentia.kernels.leaves import fit_leaves
 from potentia.kernels.logistic import loss_rows
-from potentia.kernels.trees import PAD, add_trees, fill_statistics, grow
+from potentia.kernels.trees import fill_statistics
 from potentia.potentials.binning import Binned, Codes
-from potentia.potentials.chunks import map_chunks
+from potentia.potentials.chunks import map_chunks, map_parts
+from potentia.potentials.forest import Forest, GrowingForest
+from potentia.potentials.growth import Growth, Tree
 from potentia.potentials.problem import NO_ROWS, Batch, Problem
 
 #: Scores of all rows are kept up to date between rounds up to this many numbers, and never beyond.
 _MAX_KEPT = 1 << 26
 #: Mean gradient at which a leaf counts as fitted.
 _LEAF_TOL = 1e-4
-
-
-@dataclass
-class Forest:
-    """Trees one after another: packed nodes (m,), leaf vectors (m, K), first nodes (T + 1,), depths (T,)."""
-
-    nodes: Ints
-    values: Floats
-    node_ptr: Ints
-    depths: Ints
-
-    @classmethod
-    def empty(cls, n_outputs: int) -> Forest:
-        """No trees: the zero function."""
-        none = np.zeros(0, np.int64)
-        return cls(none, np.zeros((0, n_outputs)), np.zeros(1, np.int64), none)
-
-    def copy(self) -> Forest:
-        """The same trees in arrays of their own."""
-        return Forest(self.nodes.copy(), self.values.copy(), self.node_ptr.copy(), self.depths.copy())
-
-    def add_to(self, scores: Floats, codes: Codes, first: int = 0) -> None:
-        """scores (n, K) += the trees from number `first` on."""
-        arrays = self.nodes, self.values, self.node_ptr[first:], self.depths[first:]
-
-        def add(rows: slice) -> None:
-            add_trees(codes[rows], *arrays, scores[rows])
-
-        map_chunks(add, len(scores), codes.shape[1] + 4 * scores.shape[1])
-
-
-class GrowingForest:
-    """A forest with room for more trees, so that adding one copies nothing."""
-
-    def __init__(self, forest: Forest, n_trees: int, max_nodes: int):
-        self.n_trees = len(forest.depths)
-        size = len(forest.nodes) + n_trees * max_nodes
-        self._room = Forest(
-            np.empty(size, np.int64),
-            np.empty((size, forest.values.shape[1])),
-            np.zeros(self.n_trees + n_trees + 1, np.int64),
-            np.zeros(self.n_trees + n_trees, np.int64),
-        )
-        for name, array in vars(forest).items():
-            getattr(self._room, name)[: len(array)] = array
-
-    def append(self, nodes: Ints, values: Floats, depth: int) -> None:
-        """Add one tree."""
-        room, t = self._room, self.n_trees
-        start = room.node_ptr[t]
-        stop = room.node_ptr[t + 1] = start + len(nodes)
-        room.nodes[start:stop], room.values[start:stop], room.depths[t] = nodes, values, depth
-        self.n_trees += 1
-
-    def forest(self) -> Forest:
-        """The trees so far, as views."""
-        room, t = self._room, self.n_trees
-        stop = room.node_ptr[t]
-        return Forest(room.nodes[:stop], room.values[:stop], room.node_ptr[: t + 1], room.depths[:t])
+#: From this many rows on, leaves are fitted by several threads.
+_MANY_ROWS = 50_000
 
 
 @dataclass(frozen=True)
@@ -89,6 +34,11 @@ class Rules:
     min_split: float
     max_leaves: int
     refit: bool
+
+    @property
+    def max_open(self) -> int:
+        """How many leaves can at once be heavy enough to be split."""
+        return min(self.max_leaves, int(1 / max(self.min_split, 2 * self.min_leaf) + 1e-6))
 
 
 class Rounds:
@@ -106,19 +56,15 @@ class Rounds:
         self.n_rounds = n_rounds
         self.trees = GrowingForest(forest, n_rounds, 2 * rules.max_leaves - 1)
         self.size = min(problem.n_rows, rules.subsample or problem.n_rows)
-        self._bin_ptr = np.append(0, np.cumsum(binned.n_bins))
-        width = -(-problem.n_outputs // PAD) * PAD
-        # a leaf below min_split needs no histogram, so only 1 / min_split of them are ever kept
-        open_leaves = min(rules.max_leaves, int(1 / max(rules.min_split, 2 * rules.min_leaf))) + 2
-        self._pool = np.empty((open_leaves, self._bin_ptr[-1], width))
-        self._statistics = np.empty((self.size, width))
-        self._scores = self._kept_scores(forest, n_rounds)
+        self._growth = Growth(binned.n_bins, problem.n_outputs, rules.max_leaves, rules.max_open + 2)
+        self._statistics = np.empty((self.size, self._growth.width))
+        self._scores = self._kept_scores(forest)
 
-    def _kept_scores(self, forest: Forest, n_rounds: int) -> Floats | None:
+    def _kept_scores(self, forest: Forest) -> Floats | None:
         """Scores of all codes, if keeping them current costs less than scoring each round's rows anew."""
         n, n_trees = len(self.binned.codes), len(forest.depths)
-        walks_kept = n * (n_trees + n_rounds)
-        walks_anew = self.size * n_rounds * (n_trees + n_rounds / 2)
+        walks_kept = n * (n_trees + self.n_rounds)
+        walks_anew = self.size * self.n_rounds * (n_trees + self.n_rounds / 2)
         if n * self.problem.n_outputs > _MAX_KEPT or (self.size < n and walks_anew < walks_kept):
             return None
         scores = np.zeros((n, self.problem.n_outputs))
@@ -128,15 +74,11 @@ class Rounds:
     def step(self, rng: np.random.Generator) -> None:
         """Draw rows, grow a tree on the gradient, fit its leaves on the loss, shrink it and add it."""
         batch, codes, scores = self._draw(rng)
-        residual = np.empty_like(scores)
-        loss_rows(scores, *batch.targets, residual)
-        order, nodes, spans, depth = self._grow(codes, residual, batch.weight)
-        if len(batch.bias):
-            scores = scores + batch.bias
-        values = np.zeros((len(nodes), self.problem.n_outputs))
-        targets = batch.labels, batch.soft, batch.weight
-        fit_leaves(scores, *targets, order, spans, self.rules.refit, _LEAF_TOL, values)
-        self.trees.append(nodes, self.rules.shrinkage * values, depth)
+        residual = self._residual(batch, scores)
+        fill_statistics(residual, batch.weight, self._statistics)
+        tree = self._growth.tree(codes, self._statistics, self._limits(residual, batch.weight))
+        values = self._leaf_values(tree, batch, scores)
+        self.trees.append(tree.nodes, self.rules.shrinkage * values, tree.depth)
         if self._scores is not None:
             self.trees.forest().add_to(self._scores, self.binned.codes, self.trees.n_trees - 1)
 
@@ -150,7 +92,7 @@ class Rounds:
             place = self.binned.place(rows)
             return float(loss_rows(scores[place], *self.problem.take(rows).targets, NO_ROWS))
 
-        return sum(map_chunks(of, self.problem.n_rows, 4 * self.problem.n_outputs))
+        return float(sum(map_chunks(of, self.problem.n_rows, 4 * self.problem.n_outputs)))
 
     def _draw(self, rng: np.random.Generator) -> tuple[Batch, Codes, Floats]:
         """The rows of this round, their codes and their scores."""
@@ -166,18 +108,34 @@ class Rounds:
         self.trees.forest().add_to(scores, codes)
         return self.problem.take(rows), codes, scores
 
-    def _grow(self, codes: Codes, residual: Floats, weight: Floats) -> tuple[Ints, Ints, Ints, int]:
-        """(rows grouped by leaf, nodes, leaf spans, depth) of a tree on the residuals w (p - y)."""
-        rules = self.rules
-        fill_statistics(residual, weight, self._statistics)
+    def _residual(self, batch: Batch, scores: Floats) -> Floats:
+        residual = np.empty_like(scores)
+
+        def fill(rows: slice) -> None:
+            parts = [array[rows] if len(array) else array for array in batch.targets]
+            loss_rows(scores[rows], *parts, residual[rows])
+
+        map_chunks(fill, len(scores), 4 * scores.shape[1])
+        return residual
+
+    def _limits(self, residual: Floats, weight: Floats) -> Floats:
+        """Least weight of a leaf and of a node to be split, and the gain below which differences are rounding."""
         total = float(weight.sum()) if len(weight) else float(self.size)
         noise = 1e-14 * float(np.vdot(residual, residual)) * self.size / total
         # the slack keeps a share such as 1 % of 100 rows from failing by rounding
-        shares = np.array([rules.min_leaf, rules.min_split]) * total * (1 - 1e-9)
-        order = np.arange(self.size)
-        nodes = np.empty(2 * rules.max_leaves - 1, np.int64)
-        spans = np.zeros((rules.max_leaves, 3), np.int64)
-        limits = np.append(shares, noise)
-        rows = codes, self._statistics, self.problem.n_outputs, self._bin_ptr
-        n_leaves, depth = grow(*rows, limits, self._pool, order, nodes, spans)
-        return order, nodes[: 2 * n_leaves - 1], spans[:n_leaves], depth
+        shares = np.array([self.rules.min_leaf, self.rules.min_split]) * total * (1 - 1e-9)
+        return np.append(shares, noise)
+
+    def _leaf_values(self, tree: Tree, batch: Batch, scores: Floats) -> Floats:
+        """Leaf vectors (nodes, K) of the tree, not yet shrunk."""
+        values = np.zeros((len(tree.nodes), self.problem.n_outputs))
+        rows = scores + batch.bias if len(batch.bias) else scores
+        how = self.rules.refit, _LEAF_TOL, values
+
+        def fit(first: int, last: int) -> None:
+            targets = batch.labels, batch.soft, batch.weight
+            fit_leaves(rows, *targets, tree.order, tree.spans[first:last], *how)
+
+        n_leaves = len(tree.spans)
+        map_parts(fit, n_leaves) if len(rows) >= _MANY_ROWS else fit(0, n_leaves)
+        return values

@@ -1,0 +1,155 @@
+"""`Example`: one graph with what is seen (features) and what is to be predicted (labels)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from .._types import ArrayLike, Floats, Ints, PotentiaError
+from ..graph.assign import check_labels
+from ..graph.structure import Graph
+
+# numbers looked at in one piece, so that checking a large array needs no second one of its size
+_PIECE = 1 << 20
+
+
+class Example:
+    """A graph, features per kind, labels and weights, checked once; frozen.
+
+    Args:
+        graph: what touches what. Examples may share one graph.
+        features: for each kind a matrix (n_regions, n_features), dense or SciPy-sparse (kept as CSR). float64 and
+            float32 are kept without a copy, other numbers become float64. A kind may be left out or be None.
+        labels: (n_variables,) states, -1 where hidden; None where nothing is known, as at prediction time.
+        weights: (n_variables,), finite and at least 0; None means 1 everywhere.
+        name: shown in messages and reports.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        features: Mapping[str, ArrayLike] | None = None,
+        labels: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(graph, Graph):
+            raise PotentiaError(f"an Example needs a Graph first, not {type(graph).__name__}")
+        self._graph = graph
+        self._name = None if name is None else str(name)
+        self._features = _check_kinds(graph, {} if features is None else features)
+        self._labels = None if labels is None else _frozen(check_labels(graph, labels))
+        self._weights = None if weights is None else _frozen(_check_weights(graph, weights))
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self._graph
+
+    @property
+    def features(self) -> Mapping[str, Any]:
+        """Features (n_regions, n_features) of the kinds that have some."""
+        return MappingProxyType(self._features)
+
+    @property
+    def labels(self) -> Ints | None:
+        """State of each variable, -1 where hidden; read-only."""
+        return self._labels
+
+    @property
+    def weights(self) -> Floats | None:
+        """Weight of each variable; read-only."""
+        return self._weights
+
+    @property
+    def name(self) -> str | None:
+        """The example's name."""
+        return self._name
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # pickles lose the flag
+        for values in (self._labels, self._weights):
+            if values is not None:
+                _frozen(values)
+
+    def __repr__(self) -> str:
+        shown = [f"{kind} {m.shape[0]} x {m.shape[1]} {m.dtype}" for kind, m in self._features.items()]
+        parts = [repr(self._graph), ", ".join(shown) or "no features", _known(self._labels)]
+        if self._weights is not None:
+            parts.append("weights")
+        return f"Example({'' if self._name is None else repr(self._name) + ': '}{'; '.join(parts)})"
+
+
+def _known(labels: Ints | None) -> str:
+    if labels is None:
+        return "no labels"
+    seen = int(np.count_nonzero(labels >= 0))
+    return "labels" if seen == len(labels) else f"labels ({seen} of {len(labels)} known)"
+
+
+def _check_kinds(graph: Graph, features: Mapping[str, ArrayLike]) -> dict[str, Any]:
+    if not isinstance(features, Mapping):
+        raise PotentiaError(
+            f'features must be a mapping such as {{"node": X}}, not {type(features).__name__}'
+        )
+    for kind in features:
+        if kind not in graph.scopes:
+            raise PotentiaError(
+                f"features has kind {kind!r}, but the graph has {', '.join(graph.kinds) or 'none'}"
+            )
+    return {
+        kind: _check_matrix(f"features[{kind!r}]", given, len(graph.scopes[kind]))
+        for kind, given in features.items()
+        if given is not None
+    }
+
+
+def _check_matrix(name: str, given: ArrayLike, n_rows: int) -> Any:
+    """A finite float matrix with n_rows rows: an array or CSR."""
+    sparse = hasattr(given, "tocsr")
+    try:
+        matrix: Any = given.tocsr() if sparse else np.asarray(given)
+    except ValueError:
+        raise PotentiaError(f"{name} must be a matrix, but its rows differ in length") from None
+    if matrix.ndim != 2:
+        raise PotentiaError(f"{name} must have shape (n_regions, n_features), not {matrix.shape}")
+    if matrix.shape[0] != n_rows:
+        raise PotentiaError(f"{name} has {matrix.shape[0]} rows, but the graph has {n_rows} such regions")
+    if matrix.dtype.kind not in "fiub":
+        raise PotentiaError(f"{name} must hold real numbers, not {matrix.dtype}")
+    if matrix.dtype not in (np.float64, np.float32):
+        matrix = matrix.astype(np.float64)
+    _check_finite(name, matrix.data[:, None] if sparse else matrix, rows_known=not sparse)
+    return matrix
+
+
+def _check_finite(name: str, values: Any, rows_known: bool) -> None:
+    step = max(1, _PIECE // max(1, values.shape[1]))
+    for start in range(0, len(values), step):
+        finite = np.isfinite(values[start : start + step])
+        if not finite.all():
+            row, column = np.argwhere(~finite)[0]
+            place = f" at row {start + row}, column {column}" if rows_known else ""
+            raise PotentiaError(f"{name} holds a value that is not finite{place}")
+
+
+def _check_weights(graph: Graph, weights: ArrayLike) -> Floats:
+    given = np.asarray(weights)
+    if given.shape != (graph.n_variables,):
+        raise PotentiaError(f"weights has shape {given.shape}; the graph needs ({graph.n_variables},)")
+    if given.dtype.kind not in "fiub":
+        raise PotentiaError(f"weights must hold real numbers, not {given.dtype}")
+    values = given.astype(np.float64)
+    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if bad.size:
+        raise PotentiaError(f"weights[{bad[0]}] = {values[bad[0]]}, but a weight is finite and at least 0")
+    return values
+
+
+def _frozen(values: Any) -> Any:
+    values.setflags(write=False)
+    return values

@@ -1,0 +1,71 @@
+"""Where the data lies, and reading its files with errors that name them."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._types import PotentiaError
+
+#: A file's or folder's path, as text or as a path object.
+FilePath = str | os.PathLike[str]
+
+_VARIABLE = "POTENTIA_DATA"
+
+
+def data_folder(option: FilePath | None = None) -> Path:
+    """The folder of the public data sets.
+
+    `option` if given, else the environment variable POTENTIA_DATA, else `../shared/data` beside the current folder
+    or beside the source tree, where there is one.
+    """
+    for given, source in ((option, "the folder given"), (os.environ.get(_VARIABLE), _VARIABLE)):
+        if given:
+            if not Path(given).is_dir():
+                raise PotentiaError(f"{source} names {os.fspath(given)}, which is not a folder")
+            return Path(given)
+    for start in (Path.cwd(), Path(__file__).resolve().parents[3]):
+        beside = start.parent / "shared" / "data"
+        if beside.is_dir():
+            return beside
+    raise PotentiaError(f"no folder of data sets was found; pass folder= or set {_VARIABLE} to it")
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Any]:
+    """The named arrays of an `.npz` file, loaded without pickles."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [name for name in names if name not in archive]
+            if missing:
+                raise PotentiaError(f"{path}: the array {missing[0]!r} is missing")
+            return {name: archive[name] for name in names}
+    except FileNotFoundError:
+        raise PotentiaError(f"{path}: there is no such file") from None
+    except PotentiaError:
+        raise
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise PotentiaError(f"{path}: this is not a readable .npz file ({error})") from None
+
+
+def read_picture(path: Path, mode: str) -> np.ndarray:
+    """A picture file as a uint8 array: (h, w, 3) for mode "RGB", (h, w) for "L"."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as picture:
+            return np.asarray(picture.convert(mode))
+    except FileNotFoundError:
+        raise PotentiaError(f"{path}: there is no such file") from None
+    except (OSError, ValueError, SyntaxError) as error:
+        raise PotentiaError(f"{path}: this is not a readable picture ({error})") from None
+
+
+def check_choice(name: str, given: Any, choices: Sequence[Any]) -> None:
+    """Refuse an option that is not one of the choices."""
+    if given not in choices:
+        raise PotentiaError(f"{name} must be one of {', '.join(map(repr, choices))}, not {given!r}")

@@ -1,0 +1,93 @@
+"""Sequences: handwritten words as chains, and token files in columns."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from .._types import PotentiaError
+from ..graph.structure import Graph
+from .example import Example
+from .loaders import FilePath, check_choice, data_folder, read_arrays
+
+_N_LETTERS = 26
+_N_FOLDS = 10
+_ARRAYS = ("pixels", "labels", "offsets", "folds", "words")
+
+
+def letters(folder: FilePath | None = None, folds: int | Iterable[int] | None = None) -> list[Example]:
+    """The OCR words of Taskar et al. (2003): chains of 26 states (a..z) with 128 pixels per letter, 0 or 1, float32.
+
+    `folds` are those wanted of 0..9, all if None. 6877 words in all; words of one length share a graph. Pairs have
+    no features.
+    """
+    wanted = range(_N_FOLDS) if folds is None else list(folds) if isinstance(folds, Iterable) else [folds]
+    for fold in wanted:
+        check_choice("folds", fold, range(_N_FOLDS))
+    path = data_folder(folder) / "letters" / "letters.npz"
+    arrays = read_arrays(path, _ARRAYS)
+    offsets, labels = arrays["offsets"], arrays["labels"].astype(np.int64)
+    pixels = np.unpackbits(arrays["pixels"], axis=1).astype(np.float32)
+    if len(pixels) != len(labels) or offsets[-1] != len(labels) or len(offsets) != len(arrays["folds"]) + 1:
+        raise PotentiaError(f"{path}: 'pixels', 'labels', 'offsets' and 'folds' do not fit each other")
+    graphs = {int(n): Graph.chain(int(n), n_states=_N_LETTERS) for n in np.unique(np.diff(offsets))}
+    examples = []
+    for i in np.flatnonzero(np.isin(arrays["folds"], list(wanted))):
+        rows = slice(int(offsets[i]), int(offsets[i + 1]))
+        graph = graphs[rows.stop - rows.start]
+        examples.append(
+            Example(graph, {"node": pixels[rows]}, labels[rows], name=f"{arrays['words'][i]}-{i}")
+        )
+    return examples
+
+
+def conll(path: FilePath) -> list[list[list[str]]]:
+    """The sentences of a token file, each as its columns: one list of words, one per tag, the label last.
+
+    One token per line, a blank line between sentences, UTF-8, plain or gzip (`.gz`). Columns are separated by tabs,
+    or by spaces in a file whose first line has no tab.
+    """
+    name = Path(path)
+    try:
+        with (gzip.open if name.suffix == ".gz" else open)(name, "rt", encoding="utf-8") as lines:
+            sentences = [_columns(tokens) for tokens in _sentences(lines, name)]
+    except FileNotFoundError:
+        raise PotentiaError(f"{name}: there is no such file") from None
+    except UnicodeDecodeError:
+        raise PotentiaError(f"{name}: the text is not UTF-8") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise PotentiaError(f"{name}: the file cannot be read ({error})") from None
+    if not sentences:
+        raise PotentiaError(f"{name}: the file has no tokens")
+    return sentences
+
+
+def _columns(tokens: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [list(column) for column in zip(*tokens, strict=True)]
+
+
+def _sentences(lines: TextIO, name: Path) -> Iterable[list[list[str]]]:
+    """Groups of lines between blank ones, each line split; every line must have as many columns as the first."""
+    tokens: list[list[str]] = []
+    separator: str | None = None
+    n_columns = 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            if tokens:
+                yield tokens
+            tokens = []
+            continue
+        if not n_columns:
+            separator = "\t" if "\t" in line else None
+        fields = line.rstrip("\r\n").split(separator)
+        n_columns = n_columns or len(fields)
+        if len(fields) != n_columns:
+            raise PotentiaError(f"{name}: line {number} has {len(fields)} columns, the first has {n_columns}")
+        tokens.append(fields)
+    if tokens:
+        yield tokens

@@ -1,0 +1,330 @@
+"""`CRF`: fit / predict around potentials and a learner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ._threads import thread_count
+from ._types import Floats, Ints, PotentiaError
+from .data.example import Example
+from .graph.scores import Scores
+from .inference.base import Inference, Result
+from .io.files import read_file, write_file
+from .io.objects import from_json, to_json
+from .learn.iterated import Callback, IteratedLogistic
+from .learn.training_set import Shard, TrainingSet, gather
+from .potentials.base import Potential
+
+DECODES = ("mpm", "map")
+
+
+class CRF:
+    """A conditional random field: potentials turn features into scores, inference turns those into labels.
+
+    Args:
+        potentials: one per kind of region; they are templates, the fitted copies are in `potentials_`.
+        learner: how to train them; iterated logistic regression by default.
+        inference: what predictions use; None for what the learner trained for.
+        decode: "mpm" (the best state of each variable's marginal) or "map" (the best labelling found).
+
+    After `fit`: `potentials_`, `history_` (one dict per iteration), `scales_` (theta = scale * f per kind) and
+    `inference_`. Works with scikit-learn's `clone` and cross-validation over lists of examples.
+    """
+
+    def __init__(
+        self,
+        potentials: Mapping[str, Potential],
+        learner: IteratedLogistic | None = None,
+        inference: Inference | None = None,
+        decode: str = "mpm",
+    ) -> None:
+        self.potentials = potentials
+        self.learner = learner
+        self.inference = inference
+        self.decode = decode
+
+    # -- fitting -------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        examples: Sequence[Example],
+        y: None = None,
+        *,
+        validation: Sequence[Example] | None = None,
+        callback: Callback | None = None,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        warm_start: bool = False,
+    ) -> Self:
+        """Train on examples with labels.
+
+        Args:
+            validation: examples whose error is tracked beside the training error.
+            callback: called after every iteration with the history; returning True stops.
+            progress: show a progress bar.
+            checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it.
+            warm_start: start from the potentials of an earlier fit.
+        """
+        self._check()
+        learner = self.learner or IteratedLogistic()
+        kinds = list(self.potentials)
+        fitted = getattr(self, "potentials_", None) if warm_start else None
+        self.potentials_ = fitted or {kind: _fresh(p) for kind, p in self.potentials.items()}
+        self.scales_ = learner.scales(kinds)
+        self.inference_ = self.inference or learner.inference(kinds)
+        with _progress(progress, learner.iterations) as advance:
+
+            def after(history: list[dict[str, Any]]) -> bool:
+                advance(history)
+                return bool(callback(history)) if callback is not None else False
+
+            self.history_ = learner.fit(
+                self.potentials_,
+                examples,
+                evaluate=lambda: self._errors(examples, validation),
+                callback=after,
+                checkpoint=None if checkpoint is None else _Checkpoint(checkpoint),
+            )
+        return self
+
+    def _errors(self, examples: Sequence[Example], validation: Sequence[Example] | None) -> dict[str, float]:
+        errors = {"train_error": 1.0 - self.score(examples)}
+        if validation is not None:
+            errors["validation_error"] = 1.0 - self.score(validation)
+        return errors
+
+    # -- predicting ----------------------------------------------------------------------------------------
+
+    def predict(self, examples: Sequence[Example]) -> list[Ints]:
+        """A label array per example, by `decode`."""
+        self._check()
+        return self._over(examples, lambda r: r.mpm() if self.decode == "mpm" else r.argmax())
+
+    def predict_marginals(self, examples: Sequence[Example]) -> list[Floats]:
+        """Marginals of every variable per example, (n_variables, max states)."""
+        return self._over(examples, lambda r: r.variable_marginals)
+
+    def infer(self, example: Example) -> Result:
+        """The whole inference result of one example."""
+        data = self._gather([example])
+        return self._infer(data, data.shards[0])
+
+    def score(self, examples: Sequence[Example], y: None = None) -> float:
+        """Share of labelled variables predicted right, weighted by the variables' weights where given."""
+        right = total = 0.0
+        for example, found in zip(examples, self.predict(examples), strict=True):
+            if example.labels is None:
+                raise PotentiaError(f"{example.name or 'an example'} has no labels to score against")
+            weights = np.ones(len(found)) if example.weights is None else example.weights
+            seen = example.labels >= 0
+            right += float(weights[seen] @ (found[seen] == example.labels[seen]))
+            total += float(weights[seen].sum())
+        if total == 0:
+            raise PotentiaError("no variable of these examples has a label and a positive weight")
+        return right / total
+
+    def theta(self, example: Example) -> dict[str, Floats]:
+        """The scores of an example's regions, per kind."""
+        data = self._gather([example])
+        return self._theta(data, data.shards[0])
+
+    def _gather(self, examples: Sequence[Example]) -> TrainingSet:
+        if not hasattr(self, "potentials_"):
+            raise PotentiaError("this CRF is not fitted: call fit first")
+        return gather(examples, list(self.potentials_), labelled=False, drop_hidden=False)
+
+    def _theta(self, data: TrainingSet, shard: Shard) -> dict[str, Floats]:
+        theta = {}
+        for kind, rows in shard.rows.items():
+            if rows.stop > rows.start:
+                x = data.features[kind]
+                features = np.zeros((rows.stop - rows.start, 0)) if x is None else x[rows]
+                table = self.potentials_[kind].scores(features) * self.scales_[kind]
+                theta[kind] = table.reshape(len(table), *data.shapes[kind])
+        return theta
+
+    def _infer(self, data: TrainingSet, shard: Shard) -> Result:
+        return self.inference_.run(Scores(shard.graph, self._theta(data, shard)), None)
+
+    def _over(self, examples: Sequence[Example], read: Callable[[Result], Any]) -> list[Any]:
+        data = self._gather(examples)
+        found: list[Any] = []
+        for shard in data.shards:
+            found += shard.union.split_variables(read(self._infer(data, shard)))
+        return found
+
+    # -- saving --------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file: JSON and arrays, no code."""
+        if not hasattr(self, "potentials_"):
+            raise PotentiaError("only a fitted CRF can be saved: call fit first")
+        metas: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
+        for kind, potential in self.potentials_.items():
+            metas[kind], own = potential.state()
+            arrays |= {f"{kind}/{name}": value for name, value in own.items()}
+        content = {
+            "potentials": metas,
+            "learner": to_json(self.learner),
+            "inference": to_json(self.inference),
+            "inference_": to_json(self.inference_),
+            "decode": self.decode,
+            "scales": self.scales_,
+            "history": self.history_,
+        }
+        write_file(path, "CRF", content, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CRF:
+        """The model that `save` wrote; predictions are identical."""
+        content, arrays = read_file(path, "CRF")
+        fitted = {}
+        for kind, meta in content["potentials"].items():
+            own = {name.partition("/")[2]: v for name, v in arrays.items() if name.startswith(f"{kind}/")}
+            fitted[kind] = Potential.from_state(meta, own)
+        templates = {kind: _fresh(p) for kind, p in fitted.items()}
+        model = cls(
+            templates, from_json(content["learner"]), from_json(content["inference"]), content["decode"]
+        )
+        model.potentials_, model.scales_, model.history_ = fitted, content["scales"], content["history"]
+        model.inference_ = from_json(content["inference_"])
+        return model
+
+    # -- scikit-learn's conventions ------------------------------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Constructor arguments; with `deep` also those of potentials (node__ridge) and learner (learner__epsilon)."""
+        found: dict[str, Any] = {
+            "potentials": self.potentials,
+            "learner": self.learner,
+            "inference": self.inference,
+            "decode": self.decode,
+        }
+        if deep:
+            for kind, potential in self.potentials.items():
+                found[kind] = potential
+                found |= {f"{kind}__{name}": value for name, value in potential.get_params().items()}
+            if self.learner is not None:
+                found |= {f"learner__{name}": value for name, value in vars(self.learner).items()}
+        return found
+
+    def set_params(self, **params: Any) -> Self:
+        """Set constructor arguments, potentials by kind, or their options: node__ridge, learner__epsilon."""
+        for key, value in params.items():
+            outer, _, inner = key.partition("__")
+            if outer in self.potentials:
+                if inner:
+                    self.potentials[outer].set_params(**{inner: value})
+                else:
+                    self.potentials = {**self.potentials, outer: value}
+            elif outer == "learner" and inner:
+                if self.learner is None or not hasattr(self.learner, inner):
+                    raise PotentiaError(f"the learner has no option {inner!r}")
+                setattr(self.learner, inner, value)
+            elif outer in ("potentials", "learner", "inference", "decode") and not inner:
+                setattr(self, outer, value)
+            else:
+                raise PotentiaError(f"CRF has no parameter {key!r}")
+        return self
+
+    def __sklearn_clone__(self) -> CRF:
+        """An unfitted copy."""
+        import copy
+
+        potentials = {kind: _fresh(p) for kind, p in self.potentials.items()}
+        return CRF(potentials, copy.deepcopy(self.learner), copy.deepcopy(self.inference), self.decode)
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
+        return f"CRF({{{inside}}}, learner={self.learner!r})"
+
+    def _check(self) -> None:
+        if not isinstance(self.potentials, Mapping) or not self.potentials:
+            raise PotentiaError("potentials must map each kind to a potential")
+        for kind, potential in self.potentials.items():
+            if not isinstance(potential, Potential):
+                raise PotentiaError(
+                    f"the potential of kind {kind!r} is a {type(potential).__name__}, not a Potential"
+                )
+        if self.decode not in DECODES:
+            raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {self.decode!r}")
+        thread_count(None)
+
+
+def load(path: str | os.PathLike[str]) -> CRF:
+    """A model saved by `CRF.save`."""
+    return CRF.load(path)
+
+
+def _fresh(potential: Potential) -> Potential:
+    """An unfitted copy."""
+    return type(potential)(**potential.get_params(deep=False))
+
+
+class _Checkpoint:
+    """The learner's state in one file, replaced after every iteration."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+
+    def save(self, state: dict[str, Any]) -> None:
+        metas, arrays = {}, {f"messages/{k}": v for k, v in state["arrays"].items()}
+        for kind, (meta, own) in state["potentials"].items():
+            metas[kind] = meta
+            arrays |= {f"potentials/{kind}/{name}": value for name, value in own.items()}
+        write_file(self._path, "checkpoint", {"history": state["history"], "potentials": metas}, arrays)
+
+    def load(self) -> dict[str, Any] | None:
+        if not self._path.exists():
+            return None
+        content, arrays = read_file(self._path, "checkpoint")
+        potentials = {}
+        for kind, meta in content["potentials"].items():
+            head = f"potentials/{kind}/"
+            potentials[kind] = (
+                meta,
+                {k.removeprefix(head): v for k, v in arrays.items() if k.startswith(head)},
+            )
+        messages = {k.removeprefix("messages/"): v for k, v in arrays.items() if k.startswith("messages/")}
+        return {"history": content["history"], "potentials": potentials, "arrays": messages}
+
+
+class _progress:  # noqa: N801 (a context manager used like a function)
+    """A Rich progress bar over iterations, or nothing."""
+
+    def __init__(self, shown: bool, total: int) -> None:
+        self._bar: Any = None
+        if shown:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns)
+            self._task = self._bar.add_task("fitting", total=total)
+
+    def __enter__(self) -> Callable[[list[dict[str, Any]]], None]:
+        if self._bar is not None:
+            self._bar.start()
+        return self._advance
+
+    def _advance(self, history: list[dict[str, Any]]) -> None:
+        if self._bar is not None:
+            row = history[-1]
+            text = f"objective {row['objective']:.5g}"
+            if "train_error" in row:
+                text += f", error {row['train_error']:.4f}"
+            self._bar.update(self._task, completed=row["iteration"], description=text)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

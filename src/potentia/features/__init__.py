@@ -1,0 +1,33 @@
+"""From pictures to examples: features of pixels, pairs and superpixels."""
+
+from .edges import EDGE_SETS, edge_features
+from .hog import hog
+from .image import image_example, image_examples
+from .pixels import NODE_SETS, fourier, pixel_features
+from .resize import reduce_labels, resize, upsample_marginals
+from .superpixels import (
+    superpixel_edges,
+    superpixel_example,
+    superpixel_features,
+    superpixel_labels,
+    superpixels,
+)
+
+__all__ = [
+    "EDGE_SETS",
+    "NODE_SETS",
+    "edge_features",
+    "fourier",
+    "hog",
+    "image_example",
+    "image_examples",
+    "pixel_features",
+    "reduce_labels",
+    "resize",
+    "superpixel_edges",
+    "superpixel_example",
+    "superpixel_features",
+    "superpixel_labels",
+    "superpixels",
+    "upsample_marginals",
+]

@@ -1,0 +1,53 @@
+"""Pictures as numbers: whatever the caller has, as RGB in [0, 1]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._types import ArrayLike, PotentiaError
+from .resize import Stack
+
+#: Luma of ITU-R 601.
+_LUMA = (0.2989, 0.5870, 0.1140)
+
+# a resized picture may leave [0, 1] by a rounding error of single precision
+_ROUNDING = 1e-5
+
+
+def as_rgb(image: ArrayLike, dtype: Any = np.float64) -> Stack:
+    """A picture (h, w), (h, w, 1) or (h, w, 3) as (h, w, 3) in [0, 1]; grey becomes three equal channels.
+
+    Unsigned integers are divided by the largest of their type; floats must lie in [0, 1] already.
+    """
+    given = np.asarray(image)
+    if given.ndim == 2:
+        given = given[..., None]
+    if given.ndim != 3 or given.shape[2] not in (1, 3):
+        raise PotentiaError(f"an image has shape (h, w), (h, w, 1) or (h, w, 3), not {np.shape(image)}")
+    if 0 in given.shape:
+        raise PotentiaError(f"an image has at least one pixel, not shape {np.shape(image)}")
+    if given.dtype.kind == "u":
+        values = given.astype(dtype) / np.iinfo(given.dtype).max
+    elif given.dtype.kind == "b":
+        values = given.astype(dtype)
+    elif given.dtype.kind == "f":
+        values = _inside(given.astype(dtype))
+    else:
+        raise PotentiaError(f"an image holds unsigned integers or floats in [0, 1], not {given.dtype}")
+    return np.broadcast_to(values, (*values.shape[:2], 3))
+
+
+def _inside(values: Stack) -> Stack:
+    # written so that NaN is refused as well
+    if not (values.min() >= -_ROUNDING and values.max() <= 1.0 + _ROUNDING):
+        raise PotentiaError(
+            "an image of floats must have values in [0, 1]: divide by the largest possible one"
+        )
+    return np.clip(values, 0.0, 1.0)
+
+
+def grey(rgb: Stack) -> Stack:
+    """Luma (h, w) of a picture (h, w, 3)."""
+    return rgb @ np.asarray(_LUMA, dtype=rgb.dtype)

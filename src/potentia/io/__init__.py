@@ -1,0 +1,1 @@
+"""Saving and loading: JSON and arrays in one file, versioned, no pickle."""

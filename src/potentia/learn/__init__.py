@@ -1,0 +1,1 @@
+"""Learners: from examples to fitted potentials."""

@@ -1,0 +1,214 @@
+"""Iterated logistic regression: alternate message passing with biased logistic regressions [ILR-chapter Alg. 1.1].
+
+The joint objective over functions f and messages lam,
+
+    sum_k -F(y^k) + A(lam^k, theta^k) + penalties,    theta = w (epsilon f + Delta),
+
+is a sum over kinds of epsilon times a logistic loss biased by messages, so any class of functions that can lower
+such a loss can be trained, and the objective never rises.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._types import ArrayLike, ConvergenceWarning, Floats, PotentiaError
+from ..data.example import Example
+from ..inference.base import Inference
+from ..inference.message_passing import Smoothed
+from ..potentials.base import Potential
+from .direct import minimise_directly
+from .joint import Joint
+from .training_set import gather
+
+MODES = ("joint", "univariate_fixed", "piecewise")
+#: Called after every iteration with the history so far; returning True stops the fit.
+Callback = Callable[[list[dict[str, Any]]], bool | None]
+
+
+@dataclass
+class IteratedLogistic:
+    """Trains potentials of any sort jointly on the entropy-smoothed margin loss.
+
+    Attributes:
+        epsilon: smoothing, one number or {kind: number}.
+        iterations: learning iterations; one fits every kind once, with message passing after each fit.
+        sweeps: message-passing sweeps after each fit, each there and back over all variables.
+        tol: stop when the objective falls by less than this share in an iteration (0: run all iterations).
+        mode: "joint"; "univariate_fixed" (single-variable kinds are fitted once with zero messages, then only the
+            others); "piecewise" (every kind is fitted once with zero messages).
+        solver: "alternating", or "direct": L-BFGS on the same objective over all parameters at once, for
+            differentiable potentials.
+        delta: "hamming", None, or a function of an example that returns {kind: table (n_regions, *states)}.
+        hidden: labels of -1: "drop" trains on the labelled variables and the regions between them; "soft" keeps them
+            and takes marginals given the labels as targets, lowering A(theta) - A(theta | labels).
+        class_weight: weight of each state of every variable, or None; multiplies the variables' own weights.
+        schedule: order of message passing.
+        track_error: predict the training examples after every iteration (and the validation examples, if given).
+        threads: None for all cores (or POTENTIA_THREADS).
+    """
+
+    epsilon: float | Mapping[str, float] = 0.1
+    iterations: int = 25
+    sweeps: int = 25
+    tol: float = 0.0
+    mode: str = "joint"
+    solver: str = "alternating"
+    delta: str | Callable[[Example], Mapping[str, ArrayLike]] | None = "hamming"
+    hidden: str = "drop"
+    class_weight: Sequence[float] | None = None
+    schedule: str = "sequential"
+    track_error: bool = True
+    threads: int | None = None
+
+    def scales(self, kinds: Sequence[str]) -> dict[str, float]:
+        """theta = scale * f at prediction: epsilon of each kind."""
+        if not isinstance(self.epsilon, Mapping):
+            scales = {kind: float(self.epsilon) for kind in kinds}
+        elif set(self.epsilon) != set(kinds):
+            raise PotentiaError(f"epsilon must name the kinds {list(kinds)}, not {list(self.epsilon)}")
+        else:
+            scales = {kind: float(self.epsilon[kind]) for kind in kinds}
+        if not all(np.isfinite(e) and e > 0 for e in scales.values()):
+            raise PotentiaError(f"epsilon must be positive and finite, not {self.epsilon}")
+        return scales
+
+    def inference(self, kinds: Sequence[str]) -> Inference:
+        """The inference that predictions of the trained model use."""
+        return Smoothed(self.scales(kinds), iterations=4 * self.sweeps, tol=1e-4, schedule=self.schedule)
+
+    def fit(
+        self,
+        potentials: Mapping[str, Potential],
+        examples: Sequence[Example],
+        *,
+        evaluate: Callable[[], dict[str, float]] | None = None,
+        callback: Callback | None = None,
+        checkpoint: Any = None,
+    ) -> list[dict[str, Any]]:
+        """Train the potentials in place; returns the history, one dict per iteration.
+
+        evaluate: errors to add to each iteration. checkpoint: has `load() -> state or None` and `save(state)`.
+        """
+        self._check(potentials)
+        joint = self._joint(potentials, examples)
+        history = joint.resume(checkpoint)
+        if self.solver == "direct":
+            minimise_directly(
+                joint, self.iterations, self.tol, self._record(joint, history, evaluate, callback)
+            )
+        else:
+            self._alternate(joint, history, self._record(joint, history, evaluate, callback), checkpoint)
+        if self.tol > 0 and self.mode == "joint" and not _settled(history, self.tol):
+            warnings.warn(
+                f"the objective still fell by more than {self.tol:g} of itself after {len(history)} iterations",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return history
+
+    def _joint(self, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> Joint:
+        weighted = _class_weighted(examples, self.class_weight)
+        data = gather(weighted, list(potentials), labelled=True, drop_hidden=self.hidden == "drop")
+        return Joint(potentials, data, self._delta_tables(weighted), self.scales(list(potentials)), self)
+
+    def _delta_tables(self, examples: Sequence[Example]) -> Any:
+        if self.delta is None or self.delta == "hamming":
+            return self.delta
+        if any(e.labels is None or np.any(e.labels < 0) for e in examples):
+            raise PotentiaError("a Delta of one's own needs examples without hidden labels")
+        assert callable(self.delta)
+        return [self.delta(example) for example in examples]
+
+    def _alternate(
+        self, joint: Joint, history: list[Any], record: Callable[[], bool], checkpoint: Any
+    ) -> None:
+        """Algorithm 1.1 with kinds updated one after another, messages after each."""
+        passing = self.mode != "piecewise"
+        rounds = self.iterations if passing else min(self.iterations, 1)
+        while len(history) < rounds:
+            for kind in joint.kinds:
+                fixed = self.mode == "univariate_fixed" and len(joint.data.shapes[kind]) == 1 and history
+                if fixed:
+                    continue
+                joint.fit(kind)
+                if passing:
+                    joint.pass_messages(2 * self.sweeps)
+            stop = record()
+            if checkpoint is not None:
+                checkpoint.save(joint.state(history))
+            if stop or (self.tol > 0 and _settled(history, self.tol)):
+                break
+
+    def _record(
+        self,
+        joint: Joint,
+        history: list[dict[str, Any]],
+        evaluate: Callable[[], dict[str, float]] | None,
+        callback: Callback | None,
+    ) -> Callable[[], bool]:
+        begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
+
+        def record() -> bool:
+            row: dict[str, Any] = {"iteration": len(history) + 1, "objective": joint.objective()}
+            row |= {f"loss_{kind}": loss for kind, loss in joint.losses.items()}
+            row["seconds"] = time.perf_counter() - begun
+            if self.track_error and evaluate is not None:
+                row |= evaluate()
+            history.append(row)
+            return bool(callback(history)) if callback is not None else False
+
+        return record
+
+    def _check(self, potentials: Mapping[str, Potential]) -> None:
+        choices = {"mode": MODES, "solver": ("alternating", "direct"), "hidden": ("drop", "soft")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise PotentiaError(
+                    f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}"
+                )
+        if self.delta is not None and self.delta != "hamming" and not callable(self.delta):
+            raise PotentiaError(
+                f"delta must be 'hamming', None or a function of an example, not {self.delta!r}"
+            )
+        if self.iterations < 0 or self.sweeps < 0 or not self.tol >= 0:
+            raise PotentiaError("iterations, sweeps and tol must not be negative")
+        if self.solver == "direct":
+            stiff = [
+                kind for kind, p in potentials.items() if not (p.differentiable or type(p).__name__ == "Zero")
+            ]
+            if stiff:
+                raise PotentiaError(
+                    f"solver='direct' needs differentiable potentials; that of {stiff[0]!r} is not"
+                )
+            if self.mode != "joint" or self.hidden != "drop":
+                raise PotentiaError("solver='direct' trains in mode 'joint' with hidden='drop' only")
+
+
+def _settled(history: Sequence[Mapping[str, Any]], tol: float) -> bool:
+    if len(history) < 2:
+        return False
+    before, after = history[-2]["objective"], history[-1]["objective"]
+    return bool(before - after <= tol * abs(before))
+
+
+def _class_weighted(examples: Sequence[Example], class_weight: Sequence[float] | None) -> Sequence[Example]:
+    """The examples with every variable's weight multiplied by that of its label."""
+    if class_weight is None:
+        return examples
+    table: Floats = np.asarray(class_weight, dtype=float)
+    states = max(int(e.graph.n_states.max()) for e in examples)
+    if table.shape != (states,) or not np.all(np.isfinite(table) & (table >= 0)):
+        raise PotentiaError(f"class_weight must hold {states} finite numbers >= 0, one per state")
+    weighted = []
+    for e in examples:
+        own = np.ones(e.graph.n_variables) if e.weights is None else e.weights
+        factor = 1.0 if e.labels is None else np.where(e.labels >= 0, table[np.maximum(e.labels, 0)], 1.0)
+        weighted.append(Example(e.graph, e.features, e.labels, own * factor, e.name))
+    return weighted

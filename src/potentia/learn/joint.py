@@ -1,0 +1,188 @@
+"""The joint objective of iterated logistic regression over functions and messages, and its partial steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .._threads import thread_count
+from .._types import Floats, PotentiaError
+from ..potentials.base import Potential
+from ..potentials.problem import NO_ROWS
+from .messages import Messages, hamming
+from .training_set import Shard, TrainingSet
+
+
+class Joint:
+    """sum_k -F(y^k) + A(lam^k, theta^k) + penalties, lowered by fitting a kind or by passing messages.
+
+    Attributes:
+        losses: the biased logistic loss of each kind when it was last fitted.
+        kinds: the order of updates: smaller regions first.
+    """
+
+    def __init__(
+        self,
+        potentials: Mapping[str, Potential],
+        data: TrainingSet,
+        delta: Any,
+        scales: dict[str, float],
+        options: Any,
+    ) -> None:
+        self.potentials, self.data, self.epsilons = dict(potentials), data, scales
+        self.kinds = sorted(potentials, key=lambda kind: len(data.shapes[kind]))
+        self.soft = options.hidden == "soft"
+        self.losses: dict[str, float] = {}
+        tables = hamming(data, data.targets) if delta == "hamming" else _own_delta(data, delta)
+        threads = thread_count(options.threads)
+        self.free = Messages(data, scales, tables, options.schedule, threads)
+        self.targets: dict[str, Any] = dict(data.targets)
+        self.clamped: Messages | None = None
+        if self.soft:
+            self.clamped = Messages(data, scales, {}, options.schedule, threads, observed=True)
+        for kind, potential in self.potentials.items():
+            if not potential.is_fitted:
+                potential.start(self.features(kind), data.n_outputs(kind))
+        self.sweeps = 2 * options.sweeps
+        if self.soft:
+            self._clamp()
+
+    def features(self, kind: str) -> Any:
+        """The kind's features, or (N, 0) where it has none."""
+        x = self.data.features[kind]
+        return np.zeros((self.data.n_rows(kind), 0)) if x is None else x
+
+    def theta(self, number: int, shard: Shard) -> dict[str, Floats]:
+        """w (epsilon f + Delta) of a shard."""
+        return self._scores(shard, with_delta=True)
+
+    def _plain_theta(self, number: int, shard: Shard) -> dict[str, Floats]:
+        return self._scores(shard, with_delta=False)
+
+    def _scores(self, shard: Shard, with_delta: bool) -> dict[str, Floats]:
+        found = {}
+        for kind in shard.graph.kinds:
+            rows = shard.rows[kind]
+            if rows.stop == rows.start:
+                continue
+            table = self.potentials[kind].scores(self.features(kind)[rows])
+            table *= self.epsilons[kind]
+            delta, weights = self.free.delta.get(kind), self.data.weights[kind]
+            if with_delta and delta is not None:
+                table += delta[rows]
+            if weights is not None:
+                table *= weights[rows, None]
+            found[kind] = table.reshape(len(table), *self.data.shapes[kind])
+        return found
+
+    def fit(self, kind: str) -> None:
+        """One logistic regression, biased by the current messages."""
+        potential = self.potentials[kind]
+        potential.fit(
+            self.features(kind), self.targets[kind], self.free.bias(kind), self.data.weights[kind],
+            n_outputs=self.data.n_outputs(kind),
+        )  # fmt: skip
+        self.losses[kind] = potential.objective_ - potential.penalty()
+
+    def pass_messages(self, iterations: int) -> None:
+        """Lower A over the messages at the current functions; refresh soft targets."""
+        self.free.run(self.theta, iterations)
+        if self.soft:
+            self._clamp()
+
+    def _clamp(self) -> None:
+        """Targets of regions with hidden variables: marginals given the labels (the E step)."""
+        assert self.clamped is not None
+        reads = self.clamped.run(self._plain_theta, self.sweeps, read=True)
+        for kind in self.kinds:
+            parts = [
+                np.asarray(read.marginals[kind]).reshape(-1, self.data.n_outputs(kind))
+                for read, shard in zip(reads, self.data.shards, strict=True)
+                if read is not None and kind in shard.graph.scopes and len(shard.graph.scopes[kind])
+            ]
+            table = np.concatenate(parts)
+            self.targets[kind] = table / table.sum(axis=1, keepdims=True)
+        self._clamped_value = sum(read.value for read in reads if read is not None)
+
+    def objective(self) -> float:
+        """The joint objective at the current functions and messages: sum over kinds of epsilon (loss + penalty).
+
+        With soft targets: A(theta) - A(theta | labels) + penalties, both at the current messages.
+        """
+        penalties = sum(self.epsilons[k] * self.potentials[k].penalty() for k in self.kinds)
+        if self.soft:
+            reads = self.free.run(self.theta, 0, read=True)
+            return float(sum(r.value for r in reads if r is not None) - self._clamped_value + penalties)
+        return float(sum(self.epsilons[kind] * self.loss(kind) for kind in self.kinds) + penalties)
+
+    def loss(self, kind: str) -> float:
+        """The biased logistic loss of a kind at the current messages."""
+        return self.potentials[kind].loss(
+            self.features(kind), self.targets[kind], self.free.bias(kind), self.data.weights[kind]
+        )
+
+    def gradient(self, kind: str) -> tuple[float, Floats]:
+        """Biased logistic loss of a kind and its derivative by the scores f, (N, K): w (softmax(f + bias) - [y])."""
+        from ..kernels.logistic import loss_rows
+
+        potential, bias, weights = self.potentials[kind], self.free.bias(kind), self.data.weights[kind]
+        scores = potential.scores(self.features(kind))
+        slope = np.empty_like(scores)
+        value = 0.0
+        for start in range(0, len(scores), 1 << 15):
+            rows = slice(start, start + (1 << 15))
+            weight = np.zeros(0) if weights is None else weights[rows]
+            value += loss_rows(
+                scores[rows], bias[rows], self.targets[kind][rows], NO_ROWS, weight, slope[rows]
+            )
+        return float(value), slope
+
+    def state(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+        """Everything a resumed fit needs."""
+        arrays = {f"free/{k}": v for k, v in self.free.state().items()}
+        if self.clamped is not None:
+            arrays |= {f"clamped/{k}": v for k, v in self.clamped.state().items()}
+        return {
+            "history": history,
+            "potentials": {k: p.state() for k, p in self.potentials.items()},
+            "arrays": arrays,
+        }
+
+    def resume(self, checkpoint: Any) -> list[dict[str, Any]]:
+        """Take up a checkpoint's state; the history so far."""
+        saved = None if checkpoint is None else checkpoint.load()
+        if saved is None:
+            return []
+        if set(saved["potentials"]) != set(self.potentials):
+            raise PotentiaError(f"the checkpoint has potentials for {sorted(saved['potentials'])}")
+        for kind, (meta, arrays) in saved["potentials"].items():
+            loaded = Potential.from_state(meta, arrays)
+            self.potentials[kind].reset().__dict__.update(loaded.__dict__)
+        for name, messages in (("free", self.free), ("clamped", self.clamped)):
+            if messages is not None:
+                own = {k.partition("/")[2]: v for k, v in saved["arrays"].items() if k.startswith(f"{name}/")}
+                messages.restore(own)
+        if self.soft:
+            self._clamp()
+        history: list[dict[str, Any]] = list(saved["history"])
+        return history
+
+
+def _own_delta(data: TrainingSet, delta: list[Mapping[str, Any]] | None) -> dict[str, Floats | None]:
+    """A user's Delta of all examples, per kind (N, K)."""
+    if delta is None:
+        return dict.fromkeys(data.shapes)
+    result: dict[str, Floats | None] = {}
+    for kind in data.shapes:
+        parts = [
+            np.asarray(d[kind], dtype=float).reshape(-1, data.n_outputs(kind)) for d in delta if kind in d
+        ]
+        table = np.concatenate(parts) if parts else None
+        if table is not None and (len(table) != data.n_rows(kind) or not np.all(np.isfinite(table))):
+            raise PotentiaError(
+                f"delta must give a finite table for each of the {data.n_rows(kind)} {kind!r} regions"
+            )
+        result[kind] = table
+    return result

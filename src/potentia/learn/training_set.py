@@ -1,0 +1,219 @@
+"""Examples as a learner wants them: features and targets of each kind in one piece, graphs in shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .._types import Bools, Floats, Ints, PotentiaError
+from ..data.example import Example
+from ..graph.induced import induced
+from ..graph.scores import table_index
+from ..graph.structure import Graph
+from ..graph.union import Union
+
+#: Table entries of a shard: tables of one shard at a time are what training holds in memory.
+SHARD_ENTRIES = 4_000_000
+
+
+@dataclass(eq=False)
+class Shard:
+    """Some examples as one graph; its regions of a kind are rows `rows[kind]` of the whole set."""
+
+    union: Union
+    rows: dict[str, slice]
+    labels: Ints
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def graph(self) -> Graph:
+        """The disjoint union of the shard's examples."""
+        return self.union.graph
+
+
+@dataclass(eq=False)
+class TrainingSet:
+    """Rows of all examples per kind, and the shards they belong to.
+
+    Attributes:
+        shards: consecutive examples joined into unions of bounded size.
+        features: per kind (N, d), dense or sparse, or None where the kind has none.
+        shapes: per kind the table shape of its regions.
+        targets: per kind the index of the true configuration, (N,); -1 where a variable of it is hidden.
+        weights: per kind the weight of each region, the mean over its variables, or None where all are 1.
+    """
+
+    shards: list[Shard]
+    features: dict[str, Any]
+    shapes: dict[str, tuple[int, ...]]
+    targets: dict[str, Ints]
+    weights: dict[str, Floats | None]
+
+    @property
+    def n_variables(self) -> int:
+        """Number of variables of all shards."""
+        return sum(shard.graph.n_variables for shard in self.shards)
+
+    def n_rows(self, kind: str) -> int:
+        """Number of regions of a kind."""
+        return len(self.targets[kind])
+
+    def n_outputs(self, kind: str) -> int:
+        """Number of configurations of a kind's regions."""
+        return int(np.prod(self.shapes[kind]))
+
+
+def gather(
+    examples: Sequence[Example], kinds: Sequence[str], *, labelled: bool, drop_hidden: bool
+) -> TrainingSet:
+    """Join examples; with `drop_hidden` only variables with a label and a positive weight remain, and their regions."""
+    examples = list(examples)
+    if not examples:
+        raise PotentiaError("there are no examples")
+    for number, example in enumerate(examples):
+        _check(number, example, kinds, labelled)
+    graphs, rows = [], []
+    for example in examples:
+        graph, kept = _observed(example) if drop_hidden else (example.graph, None)
+        graphs.append(graph)
+        rows.append(kept)
+    shards = _cut(examples, graphs, rows)
+    shapes = {kind: _one_shape(kind, graphs) for kind in kinds}
+    features = {kind: _features(kind, examples, graphs, rows) for kind in kinds}
+    targets = {kind: _targets(kind, shards) for kind in kinds}
+    weights = _weights(kinds, examples, graphs, drop_hidden)
+    return TrainingSet(shards, features, shapes, targets, weights)
+
+
+def _check(number: int, example: Example, kinds: Sequence[str], labelled: bool) -> None:
+    name = example.name or f"example {number}"
+    missing = [k for k, s in example.graph.scopes.items() if len(s) and k not in kinds]
+    if missing:
+        raise PotentiaError(
+            f"{name} has regions of kind {missing[0]!r}, but there is no potential for that kind"
+        )
+    if labelled and example.labels is None:
+        raise PotentiaError(f"{name} has no labels")
+
+
+def _useful(example: Example) -> Bools:
+    """Variables with a label and a positive weight."""
+    labels = np.full(example.graph.n_variables, -1) if example.labels is None else example.labels
+    return labels >= 0 if example.weights is None else (labels >= 0) & (example.weights > 0)
+
+
+def _observed(example: Example) -> tuple[Graph, dict[str, Any] | None]:
+    keep = _useful(example)
+    if keep.all():
+        return example.graph, None
+    if not keep.any():
+        raise PotentiaError(f"{example.name or 'an example'} has no labelled variable of positive weight")
+    return induced(example.graph, keep)
+
+
+def _kept(example: Example, graph: Graph) -> Any:
+    return slice(None) if graph is example.graph else _useful(example)
+
+
+def _cut(examples: Sequence[Example], graphs: list[Graph], rows: list[Any]) -> list[Shard]:
+    """Consecutive examples until a shard's tables would exceed SHARD_ENTRIES."""
+    shards: list[Shard] = []
+    group: list[int] = []
+    first: dict[str, int] = {}
+    entries = 0
+
+    def close() -> None:
+        nonlocal entries
+        union = Union(graphs[i] for i in group)
+        span = {}
+        for kind, scope in union.graph.scopes.items():
+            span[kind] = slice(first.get(kind, 0), first.get(kind, 0) + len(scope))
+            first[kind] = span[kind].stop
+        labels = [
+            np.full(graphs[i].n_variables, -1)
+            if (y := examples[i].labels) is None
+            else y[_kept(examples[i], graphs[i])]
+            for i in group
+        ]
+        shards.append(Shard(union, span, np.concatenate(labels), [examples[i].name or "" for i in group]))
+        group.clear()
+        entries = 0
+
+    for i, graph in enumerate(graphs):
+        size = sum(
+            int(graph.table_shapes(kind).prod(axis=1).sum()) for kind, s in graph.scopes.items() if len(s)
+        )
+        if group and entries + size > SHARD_ENTRIES:
+            close()
+        group.append(i)
+        entries += size
+    close()
+    return shards
+
+
+def _one_shape(kind: str, graphs: Sequence[Graph]) -> tuple[int, ...]:
+    """The table shape that all regions of a kind share: what a common function needs."""
+    found = {graph.shared_shape(kind) for graph in graphs if kind in graph.scopes and len(graph.scopes[kind])}
+    if not found:
+        raise PotentiaError(f"no example has a region of kind {kind!r}")
+    shape = found.pop()
+    if found or shape is None:
+        raise PotentiaError(
+            f"regions of kind {kind!r} have tables of different shapes; use one kind per shape"
+        )
+    return shape
+
+
+def _features(kind: str, examples: Sequence[Example], graphs: list[Graph], rows: list[Any]) -> Any:
+    """The kind's features of all examples below each other, or None where no example has any."""
+    holders = [i for i, g in enumerate(graphs) if kind in g.scopes and len(g.scopes[kind])]
+    given = [i for i in holders if kind in examples[i].features]
+    if not given:
+        return None
+    if len(given) < len(holders):
+        lacking = next(i for i in holders if i not in given)
+        name = examples[lacking].name or f"example {lacking}"
+        raise PotentiaError(f"{name} has no features for kind {kind!r}, but other examples have")
+    parts = [
+        examples[i].features[kind] if rows[i] is None else examples[i].features[kind][rows[i][kind]]
+        for i in given
+    ]
+    widths = {part.shape[1] for part in parts}
+    if len(widths) > 1:
+        raise PotentiaError(f"features of kind {kind!r} have {sorted(widths)} columns in different examples")
+    if any(not isinstance(part, np.ndarray) for part in parts):
+        from scipy import sparse
+
+        return sparse.vstack(parts, format="csr")
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _targets(kind: str, shards: list[Shard]) -> Ints:
+    """Index of the true configuration of every region of a kind, -1 where one of its variables is hidden."""
+    parts = [np.zeros(0, dtype=np.int64)]
+    for shard in shards:
+        if kind in shard.graph.scopes and len(shard.graph.scopes[kind]):
+            index = table_index(shard.graph, kind, np.maximum(shard.labels, 0))
+            hidden = (shard.labels[shard.graph.scopes[kind]] < 0).any(axis=1)
+            parts.append(np.where(hidden, -1, index))
+    return np.concatenate(parts)
+
+
+def _weights(
+    kinds: Sequence[str], examples: Sequence[Example], graphs: list[Graph], drop_hidden: bool
+) -> dict[str, Floats | None]:
+    if all(example.weights is None for example in examples):
+        return dict.fromkeys(kinds)
+    found: dict[str, Floats | None] = {}
+    for kind in kinds:
+        parts = [np.zeros(0)]
+        for example, graph in zip(examples, graphs, strict=True):
+            own = np.ones(example.graph.n_variables) if example.weights is None else example.weights
+            own = own[_kept(example, graph)] if drop_hidden else own
+            if kind in graph.scopes and len(graph.scopes[kind]):
+                parts.append(own[graph.scopes[kind]].mean(axis=1))
+        found[kind] = np.concatenate(parts)
+    return found

@@ -1,0 +1,264 @@
+"""What every potential promises, and that the contract notices those who break it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.preprocessing import Binarizer, SplineTransformer
+
+from potentia._types import PotentiaError
+from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Potential, Zero
+from potentia.potentials.contract import check_potential
+
+FACTORIES = {
+    "zero": Zero,
+    "constant": lambda: Constant(ridge=0.1),
+    "linear": Linear,
+    "boosting": lambda: Boosting(rounds=6, more_rounds=2),
+    "boosting anew": lambda: Boosting(rounds=4, restart=True),
+    "boosting without refit": lambda: Boosting(rounds=4, refit=False),
+    "mlp": lambda: MLP(hidden=8, batch=20, epochs=2, ridge=0.01),
+    "lightgbm": lambda: LightGBM(rounds=4, more_rounds=2),
+}
+
+
+@pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
+def test_contract(factory):
+    check_potential(factory)
+
+
+class Mean(Potential):
+    """The log of smoothed label frequencies: the smallest class of one's own."""
+
+    def __init__(self, prior=1.0):
+        self.prior = prior
+
+    def _start(self, x, n_outputs):
+        self.table_ = np.zeros(n_outputs)
+
+    def _fit(self, problem):
+        weight = problem.weight if len(problem.weight) else np.ones(problem.n_rows)
+        target = problem.soft if len(problem.soft) else np.eye(problem.n_outputs)[problem.labels]
+        bias = np.zeros((1, problem.n_outputs)) if problem.bias is None else problem.take(slice(None)).bias
+        for _ in range(20):
+            p = np.exp(self.table_ + bias - (self.table_ + bias).max(1, keepdims=True))
+            p /= p.sum(1, keepdims=True)
+            self.table_ = self.table_ - (weight[:, None] * (p - target)).sum(0) / weight.sum()
+
+    def _scores(self, x):
+        return np.tile(self.table_, (x.shape[0], 1))
+
+
+class Ignorant(Mean):
+    """Fits as if there were no bias."""
+
+    def _fit(self, problem):
+        super()._fit(
+            problem.__class__(
+                problem.x, problem.n_outputs, problem.labels, problem.soft, None, problem.weight
+            )
+        )
+
+    def _improve(self, problem):
+        self._fit(problem)
+        return np.inf, self._objective(problem)
+
+
+class Unseeded(Mean):
+    """Different every time."""
+
+    def _fit(self, problem):
+        super()._fit(problem)
+        self.table_ = self.table_ + 1e-6 * np.random.default_rng().normal(size=3)
+
+
+class Reckless(Mean):
+    """Believes it always improves."""
+
+    def _improve(self, problem):
+        self.table_ = self.table_ + np.array([3.0, -3.0, 0.0])
+        return np.inf, self._objective(problem)
+
+
+class Lossy(Mean):
+    """Keeps what it learned where nothing saves it."""
+
+    def _start(self, x, n_outputs):
+        super()._start(x, n_outputs)
+        self._more = np.zeros(n_outputs)
+
+    def _fit(self, problem):
+        self._more = self._more * 0
+        super()._fit(problem)
+        self._more, self.table_ = self.table_ / 2, self.table_ / 2
+
+    def _scores(self, x):
+        return np.tile(self.table_ + getattr(self, "_more", 0.0), (x.shape[0], 1))
+
+
+class Weightless(Mean):
+    """Fits as if all weights were equal."""
+
+    def _fit(self, problem):
+        super()._fit(
+            problem.__class__(
+                problem.x, problem.n_outputs, problem.labels, problem.soft, problem.bias, np.zeros(0)
+            )
+        )
+
+
+def test_a_class_of_ones_own_passes():
+    check_potential(Mean)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (Ignorant, "raised the penalised loss"),
+        (Unseeded, "fit alike"),
+        (Reckless, "raised the penalised loss"),
+        (Lossy, "identical scores"),
+        (Weightless, "row of weight 2"),
+    ],
+)
+def test_the_contract_notices(factory, message):
+    with pytest.raises(AssertionError, match=message):
+        check_potential(factory)
+
+
+def test_loading_needs_a_known_class_and_whole_data():
+    meta, arrays = Mean().fit(np.zeros((4, 1)), [0, 1, 1, 2]).state()
+    assert meta["class"].endswith(".Mean")
+    assert isinstance(Potential.from_state(meta, arrays), Mean)
+    with pytest.raises(PotentiaError, match="unknown: import it first"):
+        Potential.from_state({**meta, "class": "elsewhere.Mean"}, arrays)
+    with pytest.raises(PotentiaError, match="lacks the array"):
+        Potential.from_state(meta, {})
+    with pytest.raises(PotentiaError, match="damaged"):
+        Potential.from_state({"class": "Linear"}, {})
+
+
+def test_what_cannot_be_saved_says_so():
+    x, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
+    with pytest.raises(PotentiaError, match="class Binarizer cannot be saved"):
+        Linear(transformer=Binarizer()).fit(x, y).state()
+    knots = SplineTransformer(knots=np.linspace(0, 20, 5)[:, None].repeat(2, 1))
+    with pytest.raises(PotentiaError, match="knots"):
+        Linear(transformer=knots).fit(x, y).state()
+    odd = Mean(prior=object()).fit(x, y)
+    with pytest.raises(PotentiaError, match="prior of type object"):
+        odd.state()
+
+
+@pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
+def test_unfitted_potentials_save_too(factory):
+    meta, arrays = factory().state()
+    assert repr(Potential.from_state(json.loads(json.dumps(meta)), arrays)) == repr(factory())
+
+
+class Shards:
+    """A bias made row by row when asked for."""
+
+    def __init__(self, table):
+        self.shape, self._table, self.largest = table.shape, table, 0
+
+    def __getitem__(self, rows):
+        found = self._table[rows].astype(np.float32)
+        self.largest = max(self.largest, len(found))
+        return found
+
+
+@pytest.mark.parametrize(
+    "factory", [Linear, lambda: Boosting(rounds=3, subsample=500), lambda: MLP(epochs=1)]
+)
+def test_bias_may_be_made_on_demand(factory):
+    rng = np.random.default_rng(0)
+    n = 60_000
+    x, y = rng.normal(size=(n, 2)), rng.integers(0, 8, n)
+    table = np.round(rng.normal(size=(n, 8)), 2).astype(np.float32)
+    shards = Shards(table)
+    lazy = factory().fit(x, y, shards)
+    np.testing.assert_array_equal(lazy.scores(x), factory().fit(x, y, table.astype(float)).scores(x))
+    assert shards.largest < n / 2
+
+
+def test_classes_that_do_not_appear_are_declared():
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    y = np.arange(60) % 2
+    for factory in FACTORIES.values():
+        assert factory().fit(x, y, n_outputs=4).scores(x).shape == (60, 4)
+        assert factory().fit(x, y, np.zeros((60, 3))).fit(x, y).scores(x).shape == (60, 3)
+    with pytest.raises(PotentiaError, match="bias says 3"):
+        Linear().fit(x, y, np.zeros((60, 3)), n_outputs=2)
+    with pytest.raises(PotentiaError, match="was fitted on 2"):
+        Linear().fit(x, y).fit(x, y, np.zeros((60, 3)))
+
+
+def test_rows_without_features():
+    y = np.array([0, 1, 1])
+    for potential in (
+        Zero().fit(None, y),
+        Constant().fit(np.zeros((3, 0)), y),
+        Linear().fit(np.zeros((3, 0)), y),
+    ):
+        assert potential.scores(np.zeros((5, 0))).shape == (5, 2)
+        assert potential.scores(None, out=np.ones((4, 2))).shape == (4, 2)
+    with pytest.raises(PotentiaError, match="number of rows is unknown"):
+        Zero().fit(None, y).scores(None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": np.full((4, 2), np.inf)}, "row 0, feature 0"),
+        ({"x": scipy.sparse.csr_array(np.diag([1.0, 1.0, np.nan, 1.0])[:, :3])}, "row 2, feature 2"),
+        ({"x": np.zeros((3, 2))}, "x has 3 rows but y has 4"),
+        ({"x": np.zeros(4)}, r"x must have shape \(N, d\), got \(4,\)"),
+        ({"y": [0, 1, 2, 5]}, "y holds 5 at row 3, outside 0..2"),
+        ({"y": [0, -1, 2, 0]}, "y holds -1 at row 1"),
+        ({"y": [0.0, 1.0, 2.0, 0.0]}, "integer labels"),
+        ({"y": np.full((4, 3), 0.5)}, "row 0 is not non-negative with sum 1"),
+        ({"y": np.zeros((4, 3, 1), int)}, r"got shape \(4, 3, 1\)"),
+        ({"bias": np.zeros((3, 3))}, r"bias must have shape \(4, K\), got \(3, 3\)"),
+        ({"bias": np.where(np.arange(12).reshape(4, 3) == 4, -np.inf, 0)}, "bias row 1"),
+        ({"bias": np.where(np.arange(12).reshape(4, 3) == 9, np.nan, 0)}, "bias row 3"),
+        ({"weight": np.ones(3)}, r"weight must have shape \(4,\), got \(3,\)"),
+        ({"weight": [1, 1, 1, np.nan]}, "weight must be finite"),
+    ],
+)
+def test_bad_input_gets_one_clear_sentence(change, message):
+    given = {
+        "x": np.zeros((4, 2)),
+        "y": [0, 1, 2, 0],
+        "bias": np.zeros((4, 3)),
+        "weight": np.ones(4),
+        **change,
+    }
+    with pytest.raises(PotentiaError, match=message):
+        Linear().fit(**given)
+
+
+def test_sparse_rows_are_refused_where_they_cannot_be_used():
+    with pytest.raises(PotentiaError, match="x is sparse"):
+        MLP().fit(scipy.sparse.csr_array(np.eye(3)), [0, 1, 0])
+
+
+def test_lightgbm_learns_in_the_saturated_regime():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (1000, 2))
+    y = (x[:, 0] * x[:, 1] > 0).astype(int)
+    for height in (10.0, 30.0):
+        bias = np.full((1000, 2), height)
+        bias[np.arange(1000), y] = 0.0
+        light = LightGBM(rounds=30, learning_rate=0.3).fit(x, y, bias)
+        assert light.objective_ < 0.2 * 1000 * height
+        assert (light.scores(x).argmax(1) == y).mean() > 0.95
+
+
+def test_importing_is_light():
+    code = "import sys, potentia.potentials; print([m for m in ('sklearn', 'lightgbm') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
