@@ -18,7 +18,7 @@ from potentia.kernels.vecmath import KERNEL
 MAX_BINS = 256
 #: Statistics are padded to a multiple of this, so that adding one row to a bin is whole vector instructions.
 PAD = 4
-_BLOCK = 64
+_BLOCK = 2048
 #: How many rows before its turn a row of a large node is asked from memory.
 _AHEAD = 16
 

@@ -25,6 +25,10 @@ def minimise_directly(joint: Joint, iterations: int, tol: float, record: Callabl
 
     moving = [kind for kind in joint.kinds if isinstance(joint.potentials[kind], Differentiable)]
     functions: list[Differentiable] = [joint.potentials[k] for k in moving]  # type: ignore[misc]
+    if not functions:  # nothing to move: the objective is what it is
+        joint.pass_messages(joint.sweeps)
+        record()
+        return
     cuts = np.cumsum([f.n_parameters for f in functions])[:-1]
 
     def evaluate(vector: Floats) -> tuple[float, Floats]:

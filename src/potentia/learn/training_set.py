@@ -15,8 +15,8 @@ from ..graph.scores import table_index
 from ..graph.structure import Graph
 from ..graph.union import Union
 
-#: Table entries of a shard: tables of one shard at a time are what training holds in memory.
-SHARD_ENTRIES = 4_000_000
+#: Table entries of a shard: training holds the tables of one shard per thread, and they should stay in the cache.
+SHARD_ENTRIES = 400_000
 
 
 @dataclass(eq=False)
