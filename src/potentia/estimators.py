@@ -233,6 +233,12 @@ class CRF:
                 raise PotentiaError(f"CRF has no parameter {key!r}")
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn wants to know; asked for by it only, so that it need not be imported before."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+
     def __sklearn_clone__(self) -> CRF:
         """An unfitted copy."""
         import copy

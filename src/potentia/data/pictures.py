@@ -47,13 +47,13 @@ class LabelledImage:
 
 
 def horses(
-    folder: FilePath | None = None, split: str = "train", *, size: str = "quarter", seed: int = 0
+    folder: FilePath | None = None, split: str = "train", *, size: str = "full", seed: int = 0
 ) -> list[LabelledImage]:
     """The 328 Weizmann horses: classes 0 background, 1 horse.
 
     MBL-tpami trains on 200 and tests on 128 without naming them; here a random permutation drawn with `seed` makes
-    the 200 ("train") and the 128 ("test"); "all" is every picture. `size` is "quarter" (one packed file, a quarter
-    of the masks' sides, about 66 x 53) or "full" (about 265 x 212).
+    the 200 ("train") and the 128 ("test"); "all" is every picture. `size` is "full" (about 265 x 212) or
+    "quarter" (one packed file, a quarter of the sides, about 66 x 53).
     """
     check_choice("split", split, _SPLITS)
     check_choice("size", size, ("quarter", "full"))
@@ -68,14 +68,14 @@ def horses(
 
 
 def stanford_backgrounds(
-    folder: FilePath | None = None, split: str = "train", *, size: str = "fifth", fold: int = 0
+    folder: FilePath | None = None, split: str = "train", *, size: str = "full", fold: int = 0
 ) -> list[LabelledImage]:
     """The 715 Stanford background scenes: eight classes (`BACKGROUND_CLASSES`), -1 unknown.
 
     Five folds by position in the order of names: fold k tests on pictures 4 - k, 9 - k, 14 - k, ... (counted from
     0) and trains on the others, 143 and 572, the counts of ILR-chapter. These are the folds of the toolbox that the
-    author of MBL-tpami published; the papers do not print theirs. `size` is "fifth" (one packed file, 20 % of the
-    sides, mostly 64 x 48) or "full" (mostly 320 x 240, for features computed before reduction).
+    author of MBL-tpami published; the papers do not print theirs. `size` is "full" (mostly 320 x 240) or "fifth" (one
+    packed file, already reduced to 20 % of the sides, mostly 64 x 48).
     """
     check_choice("split", split, _SPLITS)
     check_choice("size", size, ("fifth", "full"))

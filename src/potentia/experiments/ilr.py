@@ -145,7 +145,8 @@ def cells(study: Study, quick: bool) -> list[Cell]:
     """The table's cells, then those of the study's other parts that are not in the table already."""
     base = {"study": study.name, "quick": quick, "epsilon": 0.1, "mode": "joint", "refit": True, "seed": 0}
     classes = ("zero", "linear", "boosting") if quick else CLASSES
-    found = [base | {"node": node, "edge": edge} for node in classes for edge in classes]
+    # the rows at chance, zero and constant, come last
+    found = [base | {"node": node, "edge": edge} for node in reversed(classes) for edge in classes]
     both = base | {"node": "boosting", "edge": "boosting"}
     if "modes" in study.parts:
         found += [base | {"node": "mlp", "edge": "linear", "mode": mode} for mode in MODES]

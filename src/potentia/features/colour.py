@@ -10,7 +10,7 @@ from .._types import ArrayLike, PotentiaError
 from .resize import Stack
 
 #: Luma of ITU-R 601.
-_LUMA = (0.2989, 0.5870, 0.1140)
+_LUMA = (0.299, 0.587, 0.114)
 
 # a resized picture may leave [0, 1] by a rounding error of single precision
 _ROUNDING = 1e-5
@@ -21,6 +21,8 @@ def as_rgb(image: ArrayLike, dtype: Any = np.float64) -> Stack:
 
     Unsigned integers are divided by the largest of their type; floats must lie in [0, 1] already.
     """
+    if np.dtype(dtype) not in (np.float32, np.float64):
+        raise PotentiaError(f"features are computed in float32 or float64, not {dtype}")
     given = np.asarray(image)
     if given.ndim == 2:
         given = given[..., None]

@@ -12,8 +12,6 @@ from .colour import as_rgb
 from .resize import Stack, Weights, apply_weights, linear_weights
 
 N_ORIENTATIONS = 9
-#: Length of a descriptor: every orientation in four normalisations.
-N_HOG = 4 * N_ORIENTATIONS
 
 # Dalal and Triggs cut a normalised component here, so that one strong edge does not drown the rest
 _CLIP = 0.2

@@ -49,8 +49,7 @@ def minimise(
     max_iter: int,
     tol: float,
 ) -> float:
-    """L-BFGS over potential.parameters until no mean gradient exceeds tol; leaves the best, returns its
-    objective.
+    """L-BFGS over potential.parameters until no mean gradient exceeds tol; returns the objective reached.
 
     `loss` gives the summed loss and its gradient at the current parameters; both are divided by `scale`, the
     total weight.

@@ -1,0 +1,190 @@
+"""The CRF estimator: predictions, saving, scikit-learn's conventions, errors."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+
+import potentia as pt
+from pictures import noisy
+from potentia.data.example import Example
+from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
+
+QUICK = pt.IteratedLogistic(iterations=2, sweeps=3, track_error=False)
+
+
+SAVED = {
+    "zero": Zero(),
+    "constant": Constant(),
+    "linear": Linear(),
+    "boosting": Boosting(rounds=5),
+    "mlp": MLP(hidden=5, epochs=1),
+    "lightgbm": LightGBM(rounds=3),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_saving_gives_identical_predictions(name, tmp_path):
+    crf = pt.CRF({"node": SAVED[name], "edge": SAVED[name]}, QUICK, decode="map").fit(noisy())
+    crf.save(tmp_path / "model")
+    loaded = pt.load(tmp_path / "model")
+    test = noisy(2, (7, 5), seed=3)
+    for a, b in zip(crf.predict_marginals(test), loaded.predict_marginals(test), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(crf.predict(test), loaded.predict(test), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert loaded.history_ == json.loads(json.dumps(crf.history_))
+    assert loaded.learner == crf.learner
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def damage(path, change):
+    """Rewrite the JSON head of a saved file."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    head = json.loads(parts["potentia.json"])
+    change(head)
+    parts["potentia.json"] = json.dumps(head).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+
+
+def test_damaged_newer_and_foreign_files_are_refused(tmp_path):
+    path = tmp_path / "model"
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy())
+    crf.save(path)
+    whole = path.read_bytes()
+    damage(path, lambda head: head.update(schema=99))
+    with pytest.raises(pt.PotentiaError, match="schema 99"):
+        pt.load(path)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(pt.PotentiaError, match="damaged"):
+        pt.load(path)
+    path.write_bytes(b"PNG")
+    with pytest.raises(pt.PotentiaError, match="not a potentia file"):
+        pt.load(path)
+    with pytest.raises(pt.PotentiaError, match="nowhere"):
+        pt.load(tmp_path / "nowhere")
+    flipped = bytearray(whole)
+    flipped[len(whole) * 3 // 4] ^= 0xFF
+    path.write_bytes(bytes(flipped))
+    with pytest.raises(pt.PotentiaError, match="damaged"):
+        pt.load(path)
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy())
+    crf.save(path)
+    before = path.read_bytes()
+
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np.lib.format, "write_array", full)
+    with pytest.raises(OSError, match="No space"):
+        crf.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_scikit_learn_clone_params_and_search():
+    crf = pt.CRF({"node": Linear(ridge=0.5), "edge": Constant()}, pt.IteratedLogistic(iterations=1, sweeps=2))
+    assert crf.get_params()["node__ridge"] == 0.5
+    assert crf.get_params()["learner__sweeps"] == 2
+    crf.fit(noisy())
+    copy = clone(crf)
+    assert not hasattr(copy, "potentials_")
+    assert not copy.potentials["node"].is_fitted
+    copy.set_params(node__ridge=2.0, learner__epsilon=0.3, edge=Linear(), decode="map")
+    assert copy.potentials["node"].ridge == 2.0
+    assert copy.learner.epsilon == 0.3
+    assert isinstance(copy.potentials["edge"], Linear)
+    assert crf.potentials["node"].ridge == 0.5
+    with pytest.raises(pt.PotentiaError, match="no parameter 'nodes__ridge'"):
+        copy.set_params(nodes__ridge=1)
+    examples = noisy(6)
+    scores = cross_val_score(crf, examples, cv=3)
+    assert scores.shape == (3,)
+    assert scores.min() > 0.4
+    search = GridSearchCV(crf, {"node__ridge": [1e-3, 1e3]}, cv=2).fit(examples)
+    assert search.best_params_["node__ridge"] in (1e-3, 1e3)
+
+
+def test_templates_stay_unfitted_and_classes_need_not_all_appear():
+    graph = pt.Graph.chain(4, n_states=3)
+    labels = np.array([0, 2, 2, 0])  # state 1 never appears
+    example = Example(graph, {"node": np.column_stack([labels, np.ones(4)])}, labels)
+    crf = pt.CRF({"node": Linear(), "edge": Constant()}, QUICK).fit([example])
+    assert not crf.potentials["node"].is_fitted
+    assert crf.predict_marginals([example])[0].shape == (4, 3)
+    np.testing.assert_array_equal(crf.predict([example])[0], labels)
+
+
+def test_predictions_use_the_inference_asked_for_and_score_counts_labelled_variables():
+    train = noisy()
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, QUICK, inference=pt.TRW(iterations=5)).fit(train)
+    assert crf.infer(train[0]).target == "log_partition"
+    marginals = crf.predict_marginals(train[:1])[0]
+    np.testing.assert_allclose(
+        marginals, pt.TRW(iterations=5).infer(train[0].graph, crf.theta(train[0])).variable_marginals
+    )
+    y = train[0].labels.copy()
+    y[5:] = -1
+    found = crf.predict(train[:1])[0]
+    part = Example(train[0].graph, train[0].features, y)
+    assert crf.score([part]) == pytest.approx(np.mean(found[:5] == y[:5]))
+
+
+def test_progress_bar_runs(capsys):
+    pt.CRF({"node": Constant(), "edge": Constant()}, QUICK).fit(noisy(1), progress=True)
+    assert "objective" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: pt.CRF({}).fit(noisy(1)), "potentials must map"),
+        (lambda: pt.CRF({"node": 3}).fit(noisy(1)), "not a Potential"),
+        (lambda: pt.CRF({"node": Linear()}).fit(noisy(1)), "no potential for that kind"),
+        (lambda: pt.CRF({"node": Linear(), "edge": Linear(), "tri": Zero()}).fit(noisy(1)), "'tri'"),
+        (lambda: pt.CRF({"node": Linear(), "edge": Linear()}).fit([]), "no examples"),
+        (lambda: pt.CRF({"node": Linear(), "edge": Linear()}, decode="best").fit(noisy(1)), "decode"),
+        (lambda: pt.CRF({"node": Linear(), "edge": Linear()}).predict(noisy(1)), "not fitted"),
+        (lambda: pt.CRF({"node": Linear(), "edge": Linear()}).save("x"), "fitted"),
+        (lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit([unlabelled()]), "no labels"),
+        (lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit([*noisy(1), wider()]), "columns"),
+        (lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit([mixed()]), "different shapes"),
+        (
+            lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy(1)).predict([wider()]),
+            "features",
+        ),
+        (
+            lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy(1)).score([unlabelled()]),
+            "no labels",
+        ),
+    ],
+)
+def test_bad_input_gets_one_sentence(make, words):
+    with pytest.raises(pt.PotentiaError, match=words) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def unlabelled():
+    e = noisy(1)[0]
+    return Example(e.graph, e.features)
+
+
+def wider():
+    e = noisy(1)[0]
+    return Example(e.graph, {k: np.column_stack([v, v]) for k, v in e.features.items()}, e.labels)
+
+
+def mixed():
+    graph = pt.Graph.chain(3, n_states=[2, 3, 2])
+    return Example(graph, {"node": np.ones((3, 1)), "edge": np.ones((2, 1))}, [0, 1, 1])

@@ -1,0 +1,376 @@
+"""Iterated logistic regression: its theorems, modes and options."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import potentia as pt
+import reference
+import zoo
+from pictures import noisy
+from potentia.data.example import Example
+from potentia.learn.joint import Joint
+from potentia.learn.training_set import gather
+from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
+
+SMALL = {"iterations": 4, "sweeps": 4, "track_error": False}
+
+
+def triples(n_examples=6, seed=0):
+    """Chains of ten with tied regions of one, two and three variables; labels depend on the features."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(n_examples):
+        n = int(rng.integers(6, 12))
+        first = np.arange(n)
+        scopes = {
+            "node": first[:, None],
+            "edge": np.stack([first[:-1], first[1:]], axis=1),
+            "triple": np.stack([first[:-2], first[1:-1], first[2:]], axis=1),
+        }
+        graph = pt.Graph([2] * n, scopes)
+        labels = np.repeat(rng.integers(0, 2, size=n), 2)[:n]
+        features = {
+            "node": np.column_stack([labels + rng.normal(size=n), np.ones(n)]),
+            "triple": np.ones((n - 2, 1)),
+        }
+        found.append(Example(graph, features, labels))
+    return found
+
+
+POTENTIALS = {
+    "constant": lambda: Constant(),
+    "linear": lambda: Linear(),
+    "boosting": lambda: Boosting(rounds=8, subsample=500),
+    "mlp": lambda: MLP(hidden=8, epochs=2),
+    "lightgbm": lambda: LightGBM(rounds=5),
+}
+
+
+@pytest.mark.parametrize("name", POTENTIALS)
+def test_the_objective_never_rises(name):
+    crf = pt.CRF({"node": POTENTIALS[name](), "edge": POTENTIALS[name]()}, pt.IteratedLogistic(**SMALL))
+    objectives = [row["objective"] for row in crf.fit(noisy()).history_]
+    assert len(objectives) == 4
+    slack = 1e-9 if name in ("constant", "linear") else 1e-7
+    assert np.all(np.diff(objectives) <= slack * np.abs(objectives[:-1]))
+    assert objectives[-1] < objectives[0]
+
+
+def joint_of(examples, epsilon=0.3, **options):
+    learner = pt.IteratedLogistic(epsilon, **{**SMALL, **options})
+    potentials = {"node": Linear(), "edge": Linear()}
+    data = gather(examples, ["node", "edge"], labelled=True, drop_hidden=True)
+    return Joint(potentials, data, learner.delta, learner.scales(["node", "edge"]), learner)
+
+
+def test_the_objective_is_the_smoothed_loss_at_the_messages():
+    """sum of epsilon times biased losses = A(lam, theta) - theta . [y], by Theorem 1.4."""
+    examples = noisy()
+    joint = joint_of(examples)
+    for _ in range(2):
+        joint.fit("node")
+        joint.pass_messages(7)
+        joint.fit("edge")
+        joint.pass_messages(3)
+    reads = joint.free.run(joint.theta, 0, read=True)
+    truth = 0.0
+    for number, shard in enumerate(joint.data.shards):
+        theta = joint.theta(number, shard)
+        for kind, tables in theta.items():
+            index = joint.data.targets[kind][shard.rows[kind]]
+            truth += tables.reshape(len(index), -1)[np.arange(len(index)), index].sum()
+    penalties = sum(0.3 * p.penalty() for p in joint.potentials.values())
+    assert joint.objective() == pytest.approx(sum(r.value for r in reads) - truth + penalties, rel=1e-10)
+
+
+def test_theorem_1_1_bounds_the_smoothing():
+    """l1 <= l <= l1 + epsilon sum log |Y| for the loss of a trained model on small graphs."""
+    for problem in (zoo.zoo()["grid"], zoo.zoo()["nested"]):
+        labels = np.zeros(problem.graph.n_variables, dtype=int)
+        delta = {"node": [np.ones(s) - (np.arange(s) == 0) for s in problem.graph.n_states]}
+        theta = {k: [np.asarray(t) for t in v] for k, v in problem.theta.items()}
+        theta["node"] = [t + d for t, d in zip(theta["node"], delta["node"], strict=True)]
+        truth = pt.Exact().infer(problem.graph, problem.theta).score(labels)
+        lp = reference.local_polytope_value(problem.graph, theta) - truth
+        sizes = [t.size for tables in theta.values() for t in tables]
+        for epsilon in (0.05, 0.5):
+            smooth = (
+                pt.Smoothed(epsilon, iterations=20_000, tol=1e-12).infer(problem.graph, theta).value - truth
+            )
+            assert lp - 1e-7 <= smooth <= lp + epsilon * np.log(sizes).sum() + 1e-7
+
+
+def test_without_pairs_and_delta_it_is_logistic_regression():
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    y = (x @ [1.0, -2.0, 0.5] + rng.normal(size=400) > 0).astype(int)
+    graph = pt.Graph(np.full(400, 2), {"node": np.arange(400)[:, None]})
+    crf = pt.CRF(
+        {"node": Linear(ridge=0.7, tol=1e-12, max_iter=1000)}, pt.IteratedLogistic(0.4, delta=None, **SMALL)
+    )
+    crf.fit([Example(graph, {"node": x}, y)])
+    coef = crf.potentials_["node"].coef_
+    # a two-column softmax with ridge r on both columns is a binary regression with ridge r / 2 on their difference
+    right = LogisticRegression(C=2 / 0.7, tol=1e-10, max_iter=2000).fit(x, y)
+    np.testing.assert_allclose(coef[:, 1] - coef[:, 0], right.coef_[0], atol=1e-4)
+
+
+def test_direct_and_alternating_agree_for_linear_potentials():
+    examples = noisy(2, (5, 6))
+    common = {"epsilon": 1.0, "sweeps": 10, "track_error": False, "threads": 1}
+    potentials = {"node": Linear(ridge=3.0), "edge": Linear(ridge=3.0)}
+    direct = pt.CRF(
+        potentials, pt.IteratedLogistic(iterations=500, tol=1e-10, solver="direct", **common)
+    ).fit(examples)
+    slow = pt.CRF(potentials, pt.IteratedLogistic(iterations=800, tol=1e-7, **common)).fit(examples)
+    a, b = (crf.history_[-1]["objective"] for crf in (direct, slow))
+    assert a == pytest.approx(b, rel=1e-4)
+    assert len(direct.history_) < len(slow.history_) / 10
+
+
+def test_the_direct_gradient_is_the_gradient_of_the_objective():
+    joint = joint_of(noisy(1, (4, 5)))
+    for kind in ("node", "edge"):
+        joint.fit(kind)
+        joint.pass_messages(3)
+    for kind in ("node", "edge"):
+        potential = joint.potentials[kind]
+        start = potential.parameters
+        loss, d_scores = joint.gradient(kind)
+        assert loss == pytest.approx(joint.loss(kind))
+        slope = potential.vjp(joint.features(kind), d_scores)
+
+        def at(vector, kind=kind, potential=potential):
+            potential.parameters = vector
+            return joint.loss(kind)
+
+        np.testing.assert_allclose(slope, reference.differences(at, start, 1e-5), rtol=1e-6, atol=1e-6)
+        potential.parameters = start
+
+
+def test_tied_regions_of_three_variables():
+    examples = triples()
+    potentials = {"node": Linear(), "edge": Constant(), "triple": Linear()}
+    crf = pt.CRF(potentials, pt.IteratedLogistic(0.5, iterations=8, sweeps=10)).fit(examples)
+    objectives = [row["objective"] for row in crf.history_]
+    assert np.all(np.diff(objectives) <= 1e-9 * np.abs(objectives[:-1]))
+    alone = pt.CRF({k: Zero() for k in potentials} | {"node": Linear()}, pt.IteratedLogistic(0.5)).fit(
+        examples
+    )
+    test = triples(20, seed=1)
+    assert crf.score(test) >= alone.score(test)
+    assert crf.potentials_["triple"].n_outputs_ == 8
+
+
+def test_joint_training_beats_the_comparisons():
+    train, test = noisy(4, (40, 40)), noisy(4, (40, 40), seed=9)
+    errors = {}
+    for mode in ("joint", "univariate_fixed", "piecewise"):
+        potentials = {"node": Boosting(rounds=40), "edge": Linear()}
+        learner = pt.IteratedLogistic(iterations=6, sweeps=10, mode=mode, track_error=False)
+        crf = pt.CRF(potentials, learner).fit(train)
+        errors[mode] = 1 - crf.score(test)
+        assert len(crf.history_) == (1 if mode == "piecewise" else 6)
+    assert errors["joint"] < errors["univariate_fixed"]
+    assert errors["joint"] < errors["piecewise"]
+
+
+def test_hidden_labels_are_dropped_with_their_regions_by_default():
+    examples = noisy(2)
+    hidden = []
+    for k, e in enumerate(examples):
+        y = e.labels.copy()
+        y[k::4] = -1
+        hidden.append(Example(e.graph, e.features, y))
+    data = gather(hidden, ["node", "edge"], labelled=True, drop_hidden=True)
+    assert data.n_rows("node") == sum((e.labels >= 0).sum() for e in hidden)
+    for e in hidden:
+        both = (e.labels[e.graph.scopes["edge"]] >= 0).all(axis=1)
+        assert both.sum() > 0
+    assert data.n_rows("edge") == sum(
+        (e.labels[e.graph.scopes["edge"]] >= 0).all(axis=1).sum() for e in hidden
+    )
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(hidden)
+    objectives = [row["objective"] for row in crf.history_]
+    assert np.all(np.diff(objectives) <= 1e-9 * np.abs(objectives[:-1]))
+    assert all((p >= 0).all() for p in crf.predict(hidden))
+
+
+def test_soft_targets_for_hidden_labels_lower_the_marginal_objective():
+    hidden = []
+    for e in noisy(2):
+        y = e.labels.copy()
+        y[::3] = -1
+        hidden.append(Example(e.graph, e.features, y))
+    learner = pt.IteratedLogistic(0.5, hidden="soft", iterations=6, sweeps=30, track_error=False)
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(hidden)
+    objectives = [row["objective"] for row in crf.history_]
+    assert np.all(np.diff(objectives) <= 1e-6 * np.abs(objectives[:-1]))
+    assert objectives[-1] < objectives[0]
+    # with nothing hidden, soft targets are the labels
+    plain = []
+    for treatment in ("drop", "soft"):
+        learner = pt.IteratedLogistic(0.5, hidden=treatment, **SMALL)
+        plain.append(pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(noisy(1)))
+    assert plain[0].history_[-1]["objective"] == pytest.approx(plain[1].history_[-1]["objective"], rel=1e-8)
+
+
+def test_weight_two_is_an_example_twice_and_weight_zero_is_hidden():
+    a, b = noisy(2)
+    learner = pt.IteratedLogistic(**SMALL)
+    potentials = {"node": Linear(tol=1e-10), "edge": Linear(tol=1e-10)}
+    twice = pt.CRF(potentials, learner).fit([a, b, b])
+    heavy = Example(b.graph, b.features, b.labels, weights=np.full(b.graph.n_variables, 2.0))
+    weighted = pt.CRF(potentials, learner).fit([a, heavy])
+    assert weighted.history_[-1]["objective"] == pytest.approx(twice.history_[-1]["objective"], rel=1e-6)
+    weights = np.ones(b.graph.n_variables)
+    weights[:10] = 0
+    gone = b.labels.copy()
+    gone[:10] = -1
+    zero = pt.CRF(potentials, learner).fit([a, Example(b.graph, b.features, b.labels, weights)])
+    hidden = pt.CRF(potentials, learner).fit([a, Example(b.graph, b.features, gone)])
+    assert zero.history_[-1]["objective"] == pytest.approx(hidden.history_[-1]["objective"], rel=1e-9)
+
+
+def test_class_weights_move_predictions_towards_the_heavy_class():
+    examples = noisy(3, (20, 20))
+    share = []
+    for weight in ([1.0, 1.0], [1.0, 20.0]):
+        learner = pt.IteratedLogistic(class_weight=weight, **SMALL)
+        crf = pt.CRF({"node": Linear(), "edge": Zero()}, learner).fit(examples)
+        objectives = [row["objective"] for row in crf.history_]
+        assert np.all(np.diff(objectives) <= 1e-9 * np.abs(objectives[:-1]))
+        share.append(np.mean(np.concatenate(crf.predict(examples))))
+    assert share[1] > share[0] + 0.1
+
+
+def test_a_delta_of_ones_own():
+    examples = noisy(2)
+
+    def hamming(example):
+        return {"node": 1.0 - np.eye(2)[example.labels]}
+
+    runs = []
+    for delta in ("hamming", hamming):
+        learner = pt.IteratedLogistic(delta=delta, **SMALL)
+        runs.append(pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(examples))
+    assert runs[0].history_[-1]["objective"] == runs[1].history_[-1]["objective"]
+
+
+def test_epsilon_per_kind():
+    learner = pt.IteratedLogistic({"node": 0.1, "edge": 0.4}, **SMALL)
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(noisy())
+    assert crf.scales_ == {"node": 0.1, "edge": 0.4}
+    assert crf.inference_.epsilon == {"node": 0.1, "edge": 0.4}
+
+
+def test_sparse_features_and_graphs_of_different_sizes():
+    dense = [*noisy(1, (5, 6)), *noisy(1, (8, 3), seed=4)]
+    thin = [
+        Example(e.graph, {k: sparse.csr_array(v) for k, v in e.features.items()}, e.labels) for e in dense
+    ]
+    a, b = (
+        pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(d)
+        for d in (dense, thin)
+    )
+    assert a.history_[-1]["objective"] == pytest.approx(b.history_[-1]["objective"], rel=1e-6)
+
+
+def test_shards_change_nothing(monkeypatch):
+    examples = noisy(5)
+    whole = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(examples)
+    monkeypatch.setattr("potentia.learn.training_set.SHARD_ENTRIES", 1)
+    cut = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(examples)
+    assert cut.history_[-1]["objective"] == pytest.approx(whole.history_[-1]["objective"], rel=1e-9)
+    for a, b in zip(whole.predict(examples), cut.predict(examples), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_history_callback_and_stopping_rule():
+    seen = []
+    learner = pt.IteratedLogistic(iterations=9, sweeps=3)
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, learner)
+    crf.fit(
+        noisy(),
+        validation=noisy(seed=5),
+        callback=lambda history: seen.append(len(history)) or len(history) == 3,
+    )
+    assert seen == [1, 2, 3]
+    assert [row["iteration"] for row in crf.history_] == [1, 2, 3]
+    last = crf.history_[-1]
+    assert last.keys() >= {
+        "objective",
+        "loss_node",
+        "loss_edge",
+        "train_error",
+        "validation_error",
+        "seconds",
+    }
+    assert last["train_error"] == pytest.approx(1 - crf.score(noisy()))
+    stopped = pt.CRF(
+        {"node": Constant(), "edge": Constant()}, pt.IteratedLogistic(iterations=50, sweeps=20, tol=1e-2)
+    )
+    assert len(stopped.fit(noisy()).history_) < 50
+
+
+def test_not_converged_warns_once():
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(iterations=2, sweeps=2, tol=1e-12))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        crf.fit(noisy())
+    assert [w.category for w in caught] == [pt.ConvergenceWarning]
+
+
+@pytest.mark.parametrize("name", ["linear", "boosting", "mlp"])
+def test_a_resumed_fit_is_the_same_fit(name, tmp_path):
+    examples = noisy()
+    make = POTENTIALS[name]
+    straight = pt.CRF({"node": make(), "edge": make()}, pt.IteratedLogistic(**SMALL)).fit(examples)
+    path = tmp_path / "state"
+    half = pt.IteratedLogistic(**{**SMALL, "iterations": 2})
+    pt.CRF({"node": make(), "edge": make()}, half).fit(examples, checkpoint=path)
+    rest = pt.CRF({"node": make(), "edge": make()}, pt.IteratedLogistic(**SMALL)).fit(
+        examples, checkpoint=path
+    )
+    assert [r["objective"] for r in rest.history_] == [r["objective"] for r in straight.history_]
+    with pytest.raises(pt.PotentiaError, match="other examples"):
+        pt.CRF({"node": make(), "edge": make()}, half).fit(noisy(2), checkpoint=path)
+
+
+def test_warm_start_continues_from_the_fitted_potentials():
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(noisy())
+    first = crf.history_[-1]["objective"]
+    again = crf.fit(noisy(), warm_start=True).history_
+    assert again[-1]["objective"] < first
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": {"node": 0.1}}, "epsilon must name"),
+        ({"mode": "both"}, "mode"),
+        ({"solver": "newton"}, "solver"),
+        ({"hidden": "maybe"}, "hidden"),
+        ({"delta": 3}, "delta"),
+        ({"sweeps": -1}, "sweeps"),
+        ({"class_weight": [1.0]}, "class_weight"),
+        ({"schedule": "spiral"}, "schedule"),
+    ],
+)
+def test_bad_options_get_one_sentence(options, words):
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**{**SMALL, **options}))
+    with pytest.raises(pt.PotentiaError, match=words) as caught:
+        crf.fit(noisy(1))
+    assert "\n" not in str(caught.value)
+
+
+def test_direct_refuses_trees():
+    crf = pt.CRF({"node": Boosting(), "edge": Linear()}, pt.IteratedLogistic(solver="direct"))
+    with pytest.raises(pt.PotentiaError, match="'node'"):
+        crf.fit(noisy(1))
