@@ -13,7 +13,7 @@ from ..kernels.traversal import breadth_first, greedy_colours, sequential_levels
 from .structure import Graph
 
 #: Lane counts a layout may use. Widths are a compromise between padding and the cost of short loops.
-_LANES = (1, 8, 16, 32, 64)
+_LANES = (1, 8, 16, 32, 64, 128)
 #: What starting one more block costs, in lanes of work.
 _BLOCK_COST = 12
 

@@ -90,6 +90,7 @@ class PairEngine:
             slot_ptr=layout.slot_ptr,
             opposite=layout.opposite,
             count=count,
+            even=np.where(count.min(axis=1) == count.max(axis=1), count[:, 0], 0.0),
             inverse=inverse,
             node=np.zeros((n_blocks, states, width)),
             table=np.empty(2 * size if self.shared else (rows - 1) * size * width),

@@ -53,7 +53,7 @@ def fill_tables(start, stop, layout, scores, high, mode, table):
     """
     L, W = layout.n_states, layout.pair.shape[1]
     for u in range(start, stop):
-        chunked = mode[u] == PRODUCT and W % CHUNK == 0
+        chunked = mode[u] == PRODUCT and W % CHUNK == 0 and L > 2
         step = CHUNK if chunked else W
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
             out = table[row * L * L * W : (row + 1) * L * L * W]

@@ -104,10 +104,17 @@ def add8(typingctx, a, b):
 
 
 @intrinsic
-def mul8(typingctx, a, b):
-    """a * b."""
+def prefetch(typingctx, array, index):
+    """Ask for the cache line of array[index]; a hint, with no effect on results."""
 
     def codegen(context, builder, signature, args):
-        return builder.fmul(args[0], args[1])
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        builder.call(
+            function, [builder.bitcast(builder.gep(data, [args[1]]), byte), word(0), word(3), word(1)]
+        )
+        return context.get_dummy_value()
 
-    return vector8(vector8, vector8), codegen
+    return types.void(array, types.int64), codegen

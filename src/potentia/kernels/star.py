@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .simd import CHUNK, add8, fma8, load8, mul8, spread8, store8, zero8
+from .simd import CHUNK, add8, fma8, load8, prefetch, spread8, store8, zero8
 from .vecmath import KERNEL, exp, log
 
 PRODUCT, LOG, MAXIMUM = 0, 1, 2
@@ -32,14 +32,17 @@ class PairBlocks(NamedTuple):
     """Everything a sweep reads and writes; B blocks of W lanes, R rows, L states.
 
     slot_ptr (B + 1): first row of each block. opposite (R, W): flat position in `lam` of state 0 of the message
-    at the other end of the pair. count (R, W): c_e, 0 in an empty slot. inverse (B, W): 1 / C. node (B, L, W):
-    scores. table: tables, row r at base[r]; chunked as [lane chunk][a][b][8] in PRODUCT blocks, [a][b][lane] in
-    others, [a][b] when `shared`. mode (B). lam (R, L, W), belief (B, L, W): marginals (MAXIMUM: P - max P).
+    at the other end of the pair. count (R, W): c_e, 0 in an empty slot. even (R): the c_e that all lanes of a row
+    share, 0 where they differ; it saves reading them. inverse (B, W): 1 / C. node (B, L, W):
+    scores. table: tables, row r at base[r]; chunked as [lane chunk][a][b][8] in PRODUCT blocks of three or more
+    states, [a][b][lane] in others, [a][b] when `shared`. mode (B). lam (R, L, W), belief (B, L, W): marginals
+    (MAXIMUM: P - max P).
     """
 
     slot_ptr: Any
     opposite: Any
     count: Any
+    even: Any
     inverse: Any
     node: Any
     table: Any
@@ -64,7 +67,10 @@ def sweep(blocks, units, damping, write):
     logm = np.empty((widest, L, W))
     peak, total, moves = np.empty(W), np.empty(W), np.empty(W)
     change, empty = 0.0, -1
-    for u in units:
+    for k in range(units.size):
+        u = units[k]
+        if k + 1 < units.size:
+            _fetch_ahead(blocks, units[k + 1])
         _beliefs(blocks, u, incoming, sums, logm, p, peak, total)
         if write:
             change = max(change, _write_messages(blocks, u, p, logm, peak, damping))
@@ -99,13 +105,25 @@ def greedy(blocks, priority, reach_ptr, reach, n_updates, damping):
 
 
 @njit(inline="always", **KERNEL)
+def _fetch_ahead(blocks, u):
+    """Call for the messages that block u will gather: scattered reads whose delay would otherwise be waited for."""
+    lam, opposite = blocks.lam.reshape(-1), blocks.opposite
+    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
+    for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+        for x in range(0, W, CHUNK):
+            at = np.int64(opposite[row, x])
+            for b in range(L):
+                prefetch(lam, at + b * W)
+
+
+@njit(inline="always", **KERNEL)
 def _beliefs(blocks, u, incoming, sums, logm, p, peak, total):
     """log M of every slot of block u, and P = (theta + sum_e c_e log M_e) / C."""
     L, W = p.shape
-    lam, opposite, count, inverse, node = (
-        blocks.lam.reshape(-1), blocks.opposite, blocks.count, blocks.inverse, blocks.node
-    )  # fmt: skip
+    lam, opposite, count, even = blocks.lam.reshape(-1), blocks.opposite, blocks.count, blocks.even
+    inverse, node = blocks.inverse, blocks.node
     flat_incoming, flat_logm = incoming.reshape(1, L * W), logm.reshape(logm.shape[0], L * W)
+    lines = blocks.table.reshape(-1, 1 if blocks.shared else W)
     first = blocks.slot_ptr[u]
     for a in range(L):
         for x in range(W):
@@ -116,15 +134,22 @@ def _beliefs(blocks, u, incoming, sums, logm, p, peak, total):
             source = lam[b * W :]
             for x in range(W):
                 incoming[b, x] = source[opposite[row, x]]
-        if blocks.mode[u] == PRODUCT:
+        if blocks.mode[u] == PRODUCT and L == 2:
+            _binary(blocks.table, lines, blocks.base[row], row, blocks.shared, incoming, logm, s)
+        elif blocks.mode[u] == PRODUCT:
             _exp_row(flat_incoming, 0)
             _product(blocks.table, blocks.base[row], blocks.shared, flat_incoming[0], flat_logm[s], L, W)
             _log_row(flat_logm, s)
         else:
             _log_or_max(blocks, row, blocks.mode[u] == LOG, incoming, sums, logm, s, peak, total)
-        for a in range(L):
-            for x in range(W):
-                p[a, x] += count[row, x] * logm[s, a, x]
+        if even[row] > 0.0:
+            for a in range(L):
+                for x in range(W):
+                    p[a, x] += even[row] * logm[s, a, x]
+        else:
+            for a in range(L):
+                for x in range(W):
+                    p[a, x] += count[row, x] * logm[s, a, x]
     for a in range(L):
         for x in range(W):
             p[a, x] *= inverse[u, x]
@@ -142,6 +167,31 @@ def _log_row(values, r):
         values[r, k] = log(values[r, k])
 
 
+@njit(inline="always", **KERNEL)
+def _log_odds(l0, l1, t00, t01, t10, t11):
+    """log(M(1) / M(0)) of a binary pair; one of its two messages is 0, so one exp serves both."""
+    e = exp(l0 + l1)
+    e0, e1 = e if l0 < 0.0 else 1.0, e if l1 < 0.0 else 1.0
+    return log((t10 * e0 + t11 * e1) / (t00 * e0 + t01 * e1))
+
+
+@njit(inline="always", **KERNEL)
+def _binary(table, lines, at, row, shared, incoming, logm, s):
+    """log M of two states up to a constant, which no message and no marginal depends on: half the work."""
+    if shared:
+        t00, t01, t10, t11 = table[at], table[at + 1], table[at + 2], table[at + 3]
+        for x in range(incoming.shape[1]):
+            logm[s, 1, x] = _log_odds(incoming[0, x], incoming[1, x], t00, t01, t10, t11)
+    else:
+        k = 4 * row
+        for x in range(incoming.shape[1]):
+            logm[s, 1, x] = _log_odds(
+                incoming[0, x], incoming[1, x], lines[k, x], lines[k + 1, x], lines[k + 2, x], lines[k + 3, x]
+            )
+    for x in range(incoming.shape[1]):
+        logm[s, 0, x] = 0.0
+
+
 @njit(**KERNEL)
 def _product(table, at, shared, incoming, out, L, W):
     """out(a) = sum_b psi(a, b) incoming(b) for every lane; reads the table strictly in order."""
@@ -153,12 +203,6 @@ def _product(table, at, shared, incoming, out, L, W):
             out[a] = total
     elif shared:
         _shared_product(table, at, incoming, out, L, W)
-    elif L == 2:
-        for x in range(0, W, CHUNK):
-            e0, e1 = load8(incoming, x), load8(incoming, W + x)
-            for a in range(2):
-                store8(out, a * W + x, fma8(load8(table, at), e0, mul8(load8(table, at + CHUNK), e1)))
-                at += 2 * CHUNK
     else:
         for x in range(0, W, CHUNK):
             for a in range(L):
@@ -263,11 +307,15 @@ def _damp(lam, row, fresh, peak, damping):
     Damped messages lag behind marginals that already stand still, so the distance is part of the residual.
     """
     lag = 0.0
-    for a in range(fresh.shape[0]):
-        for x in range(fresh.shape[1]):
+    for x in range(fresh.shape[1]):
+        top = -np.inf
+        for a in range(fresh.shape[0]):
             v, old = fresh[a, x] - peak[x], lam[row, a, x]
             lag = max(lag, abs(exp(v) - exp(old)))
             lam[row, a, x] = (1.0 - damping) * v + damping * old if v > -np.inf and old > -np.inf else v
+            top = max(top, lam[row, a, x])
+        for a in range(fresh.shape[0]):
+            lam[row, a, x] -= top
     return lag
 
 

@@ -59,7 +59,7 @@ class LightGBM(Potential):
             start += problem.bias[rows]
         # a flat initial score is read column by column; Fortran order is that order whatever the version
         data = lightgbm.Dataset(
-            x, labels, weight=weight, init_score=np.ascontiguousarray(start).ravel(), params={"verbosity": -1}
+            x, labels, weight=weight, init_score=np.asfortranarray(start), params={"verbosity": -1}
         )
         n_rounds = self.more_rounds if self.models_ else self.rounds
         booster = lightgbm.train(self._settings(), data, n_rounds)

@@ -22,8 +22,7 @@ _MAX_CELLS = 1 << 17
 
 
 def bin_edges(x: Floats, weight: Floats, n_bins: int, rng: np.random.Generator) -> Floats:
-    """Edges (d, 256), sorted and padded with +inf, that cut every feature into at most n_bins of equal
-    weight.
+    """Edges (d, 256), sorted and padded with +inf, that cut features into at most n_bins of equal weight.
 
     A feature of few distinct values gets an edge between any two of them.
     """
@@ -83,8 +82,7 @@ def cell_of(codes: Codes, n_bins: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Binned:
-    """Rows as codes. Where few combinations of codes exist, `codes` lists them all and `cell` says which a
-    row has.
+    """Rows as codes; where combinations of codes are few, `codes` lists all and `cell` says which a row has.
 
     A function of the codes then needs computing only once per combination: with one or two features, as pairs
     often have, that is hundreds of times less work.

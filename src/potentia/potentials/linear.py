@@ -119,11 +119,10 @@ class Linear(Differentiable):
 
 
 def _basis(x: Any, ridge: float, intercept: bool) -> Floats:
-    """B with (W; b) = B @ coordinates, such that B' H B is near the identity; H = x'x / 4 + ridge is a
-    typical Hessian.
+    """B with (W; b) = B @ coordinates, such that B' H B is near the identity for a typical Hessian H.
 
-    A matrix (D, r) that leaves out directions x never takes, or for very many features a diagonal (D,); D
-    counts the intercept. In raw units L-BFGS would crawl; this costs one pass.
+    H = x'x / 4 + ridge. B is a matrix (D, r) that leaves out directions x never takes, or for very many
+    features a diagonal (D,); D counts the intercept. In raw units L-BFGS would crawl; this costs one pass.
     """
     n_rows, d = x.shape
     size = d + int(intercept)
