@@ -260,11 +260,11 @@ def test_results_do_not_depend_on_the_path_that_ran(problem, method):
 
 def test_probability_and_log_blocks_meet_in_one_graph():
     rng = np.random.default_rng(3)
-    graph = pt.Graph.grid((20, 20), n_states=3)
+    graph = pt.Graph.grid((40, 40), n_states=3)
     edge = rng.normal(size=(len(graph.scopes["edge"]), 3, 3))
     edge[:60] *= 1e4
     edge[60:120][rng.random((60, 3, 3)) < 0.2] = -np.inf
-    theta = {"node": rng.normal(size=(400, 3)), "edge": edge}
+    theta = {"node": rng.normal(size=(1600, 3)), "edge": edge}
     entropy = entropies.smoothed(graph, 0.5)
     mixed = PairEngine(Scores(graph, theta), entropy, "colours", 0.0, 1)
     assert set(mixed.blocks.mode) == {0, 1}
