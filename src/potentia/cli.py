@@ -1,4 +1,4 @@
-"""The command line: `potentia demo | infer | bench`."""
+"""The command line: `potentia demo | infer | reproduce | bench`."""
 
 from __future__ import annotations
 
@@ -74,6 +74,16 @@ def _parser() -> argparse.ArgumentParser:
     infer.add_argument("--damping", type=float, help="weight of old messages, 0 to 1")
     infer.add_argument("--schedule", choices=["coloured", "sequential", "random", "greedy"])
     infer.add_argument("--out", type=Path, metavar="DIR", help="write PR, MAR and MAP result files there")
+
+    reproduce = add(
+        "reproduce", _reproduce, "Run a paper's table, ours beside the paper's; finished cells are not run again.",
+        "potentia reproduce denoising --quick --out results",
+    )  # fmt: skip
+    reproduce.add_argument("name", help="denoising, horses-ilr or backgrounds-ilr")
+    reproduce.add_argument("--quick", action="store_true", help="a small version in under a minute")
+    reproduce.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="folder for rows and figures"
+    )
 
     bench = add(
         "bench",
@@ -180,6 +190,23 @@ def _method(arguments: argparse.Namespace) -> Any:
                 raise PotentiaError(f"--method {arguments.method} has no --{option}")
             options[option] = value
     return kind(**options)
+
+
+def _reproduce(arguments: argparse.Namespace) -> None:
+    from .experiments.reproduce import reproduce, tables
+    from .report.tables import print_table
+
+    out = arguments.out / (arguments.name + ("-quick" if arguments.quick else ""))
+    say: Callable[[str], None] = (
+        (lambda text: None) if arguments.json else (lambda text: print(text, flush=True))
+    )
+    rows = reproduce(arguments.name, arguments.quick, out, say)
+    if arguments.json:
+        print(json.dumps({"rows": rows, "out": str(out)}, default=_plain))
+        return
+    for title, columns, part in tables(arguments.name, rows):
+        print_table(title, columns, part)
+    print(f"rows and figures: {out}")
 
 
 def _bench(arguments: argparse.Namespace) -> None:

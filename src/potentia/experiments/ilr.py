@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..data.example import Example
 from ..data.pictures import horses, stanford_backgrounds
 from ..data.synthetic import denoising
@@ -191,6 +193,9 @@ def run_cell(cell: Cell, study: Study, train: list[Example], test: list[Example]
         }
         for row in model.history_
     ]
+    shown = (
+        {"curves": curves(model), "pictures": pictures(model, test)} if cell["node"] == cell["edge"] else {}
+    )
     settled = len(history) < learner.iterations if learner.solver == "direct" else None
     return {
         "train_error": 1.0 - model.score(train),
@@ -199,7 +204,24 @@ def run_cell(cell: Cell, study: Study, train: list[Example], test: list[Example]
         "settled": settled,
         "history": history,
         "data": study.data,
+        **shown,
     }
+
+
+def curves(model: CRF, points: int = 101) -> dict[str, Any]:
+    """Learned functions of one feature (and a constant) on a grid of 0..1, per kind: {"x": [...], "f": [...]}."""
+    grid = np.linspace(0.0, 1.0, points)
+    found = {}
+    for kind, potential in model.potentials_.items():
+        if potential.n_features_ == 2:
+            scores = potential.scores(np.column_stack([grid, np.ones(points)]))
+            found[kind] = {"x": grid.tolist(), "f": scores.round(4).tolist()}
+    return found
+
+
+def pictures(model: CRF, test: list[Example], n: int = 3) -> list[str]:
+    """Predicted labels of the first test examples as strings of digits."""
+    return ["".join(map(str, labels.tolist())) for labels in model.predict(test[:n])]
 
 
 def run(name: str, quick: bool, out: Path, say: Callable[[str], None]) -> list[Row]:

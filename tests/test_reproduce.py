@@ -1,0 +1,65 @@
+"""The papers' studies in their quick form: rows, resuming, tables and figures."""
+
+import json
+
+import pytest
+
+from potentia.cli import main
+from potentia.experiments.ilr import CLASSES, STUDIES, cells
+from potentia.experiments.rows import read_rows, run_cells
+
+
+def test_quick_denoising_gives_rows_tables_and_figures_and_resumes(tmp_path, capsys):
+    assert main(["reproduce", "denoising", "--quick", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "ours / paper" in text
+    out = tmp_path / "denoising-quick"
+    assert {p.name for p in out.iterdir()} == {
+        "rows.jsonl", "learning_curves.png", "potentials.png", "predictions.png", "epsilon.png"
+    }  # fmt: skip
+    rows = read_rows(out / "rows.jsonl")
+    assert len(rows) == len(cells(STUDIES["denoising"], quick=True))
+    for row in rows:
+        assert 0 <= row["test_error"] <= 1
+        assert row["versions"]["numpy"]
+        assert row["history"][-1]["objective"] <= row["history"][0]["objective"]
+    before = (out / "rows.jsonl").read_bytes()
+    assert main(["reproduce", "denoising", "--quick", "--out", str(tmp_path), "--json"]) == 0
+    assert (out / "rows.jsonl").read_bytes() == before
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == len(rows)
+
+
+def test_full_tables_have_all_cells_with_the_papers_errors():
+    for study in STUDIES.values():
+        table = [
+            c
+            for c in cells(study, quick=False)
+            if c["mode"] == "joint" and c["epsilon"] == 0.1 and c["refit"]
+        ]
+        assert {(c["node"], c["edge"]) for c in table} == {(a, b) for a in CLASSES for b in CLASSES}
+        for errors in (study.paper_train, study.paper_test):
+            assert [len(line) for line in errors] == [5] * 5
+
+
+def test_finished_cells_survive_a_crash(tmp_path):
+    done = []
+
+    def run(cell):
+        if cell["k"] == 2:
+            raise RuntimeError("power cut")
+        done.append(cell["k"])
+        return {"test_error": 0.5}
+
+    with pytest.raises(RuntimeError):
+        run_cells([{"k": k} for k in range(4)], run, tmp_path)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(path.read_text() + '{"cell": {"k": 2}, "test_er')
+    rows = run_cells([{"k": k} for k in (0, 1, 3)], run, tmp_path)
+    assert done == [0, 1, 3]
+    assert [r["cell"]["k"] for r in rows] == [0, 1, 3]
+    assert len(read_rows(path)) == 3
+
+
+def test_unknown_study_is_one_sentence(tmp_path, capsys):
+    assert main(["reproduce", "nothing", "--out", str(tmp_path)]) == 2
+    assert "there are denoising" in capsys.readouterr().err
