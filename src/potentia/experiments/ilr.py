@@ -209,12 +209,12 @@ def run_cell(cell: Cell, study: Study, train: list[Example], test: list[Example]
 
 
 def curves(model: CRF, points: int = 101) -> dict[str, Any]:
-    """Learned functions of one feature (and a constant) on a grid of 0..1, per kind: {"x": [...], "f": [...]}."""
+    """Learned functions of one feature (after a constant) on a grid of 0..1, per kind: {"x": [...], "f": [...]}."""
     grid = np.linspace(0.0, 1.0, points)
     found = {}
     for kind, potential in model.potentials_.items():
         if potential.n_features_ == 2:
-            scores = potential.scores(np.column_stack([grid, np.ones(points)]))
+            scores = potential.scores(np.column_stack([np.ones(points), grid]))
             found[kind] = {"x": grid.tolist(), "f": scores.round(4).tolist()}
     return found
 
