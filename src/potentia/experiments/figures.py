@@ -91,9 +91,8 @@ def predictions(
     panels = figure.subplots(n, len(found) + 2, squeeze=False)
     for k in range(n):
         node = test[k].features["node"]
-        shown: list[tuple[str, Any]] = [
-            ("input", node[:, :3].mean(axis=1) if node.shape[1] > 3 else node[:, 0])
-        ]
+        # after the constant: the one feature, or red, green and blue
+        shown: list[tuple[str, Any]] = [("input", node[:, 1:4].mean(axis=1))]
         shown.append(("truth", test[k].labels))
         shown += [(r["cell"]["node"], [int(c) for c in r["pictures"][k]]) for r in found]
         for panel, (title, values) in zip(panels[k], shown, strict=True):
