@@ -94,5 +94,5 @@ def test_bench_quick_prints_ratios(tmp_path):
     ).stdout  # fmt: skip
     assert "ns / message" in out
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    assert {r["part"] for r in rows} == {"machine", "sweep", "start"}
+    assert {r["part"] for r in rows} == {"machine", "sweep", "boosting", "start"}
     assert all(r["ns_per_message"] > 0 for r in rows if r["part"] == "sweep")

@@ -210,16 +210,16 @@ def _reproduce(arguments: argparse.Namespace) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    from .bench import inference
+    from .bench import run as bench
     from .report.tables import print_table
 
-    rows = inference.run(quick=arguments.quick)
+    rows = bench.run(quick=arguments.quick)
     if arguments.out:
         arguments.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if arguments.json:
         print(json.dumps({"rows": rows}, default=_plain))
         return
-    for title, columns, part in inference.tables(rows):
+    for title, columns, part in bench.tables(rows):
         print_table(title, columns, part)
 
 

@@ -48,7 +48,8 @@ def learning_curves(rows: Sequence[Row], path: Path) -> None:
         panel.set_xlabel("learning iteration")
         panel.set_yscale("log")
     panels[0].set_ylabel("error (dashed: training)")
-    panels[-1].legend(fontsize=8)
+    handles = {h.get_label(): h for panel in panels for h in panel.get_legend_handles_labels()[0]}
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8)
     figure.savefig(path, dpi=130)
 
 

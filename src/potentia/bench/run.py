@@ -1,4 +1,6 @@
-"""Speed of forward message passing, in nanoseconds per message, beside floors measured in the same run.
+"""Speed of forward message passing and of boosting, beside floors and baselines measured in the same run.
+
+Message passing is in nanoseconds per message.
 
 Table floor: reading the pair tables once through a multiply-add. Log floor: one NumPy exp and one log per state and
 message. A grid's message is one of the two of each pair; a sweep updates all of them once.
@@ -23,6 +25,7 @@ from ..inference.entropy import reweighted, smoothed
 from ..inference.pair_engine import PairEngine
 from ..kernels.stream import multiply_add
 from ..report.tables import Column
+from .boosting import time_rounds
 
 _SEED = 0
 
@@ -52,7 +55,7 @@ def run(quick: bool = False) -> list[dict[str, Any]]:
     rows = [_machine()]
     for name, graph in cases(quick).items():
         rows += _graph_rows(name, graph, quick)
-    return rows + _start_rows()
+    return rows + _boosting_rows(quick) + _start_rows()
 
 
 def _machine() -> dict[str, Any]:
@@ -125,6 +128,14 @@ def _log_floor(n: int, budget: float) -> float:
     return _best(work, budget / 3) * n / len(piece)
 
 
+def _boosting_rows(quick: bool) -> list[dict[str, Any]]:
+    """One boosting round beside LightGBM's on the same data."""
+    n_rows, n_features, n_outputs = (20_000 if quick else 1_000_000), 42, 4
+    times = time_rounds(n_rows, n_features, n_outputs)
+    data = f"{n_rows:,} rows x {n_features} features x {n_outputs} outputs"
+    return [{"part": "boosting", "what": name, "data": data, "seconds": s} for name, s in times.items()]
+
+
 def _start_rows() -> list[dict[str, Any]]:
     """Import and first-call times in fresh processes."""
     call = (
@@ -169,5 +180,10 @@ def tables(rows: list[dict[str, Any]]) -> list[tuple[str, list[Column], list[dic
     starts = [Column("what", "what"), Column("seconds", "seconds", "{:.2f}".format)]
     return [
         (f"Forward sweeps (NumPy exp: {exp:.2f} ns)", columns, sweeps),
+        (
+            "One boosting round",
+            [Column("what", "what"), Column("data", "data"), Column("seconds", "seconds", "{:.3f}".format)],
+            [r for r in rows if r["part"] == "boosting"],
+        ),
         ("Starting up", starts, [r for r in rows if r["part"] == "start"]),
     ]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from potentia._types import Floats, Ints
-from potentia.potentials.boosting import Boosting
-from potentia.potentials.problem import make_problem
+from .._types import Floats, Ints
+from ..potentials.boosting import Boosting
+from ..potentials.problem import make_problem
 
 
 def time_rounds(
