@@ -282,6 +282,10 @@ def _write_messages(blocks, u, p, logm, peak, damping):
     L, W = p.shape
     lam, first = blocks.lam, blocks.slot_ptr[u]
     lag = 0.0
+    if L == 2 and blocks.mode[u] == PRODUCT and damping == 0.0:
+        for row in range(first, blocks.slot_ptr[u + 1]):
+            _write_binary(lam, row, p, logm, row - first)
+        return lag
     for row in range(first, blocks.slot_ptr[u + 1]):
         fresh = logm[row - first]
         for x in range(W):
@@ -298,6 +302,15 @@ def _write_messages(blocks, u, p, logm, peak, damping):
         else:
             lag = max(lag, _damp(lam, row, fresh, peak, damping))
     return lag
+
+
+@njit(inline="always", **KERNEL)
+def _write_binary(lam, row, p, logm, s):
+    """The messages of a binary row in one pass; log M(0) is 0 there."""
+    for x in range(p.shape[1]):
+        d = (p[1, x] - logm[s, 1, x]) - p[0, x]
+        lam[row, 0, x] = -d if d > 0.0 else 0.0
+        lam[row, 1, x] = d if d < 0.0 else 0.0
 
 
 @njit(**KERNEL)
