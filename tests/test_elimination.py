@@ -83,7 +83,7 @@ def test_huge_scores(seed):
     check_against_brute_force(*draw_model(seed, 0.2, scale=1e4))
 
 
-@pytest.mark.parametrize("scale", [1e18, 1e25, 1e300])
+@pytest.mark.parametrize("scale", [1e18, 1e25, 1e99])
 def test_absurd_scores_give_no_nan(scale):
     for seed in range(100):
         graph, theta, observed = draw_model(seed, 0.2, scale)

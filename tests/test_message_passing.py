@@ -1,5 +1,7 @@
 """Message passing against brute force, textbook updates and plain twins on the zoo."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -477,3 +479,73 @@ def test_bad_options_get_one_sentence(method, words):
     with pytest.raises(pt.PotentiaError, match=words) as caught:
         method.infer(*problem.model)
     assert "\n" not in str(caught.value)
+
+
+def test_later_changes_to_the_scores_do_not_touch_a_result():
+    graph = pt.Graph.chain(4, n_states=2)
+    theta = {"edge": np.random.default_rng(0).normal(size=(3, 2, 2))}
+    result = pt.TRW().infer(graph, theta)
+    before = result.score([0, 0, 0, 0])
+    theta["edge"] *= -5
+    assert result.score([0, 0, 0, 0]) == before
+
+
+def test_copies_and_pickles_of_graphs_and_results_infer_the_same():
+    problem = zoo.zoo()["grid"]
+    union = pt.Union([problem.graph, problem.graph])
+    joined = union.join([problem.theta] * 2)
+    for graph, theta in ((problem.graph, problem.theta), (union.graph, joined)):
+        again = pickle.loads(pickle.dumps(graph))
+        assert pt.TRW().infer(again, theta).value == pt.TRW().infer(graph, theta).value
+    for method in (pt.Exact(), pt.TRW()):
+        for problem in (zoo.zoo()["chain"], zoo.zoo()["grid"]):
+            result = method.infer(*problem.model)
+            np.testing.assert_array_equal(pickle.loads(pickle.dumps(result)).argmax(), result.argmax())
+
+
+def test_labels_of_bounds_need_a_real_fixed_point():
+    chain = pt.Graph.chain(30, n_states=2)
+    theta = zoo.scores(chain, np.random.default_rng(0))
+    assert pt.LoopyBP(iterations=3, tol=np.inf).infer(chain, theta).bound == "estimate"
+    settled = pt.LoopyBP(iterations=200, tol=0).infer(chain, theta)
+    assert settled.residual == 0.0
+    assert settled.converged
+    assert settled.bound == "exact"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda g: pt.TRW().infer(g, {}, start="x"), "earlier Result"),
+        (lambda g: pt.TRW().infer(g, {}, start=pt.Gibbs(samples=5).infer(g, {})), "same method"),
+        (lambda g: pt.TRW("a").infer(g, {}), "rho"),
+        (lambda g: pt.TRW({"edge": [0.1, 0.2, 0.3]}).infer(g, {}), "rho"),
+        (lambda g: pt.Smoothed("a").infer(g, {}), "epsilon"),
+        (lambda g: pt.Smoothed([0.1, 0.2]).infer(g, {}), "epsilon"),
+        (lambda g: pt.MessagePassing([1]).infer(g, {}), "counting"),
+        (lambda g: pt.TRW(tol="a").infer(g, {}), "tol"),
+        (lambda g: pt.TRW(seed=-1).infer(g, {}), "seed"),
+        (lambda g: pt.MeanField(iterations=-1).infer(g, {}), "iterations"),
+        (lambda g: pt.MeanField(tol=np.nan).infer(g, {}), "tol"),
+        (lambda g: pt.LinearProgram(tol=-1.0), "tol"),
+        (lambda g: pt.Exact(max_table="a").infer(g, {}), "max_table"),
+        (lambda g: pt.Exact().sample(g, {}, 2.5), "samples"),
+        (lambda g: pt.TRW().infer(None, {}), "Graph"),
+        (lambda g: pt.TRW().infer(g, {"node": np.full((6, 2), 1e308)}), "1e100"),
+    ],
+)
+def test_wrong_types_get_one_sentence(make, words):
+    with pytest.raises(pt.PotentiaError, match=words) as caught:
+        make(pt.Graph.grid((2, 3), n_states=2))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_lp_does_not_call_exact_what_its_solver_could_not_resolve():
+    graph = pt.Graph.grid((3, 3), n_states=2)
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        theta = {"node": rng.normal(size=(9, 2)), "edge": rng.normal(size=(12, 2, 2))}
+        theta["node"][0] = [0, -1e11]
+        result = pt.LinearProgram().infer(graph, theta)
+        best = reference.max_score(graph, theta)
+        assert result.bound == "estimate" or result.value >= best - 1e-6

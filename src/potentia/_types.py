@@ -37,10 +37,29 @@ class ConvergenceWarning(UserWarning):
 
 def whole_numbers(values: ArrayLike, name: str) -> Ints:
     """The values as 64-bit integers; refuses fractions, infinities and anything but numbers."""
-    given = np.asarray(values)
-    whole = given.dtype.kind in "biu" or (
-        given.dtype.kind == "f" and bool(np.all(np.isfinite(given) & (given == np.floor(given))))
-    )
+    try:
+        given = np.asarray(values)
+    except ValueError:
+        raise PotentiaError(f"{name} is not an array of numbers of one shape") from None
+    kind = given.dtype.kind
+    whole = kind in "bi" or (kind == "u" and bool(np.all(given < 2**63)))
+    if kind == "f":
+        whole = bool(np.all((np.abs(given) < 2**53) & (given == np.floor(given))))
     if not whole and given.size:
         raise PotentiaError(f"{name} must hold whole numbers, not {given.dtype}")
     return given.astype(np.int64)
+
+
+def real_number(value: Any, name: str) -> float:
+    """The value as a float; refuses anything but one number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise PotentiaError(f"{name} must be a number, not {value!r}")
+    return float(value)
+
+
+def real_numbers(values: ArrayLike, name: str) -> Floats:
+    """The values as an array of doubles; refuses anything but numbers of one shape."""
+    try:
+        return np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise PotentiaError(f"{name} is not an array of numbers of one shape") from None

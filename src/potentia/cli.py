@@ -27,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"potentia: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
         return 2
+    except MemoryError:
+        print("potentia: this needs more memory than there is", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("potentia: interrupted", file=sys.stderr)
         return 130
@@ -66,9 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         "--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format"
     )
     infer.add_argument("--method", default="exact", choices=sorted(_METHODS), help="default: exact")
-    infer.add_argument(
-        "--epsilon", type=float, default=0.1, help="smoothing of --method smoothed (0: max-product)"
-    )
+    infer.add_argument("--epsilon", type=float, help="smoothing of --method smoothed (0: max-product)")
     infer.add_argument("--iterations", type=int, help="limit on iterations")
     infer.add_argument("--tol", type=float, help="stop when no marginal changes by more")
     infer.add_argument("--damping", type=float, help="weight of old messages, 0 to 1")
@@ -117,7 +118,7 @@ def _demo(arguments: argparse.Namespace) -> None:
     path = arguments.out / "marginals.png"
     demo.draw(pictures, path)
     if arguments.json:
-        print(json.dumps({"rows": rows, "picture": str(path)}, default=_plain))
+        print(_json({"rows": rows, "picture": str(path)}))
         return
     columns = [
         Column("method", "method"),
@@ -159,9 +160,8 @@ def _infer(arguments: argparse.Namespace) -> None:
     }
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        tasks = ["MAR", "MAP"] + (
-            ["PR"] if result.target == "log_partition" and math.isfinite(result.value) else []
-        )
+        tasks = ["MAR"] + (["MAP"] if math.isfinite(facts["best_score"]) else [])
+        tasks += ["PR"] if result.target == "log_partition" and math.isfinite(result.value) else []
         for task in tasks:
             write_uai_result(arguments.out / f"{arguments.model.name}.{task}", result, task)
         facts["files"] = [f"{arguments.model.name}.{task}" for task in tasks]
@@ -169,7 +169,7 @@ def _infer(arguments: argparse.Namespace) -> None:
         marginals = [
             row[:n].tolist() for row, n in zip(result.variable_marginals, graph.n_states, strict=True)
         ]
-        print(json.dumps({**facts, "labels": labels.tolist(), "marginals": marginals}, default=_plain))
+        print(_json({**facts, "labels": labels.tolist(), "marginals": marginals}))
         return
     rows = [{"fact": key, "value": value} for key, value in facts.items()]
     print_table(
@@ -182,8 +182,8 @@ def _infer(arguments: argparse.Namespace) -> None:
 def _method(arguments: argparse.Namespace) -> Any:
     module, name = _METHODS[arguments.method]
     kind = getattr(import_module(f".inference.{module}", __package__), name)
-    options = {"epsilon": arguments.epsilon} if arguments.method == "smoothed" else {}
-    for option in ("iterations", "tol", "damping", "schedule"):
+    options: dict[str, Any] = {}
+    for option in ("epsilon", "iterations", "tol", "damping", "schedule"):
         value = getattr(arguments, option)
         if value is not None:
             if option not in kind.__dataclass_fields__:
@@ -202,7 +202,7 @@ def _reproduce(arguments: argparse.Namespace) -> None:
     )
     rows = reproduce(arguments.name, arguments.quick, out, say)
     if arguments.json:
-        print(json.dumps({"rows": rows, "out": str(out)}, default=_plain))
+        print(_json({"rows": rows, "out": str(out)}))
         return
     for title, columns, part in tables(arguments.name, rows):
         print_table(title, columns, part)
@@ -217,12 +217,21 @@ def _bench(arguments: argparse.Namespace) -> None:
     if arguments.out:
         arguments.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if arguments.json:
-        print(json.dumps({"rows": rows}, default=_plain))
+        print(_json({"rows": rows}))
         return
     for title, columns, part in bench.tables(rows):
         print_table(title, columns, part)
 
 
-def _plain(value: Any) -> Any:
-    """NumPy scalars and the like as JSON numbers."""
-    return value.item() if hasattr(value, "item") else str(value)
+def _json(content: dict[str, Any]) -> str:
+    """Strict JSON: numbers that are not finite become null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(v) for key, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        value = value.item() if hasattr(value, "item") else value
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(content), allow_nan=False, default=str)

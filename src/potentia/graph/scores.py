@@ -23,11 +23,18 @@ class Scores:
             tables where state counts are mixed. Kinds left out score zero. -inf forbids a configuration.
         observed: variables to clamp: {variable: state}, or an array of states with -1 where free. Their other
             states get -inf.
+        copy: keep a copy of scores that share memory with `theta`, so that later changes to it do no harm.
     """
 
     def __init__(
-        self, graph: Graph, theta: Mapping[str, ArrayLike], observed: ArrayLike | None = None
+        self,
+        graph: Graph,
+        theta: Mapping[str, ArrayLike],
+        observed: ArrayLike | None = None,
+        copy: bool = False,
     ) -> None:
+        if not isinstance(graph, Graph):
+            raise PotentiaError(f"inference needs a Graph first, not {type(graph).__name__}")
         if not isinstance(theta, Mapping):
             raise PotentiaError(f"theta must map kinds to score tables, not be a {type(theta).__name__}")
         unknown = [kind for kind in theta if kind not in graph.scopes]
@@ -40,7 +47,9 @@ class Scores:
         self._values: dict[str, Floats] = {}
         self._offset: dict[str, Ints] = {}
         for kind in graph.kinds:
-            self._values[kind], self._offset[kind] = _flatten(graph, kind, theta.get(kind))
+            values, self._offset[kind] = _flatten(graph, kind, theta.get(kind))
+            shared = isinstance(theta.get(kind), np.ndarray) and np.may_share_memory(values, theta[kind])
+            self._values[kind] = values.copy() if copy and shared else values
             self._refuse_bad(kind)
         self.singles = self._pad_singles(observed_states(graph, observed))
 
@@ -123,7 +132,7 @@ class Scores:
         scope = self.graph.scopes[kind][row].tolist() if row >= 0 else []
         if code == 1:
             raise PotentiaError(
-                f"theta[{kind!r}][{row}] (variables {scope}) holds NaN or +inf; only -inf may be infinite"
+                f"theta[{kind!r}][{row}] (variables {scope}) holds NaN, +inf or more than 1e100; only -inf may be so large"
             )
         if code == 2:
             raise InfeasibleError(f"theta[{kind!r}][{row}] (variables {scope}) forbids every configuration")
@@ -140,7 +149,7 @@ def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
         return np.zeros(int(size.max())), np.zeros(n, dtype=np.int64)
     one = graph.shared_shape(kind)
     if one is not None:
-        table = _as_floats(given, kind)
+        table = _as_floats(given, f"theta[{kind!r}]")
         if table.shape == one:
             return table.ravel(), np.zeros(n, dtype=np.int64)
         if table.shape == (n, *one):
@@ -153,7 +162,7 @@ def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
     tables = list(given)
     if len(tables) != n:
         raise PotentiaError(f"theta[{kind!r}] has {len(tables)} tables for {n} regions")
-    arrays = [_as_floats(t, f"{kind}'][{i}") for i, t in enumerate(tables)]
+    arrays = [_as_floats(t, f"theta[{kind!r}][{i}]") for i, t in enumerate(tables)]
     for i, (array, shape) in enumerate(zip(arrays, shapes, strict=True)):
         if array.shape != tuple(shape):
             raise PotentiaError(
@@ -170,7 +179,7 @@ def _as_floats(given: Any, name: str) -> Floats:
             raise TypeError
         return np.ascontiguousarray(given, dtype=np.float64)
     except (TypeError, ValueError):
-        raise PotentiaError(f"theta['{name}'] is not an array of numbers of one shape") from None
+        raise PotentiaError(f"{name} is not an array of numbers of one shape") from None
 
 
 def shape_tables(graph: Graph, kind: str, flat: Floats) -> Floats | list[Floats]:

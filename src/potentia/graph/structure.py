@@ -27,6 +27,8 @@ class Graph:
     """
 
     def __init__(self, n_states: ArrayLike, regions: Mapping[str, ArrayLike]) -> None:
+        if not isinstance(regions, Mapping):
+            raise PotentiaError(f"regions must map kinds to scopes, not be a {type(regions).__name__}")
         self._n_states = _check_states(n_states)
         self._scopes = {kind: _check_scopes(kind, scopes, self._n_states) for kind, scopes in regions.items()}
         self._cache: dict[Any, Any] = {}
@@ -37,17 +39,18 @@ class Graph:
     @classmethod
     def chain(cls, n: int, *, n_states: ArrayLike) -> Graph:
         """Variables 0..n-1 in a row."""
-        return cls._pairwise(n, n_states, builders.chain_edges(n))
+        return cls._pairwise(n, n_states, builders.chain_edges(_length(n)))
 
     @classmethod
     def tree(cls, parents: ArrayLike, *, n_states: ArrayLike) -> Graph:
         """A forest given by each variable's parent, -1 at a root."""
-        return cls._pairwise(len(np.asarray(parents)), n_states, builders.tree_edges(parents))
+        edges = builders.tree_edges(parents)
+        return cls._pairwise(len(parents), n_states, edges)
 
     @classmethod
     def grid(cls, shape: Sequence[int], *, n_states: ArrayLike, neighbours: int | None = None) -> Graph:
         """An N-d grid in raster order; 4 or 8 neighbours in 2-D, 6 or 26 in 3-D (the smaller is the default)."""
-        sides = tuple(int(s) for s in shape)
+        sides = tuple(whole_numbers(shape, "the grid's shape").ravel().tolist())
         if not sides or min(sides) < 1:
             raise PotentiaError(f"a grid needs at least one axis and positive sides, not shape {sides}")
         edges, direction = builders.grid_edges(sides, 2 * len(sides) if neighbours is None else neighbours)
@@ -58,7 +61,7 @@ class Graph:
     @classmethod
     def complete(cls, n: int, *, n_states: ArrayLike) -> Graph:
         """Every pair of n variables."""
-        return cls._pairwise(n, n_states, builders.complete_edges(n))
+        return cls._pairwise(n, n_states, builders.complete_edges(_length(n)))
 
     @classmethod
     def from_networkx(cls, network: Any, *, n_states: ArrayLike) -> Graph:
@@ -85,9 +88,9 @@ class Graph:
     def _pairwise(cls, n: int, n_states: ArrayLike, edges: Ints) -> Graph:
         if n < 1:
             raise PotentiaError(f"a graph needs at least one variable, not {n}")
-        states = np.asarray(n_states)
-        if states.ndim and len(states) != n:
-            raise PotentiaError(f"n_states has {len(states)} entries for {n} variables")
+        states = whole_numbers(n_states, "n_states")
+        if states.ndim and states.shape != (n,):
+            raise PotentiaError(f"n_states has shape {states.shape} for {n} variables")
         return cls(np.broadcast_to(states, (n,)), {"node": np.arange(n)[:, None], "edge": edges})
 
     # -- facts ---------------------------------------------------------------------------------------------
@@ -136,7 +139,8 @@ class Graph:
         return value
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": {}}
+        facts = {key: self._cache[key] for key in ("forests", "parts") if key in self._cache}
+        return {**self.__dict__, "_cache": facts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -151,8 +155,15 @@ class Graph:
         return f"Graph({self.n_variables} variables of {shown} states; {kinds or 'no regions'})"
 
 
+def _length(n: Any) -> int:
+    """A number of variables."""
+    if not isinstance(n, int | np.integer) or n < 1:
+        raise PotentiaError(f"a graph needs a whole number of variables, at least one variable, not {n!r}")
+    return int(n)
+
+
 def _check_states(n_states: ArrayLike) -> Ints:
-    given = np.asarray(n_states)
+    given = whole_numbers(n_states, "n_states")
     if given.ndim != 1:
         raise PotentiaError(
             f"n_states must be one-dimensional, one entry per variable, not of shape {given.shape}"
@@ -191,6 +202,13 @@ def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
     if twice.any():
         row = int(np.flatnonzero(twice)[0])
         raise PotentiaError(f"regions[{kind!r}][{row}] = {table[row].tolist()} names a variable twice")
+    entries = np.prod(n_states[table].astype(float), axis=1)
+    if table.shape[1] > 64 or entries.max() > 2**48:
+        row = int(np.argmax(entries))
+        raise PotentiaError(
+            f"regions[{kind!r}][{row}] joins {table.shape[1]} variables with {entries[row]:.3g} configurations; tables "
+            "hold at most 2^48, of at most 64 variables"
+        )
     return _frozen(table)
 
 

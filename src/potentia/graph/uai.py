@@ -78,6 +78,8 @@ def _read_scope(tokens: Tokens, f: int, n: int) -> list[int]:
     )
     if scope and max(scope) >= n:
         raise tokens.error(f"factor {f} names variable {max(scope)}; the model has 0..{n - 1}")
+    if len(scope) > 64:
+        raise tokens.error(f"factor {f} joins {len(scope)} variables; at most 64 are supported")
     if len(set(scope)) < len(scope):
         raise tokens.error(f"factor {f} names a variable twice in its scope {scope}")
     return scope
@@ -139,6 +141,8 @@ def write_uai(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike]) -> N
         shift += moved
         lines.append(f"{len(scope)} {numbers(scope, 'd')}")
         tables.append(f"{table.size}\n{numbers(np.exp(table).ravel(), '')}")
+    if abs(shift) > 1e6 * _LARGEST_SCORE:
+        raise PotentiaError(f"scores sum to a constant of {shift:.3g}, which a UAI file cannot hold")
     parts = math.ceil(abs(shift) / _LARGEST_SCORE)
     lines += ["0"] * parts
     tables += [f"1\n{math.exp(shift / parts)}" for _ in range(parts)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from .._types import ArrayLike, Floats, Ints, PotentiaError
+from .._types import ArrayLike, Floats, Ints, PotentiaError, real_numbers
 from .structure import Graph
 
 
@@ -23,9 +23,9 @@ class Union:
     """
 
     def __init__(self, parts: Iterable[Graph]) -> None:
-        self.parts: Sequence[Graph] = tuple(parts)
-        if not self.parts:
-            raise PotentiaError("a union needs at least one graph")
+        self.parts: Sequence[Graph] = tuple(parts) if isinstance(parts, Iterable) else ()
+        if not self.parts or not all(isinstance(part, Graph) for part in self.parts):
+            raise PotentiaError("a union needs a sequence of at least one Graph")
         self.variable_ptr: Ints = np.cumsum([0, *(g.n_variables for g in self.parts)], dtype=np.int64)
         kinds = list(dict.fromkeys(kind for g in self.parts for kind in g.kinds))
         scopes = {kind: self._scopes(kind) for kind in kinds}
@@ -54,6 +54,12 @@ class Union:
         """Scores of all parts as scores of the union; shared tables are written out, kinds left out become zero."""
         if len(tables) != len(self.parts):
             raise PotentiaError(f"{len(tables)} sets of tables for {len(self.parts)} graphs")
+        for g, own in zip(self.parts, tables, strict=True):
+            unknown = [kind for kind in own if kind not in g.scopes] if isinstance(own, Mapping) else [own]
+            if unknown:
+                raise PotentiaError(
+                    f"tables name kind {unknown[0]!r}, but the graph's kinds are {list(g.kinds)}"
+                )
         joined: dict[str, Floats | list[Floats]] = {}
         for kind in self.graph.kinds:
             pieces = [
@@ -70,6 +76,9 @@ class Union:
 
     def split(self, tables: Mapping[str, ArrayLike]) -> list[dict[str, ArrayLike]]:
         """Tables of the union (marginals, say) as tables of every part; views, not copies."""
+        for kind, table in tables.items():
+            if kind not in self.graph.scopes or len(table) != len(self.graph.scopes[kind]):
+                raise PotentiaError(f"tables of kind {kind!r} do not fit the union's regions")
         return [
             {
                 kind: tables[kind][self.region_ptr[kind][k] : self.region_ptr[kind][k + 1]]
@@ -81,6 +90,8 @@ class Union:
 
     def split_variables(self, values: ArrayLike) -> list[ArrayLike]:
         """Something per variable of the union (labels, say) as the same per variable of every part."""
+        if len(values) != self.graph.n_variables:
+            raise PotentiaError(f"{len(values)} values for the union's {self.graph.n_variables} variables")
         return [values[a:b] for a, b in zip(self.variable_ptr[:-1], self.variable_ptr[1:], strict=True)]
 
 
@@ -90,8 +101,13 @@ def _region_tables(graph: Graph, kind: str, given: ArrayLike) -> ArrayLike:
     if given is None:
         shapes = graph.table_shapes(kind)
         return np.zeros((n, *one)) if one is not None else [np.zeros(tuple(s)) for s in shapes]
-    if one is not None and np.ndim(given) == len(one):
-        return np.broadcast_to(np.asarray(given, dtype=float), (n, *one))
-    if len(given) != n:
-        raise PotentiaError(f"theta[{kind!r}] has {len(given)} tables for {n} regions")
-    return given
+    if one is None:
+        if len(given) != n:
+            raise PotentiaError(f"theta[{kind!r}] has {len(given)} tables for {n} regions")
+        return given
+    table = real_numbers(given, f"theta[{kind!r}]")
+    if table.shape not in (one, (n, *one)):
+        raise PotentiaError(
+            f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table"
+        )
+    return np.broadcast_to(table, (n, *one))

@@ -76,7 +76,8 @@ class Result:
         """Upper bound on the best score minus the score of `argmax()`; 0 certifies the labelling as optimal."""
         if self.target != "max_score" or self.bound not in ("upper", "exact"):
             raise PotentiaError("only a result whose value bounds the best score from above has a gap")
-        return self.value - self.score(self.argmax())
+        gap = self.value - self.score(self.argmax())
+        return max(gap, 0.0) if gap > -1e-9 * (1.0 + abs(self.value)) else gap
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "not converged"
@@ -104,9 +105,11 @@ class Inference(ABC):
             observed: variables to clamp: {variable: state} or an array of states with -1 where free.
             start: an earlier result of the same method on the same graph to continue from.
         """
+        if start is not None and not isinstance(start, Result):
+            raise PotentiaError(f"start must be an earlier Result, not a {type(start).__name__}")
         if start is not None and start.graph is not graph:
             raise PotentiaError("start belongs to another graph")
-        return self.run(Scores(graph, theta, observed), start)
+        return self.run(Scores(graph, theta, observed, copy=True), start)
 
     @abstractmethod
     def run(self, scores: Scores, start: Result | None) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -80,8 +81,12 @@ def eliminate(scores: Scores, max_table: int = MAX_TABLE) -> Result:
         residual=0.0,
         converged=True,
         scores=scores,
-        best=lambda result: best_labelling(result.scores, max_table),
+        best=partial(_best_of, max_table=max_table),
     )
+
+
+def _best_of(result: Result, max_table: int) -> Ints:
+    return best_labelling(result.scores, max_table)
 
 
 def _upward(scores: Scores, max_table: int, maximise: bool) -> _Upward:

@@ -38,6 +38,8 @@ class Engine(Protocol):
 
     def read(self) -> Readout: ...
 
+    def messages(self) -> Any: ...
+
     def set_messages(self, messages: Any) -> None: ...
 
 
@@ -74,7 +76,7 @@ def drive(engine: Engine, schedule: str, iterations: int, tol: float, seed: int)
         # the first iteration compares with nothing
         residual = np.inf if done == 0 and schedule != "greedy" else residual
         done += 1
-    return Outcome(done, float(residual), bool(residual < tol))
+    return Outcome(done, float(residual), bool(residual <= tol))
 
 
 def sweep_groups(engine: Engine, backwards: bool) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._types import ArrayLike, Floats, Ints, PotentiaError
+from .._types import ArrayLike, Floats, Ints, PotentiaError, real_number, real_numbers
 from ..graph.flat import flat_regions
 from ..graph.forests import certified, cliques_of, forest_weights, is_acyclic
 from ..graph.links import region_links
@@ -59,12 +59,13 @@ def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
 
 def _per_kind(graph: Graph, epsilon: float | Mapping[str, float]) -> dict[str, float]:
     if not isinstance(epsilon, Mapping):
-        return {kind: float(epsilon) for kind in graph.kinds} or {"node": float(epsilon)}
+        value = real_number(epsilon, "epsilon")
+        return dict.fromkeys(graph.kinds, value) or {"node": value}
     unknown = [k for k in epsilon if k not in graph.scopes]
     missing = [k for k in graph.kinds if k not in epsilon]
     if unknown or missing:
         raise PotentiaError(f"epsilon must name the graph's kinds {list(graph.kinds)}, not {list(epsilon)}")
-    return {kind: float(epsilon[kind]) for kind in graph.kinds}
+    return {kind: real_number(epsilon[kind], f"epsilon[{kind!r}]") for kind in graph.kinds}
 
 
 def _spread(graph: Graph, values: Floats) -> Floats:
@@ -97,13 +98,17 @@ def _clique_weights(graph: Graph, rho: float | ArrayLike | None) -> Floats:
         kinds = [k for k, s in graph.scopes.items() if s.shape[1] > 1 and len(s)]
         if set(rho) != set(kinds):
             raise PotentiaError(f"rho must name the kinds with cliques {kinds}, not {list(rho)}")
-        return np.concatenate(
-            [np.broadcast_to(np.asarray(rho[k], float), len(graph.scopes[k])) for k in kinds]
-        )
-    weights = np.asarray(rho, dtype=float)
-    if weights.ndim and weights.shape != (len(cliques),):
-        raise PotentiaError(f"rho has shape {weights.shape}; the graph has {len(cliques)} cliques")
-    return np.broadcast_to(weights, (len(cliques),)).astype(float)
+        parts = [_spread_weights(rho[k], len(graph.scopes[k]), f"rho[{k!r}]") for k in kinds]
+        return np.concatenate([np.zeros(0), *parts])
+    return _spread_weights(rho, len(cliques), "rho")
+
+
+def _spread_weights(given: ArrayLike, n: int, name: str) -> Floats:
+    """One number for all n cliques, or one each."""
+    weights = real_numbers(given, name)
+    if weights.ndim and weights.shape != (n,):
+        raise PotentiaError(f"{name} has shape {weights.shape}; there are {n} cliques")
+    return np.broadcast_to(weights, (n,)).astype(float)
 
 
 def _tree_counting(graph: Graph, weights: Floats) -> Floats:
@@ -139,6 +144,8 @@ def kikuchi(graph: Graph) -> Entropy:
 
 def given(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entropy:
     """A user's counting numbers: {kind: one number or one per region}; kinds left out and implicit singles get 0."""
+    if not isinstance(counting, Mapping):
+        raise PotentiaError(f"counting must map kinds to numbers, not be a {type(counting).__name__}")
     regions = flat_regions(graph)
     values = np.zeros(len(regions.size))
     for kind, numbers in counting.items():
@@ -147,7 +154,7 @@ def given(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entrop
                 f"counting names kind {kind!r}, but the graph's kinds are {list(graph.kinds)}"
             )
         number = graph.kinds.index(kind)
-        part = np.asarray(numbers, dtype=float)
+        part = real_numbers(numbers, f"counting[{kind!r}]")
         rows = len(graph.scopes[kind])
         if part.ndim and part.shape != (rows,):
             raise PotentiaError(f"counting[{kind!r}] has shape {part.shape}; the kind has {rows} regions")
@@ -171,7 +178,9 @@ def check_counting(graph: Graph, counting: Floats, parent: Ints, child: Ints) ->
     linked = np.zeros(len(counting), dtype=bool)
     linked[parent] = linked[child] = True
     # a region on its own needs c > 0 just the same: its marginal is softmax(theta / c)
-    low = np.flatnonzero((total <= _ZERO) & (linked | (flat_regions(graph).order == 1)))
+    low = np.flatnonzero(
+        (total <= _ZERO * np.abs(counting).max(initial=0.0)) & (linked | (flat_regions(graph).order == 1))
+    )
     if low.size:
         raise PotentiaError(
             f"the counting numbers of the region on variables {_scope(graph, low[0])} and its parents sum to "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._types import ArrayLike, Floats, Ints, PotentiaError
+from .._types import ArrayLike, Floats, Ints
 from ..graph.schedule import is_forest, pairs_of, tree_order
 from ..graph.scores import Scores
 from ..graph.structure import Graph
@@ -16,6 +16,7 @@ from . import elimination
 from .base import Inference, Result
 from .engine import drive
 from .entropy import bethe
+from .options import check_count
 from .pair_engine import PairEngine, suits_pairs
 
 
@@ -31,6 +32,7 @@ class Exact(Inference):
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Exact inference; `start` has no use."""
+        check_count("max_table", self.max_table, 1)
         if not _by_tree(scores.graph):
             return elimination.eliminate(scores, self.max_table)
         read = _two_passes(scores, maximum=False).read()
@@ -45,7 +47,7 @@ class Exact(Inference):
             residual=0.0,
             converged=True,
             scores=scores,
-            best=lambda r: _tree_labels(r.scores, None, 1)[0],
+            best=_tree_best,
             messages=read.messages,
         )
 
@@ -59,13 +61,17 @@ class Exact(Inference):
         seed: int | np.random.Generator = 0,
     ) -> Ints:
         """n independent labellings drawn from p(y) proportional to exp F(y), (n, n_variables)."""
-        if n < 0:
-            raise PotentiaError(f"the number of samples must not be negative, not {n}")
+        check_count("the number of samples", n)
         scores = Scores(graph, theta, observed)
         rng = np.random.default_rng(seed)
         if _by_tree(graph):
             return _tree_labels(scores, rng, n)
         return elimination.sample(scores, n, rng, self.max_table)
+
+
+def _tree_best(result: Result) -> Ints:
+    """The best labelling of a forest."""
+    return _tree_labels(result.scores, None, 1)[0]
 
 
 def _by_tree(graph: Graph) -> bool:

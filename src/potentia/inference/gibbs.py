@@ -15,6 +15,7 @@ from .base import Inference, Result
 from .decode import best_labelling, feasible_labelling
 from .entropy import kikuchi
 from .linear_program import own_tables
+from .options import check_count, check_share
 from .readout import all_singles, marginals_by_kind
 
 #: Uniform numbers drawn at a time.
@@ -49,8 +50,8 @@ class Gibbs(Inference):
 
     def __post_init__(self) -> None:
         for name, least in (("samples", 1), ("burn_in", 0), ("thin", 1), ("chains", 2), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise PotentiaError(f"{name} must be at least {least}, not {getattr(self, name)}")
+            check_count(name, getattr(self, name), least)
+        check_share("tol", self.tol)
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Sample every chain; `start` (an earlier Gibbs result) goes on from where its chains ended."""

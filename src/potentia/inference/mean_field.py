@@ -14,6 +14,7 @@ from ..kernels import mean_field as kernels
 from .base import Inference, Result
 from .decode import best_labelling, feasible_labelling
 from .engine import Readout, drive, layout_order
+from .options import check_count, check_share
 from .readout import marginals_by_kind
 
 #: Variables a group must hold before a second thread pays.
@@ -52,6 +53,10 @@ class MeanFieldEngine:
     def group_threads(self) -> int:
         """Threads that pay for a group of average size."""
         return self.threads if len(self.variables) >= _PARALLEL_WORK * (len(self._group_ptr) - 1) else 1
+
+    def messages(self) -> Floats:
+        """The product distribution, (n, states)."""
+        return self.q.copy()
 
     def set_messages(self, messages: Floats) -> None:
         """Start from the product distribution of an earlier run."""
@@ -105,12 +110,15 @@ class MeanField(Inference):
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Coordinate ascent from uniform marginals or those of `start` (of any method)."""
+        check_count("iterations", self.iterations)
+        check_count("seed", self.seed)
+        check_share("tol", self.tol)
         engine = MeanFieldEngine(scores, layout_order(self.schedule), thread_count(self.threads))
         if start is not None:
             engine.set_messages(start.variable_marginals)
         outcome = drive(engine, self.schedule, self.iterations, self.tol, self.seed)
         read = engine.read()
-        if read.value < 0.5 * kernels.FORBIDDEN * 1e-50:
+        if read.value < kernels.HOPELESS:
             raise InfeasibleError(
                 "mean field started from marginals that put weight on forbidden configurations"
             )

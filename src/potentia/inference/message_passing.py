@@ -16,8 +16,12 @@ from .base import Inference, Result
 from .decode import best_labelling
 from .engine import Engine, drive, layout_order
 from .entropy import Entropy
+from .options import check_count, check_share
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine
+
+#: Largest residual that counts as a fixed point, whatever the tolerance asked for.
+_FIXED = 1e-4
 
 
 @dataclass(kw_only=True)
@@ -56,8 +60,8 @@ class _MessagePassing(Inference):
         entropy = self.entropy(scores.graph)
         engine = self.engine(scores, entropy)
         if start is not None:
-            if start.messages is None:
-                raise PotentiaError("start holds no messages; it must come from a message-passing method")
+            if np.shape(start.messages) != engine.messages().shape:
+                raise PotentiaError("start holds no messages of this kind; it must come from the same method")
             # a message of -inf would keep dead what new scores allow again
             same = scores.forbids_all_of(start.scores)
             engine.set_messages(
@@ -70,7 +74,9 @@ class _MessagePassing(Inference):
             marginals=read.marginals,
             variable_marginals=read.singles,
             value=read.value,
-            bound=entropy.bound if outcome.converged or entropy.always else "estimate",
+            bound=entropy.bound
+            if entropy.always or outcome.residual <= min(self.tol, _FIXED)
+            else "estimate",
             target=entropy.target,
             iterations=outcome.iterations,
             residual=outcome.residual,
@@ -81,12 +87,10 @@ class _MessagePassing(Inference):
         )
 
     def _check(self) -> None:
-        if not (isinstance(self.iterations, int | np.integer) and self.iterations >= 0):
-            raise PotentiaError(f"iterations must be a whole number >= 0, not {self.iterations!r}")
-        if not self.tol >= 0:
-            raise PotentiaError(f"tol must be >= 0, not {self.tol!r}")
-        if not 0 <= self.damping < 1:
-            raise PotentiaError(f"damping must be in [0, 1), not {self.damping!r}")
+        check_count("iterations", self.iterations)
+        check_count("seed", self.seed)
+        check_share("tol", self.tol)
+        check_share("damping", self.damping, 1.0)
 
 
 @dataclass

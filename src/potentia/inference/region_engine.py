@@ -112,6 +112,10 @@ class RegionEngine:
         within = np.arange(len(g.lam)) - np.repeat(g.lam_at, size)
         g.lam[:] = np.where(np.isneginf(g.theta[np.repeat(g.at[g.child], size) + within]), -np.inf, 0.0)
 
+    def messages(self) -> Floats:
+        """All messages, flat."""
+        return self.regions.lam.copy()
+
     def set_messages(self, messages: Floats) -> None:
         """Start from messages of an earlier run; what the child's own score forbids stays so."""
         self.regions.lam[:] = np.where(np.isneginf(self.regions.lam), -np.inf, messages)
@@ -154,4 +158,6 @@ class RegionEngine:
         )
         start = np.append(g.belief_at, len(g.belief))
         singles = all_singles(self.scores, g.belief, start)
-        return Readout(marginals_by_kind(self.scores, g.belief, start), singles, float(value), g.lam.copy())
+        return Readout(
+            marginals_by_kind(self.scores, g.belief, start), singles, float(value), self.messages()
+        )

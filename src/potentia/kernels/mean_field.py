@@ -8,7 +8,9 @@ from numba import njit
 from .vecmath import KERNEL, exp
 
 #: Stands for -inf: times a probability of exactly zero it stays zero, times any other it rules a state out.
-FORBIDDEN = -1e100
+FORBIDDEN = -1e200
+#: No sum of allowed scores is as low as this, so some weight is on forbidden configurations.
+HOPELESS = -1e130
 
 
 @njit(**KERNEL)

@@ -7,10 +7,13 @@ from numba import njit
 
 from .vecmath import KERNEL
 
+#: Finite scores beyond this are refused: sums of them would leave the range of doubles.
+LARGEST = 1e100
+
 
 @njit(**KERNEL)
 def first_bad_table(values, offset, size):
-    """The first table that holds NaN or +inf (code 1) or nothing but -inf (code 2); (-1, 0) when all are good.
+    """The first table with NaN, +inf or a finite score beyond LARGEST (code 1) or only -inf (code 2); (-1, 0) if none.
 
     Table r is values[offset[r] : offset[r] + size[r]].
     """
@@ -18,7 +21,7 @@ def first_bad_table(values, offset, size):
         peak = -np.inf
         for k in range(offset[r], offset[r] + size[r]):
             v = values[k]
-            if not v < np.inf:
+            if not v <= LARGEST or (v < -LARGEST and v > -np.inf):
                 return r, 1
             peak = max(peak, v)
         if peak == -np.inf:
