@@ -132,7 +132,8 @@ class Scores:
         scope = self.graph.scopes[kind][row].tolist() if row >= 0 else []
         if code == 1:
             raise PotentiaError(
-                f"theta[{kind!r}][{row}] (variables {scope}) holds NaN, +inf or more than 1e100; only -inf may be so large"
+                f"theta[{kind!r}][{row}] (variables {scope}) holds NaN, +inf or a score beyond 1e100; "
+                "only -inf may be infinite"
             )
         if code == 2:
             raise InfeasibleError(f"theta[{kind!r}][{row}] (variables {scope}) forbids every configuration")
