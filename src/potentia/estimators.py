@@ -77,7 +77,7 @@ class CRF:
         self.potentials_ = fitted or {kind: _fresh(p) for kind, p in self.potentials.items()}
         self.scales_ = learner.scales(kinds)
         self.inference_ = self.inference or learner.inference(kinds)
-        with _progress(progress, learner.iterations) as advance:
+        with _Progress(progress, learner.iterations) as advance:
 
             def after(history: list[dict[str, Any]]) -> bool:
                 advance(history)
@@ -301,7 +301,7 @@ class _Checkpoint:
         return {"history": content["history"], "potentials": potentials, "arrays": messages}
 
 
-class _progress:  # noqa: N801 (a context manager used like a function)
+class _Progress:
     """A Rich progress bar over iterations, or nothing."""
 
     def __init__(self, shown: bool, total: int) -> None:

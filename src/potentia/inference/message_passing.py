@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -45,9 +46,9 @@ class _MessagePassing(Inference):
     seed: int = 0
     threads: int | None = None
 
+    @abstractmethod
     def entropy(self, graph: Graph) -> Entropy:
         """The method's counting numbers and links on a graph."""
-        raise NotImplementedError
 
     def engine(self, scores: Scores, entropy: Entropy) -> Engine:
         """An engine loaded with scores, its messages at zero."""
