@@ -19,8 +19,15 @@ class _StopError(Exception):
     """Raised inside the optimiser to end it."""
 
 
-def minimise_directly(joint: Joint, iterations: int, tol: float, record: Callable[[], bool]) -> None:
-    """L-BFGS until the objective's relative fall is below `tol` or `iterations` are done; `record` after each."""
+#: Steps over which the objective's fall is judged: a single step of L-BFGS may be short without being the last.
+_WINDOW = 10
+
+
+def minimise_directly(joint: Joint, iterations: int, tol: float, record: Callable[[], bool]) -> bool:
+    """L-BFGS until the objective falls by less than `tol` of itself in ten steps, or `iterations` are done.
+
+    `record` is called after each step and may stop it. Returns whether the objective has settled.
+    """
     from scipy.optimize import minimize
 
     moving = [kind for kind in joint.kinds if isinstance(joint.potentials[kind], Differentiable)]
@@ -28,8 +35,9 @@ def minimise_directly(joint: Joint, iterations: int, tol: float, record: Callabl
     if not functions:  # nothing to move: the objective is what it is
         joint.pass_messages(joint.sweeps)
         record()
-        return
+        return True
     cuts = np.cumsum([f.n_parameters for f in functions])[:-1]
+    latest, values = [np.inf], list[float]()
 
     def evaluate(vector: Floats) -> tuple[float, Floats]:
         for function, part in zip(functions, np.split(vector, cuts), strict=True):
@@ -46,21 +54,29 @@ def minimise_directly(joint: Joint, iterations: int, tol: float, record: Callabl
                 penalty, d_penalty = function.penalty_and_gradient()
                 value += epsilon * penalty
                 slopes.append(epsilon * (function.vjp(joint.features(kind), d_scores) + d_penalty))
+        latest[0] = value
         return value, np.concatenate(slopes)
 
+    def settled() -> bool:
+        if tol == 0 or len(values) <= _WINDOW:
+            return False
+        return values[-1 - _WINDOW] - values[-1] <= tol * abs(values[-1 - _WINDOW])
+
     def after(vector: Floats) -> None:
+        values.append(latest[0])
         for function, part in zip(functions, np.split(vector, cuts), strict=True):
             function.parameters = part
-        if record():
+        if record() or settled():
             raise _StopError
 
     start = np.concatenate([f.parameters for f in functions])
     try:
         found = minimize(
             evaluate, start, jac=True, method="L-BFGS-B", callback=after,
-            options={"maxiter": iterations, "ftol": tol, "gtol": 0.0, "maxcor": 20},
+            options={"maxiter": iterations, "ftol": 1e-12, "gtol": 0.0, "maxcor": 20},
         )  # fmt: skip
     except _StopError:
-        return
+        return settled()
     for function, part in zip(functions, np.split(found.x, cuts), strict=True):
         function.parameters = part
+    return bool(found.success and found.nit < iterations)

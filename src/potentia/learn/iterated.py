@@ -40,7 +40,8 @@ class IteratedLogistic:
         epsilon: smoothing, one number or {kind: number}.
         iterations: learning iterations; one fits every kind once, with message passing after each fit.
         sweeps: message-passing sweeps after each fit, each there and back over all variables.
-        tol: stop when the objective falls by less than this share in an iteration (0: run all iterations).
+        tol: stop when the objective falls by less than this share in an iteration, or in ten steps of the direct
+            solver (0: run all iterations).
         mode: "joint"; "univariate_fixed" (single-variable kinds are fitted once with zero messages, then only the
             others); "piecewise" (every kind is fitted once with zero messages).
         solver: "alternating", or "direct": L-BFGS on the same objective over all parameters at once, for
@@ -99,13 +100,13 @@ class IteratedLogistic:
         self._check(potentials)
         joint = self._joint(potentials, examples)
         history = joint.resume(checkpoint)
+        record = self._record(joint, history, evaluate, callback)
         if self.solver == "direct":
-            minimise_directly(
-                joint, self.iterations, self.tol, self._record(joint, history, evaluate, callback)
-            )
+            settled = minimise_directly(joint, self.iterations, self.tol, record)
         else:
-            self._alternate(joint, history, self._record(joint, history, evaluate, callback), checkpoint)
-        if self.tol > 0 and self.mode == "joint" and not _settled(history, self.tol):
+            self._alternate(joint, history, record, checkpoint)
+            settled = _settled(history, self.tol)
+        if self.tol > 0 and self.mode == "joint" and not settled:
             warnings.warn(
                 f"the objective still fell by more than {self.tol:g} of itself after {len(history)} iterations",
                 ConvergenceWarning,
