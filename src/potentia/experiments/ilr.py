@@ -165,7 +165,12 @@ def learner_of(cell: Cell, study: Study) -> IteratedLogistic:
     if cell["mode"] == "joint" and cell["node"] in CONVEX and cell["edge"] in CONVEX:
         steps = 10 if quick else study.direct_steps
         return IteratedLogistic(
-            cell["epsilon"], iterations=steps, sweeps=5, tol=1e-4, solver="direct", track_error=False
+            cell["epsilon"],
+            iterations=steps,
+            sweeps=5 if quick else 25,
+            tol=1e-4,
+            solver="direct",
+            track_error=False,
         )
     return IteratedLogistic(
         cell["epsilon"], iterations=3 if quick else 25, sweeps=5 if quick else 25, mode=cell["mode"]

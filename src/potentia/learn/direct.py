@@ -69,14 +69,17 @@ def minimise_directly(joint: Joint, iterations: int, tol: float, record: Callabl
         if record() or settled():
             raise _StopError
 
-    start = np.concatenate([f.parameters for f in functions])
+    point = np.concatenate([f.parameters for f in functions])
     try:
-        found = minimize(
-            evaluate, start, jac=True, method="L-BFGS-B", callback=after,
-            options={"maxiter": iterations, "ftol": 1e-12, "gtol": 0.0, "maxcor": 20},
-        )  # fmt: skip
+        while len(values) < iterations:
+            before = len(values)
+            options = {"maxiter": iterations - before, "ftol": 1e-12, "gtol": 0.0, "maxcor": 20}
+            found = minimize(evaluate, point, jac=True, method="L-BFGS-B", callback=after, options=options)
+            point = found.x
+            # messages move between evaluations, so a line search may fail: begin anew while that helps
+            if found.success or len(values) == before:
+                break
     except _StopError:
         return settled()
-    for function, part in zip(functions, np.split(found.x, cuts), strict=True):
-        function.parameters = part
-    return bool(found.success and found.nit < iterations)
+    evaluate(point)
+    return settled() or len(values) < iterations
