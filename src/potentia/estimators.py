@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from ._threads import thread_count
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
 from .graph.scores import Scores
@@ -260,7 +259,6 @@ class CRF:
                 )
         if self.decode not in DECODES:
             raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {self.decode!r}")
-        thread_count(None)
 
 
 def load(path: str | os.PathLike[str]) -> CRF:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,6 @@ class Study:
     parts: tuple[str, ...] = ()
     #: Largest number of L-BFGS steps of a convex cell.
     direct_steps: int = 400
-    quick: dict[str, Any] = field(default_factory=dict)
 
 
 def _load_denoising(quick: bool) -> tuple[list[Example], list[Example]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ class Shard:
     union: Union
     rows: dict[str, slice]
     labels: Ints
-    names: list[str] = field(default_factory=list)
 
     @property
     def graph(self) -> Graph:
@@ -80,7 +79,7 @@ def gather(
         graph, kept = _observed(example) if drop_hidden else (example.graph, None)
         graphs.append(graph)
         rows.append(kept)
-    shards = _cut(examples, graphs, rows)
+    shards = _cut(examples, graphs)
     shapes = {kind: _one_shape(kind, graphs) for kind in kinds}
     features = {kind: _features(kind, examples, graphs, rows) for kind in kinds}
     targets = {kind: _targets(kind, shards) for kind in kinds}
@@ -118,7 +117,7 @@ def _kept(example: Example, graph: Graph) -> Any:
     return slice(None) if graph is example.graph else _useful(example)
 
 
-def _cut(examples: Sequence[Example], graphs: list[Graph], rows: list[Any]) -> list[Shard]:
+def _cut(examples: Sequence[Example], graphs: list[Graph]) -> list[Shard]:
     """Consecutive examples until a shard's tables would exceed SHARD_ENTRIES."""
     shards: list[Shard] = []
     group: list[int] = []
@@ -138,7 +137,7 @@ def _cut(examples: Sequence[Example], graphs: list[Graph], rows: list[Any]) -> l
             else y[_kept(examples[i], graphs[i])]
             for i in group
         ]
-        shards.append(Shard(union, span, np.concatenate(labels), [examples[i].name or "" for i in group]))
+        shards.append(Shard(union, span, np.concatenate(labels)))
         group.clear()
         entries = 0
 
