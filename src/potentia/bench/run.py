@@ -20,7 +20,7 @@ from .._types import Floats
 from ..graph.schedule import pairs_of
 from ..graph.scores import Scores
 from ..graph.structure import Graph
-from ..inference.engine import sweep_groups
+from ..inference.engine import iterate
 from ..inference.entropy import reweighted, smoothed
 from ..inference.pair_engine import PairEngine
 from ..kernels.stream import multiply_add
@@ -81,8 +81,8 @@ def _graph_rows(name: str, graph: Graph, quick: bool) -> list[dict[str, Any]]:
     for method, entropy in (("TRW", reweighted(graph, None)), ("smoothed", smoothed(graph, 0.1))):
         for threads in (1, 2):
             engine = PairEngine(scores, entropy, "colours", damping=0.0, threads=threads)
-            sweep_groups(engine, False)
-            seconds = _best(lambda e=engine: sweep_groups(e, False), budget)  # type: ignore[misc]
+            iterate(engine, "coloured", 0, 0)
+            seconds = _best(lambda e=engine: iterate(e, "coloured", 0, 0), budget)  # type: ignore[misc]
             rows.append(
                 {
                     "part": "sweep",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ class Scores:
             tables where state counts are mixed. Kinds left out score zero. -inf forbids a configuration.
         observed: variables to clamp: {variable: state}, or an array of states with -1 where free. Their other
             states get -inf.
-        copy: keep a copy of scores that share memory with `theta`, so that later changes to it do no harm.
+        own: keep a copy of scores that share memory with `theta`, so that later changes to it do no harm.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Scores:
         graph: Graph,
         theta: Mapping[str, ArrayLike],
         observed: ArrayLike | None = None,
-        copy: bool = False,
+        own: bool = False,
     ) -> None:
         if not isinstance(graph, Graph):
             raise PotentiaError(f"inference needs a Graph first, not {type(graph).__name__}")
@@ -49,13 +50,23 @@ class Scores:
         for kind in graph.kinds:
             values, self._offset[kind] = _flatten(graph, kind, theta.get(kind))
             shared = isinstance(theta.get(kind), np.ndarray) and np.may_share_memory(values, theta[kind])
-            self._values[kind] = values.copy() if copy and shared else values
+            self._values[kind] = values.copy() if own and shared else values
             self._refuse_bad(kind)
         self.singles = self._pad_singles(observed_states(graph, observed))
 
     def kind(self, kind: str) -> tuple[Floats, Ints]:
         """Flat scores of a kind and the offset of each region's table in them (equal offsets: shared)."""
         return self._values[kind], self._offset[kind]
+
+    def clamp(self, labels: Ints) -> Scores:
+        """The same scores with every variable whose label is not -1 held in it."""
+        clamped = copy.copy(self)
+        clamped.singles = self._held(self.singles.copy(), labels)
+        return clamped
+
+    def replace(self, values: dict[str, Floats], offsets: dict[str, Ints]) -> None:
+        """Take other scores of every kind, flat, and the offsets of their tables; `singles` stay as they are."""
+        self._values, self._offset = values, offsets
 
     def flat(self) -> tuple[Floats, Ints]:
         """One flat array over all regions in the `Regions` numbering and each table's offset in it.
@@ -114,6 +125,10 @@ class Scores:
                 variables = scope[:, 0]
                 column = np.minimum(np.arange(width), graph.n_states[variables, None] - 1)
                 padded[variables] += values[offset[:, None] + column]
+        return self._held(padded, observed)
+
+    def _held(self, padded: Floats, observed: Ints) -> Floats:
+        """-inf at every state but the observed one, of variables that have one."""
         clamped = np.flatnonzero(observed >= 0)
         kept = padded[clamped, observed[clamped]]
         if np.any(kept == -np.inf):

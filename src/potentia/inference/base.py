@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from .._types import ArrayLike, Floats, Ints, PotentiaError
 from ..graph.assign import check_labels
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
+
+if TYPE_CHECKING:
+    from .engine import Session
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +112,20 @@ class Inference(ABC):
             raise PotentiaError(f"start must be an earlier Result, not a {type(start).__name__}")
         if start is not None and start.graph is not graph:
             raise PotentiaError("start belongs to another graph")
-        return self.run(Scores(graph, theta, observed, copy=True), start)
+        return self.run(Scores(graph, theta, observed, own=True), start)
 
     @abstractmethod
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Inference on validated scores."""
+
+    def session(self, scores: Scores, start: Result | None) -> Session | None:
+        """An iteration still to be driven, for gradients through its steps; None where there are no such steps."""
+        return None
+
+    def maximise(self, scores: Scores) -> Ints:
+        """The best labelling found, (n_variables,), where nothing else is wanted."""
+        return self.run(scores, None).argmax()
+
+    def counting_numbers(self, graph: Graph) -> Floats | None:
+        """Counting numbers of all regions whose entropy this method maximises; None where it has none such."""
+        return None

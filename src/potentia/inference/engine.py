@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from .._threads import map_ranges
 from .._types import Floats, Ints, PotentiaError
+from .base import Result
 
 SCHEDULES = ("coloured", "sequential", "random", "greedy")
 
@@ -42,6 +46,11 @@ class Engine(Protocol):
 
     def set_messages(self, messages: Any) -> None: ...
 
+    @property
+    def state(self) -> Floats:
+        """What iterations change: messages, or marginals of mean field; written to by undoing them."""
+        ...
+
 
 class Outcome(NamedTuple):
     """How a run ended."""
@@ -58,38 +67,68 @@ def layout_order(schedule: str) -> str:
     return "sequence" if schedule == "sequential" else "colours"
 
 
-def drive(engine: Engine, schedule: str, iterations: int, tol: float, seed: int) -> Outcome:
-    """Iterate (every message once per iteration) until the largest change of a marginal is below `tol`."""
+def drive(
+    engine: Engine,
+    schedule: str,
+    iterations: int,
+    tol: float,
+    seed: int,
+    before: Callable[[int], None] | None = None,
+) -> Outcome:
+    """Iterate (every message once per iteration) until the largest change of a marginal is below `tol`.
+
+    `before` is called with the number of iterations done before each.
+    """
     n_units = int(engine.group_ptr[-1])
-    rng = np.random.default_rng(seed)
     priority = np.full(n_units, np.inf)
     residual = np.inf if n_units else 0.0
     done = 0
     while done < iterations and n_units and not residual < tol:
-        if schedule == "greedy":
-            residual = engine.greedy(priority)
-        elif schedule == "random":
-            residual = engine.sweep(rng.permutation(n_units))
-        else:
-            backwards = schedule == "sequential" and done % 2 == 1
-            residual = sweep_groups(engine, backwards)
+        if before is not None:
+            before(done)
+        residual = engine.greedy(priority) if schedule == "greedy" else iterate(engine, schedule, seed, done)
         # the first iteration compares with nothing
         residual = np.inf if done == 0 and schedule != "greedy" else residual
         done += 1
     return Outcome(done, float(residual), bool(residual <= tol))
 
 
-def sweep_groups(engine: Engine, backwards: bool) -> float:
-    """All units, group after group; in parallel inside a group where that pays."""
-    ptr = engine.group_ptr
-    if engine.group_threads == 1:
-        units = np.arange(ptr[-1])
-        return engine.sweep(units[::-1].copy() if backwards else units)
+@dataclass(frozen=True)
+class Session:
+    """A loaded engine, how to drive it, and how to make a result of where it ends."""
+
+    engine: Engine
+    schedule: str
+    iterations: int
+    tol: float
+    seed: int
+    finish: Callable[[Outcome], Result]
+
+    def run(self, before: Callable[[int], None] | None = None) -> Result:
+        """Iterate and read out."""
+        return self.finish(drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, before))
+
+
+def iterate(engine: Engine, schedule: str, seed: int, done: int) -> float:
+    """Iteration number `done` of any schedule but the greedy one; the largest change of a marginal."""
     change = 0.0
-    groups = range(len(ptr) - 1)
-    for g in reversed(groups) if backwards else groups:
-        parts = map_ranges(
-            lambda a, b: engine.sweep(np.arange(a, b)), int(ptr[g]), int(ptr[g + 1]), engine.group_threads
-        )
-        change = max([change, *parts])
+    for units, threads in steps(engine, schedule, seed, done):
+        change = max(change, *_sweep_shared(engine, units, threads))
     return change
+
+
+def _sweep_shared(engine: Engine, units: Ints, threads: int) -> list[float]:
+    return map_ranges(lambda a, b: engine.sweep(units[a:b]), 0, len(units), threads)
+
+
+def steps(engine: Engine, schedule: str, seed: int, done: int) -> list[tuple[Ints, int]]:
+    """What iteration number `done` updates, in order: arrays of units, and the threads that may share each."""
+    ptr, threads = engine.group_ptr, engine.group_threads
+    n_units = int(ptr[-1])
+    if schedule == "random":
+        return [(np.random.default_rng([seed, done]).permutation(n_units), 1)]
+    backwards = schedule == "sequential" and done % 2 == 1
+    if threads == 1:
+        return [(np.arange(n_units)[:: -1 if backwards else 1].copy(), 1)]
+    groups = [(np.arange(a, b), threads) for a, b in pairwise(ptr.tolist()) if b > a]
+    return groups[::-1] if backwards else groups

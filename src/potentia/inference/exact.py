@@ -14,7 +14,7 @@ from ..graph.structure import Graph
 from ..kernels.tree import descend
 from . import elimination
 from .base import Inference, Result
-from .engine import drive
+from .engine import Outcome, Session, drive
 from .entropy import bethe
 from .options import check_count
 from .pair_engine import PairEngine, suits_pairs
@@ -33,23 +33,44 @@ class Exact(Inference):
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Exact inference; `start` has no use."""
         check_count("max_table", self.max_table, 1)
+        session = self.session(scores, start)
+        return elimination.eliminate(scores, self.max_table) if session is None else session.run()
+
+    def session(self, scores: Scores, start: Result | None) -> Session | None:
+        """Two passes over a forest that are still to be made; None for other graphs."""
         if not _by_tree(scores.graph):
-            return elimination.eliminate(scores, self.max_table)
-        read = _two_passes(scores, maximum=False).read()
-        return Result(
-            graph=scores.graph,
-            marginals=read.marginals,
-            variable_marginals=read.singles,
-            value=read.value,
-            bound="exact",
-            target="log_partition",
-            iterations=2,
-            residual=0.0,
-            converged=True,
-            scores=scores,
-            best=_tree_best,
-            messages=read.messages,
-        )
+            return None
+        engine = _tree_engine(scores, maximum=False)
+
+        def finish(outcome: Outcome) -> Result:
+            read = engine.read()
+            return Result(
+                graph=scores.graph,
+                marginals=read.marginals,
+                variable_marginals=read.singles,
+                value=read.value,
+                bound="exact",
+                target="log_partition",
+                iterations=outcome.iterations,
+                residual=0.0,
+                converged=True,
+                scores=scores,
+                best=_tree_best,
+                messages=read.messages,
+            )
+
+        return Session(engine, "sequential", 2, 0.0, 0, finish)
+
+    def maximise(self, scores: Scores) -> Ints:
+        """The best labelling without marginals: one pass of maxima and one back."""
+        check_count("max_table", self.max_table, 1)
+        if _by_tree(scores.graph):
+            return _tree_labels(scores, None, 1)[0]
+        return elimination.best_labelling(scores, self.max_table)
+
+    def counting_numbers(self, graph: Graph) -> Floats | None:
+        """Bethe's on forests, where they are exact."""
+        return bethe(graph).counting if _by_tree(graph) else None
 
     def sample(
         self,
@@ -78,20 +99,19 @@ def _by_tree(graph: Graph) -> bool:
     return is_forest(graph) and suits_pairs(graph)
 
 
-def _two_passes(scores: Scores, maximum: bool) -> PairEngine:
-    """Belief propagation from the leaves to the roots and back, which is exact on a forest."""
+def _tree_engine(scores: Scores, maximum: bool) -> PairEngine:
+    """Belief propagation whose two passes, from the leaves to the roots and back, are exact on a forest."""
     entropy = bethe(scores.graph)
     if maximum:
         entropy = type(entropy)(entropy.counting, "star", "max_score", "exact", maximum=True)
-    engine = PairEngine(scores, entropy, "tree", damping=0.0, threads=1)
-    drive(engine, "sequential", 2, 0.0, 0)
-    return engine
+    return PairEngine(scores, entropy, "tree", damping=0.0, threads=1)
 
 
 def _tree_labels(scores: Scores, rng: np.random.Generator | None, n: int) -> Ints:
     """Best labelling (rng None) or samples, top-down from messages."""
     graph = scores.graph
-    engine = _two_passes(scores, maximum=rng is None)
+    engine = _tree_engine(scores, maximum=rng is None)
+    drive(engine, "sequential", 2, 0.0, 0)
     read = engine.read()
     order, parent = tree_order(graph)
     pair, side = _parent_pairs(graph, parent)

@@ -94,7 +94,7 @@ class Gibbs(Inference):
                 draws[row] = chain.labels
         return draws
 
-    def _chains(self, scores: Scores, start: Result | None) -> Iterator[_Chain]:
+    def _chains(self, scores: Scores, start: Result | None) -> Iterator[Chain]:
         """Chains after burn-in, or where the chains of `start` ended."""
         ends = None if start is None else start.messages
         if start is not None and not (isinstance(ends, np.ndarray) and ends.dtype == np.int64):
@@ -103,17 +103,17 @@ class Gibbs(Inference):
         for k in range(self.chains):
             rng = np.random.default_rng([self.seed, done, k])
             if ends is not None and score_labels(scores, ends[k % len(ends)]) > -np.inf:
-                yield _Chain(scores, ends[k % len(ends)], rng)
+                yield Chain(scores, ends[k % len(ends)], rng)
             else:
                 labels = feasible_labelling(scores, rng)
                 if labels is None:
                     raise InfeasibleError("Gibbs needs a labelling with a finite score to start, found none")
-                chain = _Chain(scores, labels, rng)
+                chain = Chain(scores, labels, rng)
                 chain.sweep(self.burn_in)
                 yield chain
 
 
-class _Chain:
+class Chain:
     """One chain: a labelling and its source of random numbers."""
 
     def __init__(self, scores: Scores, labels: Ints, rng: np.random.Generator) -> None:

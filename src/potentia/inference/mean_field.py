@@ -8,12 +8,14 @@ import numpy as np
 
 from .._threads import map_ranges, thread_count
 from .._types import Floats, InfeasibleError, Ints, PotentiaError
+from ..graph.flat import flat_regions
 from ..graph.schedule import variable_groups
 from ..graph.scores import Scores
+from ..graph.structure import Graph
 from ..kernels import mean_field as kernels
 from .base import Inference, Result
 from .decode import best_labelling, feasible_labelling
-from .engine import Readout, drive, layout_order
+from .engine import Outcome, Readout, Session, layout_order
 from .options import check_count, check_share
 from .readout import marginals_by_kind
 
@@ -53,6 +55,11 @@ class MeanFieldEngine:
     def group_threads(self) -> int:
         """Threads that pay for a group of average size."""
         return self.threads if len(self.variables) >= _PARALLEL_WORK * (len(self._group_ptr) - 1) else 1
+
+    @property
+    def state(self) -> Floats:
+        """The product distribution itself."""
+        return self.q
 
     def messages(self) -> Floats:
         """The product distribution, (n, states)."""
@@ -110,28 +117,40 @@ class MeanField(Inference):
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Coordinate ascent from uniform marginals or those of `start` (of any method)."""
+        return self.session(scores, start).run()
+
+    def counting_numbers(self, graph: Graph) -> Floats:
+        """1 on variables, 0 on larger regions."""
+        regions = flat_regions(graph)
+        return (regions.order == 1).astype(float)
+
+    def session(self, scores: Scores, start: Result | None) -> Session:
+        """Coordinate ascent that is still to be driven."""
         check_count("iterations", self.iterations)
         check_count("seed", self.seed)
         check_share("tol", self.tol)
         engine = MeanFieldEngine(scores, layout_order(self.schedule), thread_count(self.threads))
         if start is not None:
             engine.set_messages(start.variable_marginals)
-        outcome = drive(engine, self.schedule, self.iterations, self.tol, self.seed)
-        read = engine.read()
-        if read.value < kernels.HOPELESS:
-            raise InfeasibleError(
-                "mean field started from marginals that put weight on forbidden configurations"
+
+        def finish(outcome: Outcome) -> Result:
+            read = engine.read()
+            if read.value < kernels.HOPELESS:
+                raise InfeasibleError(
+                    "mean field started from marginals that put weight on forbidden configurations"
+                )
+            return Result(
+                graph=scores.graph,
+                marginals=read.marginals,
+                variable_marginals=read.singles,
+                value=read.value,
+                bound="lower",
+                target="log_partition",
+                iterations=outcome.iterations,
+                residual=outcome.residual,
+                converged=outcome.converged,
+                scores=scores,
+                best=best_labelling,
             )
-        return Result(
-            graph=scores.graph,
-            marginals=read.marginals,
-            variable_marginals=read.singles,
-            value=read.value,
-            bound="lower",
-            target="log_partition",
-            iterations=outcome.iterations,
-            residual=outcome.residual,
-            converged=outcome.converged,
-            scores=scores,
-            best=best_labelling,
-        )
+
+        return Session(engine, self.schedule, self.iterations, self.tol, self.seed, finish)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .._threads import thread_count
-from .._types import ArrayLike, PotentiaError
+from .._types import ArrayLike, Floats, PotentiaError
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from . import entropy as entropies
 from .base import Inference, Result
 from .decode import best_labelling
-from .engine import Engine, drive, layout_order
+from .engine import Engine, Outcome, Session, layout_order
 from .entropy import Entropy
 from .options import check_count, check_share
 from .pair_engine import PairEngine, suits_pairs
@@ -26,7 +26,7 @@ _FIXED = 1e-4
 
 
 @dataclass(kw_only=True)
-class _MessagePassing(Inference):
+class MessagePassingMethod(Inference):
     """Options every message-passing method shares.
 
     Attributes:
@@ -50,6 +50,10 @@ class _MessagePassing(Inference):
     def entropy(self, graph: Graph) -> Entropy:
         """The method's counting numbers and links on a graph."""
 
+    def counting_numbers(self, graph: Graph) -> Floats:
+        """Those of its entropy."""
+        return self.entropy(graph).counting
+
     def engine(self, scores: Scores, entropy: Entropy) -> Engine:
         """An engine loaded with scores, its messages at zero."""
         kind = PairEngine if suits_pairs(scores.graph) else RegionEngine
@@ -57,6 +61,10 @@ class _MessagePassing(Inference):
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Message passing from zero messages or those of `start`."""
+        return self.session(scores, start).run()
+
+    def session(self, scores: Scores, start: Result | None) -> Session:
+        """Message passing that is still to be driven."""
         self._check()
         entropy = self.entropy(scores.graph)
         engine = self.engine(scores, entropy)
@@ -68,24 +76,26 @@ class _MessagePassing(Inference):
             engine.set_messages(
                 start.messages if same else np.where(np.isneginf(start.messages), 0.0, start.messages)
             )
-        outcome = drive(engine, self.schedule, self.iterations, self.tol, self.seed)
-        read = engine.read()
-        return Result(
-            graph=scores.graph,
-            marginals=read.marginals,
-            variable_marginals=read.singles,
-            value=read.value,
-            bound=entropy.bound
-            if entropy.always or outcome.residual <= min(self.tol, _FIXED)
-            else "estimate",
-            target=entropy.target,
-            iterations=outcome.iterations,
-            residual=outcome.residual,
-            converged=outcome.converged,
-            scores=scores,
-            best=best_labelling,
-            messages=read.messages,
-        )
+
+        def finish(outcome: Outcome) -> Result:
+            read = engine.read()
+            fixed = entropy.always or outcome.residual <= min(self.tol, _FIXED)
+            return Result(
+                graph=scores.graph,
+                marginals=read.marginals,
+                variable_marginals=read.singles,
+                value=read.value,
+                bound=entropy.bound if fixed else "estimate",
+                target=entropy.target,
+                iterations=outcome.iterations,
+                residual=outcome.residual,
+                converged=outcome.converged,
+                scores=scores,
+                best=best_labelling,
+                messages=read.messages,
+            )
+
+        return Session(engine, self.schedule, self.iterations, self.tol, self.seed, finish)
 
     def _check(self) -> None:
         check_count("iterations", self.iterations)
@@ -95,7 +105,7 @@ class _MessagePassing(Inference):
 
 
 @dataclass
-class Smoothed(_MessagePassing):
+class Smoothed(MessagePassingMethod):
     """The entropy-smoothed LP [ILR-chapter Thm 1.3]: value >= the best score at any messages.
 
     At convergence LP <= value <= LP + epsilon * sum of log table sizes. epsilon is one number or {kind: number};
@@ -110,7 +120,7 @@ class Smoothed(_MessagePassing):
 
 
 @dataclass
-class TRW(_MessagePassing):
+class TRW(MessagePassingMethod):
     """Tree-reweighted message passing [MBL-tpami Eq. 16-18]: an upper bound of log Z at convergence if rho is valid.
 
     rho: clique appearance probabilities; None takes valid ones from spanning forests (1 on a forest, 0.5 on a
@@ -124,7 +134,7 @@ class TRW(_MessagePassing):
 
 
 @dataclass
-class LoopyBP(_MessagePassing):
+class LoopyBP(MessagePassingMethod):
     """Loopy belief propagation (the Bethe entropy): an estimate of log Z, exact on forests."""
 
     def entropy(self, graph: Graph) -> Entropy:
@@ -132,7 +142,7 @@ class LoopyBP(_MessagePassing):
 
 
 @dataclass
-class Kikuchi(_MessagePassing):
+class Kikuchi(MessagePassingMethod):
     """Generalised belief propagation: counting numbers from the containment of regions; an estimate of log Z.
 
     Exact when the regions form a junction tree. Equal to `LoopyBP` on graphs of pairs.
@@ -143,7 +153,7 @@ class Kikuchi(_MessagePassing):
 
 
 @dataclass
-class MessagePassing(_MessagePassing):
+class MessagePassing(MessagePassingMethod):
     """Message passing with counting numbers of one's own.
 
     counting: {kind: one number or one per region}; kinds left out count 0. links: "star" (cliques to variables),

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from .._memory import borrow, borrow_zeros
 from .._threads import map_ranges
 from .._types import Floats, InfeasibleError, Ints
 from ..graph.schedule import PairLayout, pair_layout, pairs_of
@@ -92,13 +93,13 @@ class PairEngine:
             count=count,
             even=np.where(count.min(axis=1) == count.max(axis=1), count[:, 0], 0.0),
             inverse=inverse,
-            node=np.zeros((n_blocks, states, width)),
-            table=np.empty(2 * size if self.shared else (rows - 1) * size * width),
+            node=borrow_zeros((n_blocks, states, width)),
+            table=borrow((2 * size if self.shared else (rows - 1) * size * width,)),
             base=layout.side[:, 0].astype(np.int64) * size if self.shared else np.arange(rows) * size * width,
             shared=self.shared,
             mode=np.full(n_blocks, star.MAXIMUM if self.entropy.maximum else star.PRODUCT, dtype=np.int64),
-            lam=np.zeros((rows, states, width)),
-            belief=np.zeros((n_blocks, states, width)),
+            lam=borrow_zeros((rows, states, width)),
+            belief=borrow_zeros((n_blocks, states, width)),
         )
 
     def load(self, scores: Scores) -> None:
@@ -155,9 +156,15 @@ class PairEngine:
         """Start from messages of `messages()`, in score units."""
         pair_kernels.messages_in(self.layout.pair_position, self.count, messages, self.blocks.lam)
 
+    @property
+    def state(self) -> Floats:
+        """Messages in blocks, (rows, states, lanes)."""
+        lam: Floats = self.blocks.lam
+        return lam
+
     def messages(self) -> Floats:
         """lam of both ends of every pair in score units, (m, 2, states)."""
-        out = np.empty((len(self.pairs), 2, self.layout.n_states))
+        out = borrow((len(self.pairs), 2, self.layout.n_states))
         pair_kernels.messages_out(self.layout.pair_position, self.count, self.blocks.lam, out)
         return out
 
@@ -187,7 +194,7 @@ class PairEngine:
         lam = self.messages()
         size = self.pair_scores.shapes.prod(axis=1)
         start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
-        flat = np.empty(start[-1])
+        flat = borrow((int(start[-1]),))
         parts = self._over(
             len(self.pairs),
             lambda a, b: pair_kernels.read_pairs(

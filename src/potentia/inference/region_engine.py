@@ -112,6 +112,12 @@ class RegionEngine:
         within = np.arange(len(g.lam)) - np.repeat(g.lam_at, size)
         g.lam[:] = np.where(np.isneginf(g.theta[np.repeat(g.at[g.child], size) + within]), -np.inf, 0.0)
 
+    @property
+    def state(self) -> Floats:
+        """All messages, flat."""
+        lam: Floats = self.regions.lam
+        return lam
+
     def messages(self) -> Floats:
         """All messages, flat."""
         return self.regions.lam.copy()

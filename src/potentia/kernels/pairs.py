@@ -54,35 +54,43 @@ def fill_tables(start, stop, layout, scores, high, mode, table):
     L, W = layout.n_states, layout.pair.shape[1]
     for u in range(start, stop):
         chunked = mode[u] == PRODUCT and W % CHUNK == 0 and L > 2
-        step = CHUNK if chunked else W
+        width = CHUNK if chunked else W
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
-            out = table[row * L * L * W : (row + 1) * L * L * W]
-            for x in range(W):
-                lane = out[(x // CHUNK) * L * L * CHUNK + x % CHUNK if chunked else x :]
-                _fill_lane(scores, layout.pair[row, x], layout.side[row, x], high, L, step, lane)
-            if mode[u] == PRODUCT:
-                for k in range(out.size):
-                    out[k] = exp(out[k])
+            for x in range(0, W, width):
+                first = (row * W + x) * L * L
+                part = table[first : first + L * L * width]
+                _fill_lanes(layout, scores, row, x, high, part.reshape(L, L, width))
+                if mode[u] == PRODUCT:
+                    for k in range(part.size):
+                        part[k] = exp(part[k])
 
 
-@njit(**KERNEL)
-def _fill_lane(scores, e, side, high, L, step, lane):
-    """One pair's scaled table, seen from its `side`, at every `step`-th entry of `lane`."""
-    if e < 0:
-        for k in range(L * L):
-            lane[k * step] = 0.0
-        return
-    n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
-    entries = scores.values[scores.offset[e] : scores.offset[e] + n0 * n1]
-    own, other = (n0, n1) if side == 0 else (n1, n0)
-    own_step, other_step = (n1, 1) if side == 0 else (1, n1)
-    scale, top = 1.0 / scores.count[e], high[e]
-    for a in range(L):
-        for b in range(L):
-            inside = a < own and b < other
-            lane[(a * L + b) * step] = (
-                (entries[a * own_step + b * other_step] - top) * scale if inside else -np.inf
-            )
+@njit(inline="always", **KERNEL)
+def _fill_lanes(layout, scores, row, x, high, out):
+    """The scaled tables of some lanes of a row, each seen from its side."""
+    L = out.shape[0]
+    for lane in range(out.shape[2]):
+        e = layout.pair[row, x + lane]
+        if e < 0:
+            for a in range(L):
+                for b in range(L):
+                    out[a, b, lane] = 0.0
+            continue
+        n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+        entries = scores.values[scores.offset[e] : scores.offset[e] + n0 * n1].reshape(n0, n1)
+        scale, top = 1.0 / scores.count[e], high[e]
+        if n0 < L or n1 < L:
+            for a in range(L):
+                for b in range(L):
+                    out[a, b, lane] = -np.inf
+        if layout.side[row, x + lane] == 0:
+            for a in range(n0):
+                for b in range(n1):
+                    out[a, b, lane] = (entries[a, b] - top) * scale
+        else:
+            for a in range(n1):
+                for b in range(n0):
+                    out[a, b, lane] = (entries[b, a] - top) * scale
 
 
 @njit(**KERNEL)

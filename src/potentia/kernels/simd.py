@@ -104,6 +104,26 @@ def add8(typingctx, a, b):
 
 
 @intrinsic
+def mul8(typingctx, a, b):
+    """a * b."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fmul(args[0], args[1])
+
+    return vector8(vector8, vector8), codegen
+
+
+@intrinsic
+def div8(typingctx, a, b):
+    """a / b."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fdiv(args[0], args[1])
+
+    return vector8(vector8, vector8), codegen
+
+
+@intrinsic
 def prefetch(typingctx, array, index):
     """Ask for the cache line of array[index]; a hint, with no effect on results."""
 

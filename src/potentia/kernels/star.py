@@ -70,7 +70,7 @@ def sweep(blocks, units, damping, write):
     for k in range(units.size):
         u = units[k]
         if k + 1 < units.size:
-            _fetch_ahead(blocks, units[k + 1])
+            fetch_ahead(blocks, blocks.lam, units[k + 1])
         _beliefs(blocks, u, incoming, sums, logm, p, peak, total)
         if write:
             change = max(change, _write_messages(blocks, u, p, logm, peak, damping))
@@ -105,9 +105,9 @@ def greedy(blocks, priority, reach_ptr, reach, n_updates, damping):
 
 
 @njit(inline="always", **KERNEL)
-def _fetch_ahead(blocks, u):
-    """Call for the messages that block u will gather: scattered reads whose delay would otherwise be waited for."""
-    lam, opposite = blocks.lam.reshape(-1), blocks.opposite
+def fetch_ahead(blocks, messages, u):
+    """Call for what block u will gather of `messages`: scattered reads whose delay would otherwise be waited for."""
+    lam, opposite = messages.reshape(-1), blocks.opposite
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
         for x in range(0, W, CHUNK):

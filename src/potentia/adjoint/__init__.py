@@ -1,0 +1,7 @@
+"""From cotangents of marginals to cotangents of scores: gradients through inference."""
+
+from .implicit import Implicit
+from .perturbation import Perturbation
+from .truncated import BackPropagation, Truncated
+
+__all__ = ["BackPropagation", "Implicit", "Perturbation", "Truncated"]

@@ -1,0 +1,128 @@
+"""A loss, an inference and a gradient method put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from .._types import ArrayLike, Floats, Ints, PotentiaError, real_numbers
+from ..graph.assign import check_labels
+from ..graph.cotangents import Tables, user_tables
+from ..graph.scores import Scores
+from ..graph.structure import Graph
+from ..inference.base import Inference, Result
+from ..losses.base import Loss, Methods
+from ..losses.names import loss_of
+from .implicit import Implicit
+from .perturbation import Perturbation
+from .truncated import BackPropagation, Pull, Truncated
+
+
+class Gradient(Protocol):
+    """A way through inference: the result, and what pulls cotangents of its marginals back to scores."""
+
+    def solve(
+        self, inference: Inference, scores: Scores, start: Result | None = None
+    ) -> tuple[Result, Pull]: ...
+
+
+GRADIENTS: dict[str, type[Any]] = {
+    "truncated": Truncated,
+    "backpropagation": BackPropagation,
+    "perturbation": Perturbation,
+    "implicit": Implicit,
+}
+
+
+def gradient_of(given: str | Gradient) -> Gradient:
+    """A gradient method by name with its default options, or the method itself."""
+    if not isinstance(given, str):
+        if not hasattr(given, "solve"):
+            raise PotentiaError(
+                f"gradient must be one of {', '.join(GRADIENTS)} or such an object, not {given!r}"
+            )
+        return given
+    if given not in GRADIENTS:
+        raise PotentiaError(f"there is no gradient {given!r}; there are {', '.join(GRADIENTS)}")
+    method: Gradient = GRADIENTS[given]()
+    return method
+
+
+def evaluate(
+    loss: Loss,
+    inference: Inference,
+    gradient: Gradient,
+    scores: Scores,
+    labels: Ints,
+    weights: Floats | None,
+    clamped: Inference | None = None,
+) -> tuple[float, Tables]:
+    """The loss and d_theta per kind, flat; all arguments checked."""
+    methods = Methods(inference, clamped or inference, partial(_solve, gradient))
+    return loss.evaluate(scores, labels, weights, methods)
+
+
+def _solve(gradient: Gradient, inference: Inference, scores: Scores) -> tuple[Result, Pull]:
+    return gradient.solve(inference, scores)
+
+
+def loss_and_gradient(
+    loss: str | Loss,
+    inference: Inference,
+    graph: Graph,
+    theta: Mapping[str, ArrayLike],
+    y: ArrayLike,
+    gradient: str | Gradient = "truncated",
+    *,
+    weights: ArrayLike | None = None,
+    class_weight: ArrayLike | None = None,
+    clamped: Inference | None = None,
+) -> tuple[float, dict[str, Floats | list[Floats]]]:
+    """A loss of scores and labels and its gradient with respect to the scores.
+
+    Args:
+        loss: a name such as "univariate_logistic", "surrogate_likelihood" or "pseudolikelihood", or a loss object
+            with options, such as `pt.losses.SmoothedError(alpha=50)`.
+        inference: what predicts the marginals.
+        theta: scores per kind, as for `infer`.
+        y: labels (n,), -1 where hidden.
+        gradient: "truncated" (through the iterations that were run), "backpropagation" (at a fixed point, nothing
+            stored), "perturbation" or "implicit", or an object with options.
+        weights: of the variables, (n,).
+        class_weight: of the states, multiplied to the weight of variables with that label.
+        clamped: inference given the labels, for losses with hidden variables; None for the same.
+
+    Returns:
+        the loss and d_theta in the layout of theta.
+    """
+    scores = Scores(graph, theta)
+    labels = check_labels(graph, y, "y")
+    value, tables = evaluate(
+        loss_of(loss), inference, gradient_of(gradient), scores, labels,
+        variable_weights(graph, labels, weights, class_weight), clamped,
+    )  # fmt: skip
+    return value, user_tables(scores, tables, theta)
+
+
+def variable_weights(
+    graph: Graph, labels: Ints, weights: ArrayLike | None, class_weight: ArrayLike | None
+) -> Floats | None:
+    """Weight of every variable, or None where all are 1."""
+    found: Floats | None = None
+    if weights is not None:
+        found = real_numbers(weights, "weights")
+        if found.shape != (graph.n_variables,) or not np.all(np.isfinite(found) & (found >= 0)):
+            raise PotentiaError(
+                f"weights must hold {graph.n_variables} finite numbers >= 0, one per variable"
+            )
+    if class_weight is not None:
+        table = real_numbers(class_weight, "class_weight")
+        states = int(graph.n_states.max())
+        if table.shape != (states,) or not np.all(np.isfinite(table) & (table >= 0)):
+            raise PotentiaError(f"class_weight must hold {states} finite numbers >= 0, one per state")
+        factor = np.where(labels >= 0, table[np.maximum(labels, 0)], 1.0)
+        found = factor if found is None else found * factor
+    return found

@@ -1,0 +1,190 @@
+"""Gradients from the optimality conditions of the variational problem: one sparse linear system [MBL-tpami sec. 5].
+
+At mu = argmax theta . mu + sum c H(mu) under B mu = d, dL/dtheta is x in
+
+    [ D  B' ] [ x  ]   [ dQ/dmu ]
+    [ B  0  ] [ nu ] = [   0    ] ,    D = diag(c / mu)
+
+which unlike the theorem's formula does not need D to be invertible: c = 0 on the corners of a grid under TRW.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._types import ArrayLike, Floats, Ints, PotentiaError, whole_numbers
+from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, flat_marginals, own_split
+from ..graph.flat import flat_regions
+from ..graph.links import region_links
+from ..graph.scores import Scores
+from ..graph.structure import Graph
+from ..inference.base import Inference, Result
+from ..inference.entropy import Entropy, bethe
+from ..inference.exact import Exact
+from ..inference.message_passing import MessagePassingMethod
+from .truncated import Pull
+
+#: Redundant constraints make the system singular; this much of the identity against them, relative to 1.
+_SLACK = 1e-11
+
+
+@dataclass(frozen=True)
+class Implicit:
+    """dL/dtheta by one factorisation of the optimality conditions, as good as inference has converged.
+
+    For message passing, and exact inference on forests. Mean field optimises over no linear set.
+    """
+
+    def solve(self, inference: Inference, scores: Scores, start: Result | None = None) -> tuple[Result, Pull]:
+        """Inference and the function that pulls cotangents of its marginals back."""
+        entropy = _entropy_of(inference, scores)
+        result = inference.run(scores, start)
+
+        def pull(cotangent: MarginalCotangent) -> Tables:
+            system = _Conditions(scores, result, entropy)
+            flat = flat_cotangent(scores, cotangent, system.start[:-1], int(system.start[-1]))
+            return own_split(scores, system.solve(flat), system.start)
+
+        return result, pull
+
+
+def _entropy_of(inference: Inference, scores: Scores) -> Entropy:
+    if isinstance(inference, MessagePassingMethod):
+        entropy = inference.entropy(scores.graph)
+        if entropy.maximum:
+            raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon")
+        return entropy
+    if isinstance(inference, Exact) and inference.session(scores, None) is not None:
+        return bethe(scores.graph)
+    name = type(inference).__name__
+    why = (
+        "its product distributions are no linear set"
+        if name == "MeanField"
+        else "its marginals solve no problem over local marginals"
+    )
+    raise PotentiaError(f"gradient='implicit' does not apply to {name} on this graph: {why}")
+
+
+class _Conditions:
+    """The factorised system of a result; unknowns are the configurations with positive marginal."""
+
+    def __init__(self, scores: Scores, result: Result, entropy: Entropy) -> None:
+        from scipy import sparse
+        from scipy.sparse.linalg import splu
+
+        graph, regions = scores.graph, scores.regions
+        self.start = np.concatenate([[0], np.cumsum(regions.size)]).astype(np.int64)
+        mu = _all_marginals(graph, result, self.start)
+        self.alive = mu > 0
+        counting = np.repeat(entropy.counting, regions.size)
+        b = _constraints(graph, entropy, self.start)[:, self.alive]
+        b = b[np.diff(b.indptr) > 0]
+        diagonal = sparse.diags(counting[self.alive] / mu[self.alive])
+        self.n = int(self.alive.sum())
+        slack = -_SLACK * sparse.identity(b.shape[0])
+        self._factor = splu(sparse.bmat([[diagonal, b.T], [b, slack]], format="csc"))
+        self._size = self.n + b.shape[0]
+
+    def solve(self, d_mu: Floats) -> Floats:
+        """x for one right-hand side over all configurations."""
+        right = np.zeros(self._size)
+        right[: self.n] = d_mu[self.alive]
+        x = np.zeros(len(d_mu))
+        x[self.alive] = self._factor.solve(right)[: self.n]
+        return x
+
+
+def _all_marginals(graph: Graph, result: Result, start: Ints) -> Floats:
+    """Marginals of all regions, implicit singles included, in the `Regions` numbering."""
+    regions = flat_regions(graph)
+    flat = np.zeros(int(start[-1]))
+    at = 0
+    for kind in graph.kinds:
+        part = flat_marginals(result.marginals[kind])
+        flat[at : at + part.size] = part
+        at += part.size
+    states = np.arange(result.variable_marginals.shape[1])
+    inside = states < graph.n_states[:, None]
+    flat[(start[regions.single][:, None] + states)[inside]] = result.variable_marginals[inside]
+    return flat
+
+
+def _constraints(graph: Graph, entropy: Entropy, start: Ints) -> Any:
+    """B: every region sums to a constant, and every parent agrees with its child, the child's last state left out."""
+    from scipy import sparse
+
+    regions, links = flat_regions(graph), region_links(graph, entropy.links)
+    n = int(start[-1])
+    normal = sparse.csr_matrix(
+        (np.ones(n), (np.repeat(np.arange(len(regions.size)), regions.size), np.arange(n)))
+    )
+    small = regions.size[links.child] - 1
+    row_at = np.cumsum(small) - small
+    rows, columns, values = [], [], []
+    for pattern in np.unique(links.pattern):
+        group = np.flatnonzero(links.pattern == pattern)
+        size = int(regions.size[links.parent[group[0]]])
+        state = links.maps[links.map_ptr[pattern] : links.map_ptr[pattern] + size]
+        used = np.flatnonzero(state < small[group[0]])
+        rows.append((row_at[group][:, None] + state[used]).ravel())
+        columns.append((start[links.parent[group]][:, None] + used).ravel())
+        own = np.arange(small[group[0]])
+        rows.append((row_at[group][:, None] + own).ravel())
+        columns.append((start[links.child[group]][:, None] + own).ravel())
+        values += [np.ones(rows[-2].size), -np.ones(rows[-1].size)]
+    if not rows:
+        return normal
+    agree = sparse.csr_matrix(
+        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=(int(small.sum()), n)
+    )
+    return sparse.vstack([normal, agree], format="csr")
+
+
+def linear_response(
+    inference: Inference, graph: Graph, theta: Any, pairs: ArrayLike, observed: ArrayLike | None = None
+) -> list[Floats]:
+    """Joint marginals of any two variables from the sensitivity of their own [MBL-tpami sec. 6; Welling and Teh].
+
+    p(y_i, y_j) is taken as mu_i(y_i) mu_j(y_j) + d mu_j(y_j) / d theta_i(y_i), which is exact where inference is.
+
+    Args:
+        pairs: (n, 2) variables, adjacent or not.
+
+    Returns:
+        a table (states of i, states of j) per pair. Cost: one sparse factorisation and a solve per state of each
+        distinct i. Entries may be slightly negative where inference is approximate.
+    """
+    scores = Scores(graph, theta, observed)
+    entropy = _entropy_of(inference, scores)
+    asked = whole_numbers(pairs, "pairs")
+    if asked.ndim != 2 or asked.shape[1] != 2 or np.any((asked < 0) | (asked >= graph.n_variables)):
+        raise PotentiaError(
+            f"pairs must hold two variables of 0..{graph.n_variables - 1} per row, not shape {asked.shape}"
+        )
+    result = inference.run(scores, None)
+    return _responses(_Conditions(scores, result, entropy), scores, result, asked.tolist())
+
+
+def _responses(
+    system: _Conditions, scores: Scores, result: Result, pairs: Sequence[Sequence[int]]
+) -> list[Floats]:
+    n_states, single, mu = scores.graph.n_states, scores.regions.single, result.variable_marginals
+    columns: dict[int, list[Floats]] = {}
+    found = []
+    for i, j in pairs:
+        if i not in columns:
+            unit = np.eye(n_states[i])
+            at = system.start[single[i]]
+            columns[i] = []
+            for row in unit:
+                right = np.zeros(int(system.start[-1]))
+                right[at : at + n_states[i]] = row
+                columns[i].append(system.solve(right))
+        at = system.start[single[j]]
+        response = np.array([x[at : at + n_states[j]] for x in columns[i]])
+        found.append(np.outer(mu[i, : n_states[i]], mu[j, : n_states[j]]) + response)
+    return found

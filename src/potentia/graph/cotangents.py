@@ -1,0 +1,131 @@
+"""Cotangents: derivatives of a loss in the layout of marginals (d_mu) and of scores (d_theta)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from .._types import Floats, Ints
+from .scores import Scores, shape_tables
+
+#: d_theta per kind, flat and aligned with `Scores.kind`: regions that share a table share its entries.
+Tables = dict[str, Floats]
+
+
+class MarginalCotangent(NamedTuple):
+    """d_mu: of all variables' marginals, (n, states), and of kinds of larger regions, flat with own table per region.
+
+    Kinds that a loss does not look at are left out; singles may be None.
+    """
+
+    singles: Floats | None
+    cliques: Mapping[str, Floats]
+
+
+def zero_tables(scores: Scores) -> Tables:
+    """d_theta of zeros."""
+    return {kind: np.zeros(len(scores.kind(kind)[0])) for kind in scores.graph.kinds}
+
+
+def add_singles(scores: Scores, d_singles: Floats, tables: Tables) -> None:
+    """Add cotangents of all variables' scores, (n, states), to the kinds of single variables."""
+    graph = scores.graph
+    for kind, scope in graph.scopes.items():
+        if scope.shape[1] != 1 or len(scope) == 0:
+            continue
+        offset = scores.kind(kind)[1]
+        one = graph.shared_shape(kind)
+        if one is not None and len(tables[kind]) == len(scope) * one[0]:
+            tables[kind] += d_singles[scope[:, 0], : one[0]].ravel()
+            continue
+        inside = np.arange(d_singles.shape[1]) < graph.n_states[scope]
+        where = (offset[:, None] + np.arange(d_singles.shape[1]))[inside]
+        np.add.at(tables[kind], where, d_singles[scope[:, 0]][inside])
+
+
+def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> None:
+    """Add cotangents of a kind's own tables, region after region, where regions may share a table."""
+    values, offset = scores.kind(kind)
+    if len(values) == len(d_flat):
+        tables[kind] += d_flat
+        return
+    size = scores.graph.table_shapes(kind).prod(axis=1)
+    if np.all(offset == 0) and np.all(size == size[0]):
+        tables[kind] += d_flat.reshape(len(size), -1).sum(axis=0)
+        return
+    within = np.arange(len(d_flat)) - np.repeat(np.cumsum(size) - size, size)
+    np.add.at(tables[kind], np.repeat(offset, size) + within, d_flat)
+
+
+def clique_kinds(scores: Scores) -> list[str]:
+    """Kinds of two or more variables that have regions."""
+    return [k for k, s in scores.graph.scopes.items() if s.shape[1] > 1 and len(s)]
+
+
+def own_tables(scores: Scores, kind: str) -> Floats:
+    """A kind's scores flat with an own table per region, shared ones written out."""
+    values, offset = scores.kind(kind)
+    size = scores.graph.table_shapes(kind).prod(axis=1)
+    if len(values) == int(size.sum()):
+        return values
+    within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+    out: Floats = values[np.repeat(offset, size) + within]
+    return out
+
+
+def flat_marginals(marginals: Floats | list[Floats]) -> Floats:
+    """Marginals of one kind as users see them, flat."""
+    if isinstance(marginals, list):
+        return np.concatenate([np.zeros(0), *(m.ravel() for m in marginals)])
+    return marginals.ravel()
+
+
+def user_tables(scores: Scores, tables: Tables, kinds: Iterable[str]) -> dict[str, Floats | list[Floats]]:
+    """d_theta of some kinds as users give theta: one table where it was shared, otherwise one per region."""
+    found: dict[str, Floats | list[Floats]] = {}
+    for kind in kinds:
+        one, flat = scores.graph.shared_shape(kind), tables[kind]
+        shared = one is not None and flat.size == int(np.prod(one)) and len(scores.graph.scopes[kind]) != 1
+        found[kind] = flat.reshape(one) if shared else shape_tables(scores.graph, kind, flat)
+    return found
+
+
+def flat_cotangent(scores: Scores, cotangent: MarginalCotangent, start: Ints, size: int) -> Floats:
+    """d_mu over all regions in the `Regions` numbering; region r at start[r]."""
+    flat, ptr, graph = np.zeros(size), scores.regions.kind_ptr, scores.graph
+    for number, kind in enumerate(graph.kinds):
+        if kind in cotangent.cliques:
+            first = start[ptr[number]]
+            flat[first : first + len(cotangent.cliques[kind])] = cotangent.cliques[kind]
+    if cotangent.singles is not None:
+        inside = np.arange(cotangent.singles.shape[1]) < graph.n_states[:, None]
+        where = start[scores.regions.single][:, None] + np.arange(cotangent.singles.shape[1])
+        flat[where[inside]] += cotangent.singles[inside]
+    return flat
+
+
+def split_flat(scores: Scores, d_theta: Floats, at: Ints) -> Tables:
+    """d_theta per kind from the layout of `Scores.flat`."""
+    tables, ptr, first = zero_tables(scores), scores.regions.kind_ptr, 0
+    for number, (kind, scope) in enumerate(scores.graph.scopes.items()):
+        size = len(tables[kind])
+        if scope.shape[1] != 1:
+            tables[kind] += d_theta[first : first + size]
+            first += size
+        elif len(scope):
+            _, offset = scores.kind(kind)
+            n = scores.graph.n_states[scope[:, 0]]
+            within = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
+            source = np.repeat(at[ptr[number] : ptr[number + 1]], n) + within
+            np.add.at(tables[kind], np.repeat(offset, n) + within, d_theta[source])
+    return tables
+
+
+def own_split(scores: Scores, d_theta: Floats, start: Ints) -> Tables:
+    """d_theta per kind from own tables of all regions; region r of the `Regions` numbering at start[r]."""
+    tables, ptr = zero_tables(scores), scores.regions.kind_ptr
+    for number, kind in enumerate(scores.graph.kinds):
+        add_cliques(scores, kind, d_theta[start[ptr[number]] : start[ptr[number + 1]]], tables)
+    return tables

@@ -1,0 +1,493 @@
+"""The reverse of the star update on blocks of lanes: cotangents of messages to cotangents of scores (MATH section 4).
+
+In the scaled messages of `star`, l_e = lam_e / c_e = P - log M_e with P = (theta + sum_e c_e log M_e) / C, so with
+g_e = dL/dl_e
+
+    dP = sum_e g_e ;  dlogM_e = (c_e / C) dP - g_e ;  dtheta += dP / C
+    p(b|a) = psi(a, b) exp(l(b)) / M(a)   from the opposite message l
+    d(theta_e / c_e)(a, b) += dlogM(a) p(b|a) ;  dl(b) += sum_a dlogM(a) p(b|a)
+
+Shifts of messages need no term: every cotangent sums to zero over states. Rounding is kept from breaking that, since
+with counting numbers such as Bethe's an error in the sum would grow with every update.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, zero8
+from .star import LOG, PRODUCT, fetch_ahead
+from .vecmath import KERNEL, exp
+
+
+#: Added to M, which is zero at states a variable does not have and far above this at all others.
+_TINY = 1e-300
+
+
+class PairCotangents(NamedTuple):
+    """Cotangents of what `PairBlocks` holds, in its layout: lam (R, L, W), node (B, L, W), table.
+
+    A PRODUCT table's cotangent is psi(a, b) times a sum over updates of r(a) exp(l(b)), r = dlogM / M. For two states
+    `table` holds the sums. For more, adding to tables after every update would cost more than all the rest, so the
+    factors r and exp(l) of many updates are kept, `ratios` and `inputs` [row][lane chunk][slot][state][8], and
+    summed by `flush`. LOG tables are finished cotangents. When one table is `shared`, `reverse` returns the sums, so
+    that threads do not meet in them.
+    """
+
+    lam: Any
+    node: Any
+    table: Any
+    ratios: Any
+    inputs: Any
+    slots: Any
+
+
+@njit(**KERNEL)
+def reverse(blocks, cotangents, slot, units, damping, old):
+    """Undo the updates of `units`, which were made in this order; `old` holds the messages before (empty: keep).
+
+    `slot` is where factors go. Returns the cotangent of a shared table, seen from both sides, (2 L L); zeros where
+    none is shared.
+    """
+    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
+    scratch = _scratch(L, W)
+    shared = np.zeros(2 * L * L)
+    keep = 1.0 - damping
+    for k in range(units.size - 1, -1, -1):
+        u = units[k]
+        if k > 0:
+            fetch_ahead(blocks, blocks.lam, units[k - 1])
+            fetch_ahead(blocks, cotangents.lam, units[k - 1])
+        first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
+        _sum_rows(cotangents.lam, first, last, keep, scratch.dp, scratch.total)
+        for row in range(first, last):
+            _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
+            _pull_row(blocks, cotangents, slot, u, row, scratch, shared)
+        _add_node(blocks, cotangents.node, u, scratch.dp)
+        if old.size:
+            blocks.lam[first:last] = old[first:last]
+    return shared
+
+
+@njit(**KERNEL)
+def reverse_read(blocks, cotangents, slot, units, d_belief):
+    """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back; returns as `reverse` does."""
+    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
+    scratch = _scratch(L, W)
+    shared = np.zeros(2 * L * L)
+    for u in units:
+        _back_normalise(blocks.belief, d_belief, u, scratch.dp)
+        for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+            _split(blocks, cotangents.lam, u, row, 0.0, 1.0, scratch)
+            _pull_row(blocks, cotangents, slot, u, row, scratch, shared)
+        _add_node(blocks, cotangents.node, u, scratch.dp)
+    return shared
+
+
+class _Scratch(NamedTuple):
+    dp: Any
+    dlog: Any
+    incoming: Any
+    back: Any
+    ratio: Any
+    total: Any
+
+
+@njit(inline="always", **KERNEL)
+def _scratch(L, W):
+    return _Scratch(
+        np.empty((L, W)), np.empty((L, W)), np.empty((L, W)), np.empty((L, W)), np.empty((L, W)), np.empty(W)
+    )
+
+
+@njit(inline="always", **KERNEL)
+def _sum_rows(lam, first, last, keep, dp, mean):
+    """Make the cotangents of a block's messages sum to zero over states; dP = their sum over messages."""
+    L, W = dp.shape
+    dp[:] = 0.0
+    for row in range(first, last):
+        for x in range(W):
+            mean[x] = lam[row, 0, x]
+        for a in range(1, L):
+            for x in range(W):
+                mean[x] += lam[row, a, x]
+        for x in range(W):
+            mean[x] /= L
+        for a in range(L):
+            for x in range(W):
+                lam[row, a, x] -= mean[x]
+                dp[a, x] += keep * lam[row, a, x]
+
+
+@njit(inline="always", **KERNEL)
+def _split(blocks, lam, u, row, keep, damping, scratch):
+    """dlogM of a row, its own cotangents reduced to what damping passes on, and the messages it had read."""
+    L, W = scratch.dp.shape
+    count, inverse, opposite = blocks.count, blocks.inverse, blocks.opposite
+    dp, dlog, incoming = scratch.dp, scratch.dlog, scratch.incoming
+    for a in range(L):
+        for x in range(W):
+            dlog[a, x] = count[row, x] * inverse[u, x] * dp[a, x] - keep * lam[row, a, x]
+            lam[row, a, x] *= damping
+    flat = blocks.lam.reshape(-1)
+    for b in range(L):
+        source = flat[b * W :]
+        for x in range(W):
+            incoming[b, x] = source[opposite[row, x]]
+
+
+@njit(inline="always", **KERNEL)
+def _pull_row(blocks, cotangents, slot, u, row, scratch, shared):
+    """From dlogM of a row to its table and the messages at the opposite ends."""
+    L, W = scratch.dp.shape
+    side = 0 if blocks.base[row] == 0 else 1
+    sums = shared[side * L * L : (side + 1) * L * L]
+    if blocks.mode[u] == LOG:
+        _pull_log(blocks, cotangents.table, row, scratch, sums)
+    elif L == 2 and blocks.shared:
+        _pull_binary_shared(blocks.table, blocks.base[row], scratch, sums)
+    elif L == 2:
+        _pull_binary(blocks.table.reshape(-1, W), cotangents.table.reshape(-1, W), 4 * row, scratch)
+    elif blocks.shared:
+        _pull_shared(blocks.table, blocks.base[row], scratch, sums)
+    elif W % CHUNK != 0:
+        _pull_lane(blocks.table, cotangents.table, blocks.base[row], scratch)
+    else:
+        _pull_product(blocks.table, blocks.base[row], scratch, cotangents, row, slot)
+    target, opposite, back = cotangents.lam.reshape(-1), blocks.opposite, scratch.back
+    for b in range(L):
+        out = target[b * W :]
+        for x in range(W):
+            out[opposite[row, x]] += back[b, x]
+
+
+@njit(inline="always", **KERNEL)
+def _add_node(blocks, node, u, dp):
+    inverse = blocks.inverse
+    for a in range(dp.shape[0]):
+        for x in range(dp.shape[1]):
+            node[u, a, x] += inverse[u, x] * dp[a, x]
+
+
+@njit(inline="always", **KERNEL)
+def _back_normalise(belief, d_belief, u, dp):
+    """mu * (g - g . mu) [MBL-tpami sec. 7]."""
+    L, W = dp.shape
+    mean = np.zeros(W)
+    for a in range(L):
+        for x in range(W):
+            mean[x] += belief[u, a, x] * d_belief[u, a, x]
+    for a in range(L):
+        for x in range(W):
+            dp[a, x] = belief[u, a, x] * (d_belief[u, a, x] - mean[x])
+
+
+@njit(inline="always", **KERNEL)
+def _binary_exps(l0, l1):
+    """exp of two messages of which one is 0."""
+    e = exp(l0 + l1)
+    return e if l0 < 0.0 else 1.0, e if l1 < 0.0 else 1.0
+
+
+@njit(inline="always", **KERNEL)
+def _pull_binary(tables, d_tables, k, scratch):
+    incoming, dlog, back = scratch.incoming, scratch.dlog, scratch.back
+    for x in range(incoming.shape[1]):
+        e0, e1 = _binary_exps(incoming[0, x], incoming[1, x])
+        t00, t01, t10, t11 = tables[k, x], tables[k + 1, x], tables[k + 2, x], tables[k + 3, x]
+        r0, r1 = dlog[0, x] / (t00 * e0 + t01 * e1 + _TINY), dlog[1, x] / (t10 * e0 + t11 * e1 + _TINY)
+        back[0, x] = e0 * (t00 * r0 + t10 * r1)
+        back[1, x] = e1 * (t01 * r0 + t11 * r1)
+        d_tables[k, x] += r0 * e0
+        d_tables[k + 1, x] += r0 * e1
+        d_tables[k + 2, x] += r1 * e0
+        d_tables[k + 3, x] += r1 * e1
+
+
+@njit(inline="always", **KERNEL)
+def _pull_binary_shared(table, at, scratch, sums):
+    incoming, dlog, back, ratio = scratch.incoming, scratch.dlog, scratch.back, scratch.ratio
+    t00, t01, t10, t11 = table[at], table[at + 1], table[at + 2], table[at + 3]
+    for x in range(incoming.shape[1]):
+        e0, e1 = _binary_exps(incoming[0, x], incoming[1, x])
+        r0, r1 = dlog[0, x] / (t00 * e0 + t01 * e1 + _TINY), dlog[1, x] / (t10 * e0 + t11 * e1 + _TINY)
+        back[0, x] = e0 * (t00 * r0 + t10 * r1)
+        back[1, x] = e1 * (t01 * r0 + t11 * r1)
+        incoming[0, x], incoming[1, x] = e0, e1
+        ratio[0, x], ratio[1, x] = r0, r1
+    _add_outer(ratio, incoming, sums)
+
+
+@njit(**KERNEL)
+def _add_outer(left, right, sums):
+    """sums(a, b) += sum over lanes of left(a) right(b)."""
+    L, W = left.shape
+    for a in range(L):
+        for b in range(L):
+            s = zero8()
+            x = 0
+            if W % CHUNK == 0:
+                for x in range(0, W, CHUNK):
+                    s = fma8(load8(left, a * W + x), load8(right, b * W + x), s)
+                sums[a * L + b] += _total8(s)
+            else:
+                sums[a * L + b] += left[a, 0] * right[b, 0]
+
+
+@njit(inline="always", **KERNEL)
+def _total8(s):
+    part = np.empty(CHUNK)
+    store8(part, 0, s)
+    return np.sum(part)
+
+
+@njit(**KERNEL)
+def _pull_shared(table, at, scratch, sums):
+    """One table [a][b] for all lanes."""
+    L, W = scratch.dp.shape
+    incoming, dlog, back, ratio, total = (
+        scratch.incoming, scratch.dlog, scratch.back, scratch.ratio, scratch.total,
+    )  # fmt: skip
+    for b in range(L):
+        for x in range(W):
+            incoming[b, x] = exp(incoming[b, x])
+            back[b, x] = 0.0
+    for a in range(L):
+        total[:] = _TINY
+        for b in range(L):
+            t = table[at + a * L + b]
+            for x in range(W):
+                total[x] += t * incoming[b, x]
+        for x in range(W):
+            ratio[a, x] = dlog[a, x] / total[x]
+        for b in range(L):
+            t = table[at + a * L + b]
+            for x in range(W):
+                back[b, x] += t * ratio[a, x]
+    for b in range(L):
+        for x in range(W):
+            back[b, x] *= incoming[b, x]
+    _add_outer(ratio, incoming, sums)
+
+
+@njit(**KERNEL)
+def _pull_lane(table, d_table, at, scratch):
+    """A single lane."""
+    L = scratch.dp.shape[0]
+    incoming, dlog, back = scratch.incoming, scratch.dlog, scratch.back
+    for b in range(L):
+        incoming[b, 0] = exp(incoming[b, 0])
+        back[b, 0] = 0.0
+    for a in range(L):
+        total = _TINY
+        for b in range(L):
+            total += table[at + a * L + b] * incoming[b, 0]
+        r = dlog[a, 0] / total
+        for b in range(L):
+            back[b, 0] += table[at + a * L + b] * r
+            d_table[at + a * L + b] += r * incoming[b, 0]
+    for b in range(L):
+        back[b, 0] *= incoming[b, 0]
+
+
+@njit(**KERNEL)
+def _pull_product(table, at, scratch, cotangents, row, slot):
+    """Chunks of lanes; a chunk's table is read from memory once and stays in the cache for its second use.
+
+    What a chunk uses is kept together: rows of a whole block, a power of two apart, would fight for cache lines.
+    """
+    L, W = scratch.dp.shape
+    dlog, back, message = scratch.dlog, scratch.back, scratch.incoming
+    ratios, inputs = cotangents.ratios, cotangents.inputs
+    for b in range(L):
+        for x in range(W):
+            message[b, x] = exp(message[b, x])
+    for x in range(0, W, CHUNK):
+        here = ((row * (W // CHUNK) + x // CHUNK) * cotangents.slots + slot) * L * CHUNK
+        for b in range(L):
+            store8(inputs, here + b * CHUNK, load8(message, b * W + x))
+        k = at
+        for a in range(L):
+            s0, s1 = spread8(_TINY), zero8()
+            j = here
+            for _ in range(L // 2):
+                s0 = fma8(load8(table, k), load8(inputs, j), s0)
+                s1 = fma8(load8(table, k + CHUNK), load8(inputs, j + CHUNK), s1)
+                k += 2 * CHUNK
+                j += 2 * CHUNK
+            if L % 2 == 1:
+                s0 = fma8(load8(table, k), load8(inputs, j), s0)
+                k += CHUNK
+            store8(ratios, here + a * CHUNK, div8(load8(dlog, a * W + x), add8(s0, s1)))
+        _product_transposed(table, at, ratios, inputs, here, back, x, L, W)
+        at += L * L * CHUNK
+
+
+@njit(inline="always", **KERNEL)
+def _product_transposed(table, at, ratios, inputs, here, back, x, L, W):
+    """back(b) = exp(l(b)) sum_a psi(a, b) r(a), of eight lanes."""
+    for b in range(0, L - 3, 4):
+        s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+        j = at + b * CHUNK
+        for a in range(L):
+            r = load8(ratios, here + a * CHUNK)
+            s0 = fma8(load8(table, j), r, s0)
+            s1 = fma8(load8(table, j + CHUNK), r, s1)
+            s2 = fma8(load8(table, j + 2 * CHUNK), r, s2)
+            s3 = fma8(load8(table, j + 3 * CHUNK), r, s3)
+            j += L * CHUNK
+        k, to = here + b * CHUNK, b * W + x
+        store8(back, to, mul8(s0, load8(inputs, k)))
+        store8(back, to + W, mul8(s1, load8(inputs, k + CHUNK)))
+        store8(back, to + 2 * W, mul8(s2, load8(inputs, k + 2 * CHUNK)))
+        store8(back, to + 3 * W, mul8(s3, load8(inputs, k + 3 * CHUNK)))
+    for b in range(L - L % 4, L):
+        s0 = zero8()
+        j = at + b * CHUNK
+        for a in range(L):
+            s0 = fma8(load8(table, j), load8(ratios, here + a * CHUNK), s0)
+            j += L * CHUNK
+        store8(back, b * W + x, mul8(s0, load8(inputs, here + b * CHUNK)))
+
+
+@njit(**KERNEL)
+def flush(layout, scores, blocks, cotangents, used, out):
+    """Add psi times the sums of the first `used` kept factors, of both sides of every pair, to d_theta `out`."""
+    L, W = layout.n_states, layout.pair.shape[1]
+    sums = np.empty(L * L * CHUNK)
+    shaped = sums.reshape(L, L, CHUNK)
+    for u in range(blocks.mode.size):
+        if blocks.mode[u] != PRODUCT:
+            continue
+        for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
+            for x in range(0, W, CHUNK):
+                here = (row * (W // CHUNK) + x // CHUNK) * cotangents.slots * L * CHUNK
+                _sum_factors(cotangents.ratios, cotangents.inputs, used, here, L, sums)
+                at = blocks.base[row] + x * L * L
+                for k in range(0, L * L * CHUNK, CHUNK):
+                    store8(sums, k, mul8(load8(sums, k), load8(blocks.table, at + k)))
+                for lane in range(CHUNK):
+                    e = layout.pair[row, x + lane]
+                    if e >= 0:
+                        _add_lane(scores, e, layout.side[row, x + lane], shaped, lane, out)
+
+
+@njit(inline="always", **KERNEL)
+def _sum_factors(ratios, inputs, used, here, L, sums):
+    """sums(a, b) = sum over the kept updates of r(a) exp(l(b)), of eight lanes."""
+    step = L * CHUNK
+    for a in range(L):
+        for b in range(0, L - 3, 4):
+            s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+            i, j = here + a * CHUNK, here + b * CHUNK
+            for _ in range(used):
+                r = load8(ratios, i)
+                s0 = fma8(r, load8(inputs, j), s0)
+                s1 = fma8(r, load8(inputs, j + CHUNK), s1)
+                s2 = fma8(r, load8(inputs, j + 2 * CHUNK), s2)
+                s3 = fma8(r, load8(inputs, j + 3 * CHUNK), s3)
+                i += step
+                j += step
+            k = (a * L + b) * CHUNK
+            store8(sums, k, s0)
+            store8(sums, k + CHUNK, s1)
+            store8(sums, k + 2 * CHUNK, s2)
+            store8(sums, k + 3 * CHUNK, s3)
+        for b in range(L - L % 4, L):
+            s0 = zero8()
+            i, j = here + a * CHUNK, here + b * CHUNK
+            for _ in range(used):
+                s0 = fma8(load8(ratios, i), load8(inputs, j), s0)
+                i += step
+                j += step
+            store8(sums, (a * L + b) * CHUNK, s0)
+
+
+@njit(**KERNEL)
+def _pull_log(blocks, d_table, row, scratch, sums):
+    """Anything, -inf included: conditionals by log-sum-exp."""
+    L, W = scratch.dp.shape
+    incoming, dlog, back, ratio, total = (
+        scratch.incoming, scratch.dlog, scratch.back, scratch.ratio, scratch.total,
+    )  # fmt: skip
+    width = 1 if blocks.shared else W
+    at = blocks.base[row]
+    entries = blocks.table[at : at + L * L * width].reshape(L * L, width)
+    back[:] = 0.0
+    for a in range(L):
+        peak = np.full(W, -np.inf)
+        for b in range(L):
+            for x in range(W):
+                ratio[b, x] = entries[a * L + b, x % width] + incoming[b, x]
+                peak[x] = max(peak[x], ratio[b, x])
+        total[:] = 0.0
+        for b in range(L):
+            for x in range(W):
+                ratio[b, x] = exp(ratio[b, x] - (peak[x] if peak[x] > -np.inf else 0.0))
+                total[x] += ratio[b, x]
+        for b in range(L):
+            for x in range(W):
+                moved = dlog[a, x] * ratio[b, x] / total[x] if total[x] > 0.0 else 0.0
+                back[b, x] += moved
+                if blocks.shared:
+                    sums[a * L + b] += moved
+                else:
+                    d_table[at + (a * L + b) * W + x] += moved
+
+
+@njit(**KERNEL)
+def add_tables(layout, scores, blocks, d_table, out):
+    """Add the cotangents kept in tables, of both sides of every pair, to d_theta `out` in users' layout."""
+    L, W = layout.n_states, layout.pair.shape[1]
+    for u in range(blocks.mode.size):
+        product = blocks.mode[u] == PRODUCT
+        if product and W % CHUNK == 0 and L > 2:
+            continue  # `flush` does those
+        for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
+            part = d_table[row * L * L * W : (row + 1) * L * L * W]
+            if product:
+                part *= blocks.table[row * L * L * W : (row + 1) * L * L * W]
+            shaped = part.reshape(L, L, W)
+            for x in range(W):
+                e = layout.pair[row, x]
+                if e >= 0:
+                    _add_lane(scores, e, layout.side[row, x], shaped, x, out)
+
+
+@njit(inline="always", **KERNEL)
+def _add_lane(scores, e, side, sums, x, out):
+    """One pair's table in lane x of `sums` (L, L, lanes), seen from its `side`, over c_e into users' layout."""
+    n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+    scale = 1.0 / scores.count[e]
+    entries = out[scores.offset[e] : scores.offset[e] + n0 * n1].reshape(n0, n1)
+    if side == 0:
+        for a in range(n0):
+            for b in range(n1):
+                entries[a, b] += scale * sums[a, b, x]
+    else:
+        for b in range(n0):
+            for a in range(n1):
+                entries[b, a] += scale * sums[a, b, x]
+
+
+@njit(**KERNEL)
+def reverse_pairs(scores, position, marginals, d_marginals, start, lam, out):
+    """Cotangents of pair marginals softmax(b_e / c_e) pulled back to messages `lam` and tables `out`."""
+    W = lam.shape[2]
+    for e in range(position.shape[0]):
+        n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+        mu = marginals[start[e] : start[e] + n0 * n1]
+        d_mu = d_marginals[start[e] : start[e] + n0 * n1]
+        mean = 0.0
+        for k in range(n0 * n1):
+            mean += mu[k] * d_mu[k]
+        for a in range(n0):
+            for b in range(n1):
+                k = a * n1 + b
+                moved = mu[k] * (d_mu[k] - mean)
+                out[scores.offset[e] + k] += moved / scores.count[e]
+                lam[position[e, 0] // W, a, position[e, 0] % W] += moved
+                lam[position[e, 1] // W, b, position[e, 1] % W] += moved

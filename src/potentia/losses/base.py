@@ -1,0 +1,84 @@
+"""The interface between losses, inference and gradients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from .._types import Bools, Floats, Ints, PotentiaError
+from ..graph.cotangents import MarginalCotangent, Tables, add_singles, clique_kinds
+from ..graph.scores import Scores, table_index
+from ..inference.base import Inference, Result
+
+#: Cotangents of a result's marginals to cotangents of its scores; to be called once.
+Pull = Callable[[MarginalCotangent], Tables]
+
+
+@dataclass(frozen=True)
+class Methods:
+    """How a loss may call inference: `solve` when it needs the gradient through the marginals, else `inference`.
+
+    `clamped` is the inference that runs given the observed labels, where a loss needs that (EM).
+    """
+
+    inference: Inference
+    clamped: Inference
+    solve: Callable[[Inference, Scores], tuple[Result, Pull]]
+
+
+class Loss(ABC):
+    """A function of scores and labels to be minimised, with its gradient.
+
+    To write one's own, subclass and implement `evaluate`; `MarginalLoss` asks for less where the loss only looks at
+    marginals.
+    """
+
+    #: Name in `pt.loss_and_gradient` and `pt.MarginalRisk`.
+    name: ClassVar[str]
+
+    @abstractmethod
+    def evaluate(
+        self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
+    ) -> tuple[float, Tables]:
+        """The loss and d_theta.
+
+        Args:
+            scores: theta of a graph.
+            labels: (n,), -1 where hidden.
+            weights: of the variables, (n,) and not negative, or None.
+            methods: inference and gradients through it.
+        """
+
+
+def region_weights(scores: Scores, kind: str, weights: Floats | None) -> Floats:
+    """Weight of every region of a kind: the mean of its variables'."""
+    scope = scores.graph.scopes[kind]
+    return np.ones(len(scope)) if weights is None else weights[scope].mean(axis=1)
+
+
+def seen_regions(scores: Scores, kind: str, labels: Ints) -> Bools:
+    """Regions all of whose variables have labels."""
+    return np.all(labels[scores.graph.scopes[kind]] >= 0, axis=1)
+
+
+def subtract_labels(scores: Scores, labels: Ints, tables: Tables, weights: Floats | None = None) -> float:
+    """tables -= f(y) for a complete labelling; returns theta . f(y); both weighted by region."""
+    n = np.arange(len(labels))
+    own = np.ones(len(labels)) if weights is None else weights
+    indicator = np.zeros_like(scores.singles)
+    indicator[n, labels] = own
+    add_singles(scores, -indicator, tables)
+    total = own @ scores.singles[n, labels]
+    for kind in clique_kinds(scores):
+        values, offset = scores.kind(kind)
+        where = offset + table_index(scores.graph, kind, labels)
+        weight = region_weights(scores, kind, weights)
+        total += weight @ values[where]
+        tables[kind] -= np.bincount(where, weights=weight, minlength=len(values))
+    if total == -np.inf:
+        raise PotentiaError("the labels have a forbidden (-inf) configuration")
+    return float(total)
