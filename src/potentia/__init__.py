@@ -5,11 +5,16 @@ The public names are those below; see README for a first example.
 
 from __future__ import annotations
 
-from . import datasets
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from . import adjoint, datasets, losses, metrics
 from ._types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError
 from ._version import __version__
+from .adjoint.gradient import loss_and_gradient
+from .adjoint.implicit import linear_response
 from .data.example import Example
-from .estimators import CRF, load
+from .estimators import CRF
 from .graph.assign import indicators_to_labels, labels_to_indicators
 from .graph.structure import Graph
 from .graph.uai import UaiResult, read_uai, read_uai_evidence, read_uai_result, write_uai, write_uai_result
@@ -21,45 +26,98 @@ from .inference.linear_program import LinearProgram
 from .inference.mean_field import MeanField
 from .inference.message_passing import TRW, Kikuchi, LoopyBP, MessagePassing, Smoothed
 from .learn.iterated import IteratedLogistic
+from .learn.max_margin import MaxMargin
+from .learn.risk import MarginalRisk
+from .loading import load
 from .potentials import MLP, Boosting, Constant, LightGBM, Linear, Potential, Zero
+
+if TYPE_CHECKING:
+    from .multilabel.baselines import ClassifierChain, IndependentClassifiers, LabelPowerset
+    from .multilabel.facts import error_bound, search_bound
+    from .multilabel.lmbm import LMBM
+    from .multilabel.lmsbn import LMSBN
+    from .multilabel.ssvm import ChainSSVM, CompleteSSVM
+    from .multilabel.thresholds import ThresholdClassifier
+
+#: Names imported at first use, because they bring scikit-learn along, and their modules.
+_LATER = {
+    "ChainSSVM": "multilabel.ssvm",
+    "ClassifierChain": "multilabel.baselines",
+    "CompleteSSVM": "multilabel.ssvm",
+    "IndependentClassifiers": "multilabel.baselines",
+    "LMBM": "multilabel.lmbm",
+    "LMSBN": "multilabel.lmsbn",
+    "LabelPowerset": "multilabel.baselines",
+    "ThresholdClassifier": "multilabel.thresholds",
+    "error_bound": "multilabel.facts",
+    "search_bound": "multilabel.facts",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
 
 __all__ = [
     "CRF",
+    "LMBM",
+    "LMSBN",
     "MLP",
     "TRW",
     "Boosting",
+    "ChainSSVM",
+    "ClassifierChain",
+    "CompleteSSVM",
     "Constant",
     "ConvergenceWarning",
     "Exact",
     "Example",
     "Gibbs",
     "Graph",
+    "IndependentClassifiers",
     "InfeasibleError",
     "Inference",
     "IteratedLogistic",
     "Kikuchi",
+    "LabelPowerset",
     "LightGBM",
     "Linear",
     "LinearProgram",
     "LoopyBP",
+    "MarginalRisk",
+    "MaxMargin",
     "MeanField",
     "MessagePassing",
     "PotentiaError",
     "Potential",
     "Result",
     "Smoothed",
+    "ThresholdClassifier",
     "UaiResult",
     "Union",
     "WidthError",
     "Zero",
     "__version__",
+    "adjoint",
     "datasets",
+    "error_bound",
     "indicators_to_labels",
     "labels_to_indicators",
+    "linear_response",
     "load",
+    "loss_and_gradient",
+    "losses",
+    "metrics",
     "read_uai",
     "read_uai_evidence",
     "read_uai_result",
+    "search_bound",
     "write_uai",
     "write_uai_result",
 ]

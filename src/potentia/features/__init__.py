@@ -1,4 +1,4 @@
-"""From pictures to examples: features of pixels, pairs and superpixels."""
+"""From pictures and sentences to examples: features of pixels, pairs, superpixels and tokens."""
 
 from .edges import EDGE_SETS, edge_features
 from .hog import hog
@@ -12,10 +12,12 @@ from .superpixels import (
     superpixel_labels,
     superpixels,
 )
+from .tokens import TokenFeatures, span_scores
 
 __all__ = [
     "EDGE_SETS",
     "NODE_SETS",
+    "TokenFeatures",
     "edge_features",
     "fourier",
     "hog",
@@ -24,6 +26,7 @@ __all__ = [
     "pixel_features",
     "reduce_labels",
     "resize",
+    "span_scores",
     "superpixel_edges",
     "superpixel_example",
     "superpixel_features",

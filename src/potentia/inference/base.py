@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .._types import ArrayLike, Floats, Ints, PotentiaError
 from ..graph.assign import check_labels
+from ..graph.cotangents import Tables, add_cliques, add_singles, clique_kinds, flat_marginals, zero_tables
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 
@@ -90,6 +91,15 @@ class Result:
         )
 
 
+class Expectations(NamedTuple):
+    """A method's value and its gradient by the scores: marginals, summed over regions that share a table."""
+
+    value: float
+    tables: Tables
+    bound: str
+    target: str
+
+
 class Inference(ABC):
     """A method that turns scores into marginals; subclasses hold its options and implement `run`."""
 
@@ -129,3 +139,12 @@ class Inference(ABC):
     def counting_numbers(self, graph: Graph) -> Floats | None:
         """Counting numbers of all regions whose entropy this method maximises; None where it has none such."""
         return None
+
+    def expectations(self, scores: Scores) -> Expectations:
+        """The value and its gradient."""
+        result = self.run(scores, None)
+        tables = zero_tables(scores)
+        add_singles(scores, result.variable_marginals, tables)
+        for kind in clique_kinds(scores):
+            add_cliques(scores, kind, flat_marginals(result.marginals[kind]), tables)
+        return Expectations(result.value, tables, result.bound, result.target)

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._types import ArrayLike, Floats, Ints
-from ..graph.schedule import is_forest, pairs_of, tree_order
+from ..graph.schedule import is_forest
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels.tree import descend
 from . import elimination
-from .base import Inference, Result
+from .base import Expectations, Inference, Result
 from .engine import Outcome, Session, drive
 from .entropy import bethe
+from .forest import log_partition, parent_pairs
 from .options import check_count
 from .pair_engine import PairEngine, suits_pairs
 
@@ -72,6 +73,14 @@ class Exact(Inference):
         """Bethe's on forests, where they are exact."""
         return bethe(graph).counting if _by_tree(graph) else None
 
+    def expectations(self, scores: Scores) -> Expectations:
+        """log Z and its gradient; on forests in two passes that make nothing else."""
+        if _by_tree(scores.graph):
+            found = log_partition(scores)
+            if found is not None:
+                return Expectations(*found, "exact", "log_partition")
+        return super().expectations(scores)
+
     def sample(
         self,
         graph: Graph,
@@ -113,8 +122,7 @@ def _tree_labels(scores: Scores, rng: np.random.Generator | None, n: int) -> Int
     engine = _tree_engine(scores, maximum=rng is None)
     drive(engine, "sequential", 2, 0.0, 0)
     read = engine.read()
-    order, parent = tree_order(graph)
-    pair, side = _parent_pairs(graph, parent)
+    order, parent, pair, side, *_ = parent_pairs(graph)
     root = _root_scores(engine, read.singles, rng is None)
     labels = np.zeros((n, graph.n_variables), dtype=np.int64)
     for row in labels:
@@ -130,15 +138,3 @@ def _root_scores(engine: PairEngine, singles: Floats, maximum: bool) -> Floats:
         return beliefs[engine.layout.variable_position]
     with np.errstate(divide="ignore"):
         return np.log(singles)
-
-
-def _parent_pairs(graph: Graph, parent: Ints) -> tuple[Ints, Ints]:
-    """The pair between each variable and its parent, and which end of it the variable is."""
-    pairs = pairs_of(graph)
-    pair, side = np.full(graph.n_variables, -1), np.zeros(graph.n_variables, dtype=np.int64)
-    for end in (0, 1):
-        child = pairs[:, end]
-        below = parent[child] == pairs[:, 1 - end]
-        pair[child[below]] = np.flatnonzero(below)
-        side[child[below]] = end
-    return pair, side

@@ -15,15 +15,19 @@ LARGEST = 1e100
 def first_bad_table(values, offset, size):
     """The first table with NaN, +inf or a finite score beyond LARGEST (code 1) or only -inf (code 2); (-1, 0) if none.
 
-    Table r is values[offset[r] : offset[r] + size[r]].
+    Table r is values[offset[r] : offset[r] + size[r]]; one that many regions share is looked at once.
     """
     for r in range(offset.size):
-        peak = -np.inf
-        for k in range(offset[r], offset[r] + size[r]):
-            v = values[k]
-            if not v <= LARGEST or (v < -LARGEST and v > -np.inf):
-                return r, 1
-            peak = max(peak, v)
-        if peak == -np.inf:
+        if r > 0 and offset[r] == offset[r - 1] and size[r] == size[r - 1]:
+            continue
+        table = values[offset[r] : offset[r] + size[r]]
+        bad, dead = 0, 0
+        for k in range(table.size):  # no way out in between: the loop then runs on vectors
+            v = table[k]
+            bad += not (v <= LARGEST and v >= -LARGEST)
+            dead += v == -np.inf
+        if bad > dead:
+            return r, 1
+        if dead == table.size:
             return r, 2
     return -1, 0

@@ -79,6 +79,8 @@ def gather(
         graph, kept = _observed(example) if drop_hidden else (example.graph, None)
         graphs.append(graph)
         rows.append(kept)
+    if not labelled:  # a potential may find nothing to score
+        kinds = [k for k in kinds if any(k in g.scopes and len(g.scopes[k]) for g in graphs)]
     shards = _cut(examples, graphs)
     shapes = {kind: _one_shape(kind, graphs) for kind in kinds}
     features = {kind: _features(kind, examples, graphs, rows) for kind in kinds}
@@ -142,15 +144,23 @@ def _cut(examples: Sequence[Example], graphs: list[Graph]) -> list[Shard]:
         entries = 0
 
     for i, graph in enumerate(graphs):
-        size = sum(
-            int(graph.table_shapes(kind).prod(axis=1).sum()) for kind, s in graph.scopes.items() if len(s)
-        )
+        size = _entries(graph, examples[i])
         if group and entries + size > SHARD_ENTRIES:
             close()
         group.append(i)
         entries += size
     close()
     return shards
+
+
+def _entries(graph: Graph, example: Example) -> int:
+    """Table entries of an example; a kind without features has one table, and only messages along its sides."""
+    total = 0
+    for kind, scope in graph.scopes.items():
+        if len(scope):
+            shapes = graph.table_shapes(kind)
+            total += int((shapes.prod(axis=1) if kind in example.features else shapes.sum(axis=1)).sum())
+    return total
 
 
 def _one_shape(kind: str, graphs: Sequence[Graph]) -> tuple[int, ...]:
@@ -187,7 +197,8 @@ def _features(kind: str, examples: Sequence[Example], graphs: list[Graph], rows:
         from scipy import sparse
 
         return sparse.vstack(parts, format="csr")
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    # the potentials compute in float64: converted here, nobody has to copy all rows again
+    return np.concatenate(parts, dtype=np.float64)
 
 
 def _targets(kind: str, shards: list[Shard]) -> Ints:

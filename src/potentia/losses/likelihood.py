@@ -19,7 +19,7 @@ from ..graph.cotangents import (
     zero_tables,
 )
 from ..graph.scores import Scores
-from ..inference.base import Inference, Result
+from ..inference.base import Expectations, Inference, Result
 from ..kernels.information import information
 from .base import Loss, Methods, region_weights, subtract_labels
 
@@ -45,19 +45,18 @@ class SurrogateLikelihood(Loss):
         return TruncatedLikelihood().evaluate(scores, labels, weights, methods)
 
     def _unweighted(self, scores: Scores, labels: Ints, methods: Methods) -> tuple[float, Tables]:
-        free = methods.inference.run(scores, None)
+        free = methods.inference.expectations(scores)
         self._check(free)
-        tables = zero_tables(scores)
-        _add_marginals(scores, free, 1.0, tables)
         if np.all(labels >= 0):
-            return free.value - subtract_labels(scores, labels, tables), tables
-        given = methods.clamped.run(scores.clamp(labels), None)
+            return free.value - subtract_labels(scores, labels, free.tables), free.tables
+        given = methods.clamped.expectations(scores.clamp(labels))
         self._check(given)
-        _add_marginals(scores, given, -1.0, tables)
-        return free.value - given.value, tables
+        return free.value - given.value, {
+            kind: free.tables[kind] - given.tables[kind] for kind in free.tables
+        }
 
-    def _check(self, result: Result) -> None:
-        """Whether a result may stand for A."""
+    def _check(self, found: Expectations) -> None:
+        """Whether what inference found may stand for A."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,8 @@ class Likelihood(SurrogateLikelihood):
 
     name: ClassVar[str] = "likelihood"
 
-    def _check(self, result: Result) -> None:
-        if result.bound != "exact" or result.target != "log_partition":
+    def _check(self, found: Expectations) -> None:
+        if found.bound != "exact" or found.target != "log_partition":
             raise PotentiaError(
                 "the likelihood needs exact inference (pt.Exact()): use 'surrogate_likelihood' with another"
             )
@@ -180,9 +179,3 @@ def _of_cliques(
         np.log(np.where(mu > 0, mu, 1.0)), d_flat, d_singles,
     )  # fmt: skip
     return float(value), d_flat
-
-
-def _add_marginals(scores: Scores, result: Result, weight: float, tables: Tables) -> None:
-    add_singles(scores, weight * result.variable_marginals, tables)
-    for kind in clique_kinds(scores):
-        add_cliques(scores, kind, weight * flat_marginals(result.marginals[kind]), tables)

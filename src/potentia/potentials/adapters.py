@@ -82,7 +82,7 @@ class LightGBM(Potential):
             **(self.params or {}),
         }
 
-    def _ready(self, n_rows: int) -> None:
+    def ready(self, n_rows: int) -> None:
         """Models are text when fitted or loaded, and parsed once."""
         if getattr(self, "_parsed", None) != self.models_:
             lightgbm = _import_lightgbm()
@@ -90,7 +90,7 @@ class LightGBM(Potential):
             self._parsed = list(self.models_)
 
     def _scores(self, x: Any) -> Floats:
-        self._ready(len(x))
+        self.ready(len(x))
         scores = np.zeros((len(x), self.n_outputs_))
         for booster in self._boosters:
             scores += booster.predict(x, raw_score=True)

@@ -48,6 +48,8 @@ class Potential(Params, ABC):
     threaded: ClassVar[bool] = False
     #: A row of weight 2 gives the same function as the row twice.
     weights_are_copies: ClassVar[bool] = True
+    #: Differentiable, and the loss is convex in the parameters.
+    convex: ClassVar[bool] = False
     #: Has flat parameters and derivatives (see `Differentiable`).
     differentiable: ClassVar[bool] = False
 
@@ -123,10 +125,13 @@ class Potential(Params, ABC):
         self.objective_ = float(reached)
         return self
 
-    def scores(self, x: ArrayLike | None, out: Floats | None = None) -> Floats:
-        """f(x) as (N, K) log-scores, written to `out` if given; works in pieces of bounded size."""
+    def scores(self, x: Any, out: Floats | None = None, *, trusted: bool = False) -> Floats:
+        """f(x) as (N, K) log-scores, written to `out` if given; works in pieces of bounded size.
+
+        `trusted`: x is a matrix, dense or CSR, known to be finite, and is not looked at again.
+        """
         self._check_fitted()
-        features = check_features(x, self.accepts_sparse, None if out is None else len(out))
+        features = x if trusted else check_features(x, self.accepts_sparse, None if out is None else len(out))
         shape = int(features.shape[0]), self.n_outputs_
         self._check_sizes(features.shape[1], self.n_outputs_)
         found = np.empty(shape) if out is None else out
@@ -136,7 +141,7 @@ class Potential(Params, ABC):
         def fill(rows: slice) -> None:
             found[rows] = self._scores(features[rows])
 
-        self._ready(shape[0])
+        self.ready(shape[0])
         map_chunks(fill, shape[0], self._width(), self.threaded)
         return found
 
@@ -173,13 +178,13 @@ class Potential(Params, ABC):
             scores = np.ascontiguousarray(self._scores(batch.x), dtype=np.float64)
             return float(loss_rows(scores, *batch.targets, NO_ROWS))
 
-        self._ready(problem.n_rows)
+        self.ready(problem.n_rows)
         return float(sum(map_chunks(of, problem.n_rows, self._width(), self.threaded)))
 
     def _objective(self, problem: Problem) -> float:
         return self._loss(problem) + self.penalty()
 
-    def _ready(self, n_rows: int) -> None:
+    def ready(self, n_rows: int) -> None:
         """Called before so many rows are scored piece by piece."""
 
     def _width(self) -> int:

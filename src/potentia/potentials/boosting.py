@@ -16,6 +16,8 @@ from potentia.potentials.rounds import Rounds, Rules
 
 #: A node keeps its feature's number in 16 bits.
 _MAX_FEATURES = 1 << 16
+#: What a fit may multiply its new trees by: those that fit the noise of the rows drawn help when taken in part.
+_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 
 
 class Boosting(Potential):
@@ -25,7 +27,8 @@ class Boosting(Potential):
     least squares, fits its leaf vectors on the loss itself (`refit=False`: leaves the mean gradient), and
     adds it times `shrinkage`. Leaves hold at least `min_leaf` of the drawn weight, nodes lighter than
     `min_split` are not split, and features are cut into `bins` quantile bins. The first fit grows `rounds`
-    trees.
+    trees. Together they are then multiplied by the share (1, 1/2, ..., 1/16 or 0) with the lowest loss of all
+    rows: once the loss is low, trees fitted to the drawn rows mostly fit their noise.
 
     What a further fit does: by default it adds `more_rounds` trees. The chapter instead grows `rounds` new
     trees from the zero function; `restart=True` does that and keeps the new trees if their loss is lower.
@@ -92,16 +95,15 @@ class Boosting(Potential):
         rng = np.random.default_rng([self.seed, self.n_fits_])
         before = self._objective(problem) if self.restart else None
         rounds = self.begin(problem, rng)
-        if before is None:
-            before = self._loss_of(rounds)
+        first = len(self.values_)
         for _ in range(rounds.n_rounds):
             rounds.step(rng)
-        self._forest = rounds.trees.forest().copy()
-        return before, self._loss_of(rounds)
-
-    def _loss_of(self, rounds: Rounds) -> float:
-        kept = rounds.loss()
-        return self._objective(rounds.problem) if kept is None else kept
+        losses = rounds.losses(_SHARES)
+        best = int(np.nanargmin(losses))
+        if best:
+            self._forest = rounds.trees.forest().copy()
+            self.values_[first:] *= _SHARES[best]
+        return float(losses[0] if before is None else before), float(losses[best])
 
     def begin(self, problem: Problem, rng: np.random.Generator) -> Rounds:
         """Bin the rows and get ready for rounds, whose `step` can then be timed or watched one by one."""
@@ -127,17 +129,23 @@ class Boosting(Potential):
             raise PotentiaError(f"max_leaves must be at least 1, got {self.max_leaves}.")
         return Rules(self.shrinkage, self.subsample, self.min_leaf, self.min_split, leaves, self.refit)
 
-    def _ready(self, n_rows: int) -> None:
-        """Tabulate the function if it has far fewer different values than there are rows."""
-        cells = all_cells(count_bins(self.edges_), n_rows)
-        table = None if cells is None else np.zeros((len(cells), self.n_outputs_))
-        if cells is not None and table is not None:
-            self._forest.add_to(table, cells)
-        self._table = table
+    def ready(self, n_rows: int) -> None:
+        """Tabulate the function, once per fit, if it has far fewer different values than there are rows."""
+        if self._tabulated() is None:
+            cells = all_cells(count_bins(self.edges_), n_rows)
+            if cells is not None:
+                table = np.zeros((len(cells), self.n_outputs_))
+                self._forest.add_to(table, cells)
+                self._table = self.values_, table
+
+    def _tabulated(self) -> Floats | None:
+        """The table made of the current trees, if there is one."""
+        values, table = getattr(self, "_table", (None, None))
+        return table if values is self.values_ else None
 
     def _scores(self, x: Any) -> Floats:
         codes = encode(x, self.edges_)
-        table: Floats | None = self._table
+        table = self._tabulated()
         if table is not None:
             return table[cell_of(codes, count_bins(self.edges_))]
         scores = np.zeros((len(x), self.n_outputs_))

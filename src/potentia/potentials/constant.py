@@ -19,6 +19,7 @@ class Constant(Differentiable):
     """
 
     threaded: ClassVar[bool] = True
+    convex: ClassVar[bool] = True
 
     table_: Floats
 
@@ -31,13 +32,15 @@ class Constant(Differentiable):
         self.table_ = np.zeros(n_outputs)
 
     def _fit(self, problem: Problem) -> float:
+        return minimise(
+            self, lambda: self.loss_and_gradient(problem), problem.total_weight, self.max_iter, self.tol
+        )
+
+    def loss_and_gradient(self, problem: Problem) -> tuple[float, Floats]:
+        """The summed loss, without penalty, and its gradient with respect to `parameters`."""
         nothing = np.zeros((problem.n_rows, 0))
-
-        def loss() -> tuple[float, Floats]:
-            value, gradient = linear_loss(problem, nothing, self.table_[None], True)
-            return value, gradient[0]
-
-        return minimise(self, loss, problem.total_weight, self.max_iter, self.tol)
+        value, gradient = linear_loss(problem, nothing, self.table_[None], True)
+        return value, gradient[0]
 
     def _scores(self, x: Any) -> Floats:
         return np.broadcast_to(self.table_, (x.shape[0], self.n_outputs_))

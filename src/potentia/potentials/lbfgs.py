@@ -15,6 +15,9 @@ from potentia.potentials.problem import Batch, Problem
 
 ValueAndGradient = tuple[float, Floats]
 
+#: Steps of a fit that continues an earlier one: learners that alternate come back after the biases have moved.
+MORE_STEPS = 20
+
 
 def linear_loss(problem: Problem, x: Any, coef: Floats, intercept: bool) -> ValueAndGradient:
     """Summed loss of x @ coef and its gradient; with `intercept` the last row of coef (d + 1, K) is added."""
@@ -51,8 +54,8 @@ def minimise(
 ) -> float:
     """L-BFGS over potential.parameters until no mean gradient exceeds tol; returns the objective reached.
 
-    `loss` gives the summed loss and its gradient at the current parameters; both are divided by `scale`, the
-    total weight.
+    A first fit takes at most `max_iter` steps, a further one MORE_STEPS. `loss` gives the summed loss and its
+    gradient at the current parameters; both are divided by `scale`, the total weight.
     """
     from scipy.optimize import minimize
 
@@ -62,7 +65,8 @@ def minimise(
         penalty, d_penalty = potential.penalty_and_gradient()
         return (value + penalty) / scale, (gradient + d_penalty) / scale
 
-    options = {"maxiter": max_iter, "maxfun": 2 * max_iter + 20, "gtol": tol, "ftol": 1e-15, "maxcor": 20}
+    steps = max_iter if potential.n_fits_ == 0 else min(max_iter, MORE_STEPS)
+    options = {"maxiter": steps, "maxfun": 2 * steps + 20, "gtol": tol, "ftol": 1e-15, "maxcor": 20}
     found = minimize(value_and_gradient, potential.parameters, jac=True, method="L-BFGS-B", options=options)
     potential.parameters = found.x
     return float(found.fun) * scale

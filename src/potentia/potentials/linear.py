@@ -21,12 +21,14 @@ class Linear(Differentiable):
     ridge is the inverse of scikit-learn's C. x may be sparse (CSR). `transformer` is a scikit-learn
     transformer (PolynomialFeatures, SplineTransformer, ...), of which a copy is fitted to the rows of the
     first fit. L-BFGS stops when no component of the mean gradient exceeds tol, in coordinates in which the
-    features are uncorrelated and of equal size. `parameters` are these coordinates; W and b are `coef_` (d,
+    features are uncorrelated and of equal size, or after max_iter steps (20 when it continues an earlier
+    fit). `parameters` are these coordinates; W and b are `coef_` (d,
     K) and `intercept_` (K,).
     """
 
     accepts_sparse: ClassVar[bool] = True
     threaded: ClassVar[bool] = True
+    convex: ClassVar[bool] = True
 
     basis_: Floats
     coordinates_: Floats
@@ -74,12 +76,17 @@ class Linear(Differentiable):
 
     def _fit(self, problem: Problem) -> float:
         x = self._expand(problem.x)
+        return minimise(
+            self, lambda: self._loss_and_gradient(problem, x), problem.total_weight, self.max_iter, self.tol
+        )
 
-        def loss() -> tuple[float, Floats]:
-            value, gradient = linear_loss(problem, x, self.table_, self.intercept)
-            return value, self._pull_back(gradient)
+    def loss_and_gradient(self, problem: Problem) -> tuple[float, Floats]:
+        """The summed loss, without penalty, and its gradient with respect to `parameters`."""
+        return self._loss_and_gradient(problem, self._expand(problem.x))
 
-        return minimise(self, loss, problem.total_weight, self.max_iter, self.tol)
+    def _loss_and_gradient(self, problem: Problem, x: Any) -> tuple[float, Floats]:
+        value, gradient = linear_loss(problem, x, self.table_, self.intercept)
+        return value, self._pull_back(gradient)
 
     def _scores(self, x: Any) -> Floats:
         return self._expand(x) @ self.coef_ + self.intercept_
@@ -96,6 +103,14 @@ class Linear(Differentiable):
         self.table_ = (
             (self.basis_[:, None] * self.coordinates_) if diagonal else self.basis_ @ self.coordinates_
         )
+
+    def set_table(self, table: Floats) -> None:
+        """Take W above b (D, K) as they are; `parameters` become the coordinates that come closest to them."""
+        self.table_ = np.array(table, dtype=np.float64)
+        if self.basis_.ndim == 1:
+            self.coordinates_ = self.table_ / self.basis_[:, None]
+        else:
+            self.coordinates_ = np.asarray(np.linalg.lstsq(self.basis_, self.table_, rcond=None)[0], float)
 
     def _pull_back(self, d_table: Floats) -> Floats:
         """The gradient with respect to the coordinates from the one with respect to W and b."""

@@ -9,7 +9,7 @@ import numpy as np
 from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.differentiable import Differentiable
-from potentia.potentials.problem import Problem
+from potentia.potentials.problem import Batch, Problem
 
 
 class MLP(Differentiable):
@@ -89,6 +89,12 @@ class MLP(Differentiable):
         np.matmul(hidden.T, d_scores, out=d_outer)
         return gradient
 
+    def _slope(self, batch: Batch) -> tuple[float, Floats]:
+        inputs, hidden, scores = self._forward(batch.x)
+        residual = np.empty_like(scores)
+        loss = loss_rows(scores, *batch.targets, residual)
+        return float(loss), self._backward(inputs, hidden, residual)
+
     def _fit(self, problem: Problem) -> float:
         rng = np.random.default_rng([self.seed, self.n_fits_])
         best, kept = np.inf, self.weights_
@@ -107,11 +113,8 @@ class MLP(Differentiable):
         per_row = problem.n_rows / problem.total_weight
         for start in range(0, len(order), self.batch):
             batch = problem.take(order[start : start + self.batch])
-            inputs, hidden, scores = self._forward(batch.x)
-            residual = np.empty_like(scores)
-            loss_rows(scores, *batch.targets, residual)
-            gradient = self._backward(inputs, hidden, residual)
-            gradient *= per_row / len(scores)
+            _, gradient = self._slope(batch)
+            gradient *= per_row / len(batch.x)
             if self.ridge:
                 gradient += self.penalty_and_gradient()[1] / problem.total_weight
             step *= self.momentum

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +59,9 @@ class Rounds:
         self.size = min(problem.n_rows, rules.subsample or problem.n_rows)
         self._growth = Growth(binned.n_bins, problem.n_outputs, rules.max_leaves, rules.max_open + 2)
         self._statistics = np.empty((self.size, self._growth.width))
+        self._forest = forest
         self._scores = self._kept_scores(forest)
+        self._start = None if self._scores is None else self._scores.copy()
 
     def _kept_scores(self, forest: Forest) -> Floats | None:
         """Scores of all codes, if keeping them current costs less than scoring each round's rows anew."""
@@ -82,17 +85,28 @@ class Rounds:
         if self._scores is not None:
             self.trees.forest().add_to(self._scores, self.binned.codes, self.trees.n_trees - 1)
 
-    def loss(self) -> float | None:
-        """The summed loss of all rows, if their scores are at hand."""
-        scores = self._scores
-        if scores is None:
-            return None
+    def losses(self, shares: Sequence[float]) -> Floats:
+        """The summed loss of all rows when the trees added by `step` are multiplied by each of the shares."""
 
-        def of(rows: slice) -> float:
-            place = self.binned.place(rows)
-            return float(loss_rows(scores[place], *self.problem.take(rows).targets, NO_ROWS))
+        def of(rows: slice) -> list[float]:
+            start, added = self._parts(rows)
+            targets = self.problem.take(rows).targets
+            return [float(loss_rows(start + share * added, *targets, NO_ROWS)) for share in shares]
 
-        return float(sum(map_chunks(of, self.problem.n_rows, 4 * self.problem.n_outputs)))
+        parts = map_chunks(of, self.problem.n_rows, 6 * self.problem.n_outputs)
+        return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
+
+    def _parts(self, rows: slice) -> tuple[Floats, Floats]:
+        """Scores of rows by the trees there were at first, and by those added since."""
+        place = self.binned.place(rows)
+        if self._scores is not None and self._start is not None:
+            start: Floats = self._start[place]
+            return start, self._scores[place] - start
+        codes = self.binned.codes[place]
+        start, added = (np.zeros((len(codes), self.problem.n_outputs)) for _ in range(2))
+        self._forest.add_to(start, codes)
+        self.trees.forest().add_to(added, codes, len(self._forest.depths))
+        return start, added
 
     def _draw(self, rng: np.random.Generator) -> tuple[Batch, Codes, Floats]:
         """The rows of this round, their codes and their scores."""

@@ -1,0 +1,129 @@
+"""Sentences to examples: sparse indicators of words and tags around each token."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._types import PotentiaError
+from ..data.example import Example
+from ..graph.structure import Graph
+
+#: A sentence as its columns: words, then any tags, the label last (as `pt.datasets.conll` reads it).
+Sentence = Sequence[Sequence[str]]
+
+_EDGE = "\x00"
+
+
+class TokenFeatures:
+    """Indicators of what stands around a token, as chunkers use them, and of its spelling.
+
+    For every column: its values at distances -window..window and the joint values of neighbours at distance at most
+    one (for all but the first column also of three in a row within the window). With `spelling` also prefixes and
+    suffixes of up to three letters and the shape of the word. What occurs fewer than `min_count` times in `fit` is
+    left out.
+
+    After `fit`: `classes_` (labels in order), `index_` (name of each indicator to its column).
+    """
+
+    def __init__(self, window: int = 2, min_count: int = 1, spelling: bool = False) -> None:
+        if window < 0 or min_count < 1:
+            raise PotentiaError("window must not be negative and min_count at least 1")
+        self.window, self.min_count, self.spelling = window, min_count, spelling
+
+    def fit(self, sentences: Sequence[Sentence]) -> TokenFeatures:
+        """Learn the labels and the indicators that occur in these sentences."""
+        if not sentences or len(sentences[0]) < 2:
+            raise PotentiaError("sentences need at least two columns: words, and labels last")
+        counts = Counter(name for s in sentences for token in self._names(s[:-1]) for name in token)
+        kept = sorted(name for name, n in counts.items() if n >= self.min_count)
+        self.index_ = {name: k for k, name in enumerate(kept)}
+        self.classes_ = sorted({label for s in sentences for label in s[-1]})
+        self.n_columns_ = len(sentences[0])
+        return self
+
+    def transform(self, sentences: Sequence[Sentence], labelled: bool = True) -> list[Example]:
+        """A chain per sentence; labels not seen in `fit` become -1. Without `labelled` all columns are inputs."""
+        graphs: dict[int, Graph] = {}
+        found = []
+        for number, sentence in enumerate(sentences):
+            inputs = sentence[:-1] if labelled else sentence
+            if len(inputs) != self.n_columns_ - 1:
+                raise PotentiaError(
+                    f"sentence {number} has {len(inputs)} input columns, not {self.n_columns_ - 1}"
+                )
+            n = len(inputs[0])
+            graph = graphs.setdefault(n, Graph.chain(n, n_states=len(self.classes_)))
+            labels = self._labels(sentence[-1]) if labelled else None
+            found.append(Example(graph, {"node": self._matrix(inputs)}, labels, name=f"sentence {number}"))
+        return found
+
+    def _labels(self, column: Sequence[str]) -> Any:
+        place = {label: k for k, label in enumerate(self.classes_)}
+        return np.array([place.get(label, -1) for label in column])
+
+    def _matrix(self, inputs: Sentence) -> Any:
+        from scipy import sparse
+
+        index = [
+            [self.index_[name] for name in token if name in self.index_] for token in self._names(inputs)
+        ]
+        ptr = np.cumsum([0, *map(len, index)])
+        columns = np.concatenate(
+            [np.zeros(0, dtype=np.int32), *(np.array(row, dtype=np.int32) for row in index)]
+        )
+        return sparse.csr_array(
+            (np.ones(len(columns), dtype=np.float32), columns, ptr), shape=(len(index), len(self.index_))
+        )
+
+    def _names(self, inputs: Sentence) -> Iterator[list[str]]:
+        """The indicators of every token, by name."""
+        w = self.window
+        padded = [[*[_EDGE] * w, *column, *[_EDGE] * w] for column in inputs]
+        for t in range(w, w + len(inputs[0])):
+            names = [f"{c}[{d}]={column[t + d]}" for c, column in enumerate(padded) for d in range(-w, w + 1)]
+            for c, column in enumerate(padded):
+                reach = range(-1, 1) if c == 0 else range(-w, w)
+                names += [f"{c}[{d}:2]={column[t + d]}|{column[t + d + 1]}" for d in reach if w]
+                if c > 0:
+                    names += [
+                        f"{c}[{d}:3]={column[t + d]}|{column[t + d + 1]}|{column[t + d + 2]}"
+                        for d in range(-w, w - 1)
+                    ]
+            if self.spelling:
+                names += _spelling(padded[0][t])
+            yield names
+
+
+def _spelling(word: str) -> list[str]:
+    names = [f"prefix={word[:k]}" for k in (1, 2, 3)] + [f"suffix={word[-k:]}" for k in (1, 2, 3)]
+    shape = "".join("X" if c.isupper() else "x" if c.islower() else "9" if c.isdigit() else c for c in word)
+    return [*names, f"shape={shape}", f"lower={word.lower()}"]
+
+
+def span_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Precision, recall and F1 of whole spans in BIO labels, as the CoNLL shared tasks count them."""
+    right = n_true = n_found = 0
+    for a, b in zip(truth, predicted, strict=True):
+        want, found = set(_spans(a)), set(_spans(b))
+        right += len(want & found)
+        n_true += len(want)
+        n_found += len(found)
+    precision, recall = right / max(n_found, 1), right / max(n_true, 1)
+    f1 = 2 * right / (n_true + n_found) if n_true + n_found else 1.0
+    return {"precision": precision, "recall": recall, "f1": f1}
+
+
+def _spans(labels: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """(first, end, type) of every span; an I- after another type begins a span."""
+    start, kind = 0, ""
+    for t, label in enumerate([*labels, "O"]):
+        mark, _, name = label.partition("-")
+        if kind and (mark != "I" or name != kind):
+            yield start, t, kind
+            kind = ""
+        if mark in "BI" and name and not kind:
+            start, kind = t, name

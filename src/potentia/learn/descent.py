@@ -1,0 +1,79 @@
+"""L-BFGS over the parameters of several potentials at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .._types import Floats
+from ..potentials.differentiable import Differentiable
+
+
+class _StopError(Exception):
+    """Raised inside the optimiser to end it."""
+
+
+#: Steps over which the objective's fall is judged: a single step of L-BFGS may be short without being the last.
+_WINDOW = 10
+
+
+def descend(
+    functions: Sequence[Differentiable],
+    objective: Callable[[], tuple[float, list[Floats]]],
+    iterations: int,
+    tol: float,
+    record: Callable[[], bool],
+) -> bool:
+    """Minimise until the objective falls by less than `tol` of itself in ten steps, or `iterations` are done.
+
+    `objective` returns its value and gradients at the functions' current parameters. `record` is called after each
+    step, at the parameters it reached, and may stop it. Where a line search fails, L-BFGS begins anew while that
+    helps. Returns whether the objective has settled.
+    """
+    from scipy.optimize import minimize
+
+    cuts = np.cumsum([f.n_parameters for f in functions])[:-1]
+    latest, values = [np.inf], list[float]()
+
+    def move(vector: Floats) -> None:
+        for function, part in zip(functions, np.split(vector, cuts), strict=True):
+            function.parameters = part
+
+    def evaluate(vector: Floats) -> tuple[float, Floats]:
+        move(vector)
+        latest[0], slopes = objective()
+        return latest[0], np.concatenate(slopes)
+
+    def settled() -> bool:
+        if tol == 0 or len(values) <= _WINDOW:
+            return False
+        return values[-1 - _WINDOW] - values[-1] <= tol * abs(values[-1 - _WINDOW])
+
+    def after(vector: Floats) -> None:
+        values.append(latest[0])
+        move(vector)
+        if record() or settled():
+            raise _StopError
+
+    point = np.concatenate([f.parameters for f in functions])
+    # pairs of steps and gradients kept: with millions of parameters they are what the time and memory go to
+    memory = 20 if point.size < 500_000 else 6
+    try:
+        while len(values) < iterations:
+            before = len(values)
+            options = {
+                "maxiter": iterations - before,
+                "maxfun": 2**31 - 1,
+                "ftol": 1e-12,
+                "gtol": 0.0,
+                "maxcor": memory,
+            }
+            found = minimize(evaluate, point, jac=True, method="L-BFGS-B", callback=after, options=options)
+            point = found.x
+            if found.success or len(values) == before:
+                break
+    except _StopError:
+        return settled()
+    evaluate(point)
+    return settled() or len(values) < iterations

@@ -1,0 +1,361 @@
+"""Empirical risk of what inference predicts, minimised over all parameters [MBL-tpami]."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .._memory import borrow_zeros
+from .._threads import map_items, thread_count
+from .._types import ConvergenceWarning, Floats, PotentiaError
+from ..adjoint.gradient import Gradient, evaluate, gradient_of
+from ..data.example import Example
+from ..graph.scores import Scores
+from ..inference.base import Inference
+from ..inference.message_passing import TRW
+from ..losses.base import Loss
+from ..losses.names import loss_of
+from ..potentials.base import Potential
+from ..potentials.constant import Constant
+from ..potentials.differentiable import Differentiable
+from ..potentials.zero import Zero
+from .descent import descend
+from .iterated import Callback, class_weighted
+from .stochastic import wander
+from .training_set import Shard, TrainingSet, gather
+
+#: Numbers in all scores of a kind up to which they are made at once.
+_MOST_WHOLE = 1 << 25
+STARTS = ("independent", "surrogate_likelihood", "zero")
+
+
+@dataclass
+class MarginalRisk:
+    """Trains differentiable potentials (Linear, Constant, MLP) so that inference predicts well:
+
+        min over w of  sum of losses / (weight of labelled variables) + ridge / 2 |w|^2
+
+    The loss looks at what `inference` makes of the scores after its iterations, so that training makes up for what
+    inference leaves out. Losses with hidden labels (-1) work on all variables.
+
+    Attributes:
+        loss: a name (see `pt.losses`) or a loss object.
+        inference: what the loss is about, and what predictions use unless the CRF says otherwise.
+        gradient: "truncated", "backpropagation", "perturbation", "implicit" or an object of `pt.adjoint`; for losses of
+            marginals.
+        ridge: relative to the risk per variable; takes the place of the potentials' own ridge. None keeps those,
+            added to the summed loss.
+        iterations: limit of L-BFGS steps, or passes with `batch`.
+        tol: stop when the objective falls by less than this share in ten steps (0: run all).
+        start: "independent" fits the kinds of single variables by logistic regression and leaves the others at zero;
+            "surrogate_likelihood" then minimises that first (helps against the local minima of the smoothed error);
+            "zero"; None takes the second for smoothed errors and the first otherwise.
+        incremental: train on so many examples first, then on twice as many in half the steps, and so on
+            [MBL-tpami sec. 8.4]; None for all at once.
+        batch: examples per step of stochastic descent (Adam); None for L-BFGS on all.
+        rate: step size of stochastic descent, relative to parameters of size one.
+        clamped: inference given the labels, for losses that need it; None for the same.
+        class_weight: weight of each state of every variable, or None; multiplies the variables' own weights.
+        track_error: predict the training examples after every iteration (and the validation examples, if given).
+        seed: of the order of batches.
+        threads: None for all cores (or POTENTIA_THREADS); examples are shared out over them.
+    """
+
+    loss: str | Loss = "univariate_logistic"
+    inference: Inference | None = None
+    gradient: str | Gradient = "truncated"
+    ridge: float | None = 1e-3
+    iterations: int = 1000
+    tol: float = 1e-5
+    start: str | None = None
+    incremental: int | None = None
+    batch: int | None = None
+    rate: float = 0.05
+    clamped: Inference | None = None
+    class_weight: Sequence[float] | None = None
+    track_error: bool = True
+    seed: int = 0
+    threads: int | None = None
+
+    def scales(self, kinds: Sequence[str]) -> dict[str, float]:
+        """theta = f at prediction."""
+        return dict.fromkeys(kinds, 1.0)
+
+    def predictor(self, kinds: Sequence[str]) -> Inference:
+        """The inference that predictions of the trained model use."""
+        return self.inference or TRW(iterations=20)
+
+    def fit(
+        self,
+        potentials: Mapping[str, Potential],
+        examples: Sequence[Example],
+        *,
+        evaluate: Callable[[], dict[str, float]] | None = None,
+        callback: Callback | None = None,
+        checkpoint: Any = None,
+    ) -> list[dict[str, Any]]:
+        """Train the potentials in place; returns the history, one dict per iteration.
+
+        evaluate: errors to add to each iteration. checkpoint: has `load() -> state or None` and `save(state)`.
+        """
+        self._check(potentials)
+        weighted = list(class_weighted(examples, self.class_weight))
+        history = _resume(potentials, checkpoint)
+        begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
+        settled = False
+        for number, steps in self._stages(len(weighted), history):
+            risk = Risk(potentials, weighted[:number], self)
+            if not history:
+                self._begin(potentials, risk, weighted[:number])
+
+            def record(risk: Risk = risk, number: int = number) -> bool:
+                row: dict[str, Any] = {
+                    "iteration": len(history) + 1,
+                    "objective": risk.value,
+                    "examples": number,
+                }
+                row["seconds"] = time.perf_counter() - begun
+                if self.track_error and evaluate is not None:
+                    row |= evaluate()
+                history.append(row)
+                if checkpoint is not None:
+                    checkpoint.save(_state(potentials, history))
+                return bool(callback(history)) if callback is not None else False
+
+            settled = self._minimise(potentials, risk, weighted[:number], steps, record)
+        if self.tol > 0 and not settled and self.batch is None:
+            warnings.warn(
+                f"the objective still fell by more than {self.tol:g} of itself after {len(history)} iterations",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return history
+
+    def _stages(self, n: int, history: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
+        """Numbers of examples and the steps still to be made on them."""
+        number, steps = n if self.incremental is None else min(self.incremental, n), self.iterations
+        while True:
+            done = sum(row["examples"] == number for row in history)
+            later = any(row["examples"] > number for row in history)
+            if not later and (done < steps or not history):
+                yield number, steps - done
+            if number == n:
+                return
+            number, steps = min(2 * number, n), max(steps // 2, 1)
+
+    def _begin(self, potentials: Mapping[str, Potential], risk: Risk, examples: Sequence[Example]) -> None:
+        """The start of a fit, for potentials that were not fitted before."""
+        fresh = risk.begin()
+        start = self.start or (
+            "surrogate_likelihood" if "smoothed_error" in loss_of(self.loss).name else "independent"
+        )
+        if start == "zero" or not fresh:
+            return
+        risk.fit_independently(fresh)
+        if start == "surrogate_likelihood":
+            first = replace(
+                self, loss="surrogate_likelihood", start="independent", incremental=None, tol=1e-4
+            )
+            other = Risk(potentials, examples, first)
+            descend(other.functions, other, self.iterations, first.tol, lambda: False)
+
+    def _minimise(
+        self,
+        potentials: Mapping[str, Potential],
+        risk: Risk,
+        examples: Sequence[Example],
+        steps: int,
+        record: Callable[[], bool],
+    ) -> bool:
+        if self.batch is None:
+            return descend(risk.functions, risk, steps, self.tol, record)
+        cuts = range(0, len(examples), self.batch)
+        parts = [Risk(potentials, examples[a : a + self.batch], self) for a in cuts]
+        return wander(risk, parts, steps, self.rate, self.seed, record)
+
+    def _check(self, potentials: Mapping[str, Potential]) -> None:
+        loss_of(self.loss)
+        gradient_of(self.gradient)
+        for kind, potential in potentials.items():
+            if not isinstance(potential, Differentiable | Zero):
+                raise PotentiaError(
+                    f"MarginalRisk follows gradients, which the {type(potential).__name__} of {kind!r} does not have"
+                )
+        for name in ("inference", "clamped"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, Inference):
+                raise PotentiaError(f"{name} must be an inference method, not a {type(given).__name__}")
+        if self.start is not None and self.start not in STARTS:
+            raise PotentiaError(f"start must be one of {', '.join(STARTS)}, not {self.start!r}")
+        if self.ridge is not None and not (np.isfinite(self.ridge) and self.ridge >= 0):
+            raise PotentiaError(f"ridge must be finite and not negative, not {self.ridge!r}")
+        if self.iterations < 0 or not self.tol >= 0:
+            raise PotentiaError("iterations and tol must not be negative")
+        for name in ("incremental", "batch"):
+            given = getattr(self, name)
+            if given is not None and not given >= 1:
+                raise PotentiaError(f"{name} must be at least 1, not {given!r}")
+        if not (np.isfinite(self.rate) and self.rate > 0):
+            raise PotentiaError(f"rate must be positive and finite, not {self.rate!r}")
+
+
+class Risk:
+    """The objective on some examples: call it for its value and gradients at the potentials' current parameters."""
+
+    def __init__(
+        self, potentials: Mapping[str, Potential], examples: Sequence[Example], options: MarginalRisk
+    ) -> None:
+        self.potentials = potentials
+        self.data: TrainingSet = gather(examples, list(potentials), labelled=True, drop_hidden=False)
+        self.loss, self.gradient = loss_of(options.loss), gradient_of(options.gradient)
+        self.threads = thread_count(options.threads)
+        self.inference = options.predictor([])
+        self.clamped = options.clamped
+        if len(self.data.shards) > 1 and hasattr(self.inference, "threads"):
+            # examples are shared out over threads, so each is inferred on one
+            self.inference = replace(self.inference, threads=1)  # type: ignore[type-var]
+        self.weights = _shard_weights(examples, self.data)
+        labelled = [s.labels >= 0 for s in self.data.shards]
+        self.total = float(
+            sum(
+                seen.sum() if own is None else own[seen].sum()
+                for seen, own in zip(labelled, self.weights, strict=True)
+            )
+        )
+        if self.total == 0:
+            raise PotentiaError("no variable of the examples has a label and a positive weight")
+        if options.ridge is not None:
+            for potential in potentials.values():
+                if hasattr(potential, "ridge"):
+                    potential.ridge = options.ridge * self.total
+        self.value = np.inf
+
+    @property
+    def functions(self) -> list[Differentiable]:
+        """The potentials that have parameters."""
+        return [p for p in self.potentials.values() if isinstance(p, Differentiable)]
+
+    def begin(self) -> list[str]:
+        """Make zero functions of potentials that were never fitted; their kinds."""
+        fresh = [kind for kind, p in self.potentials.items() if not p.is_fitted]
+        for kind in fresh:
+            self.potentials[kind].start(self._features(kind), self.data.n_outputs(kind))
+        return fresh
+
+    def fit_independently(self, kinds: Sequence[str]) -> None:
+        """Plain logistic regressions of the kinds of single variables."""
+        for kind in kinds:
+            if len(self.data.shapes[kind]) == 1 and isinstance(self.potentials[kind], Differentiable):
+                target, weight = self.data.targets[kind], self.data.weights[kind]
+                seen = target >= 0
+                own = None if weight is None else weight[seen]
+                x = self._features(kind)
+                self.potentials[kind].fit(
+                    x if seen.all() else x[seen], target[seen], None, own, n_outputs=self.data.n_outputs(kind)
+                )
+
+    def _features(self, kind: str) -> Any:
+        x = self.data.features[kind]
+        return np.zeros((self.data.n_rows(kind), 0)) if x is None else x
+
+    def __call__(self) -> tuple[float, list[Floats]]:
+        """Risk per variable plus penalties, and its gradient for each of `functions`."""
+        scores = {
+            kind: self.potentials[kind].scores(self._features(kind), trusted=True) for kind in self._whole()
+        }
+        d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
+        numbers = list(range(len(self.data.shards)))
+        parts = map_items(lambda number: self._of_shard(number, scores, d_scores), numbers, self.threads)
+        value, slopes = sum(part[0] for part in parts), []
+        for kind, potential in self.potentials.items():
+            if isinstance(potential, Differentiable):
+                penalty, slope = potential.penalty_and_gradient()
+                value += penalty
+                slope = slope + sum(part[1][kind] for part in parts if kind in part[1])
+                if kind in d_scores:
+                    slope += potential.vjp(self._features(kind), d_scores[kind], trusted=True)
+                slopes.append(slope / self.total)
+        self.value = value / self.total
+        return self.value, slopes
+
+    def _whole(self) -> list[str]:
+        """Kinds whose scores of all rows are made at once; tables too large for that are made shard by shard."""
+        return [
+            kind
+            for kind in self.potentials
+            if not self._shared(kind) and self.data.n_rows(kind) * self.data.n_outputs(kind) <= _MOST_WHOLE
+        ]
+
+    def _of_shard(
+        self, number: int, scores: Mapping[str, Floats], d_scores: Mapping[str, Floats]
+    ) -> tuple[float, dict[str, Floats]]:
+        """The loss of a shard, the gradient of kinds that are made shard by shard; fills its rows of d_scores."""
+        shard = self.data.shards[number]
+        kinds = [kind for kind, scope in shard.graph.scopes.items() if len(scope)]
+        rows = {kind: self._rows(kind, shard) for kind in kinds if kind not in scores}
+        theta = {}
+        for kind in kinds:
+            own = kind not in scores
+            table = (
+                self.potentials[kind].scores(rows[kind], trusted=True)
+                if own
+                else scores[kind][shard.rows[kind]]
+            )
+            shape = self.data.shapes[kind]
+            theta[kind] = table.reshape(shape) if self._shared(kind) else table.reshape(len(table), *shape)
+        value, d_theta = evaluate(
+            self.loss, self.inference, self.gradient, Scores(shard.graph, theta), shard.labels,
+            self.weights[number], self.clamped,
+        )  # fmt: skip
+        for kind in d_scores:
+            if kind in d_theta:
+                part = d_scores[kind][shard.rows[kind]]
+                part[...] = d_theta[kind].reshape(part.shape)
+        slopes = {
+            kind: potential.vjp(x, d_theta[kind].reshape(x.shape[0], -1), trusted=True)
+            for kind, x in rows.items()
+            if isinstance(potential := self.potentials[kind], Differentiable)
+        }
+        return value, slopes
+
+    def _shared(self, kind: str) -> bool:
+        """Whether all regions of the kind have one table, which need not be written out."""
+        return self.data.features[kind] is None or isinstance(self.potentials[kind], Constant | Zero)
+
+    def _rows(self, kind: str, shard: Shard) -> Any:
+        """The features of a shard's regions; one row where none matter."""
+        if not self._shared(kind):
+            return self._features(kind)[shard.rows[kind]]
+        return np.zeros((1, self._features(kind).shape[1]))
+
+
+def _shard_weights(examples: Sequence[Example], data: TrainingSet) -> list[Floats | None]:
+    """Weights of every shard's variables, or None where all are 1."""
+    if all(example.weights is None for example in examples):
+        return [None] * len(data.shards)
+    own = [np.ones(e.graph.n_variables) if e.weights is None else e.weights for e in examples]
+    ends = np.cumsum([shard.graph.n_variables for shard in data.shards])[:-1]
+    return list(np.split(np.concatenate(own), ends))
+
+
+def _state(potentials: Mapping[str, Potential], history: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"history": history, "potentials": {k: p.state() for k, p in potentials.items()}, "arrays": {}}
+
+
+def _resume(potentials: Mapping[str, Potential], checkpoint: Any) -> list[dict[str, Any]]:
+    """Take up a checkpoint's potentials; the history so far."""
+    saved = None if checkpoint is None else checkpoint.load()
+    if saved is None:
+        return []
+    if set(saved["potentials"]) != set(potentials):
+        raise PotentiaError(f"the checkpoint has potentials for {sorted(saved['potentials'])}")
+    for kind, (meta, arrays) in saved["potentials"].items():
+        loaded = Potential.from_state(meta, arrays)
+        potentials[kind].reset().__dict__.update(loaded.__dict__)
+    history: list[dict[str, Any]] = list(saved["history"])
+    return history
