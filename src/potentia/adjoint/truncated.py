@@ -105,20 +105,20 @@ class _Tape:
 
     def __init__(self, session: Session, memory: int) -> None:
         self._session = session
-        state, n = session.engine.state, max(session.iterations, 1)
-        fits = n * state.nbytes <= memory
+        shape, n = session.engine.saved_shape, max(session.iterations, 1)
+        fits = n * 8 * math.prod(shape) <= memory
         self._every = 1 if fits else math.isqrt(n - 1) + 1
-        self._checkpoints = borrow((-(-n // self._every), *state.shape))
-        self._segment = borrow((self._every - 1, *state.shape))
+        self._checkpoints = borrow((-(-n // self._every), *shape))
+        self._segment = borrow((self._every - 1, *shape))
         self._segment_start = -1
 
     def before(self, done: int) -> None:
         """Called before each iteration of the forward run."""
         if done % self._every == 0:
-            self._checkpoints[done // self._every] = self._session.engine.state
+            self._session.engine.save(self._checkpoints[done // self._every])
 
     def before_iteration(self, done: int) -> Floats:
-        """The state before iteration `done`; asked for from the last iteration to the first."""
+        """The saved state before iteration `done`; asked for from the last iteration to the first."""
         first = done - done % self._every
         if done == first:
             return self._checkpoints[done // self._every]
@@ -130,9 +130,9 @@ class _Tape:
     def _make_segment(self, first: int, last: int) -> None:
         engine = self._session.engine
         after = engine.state.copy()
-        engine.state[...] = self._checkpoints[first // self._every]
+        engine.restore(self._checkpoints[first // self._every])
         for done in range(first, last):
             iterate(engine, self._session.schedule, self._session.seed, done)
-            self._segment[done - first] = engine.state
+            engine.save(self._segment[done - first])
         engine.state[...] = after
         self._segment_start = first

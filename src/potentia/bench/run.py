@@ -1,4 +1,4 @@
-"""Speed of forward message passing and of boosting, beside floors and baselines measured in the same run.
+"""Speed of message passing, gradients, sequences and boosting, beside floors and baselines of the same run.
 
 Message passing is in nanoseconds per message.
 
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,9 @@ from ..inference.pair_engine import PairEngine
 from ..kernels.stream import multiply_add
 from ..report.tables import Column
 from .boosting import time_rounds
+from .gradients import gradient_columns, gradient_rows
+from .sequences import sequence_columns, sequence_rows
+from .timing import best_time
 
 _SEED = 0
 
@@ -55,13 +56,13 @@ def run(quick: bool = False) -> list[dict[str, Any]]:
     rows = [_machine()]
     for name, graph in cases(quick).items():
         rows += _graph_rows(name, graph, quick)
-    return rows + _boosting_rows(quick) + _start_rows()
+    return rows + gradient_rows(quick) + sequence_rows(quick) + _boosting_rows(quick) + _start_rows()
 
 
 def _machine() -> dict[str, Any]:
     values = np.random.default_rng(_SEED).normal(size=1 << 14)
     out = np.empty_like(values)
-    seconds = _best(lambda: np.exp(values, out=out), 0.2)
+    seconds = best_time(lambda: np.exp(values, out=out), 0.2)
     return {"part": "machine", "numpy_exp_ns": seconds / len(values) * 1e9, "numpy": np.__version__}
 
 
@@ -82,7 +83,7 @@ def _graph_rows(name: str, graph: Graph, quick: bool) -> list[dict[str, Any]]:
         for threads in (1, 2):
             engine = PairEngine(scores, entropy, "colours", damping=0.0, threads=threads)
             iterate(engine, "coloured", 0, 0)
-            seconds = _best(lambda e=engine: iterate(e, "coloured", 0, 0), budget)  # type: ignore[misc]
+            seconds = best_time(lambda e=engine: iterate(e, "coloured", 0, 0), budget)  # type: ignore[misc]
             rows.append(
                 {
                     "part": "sweep",
@@ -100,20 +101,10 @@ def _graph_rows(name: str, graph: Graph, quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _best(work: Callable[[], object], budget: float) -> float:
-    """Least time of a call, tried again and again for about `budget` seconds."""
-    best, begun = np.inf, time.perf_counter()
-    while time.perf_counter() - begun < budget or not np.isfinite(best):
-        t = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - t)
-    return float(best)
-
-
 def _table_floor(tables: Floats, budget: float) -> float:
     """Reading all tables once, each entry through one multiply-add."""
     values, out = tables.ravel(), np.zeros(8)
-    return _best(lambda: multiply_add(values, out), budget / 3)
+    return best_time(lambda: multiply_add(values, out), budget / 3)
 
 
 def _log_floor(n: int, budget: float) -> float:
@@ -125,7 +116,7 @@ def _log_floor(n: int, budget: float) -> float:
         np.exp(piece, out=out)
         np.log(out, out=out)
 
-    return _best(work, budget / 3) * n / len(piece)
+    return best_time(work, budget / 3) * n / len(piece)
 
 
 def _boosting_rows(quick: bool) -> list[dict[str, Any]]:
@@ -158,7 +149,7 @@ def _start_rows() -> list[dict[str, Any]]:
 def tables(rows: list[dict[str, Any]]) -> list[tuple[str, list[Column], list[dict[str, Any]]]]:
     """Titles, columns and rows to print."""
     exp = rows[0]["numpy_exp_ns"]
-    sweeps = [dict(r) for r in rows if r["part"] == "sweep"]
+    sweeps = [dict(r) for r in _part(rows, "sweep")]
     single = {(r["graph"], r["method"]): r["ns_per_message"] for r in sweeps if r["asked_threads"] == 1}
     for r in sweeps:
         r["in_exp"] = r["ns_per_message"] / exp
@@ -180,10 +171,16 @@ def tables(rows: list[dict[str, Any]]) -> list[tuple[str, list[Column], list[dic
     starts = [Column("what", "what"), Column("seconds", "seconds", "{:.2f}".format)]
     return [
         (f"Forward sweeps (NumPy exp: {exp:.2f} ns)", columns, sweeps),
+        ("Losses and gradients through inference", gradient_columns(), _part(rows, "gradient")),
+        ("Sequences", sequence_columns(), _part(rows, "sequence")),
         (
             "One boosting round",
             [Column("what", "what"), Column("data", "data"), Column("seconds", "seconds", "{:.3f}".format)],
-            [r for r in rows if r["part"] == "boosting"],
+            _part(rows, "boosting"),
         ),
-        ("Starting up", starts, [r for r in rows if r["part"] == "start"]),
+        ("Starting up", starts, _part(rows, "start")),
     ]
+
+
+def _part(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [r for r in rows if r["part"] == name]

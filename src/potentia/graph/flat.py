@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._types import Ints
 from .structure import Graph
+
+#: Four bytes per entry are enough for what is as long as all scopes together.
+Narrow = NDArray[np.int32]
 
 
 class Regions(NamedTuple):
@@ -27,13 +31,13 @@ class Regions(NamedTuple):
     n_states: Ints
     kind_ptr: Ints
     scope_ptr: Ints
-    scope: Ints
-    stride: Ints
+    scope: Narrow
+    stride: Narrow
     size: Ints
     single: Ints
     member_ptr: Ints
-    member: Ints
-    member_at: Ints
+    member: Narrow
+    member_at: Narrow
 
     @property
     def order(self) -> Ints:
@@ -69,8 +73,8 @@ def _build(graph: Graph) -> Regions:
     member_ptr = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=graph.n_variables))])
     kind_ptr = np.concatenate([[0], np.cumsum([len(s) for s in scopes], dtype=np.int64)]).astype(np.int64)
     return Regions(
-        graph.n_states, kind_ptr, scope_ptr, flat, stride, size, single,
-        member_ptr, region_of[by_variable], by_variable,
+        graph.n_states, kind_ptr, scope_ptr, flat.astype(np.int32), stride.astype(np.int32), size, single,
+        member_ptr, region_of[by_variable].astype(np.int32), by_variable.astype(np.int32),
     )  # fmt: skip
 
 

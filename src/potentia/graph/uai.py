@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
+from .flat import Narrow
 from .scores import Scores
 from .structure import Graph
 from .uai_text import FilePath, Tokens, numbers, write_whole
@@ -150,7 +151,7 @@ def write_uai(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike]) -> N
     write_whole(path, "\n".join([*head, *lines, "", *tables, ""]))
 
 
-def _fit(table: Floats, scope: Ints) -> tuple[Floats, float]:
+def _fit(table: Floats, scope: Narrow) -> tuple[Floats, float]:
     """A score table moved to where its exp is a normal double, and by how much it was lowered."""
     finite = table[table > -np.inf]
     low, high = float(finite.min()), float(finite.max())

@@ -51,6 +51,13 @@ class Engine(Protocol):
         """What iterations change: messages, or marginals of mean field; written to by undoing them."""
         ...
 
+    @property
+    def saved_shape(self) -> tuple[int, ...]: ...
+
+    def save(self, out: Floats) -> None: ...
+
+    def restore(self, saved: Floats) -> None: ...
+
 
 class Outcome(NamedTuple):
     """How a run ended."""

@@ -61,6 +61,19 @@ class MeanFieldEngine:
         """The product distribution itself."""
         return self.q
 
+    @property
+    def saved_shape(self) -> tuple[int, ...]:
+        """Shape of a saved state."""
+        return self.state.shape
+
+    def save(self, out: Floats) -> None:
+        """Keep the state in `out`."""
+        out[...] = self.state
+
+    def restore(self, saved: Floats) -> None:
+        """Take up a saved state."""
+        self.state[...] = saved
+
     def messages(self) -> Floats:
         """The product distribution, (n, states)."""
         return self.q.copy()

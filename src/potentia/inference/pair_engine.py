@@ -162,6 +162,24 @@ class PairEngine:
         lam: Floats = self.blocks.lam
         return lam
 
+    @property
+    def saved_shape(self) -> tuple[int, ...]:
+        """Shape of a saved state; of two states one number is enough, since the larger message is 0."""
+        rows, states, width = self.blocks.lam.shape
+        return rows, 1 if states == 2 else states, width
+
+    def save(self, out: Floats) -> None:
+        """Keep the messages in `out`."""
+        lam = self.blocks.lam
+        if out.shape == lam.shape:
+            out[...] = lam
+        else:
+            np.subtract(lam[:, 1], lam[:, 0], out=out[:, 0])
+
+    def restore(self, saved: Floats) -> None:
+        """Take up saved messages."""
+        star.restore(self.blocks.lam, saved, 0, len(saved))
+
     def messages(self) -> Floats:
         """lam of both ends of every pair in score units, (m, 2, states)."""
         out = borrow((len(self.pairs), 2, self.layout.n_states))

@@ -118,6 +118,19 @@ class RegionEngine:
         lam: Floats = self.regions.lam
         return lam
 
+    @property
+    def saved_shape(self) -> tuple[int, ...]:
+        """Shape of a saved state."""
+        return self.state.shape
+
+    def save(self, out: Floats) -> None:
+        """Keep the state in `out`."""
+        out[...] = self.state
+
+    def restore(self, saved: Floats) -> None:
+        """Take up a saved state."""
+        self.state[...] = saved
+
     def messages(self) -> Floats:
         """All messages, flat."""
         return self.regions.lam.copy()

@@ -314,6 +314,19 @@ def _write_binary(lam, row, p, logm, s):
 
 
 @njit(**KERNEL)
+def restore(lam, saved, first, last):
+    """Rows first..last of saved messages; of two states the difference was saved, and the larger message is 0."""
+    if saved.shape[1] == lam.shape[1]:
+        lam[first:last] = saved[first:last]
+        return
+    for row in range(first, last):
+        for x in range(lam.shape[2]):
+            d = saved[row, 0, x]
+            lam[row, 0, x] = -d if d > 0.0 else 0.0
+            lam[row, 1, x] = d if d < 0.0 else 0.0
+
+
+@njit(**KERNEL)
 def _damp(lam, row, fresh, peak, damping):
     """A step from the old messages towards the fresh ones; how far they were apart, as probabilities.
 

@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, zero8
-from .star import LOG, PRODUCT, fetch_ahead
+from .star import LOG, PRODUCT, fetch_ahead, restore
 from .vecmath import KERNEL, exp
 
 
@@ -68,7 +68,7 @@ def reverse(blocks, cotangents, slot, units, damping, old):
             _pull_row(blocks, cotangents, slot, u, row, scratch, shared)
         _add_node(blocks, cotangents.node, u, scratch.dp)
         if old.size:
-            blocks.lam[first:last] = old[first:last]
+            restore(blocks.lam, old, first, last)
     return shared
 
 

@@ -142,7 +142,10 @@ class Potential(Params, ABC):
             found[rows] = self._scores(features[rows])
 
         self.ready(shape[0])
-        map_chunks(fill, shape[0], self._width(), self.threaded)
+        width = self._width()
+        if hasattr(features, "tocsr"):  # what counts is what is stored
+            width = features.nnz // max(shape[0], 1) + 3 * self.n_outputs_
+        map_chunks(fill, shape[0], width, self.threaded)
         return found
 
     def loss(

@@ -1,0 +1,39 @@
+"""Measuring: the least time of a call, and the peak memory of a fresh process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def best_time(work: Callable[[], object], budget: float) -> float:
+    """Least seconds of a call, tried again and again for about `budget` seconds."""
+    best, begun = np.inf, time.perf_counter()
+    while time.perf_counter() - begun < budget or not np.isfinite(best):
+        t = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - t)
+    return float(best)
+
+
+def in_fresh_process(module: str, *arguments: str) -> dict[str, Any]:
+    """What `python -m module arguments` prints as JSON, with its peak memory in MiB added.
+
+    The process before any work counts too: an interpreter with NumPy and Numba takes about 150 MiB.
+    """
+    found: dict[str, Any] = json.loads(subprocess.check_output([sys.executable, "-m", module, *arguments]))
+    return found
+
+
+def peak_memory() -> float:
+    """Peak resident memory of this process so far, in MiB."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)

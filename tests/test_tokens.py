@@ -1,0 +1,67 @@
+"""Sentences to examples, and the measure of spans."""
+
+import numpy as np
+import pytest
+
+import potentia as pt
+from potentia._types import PotentiaError
+from potentia.features import TokenFeatures, span_scores
+
+SENTENCES = [
+    [["The", "dog", "sees", "Rex"], ["D", "N", "V", "P"], ["B-NP", "I-NP", "O", "B-NP"]],
+    [["A", "dog"], ["D", "N"], ["B-NP", "I-NP"]],
+]
+
+
+def test_every_token_knows_its_window():
+    features = TokenFeatures(window=1).fit(SENTENCES)
+    examples = features.transform(SENTENCES)
+    assert features.classes_ == ["B-NP", "I-NP", "O"]
+    assert [e.graph.n_variables for e in examples] == [4, 2]
+    names = {column: name for name, column in features.index_.items()}
+    row = {names[k] for k in examples[0].features["node"][[1]].indices}
+    assert {"0[-1]=The", "0[0]=dog", "0[1]=sees", "1[0]=N", "0[-1:2]=The|dog", "1[0:2]=N|V"} <= row
+    assert {"1[-1:3]=D|N|V"} <= row
+    np.testing.assert_array_equal(examples[0].labels, [0, 1, 2, 0])
+
+
+def test_rare_indicators_unseen_ones_and_unknown_labels_are_left_out():
+    features = TokenFeatures(window=0, min_count=2).fit(SENTENCES)
+    assert set(features.index_) == {"0[0]=dog", "1[0]=D", "1[0]=N"}
+    example = features.transform([[["Cats"], ["N"], ["B-VP"]]])[0]
+    assert example.features["node"].nnz == 1
+    np.testing.assert_array_equal(example.labels, [-1])
+    assert features.transform([[["Cats"], ["N"]]], labelled=False)[0].labels is None
+
+
+def test_spelling_adds_affixes_and_shape():
+    features = TokenFeatures(window=0, spelling=True).fit(SENTENCES)
+    assert {"prefix=Re", "suffix=ex", "shape=Xxx", "lower=rex"} <= set(features.index_)
+
+
+def test_wrong_columns_get_a_sentence():
+    features = TokenFeatures().fit(SENTENCES)
+    with pytest.raises(PotentiaError, match="sentence 0 has 1 input columns, not 2"):
+        features.transform([[["a"], ["O"]]])
+    with pytest.raises(PotentiaError, match="two columns"):
+        TokenFeatures().fit([[["a"]]])
+    with pytest.raises(PotentiaError, match="window"):
+        TokenFeatures(window=-1)
+
+
+def test_spans_count_as_the_shared_task_does():
+    truth = [["B-NP", "I-NP", "O", "B-VP", "B-VP"], ["I-PP", "O"]]
+    assert span_scores(truth, truth)["f1"] == 1.0
+    found = [["B-NP", "I-NP", "O", "B-VP", "I-VP"], ["B-PP", "O"]]
+    scores = span_scores(truth, found)
+    # right: NP and PP; there are four spans, three were found
+    assert scores == {"precision": 2 / 3, "recall": 0.5, "f1": pytest.approx(4 / 7)}
+    assert span_scores([["O"]], [["O"]])["f1"] == 1.0
+
+
+def test_a_chain_learns_from_tokens():
+    features = TokenFeatures().fit(SENTENCES)
+    train = features.transform(SENTENCES)
+    learner = pt.MarginalRisk("likelihood", pt.Exact(), ridge=1e-3, iterations=30, tol=0.0)
+    model = pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}, learner).fit(train)
+    assert model.score(train) == 1.0
