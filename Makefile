@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 demo: .venv/installed
 	$(BIN)/potentia demo --out demo
 
 test: .venv/installed lint
 	$(BIN)/python -m pytest -n 2
+
+docs: .venv/installed
+	$(BIN)/python -m sphinx -W -q -b html docs docs/_build
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -22,4 +25,4 @@ lint: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv demo build dist
+	rm -rf .venv demo build dist docs/_build

@@ -1,0 +1,38 @@
+"""Every Python example of the documentation runs as printed, page by page, in an empty folder."""
+
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from potentia import ConvergenceWarning
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = sorted(p for p in DOCS.rglob("*.md") if "```python" in p.read_text() and "_build" not in p.parts)
+
+
+def test_there_are_pages_with_examples():
+    assert {"quickstart.md", "image.md", "sequence.md", "multilabel.md", "custom.md"} <= {
+        p.name for p in PAGES
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "example"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # examples are cut short
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S):
+            exec(compile(block, str(page), "exec"), names)
+    assert "nan" not in capsys.readouterr().out
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(DOCS), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "recipes" / "image.html").exists()
