@@ -2,12 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test lint browser docs clean
 
 demo: .venv/installed
 	$(BIN)/potentia demo --out demo
 
-test: .venv/installed lint
+test: .venv/installed lint browser
 	$(BIN)/python -m pytest -n 2
 
 docs: .venv/installed
@@ -17,6 +17,12 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Tests of the report page need Chromium: installed where that is possible, else they are skipped.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 || \
+	  echo "Chromium is missing and could not be installed: tests in a browser will be skipped"
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -77,16 +77,6 @@ def test_bad_input_is_one_sentence_without_traceback(arguments, words, model, tm
     assert error.count("\n") == 1
 
 
-def test_demo_writes_its_picture_and_rows(tmp_path, capsys):
-    assert main(["demo", "--out", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    rows = {row["method"]: row for row in found["rows"]}
-    log_z = rows["exact"]["value"]
-    assert rows["mean field"]["value"] <= log_z <= rows["TRW"]["value"]
-    assert rows["TRW"]["pixels_wrong"] < 0.2
-    assert (tmp_path / "marginals.png").stat().st_size > 10_000
-
-
 def test_bench_quick_prints_ratios(tmp_path):
     out = subprocess.run(
         [sys.executable, "-m", "potentia", "bench", "--quick", "--out", str(tmp_path / "rows.jsonl")],

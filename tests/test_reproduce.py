@@ -5,6 +5,7 @@ import json
 import pytest
 
 from potentia.cli import main
+from potentia.experiments.document import main as document
 from potentia.experiments.ilr import CLASSES, STUDIES, cells
 from potentia.experiments.rows import read_rows, run_cells
 
@@ -63,3 +64,21 @@ def test_finished_cells_survive_a_crash(tmp_path):
 def test_unknown_study_is_one_sentence(tmp_path, capsys):
     assert main(["reproduce", "nothing", "--out", str(tmp_path)]) == 2
     assert "there are denoising" in capsys.readouterr().err
+
+
+def test_pages_take_their_tables_from_rows(tmp_path):
+    cell = cells(STUDIES["horses-ilr"], quick=False)[0]
+    row = {"cell": cell, "test_error": 0.12345, "train_error": 0.1, "iterations": 25, "seconds": 60.0}
+    run_cells([cell], lambda _: {k: v for k, v in row.items() if k != "cell"}, tmp_path / "horses-ilr")
+    page = tmp_path / "page.md"
+    old = "<!-- rows: horses-ilr -->\nold\n<!-- end -->"
+    page.write_text(f"before\n{old}\nbetween\n<!-- rows: denoising -->\nkept\n<!-- end -->\n")
+    document([str(tmp_path), str(page)])
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert "between" in text
+    assert "old" not in text
+    assert "| mlp | – | – | – | – | 0.1235 / 0.081 |" in text
+    assert "kept" in text, "an experiment without rows keeps its part"
+    document([str(tmp_path), str(page)])
+    assert page.read_text() == text

@@ -5,10 +5,11 @@ The public names are those below; see README for a first example.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import adjoint, datasets, losses, metrics
+from . import adjoint, datasets, losses, metrics, plot
 from ._types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError
 from ._version import __version__
 from .adjoint.gradient import loss_and_gradient
@@ -30,6 +31,9 @@ from .learn.max_margin import MaxMargin
 from .learn.risk import MarginalRisk
 from .loading import load
 from .potentials import MLP, Boosting, Constant, LightGBM, Linear, Potential, Zero
+
+# what is logged is shown only where a program asks for it
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from .multilabel.baselines import ClassifierChain, IndependentClassifiers, LabelPowerset
@@ -114,6 +118,7 @@ __all__ = [
     "loss_and_gradient",
     "losses",
     "metrics",
+    "plot",
     "read_uai",
     "read_uai_evidence",
     "read_uai_result",

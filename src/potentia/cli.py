@@ -1,4 +1,4 @@
-"""The command line: `potentia demo | infer | reproduce | bench`."""
+"""The command line: `potentia demo | train | predict | evaluate | infer | reproduce | report | bench`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any
 
 from ._types import PotentiaError
 from ._version import __version__
+from .commands import apply, show, train
+from .commands.common import json_text as _json
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         print("potentia: this needs more memory than there is", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("potentia: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"potentia: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
     return 0
 
@@ -54,11 +56,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
         return command
 
-    demo = add(
-        "demo", _demo, "Marginals of a noisy picture by every inference method.", "potentia demo --out demo"
-    )
-    demo.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="folder for the picture")
-    demo.add_argument("--seed", type=int, default=0, help="seed of the noise")
+    show.add_demo(add("demo", show.demo, show.DEMO_TEXT, show.DEMO_EXAMPLE))
+    train.add_options(add("train", train.train, train.TEXT, train.EXAMPLES))
+    apply.add_predict(add("predict", apply.predict, apply.PREDICT_TEXT, apply.PREDICT_EXAMPLES))
+    apply.add_evaluate(add("evaluate", apply.evaluate, apply.EVALUATE_TEXT, apply.EVALUATE_EXAMPLES))
 
     infer = add(
         "infer", _infer, "Inference on a model in the UAI format (.uai or .uai.xz).",
@@ -80,11 +81,20 @@ def _parser() -> argparse.ArgumentParser:
         "reproduce", _reproduce, "Run a paper's table, ours beside the paper's; finished cells are not run again.",
         "potentia reproduce denoising --quick --out results",
     )  # fmt: skip
-    reproduce.add_argument("name", help="denoising, horses-ilr or backgrounds-ilr")
+    reproduce.add_argument(
+        "name",
+        help="denoising, horses-ilr, backgrounds-ilr, misspecification, perturbation, denoising-berkeley, horses, "
+        "backgrounds, fitting-speed, scene or search-speed",
+    )
     reproduce.add_argument("--quick", action="store_true", help="a small version in under a minute")
+    reproduce.add_argument(
+        "--full", action="store_true", help="all folds of cross-validation, where there are any"
+    )
     reproduce.add_argument(
         "--out", type=Path, default=Path("results"), metavar="DIR", help="folder for rows and figures"
     )
+
+    show.add_report(add("report", show.report, show.REPORT_TEXT, show.REPORT_EXAMPLE))
 
     bench = add(
         "bench",
@@ -107,33 +117,6 @@ _METHODS = {
     "linear_program": ("linear_program", "LinearProgram"),
     "gibbs": ("gibbs", "Gibbs"),
 }
-
-
-def _demo(arguments: argparse.Namespace) -> None:
-    from . import demo
-    from .report.tables import Column, print_table
-
-    rows, pictures = demo.run(arguments.seed)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / "marginals.png"
-    demo.draw(pictures, path)
-    if arguments.json:
-        print(_json({"rows": rows, "picture": str(path)}))
-        return
-    columns = [
-        Column("method", "method"),
-        Column("value of", "target", lambda t: t.replace("_", " ")),
-        Column("value", "value", lambda v: "–" if math.isnan(v) else f"{v:.3f}"),
-        Column("bound", "bound"),
-        Column("pixels wrong", "pixels_wrong", "{:.1%}".format),
-        Column("|marginal − exact|", "marginal_difference", "{:.4f}".format),
-        Column("best score found", "best_score", "{:.3f}".format),
-        Column("iterations", "iterations", str),
-        Column("converged", "converged", lambda c: "yes" if c else "no"),
-        Column("seconds", "seconds", "{:.2f}".format),
-    ]
-    print_table("A noisy word: marginals by each method", columns, rows)
-    print(f"picture: {path}")
 
 
 def _infer(arguments: argparse.Namespace) -> None:
@@ -200,7 +183,7 @@ def _reproduce(arguments: argparse.Namespace) -> None:
     say: Callable[[str], None] = (
         (lambda text: None) if arguments.json else (lambda text: print(text, flush=True))
     )
-    rows = reproduce(arguments.name, arguments.quick, out, say)
+    rows = reproduce(arguments.name, arguments.quick, out, say, arguments.full)
     if arguments.json:
         print(_json({"rows": rows, "out": str(out)}))
         return
@@ -221,17 +204,3 @@ def _bench(arguments: argparse.Namespace) -> None:
         return
     for title, columns, part in bench.tables(rows):
         print_table(title, columns, part)
-
-
-def _json(content: dict[str, Any]) -> str:
-    """Strict JSON: numbers that are not finite become null."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(v) for key, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(v) for v in value]
-        value = value.item() if hasattr(value, "item") else value
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(plain(content), allow_nan=False, default=str)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from ._html import facts_table
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
 from .graph.scores import Scores
 from .inference.base import Inference, Result
+from .io.checkpoint import Checkpoint
 from .io.files import read_file, write_file
 from .io.objects import from_json, to_json
 from .learn.iterated import Callback, IteratedLogistic
+from .learn.max_margin import MaxMargin
+from .learn.risk import MarginalRisk
 from .learn.training_set import Shard, TrainingSet, gather
 from .potentials.base import Potential
 
 DECODES = ("mpm", "map")
+_LOG = logging.getLogger(__name__)
 
 
 class CRF:
@@ -29,7 +34,8 @@ class CRF:
         potentials: one per kind of region; they are templates, the fitted copies are in `potentials_`.
         learner: how to train them; iterated logistic regression by default.
         inference: what predictions use; None for what the learner trained for.
-        decode: "mpm" (the best state of each variable's marginal) or "map" (the best labelling found).
+        decode: "mpm" (the best state of each variable's marginal) or "map" (the best labelling found); None for what
+            the learner trains for, "map" with `MaxMargin` and "mpm" otherwise.
 
     After `fit`: `potentials_`, `history_` (one dict per iteration), `scales_` (theta = scale * f per kind) and
     `inference_`. Works with scikit-learn's `clone` and cross-validation over lists of examples.
@@ -38,9 +44,9 @@ class CRF:
     def __init__(
         self,
         potentials: Mapping[str, Potential],
-        learner: IteratedLogistic | None = None,
+        learner: IteratedLogistic | MarginalRisk | MaxMargin | None = None,
         inference: Inference | None = None,
-        decode: str = "mpm",
+        decode: str | None = None,
     ) -> None:
         self.potentials = potentials
         self.learner = learner
@@ -57,7 +63,7 @@ class CRF:
         validation: Sequence[Example] | None = None,
         callback: Callback | None = None,
         progress: bool = False,
-        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
         warm_start: bool = False,
     ) -> Self:
         """Train on examples with labels.
@@ -75,11 +81,12 @@ class CRF:
         fitted = getattr(self, "potentials_", None) if warm_start else None
         self.potentials_ = fitted or {kind: _fresh(p) for kind, p in self.potentials.items()}
         self.scales_ = learner.scales(kinds)
-        self.inference_ = self.inference or learner.inference(kinds)
+        self.inference_ = self.inference or learner.predictor(kinds)
         with _Progress(progress, learner.iterations) as advance:
 
             def after(history: list[dict[str, Any]]) -> bool:
                 advance(history)
+                _LOG.info("%s", _told(history[-1]))
                 return bool(callback(history)) if callback is not None else False
 
             self.history_ = learner.fit(
@@ -87,7 +94,9 @@ class CRF:
                 examples,
                 evaluate=lambda: self._errors(examples, validation),
                 callback=after,
-                checkpoint=None if checkpoint is None else _Checkpoint(checkpoint),
+                checkpoint=Checkpoint(checkpoint)
+                if isinstance(checkpoint, str | os.PathLike)
+                else checkpoint,
             )
         return self
 
@@ -102,16 +111,18 @@ class CRF:
     def predict(self, examples: Sequence[Example]) -> list[Ints]:
         """A label array per example, by `decode`."""
         self._check()
-        return self._over(examples, lambda r: r.mpm() if self.decode == "mpm" else r.argmax())
+        if (self.decode or getattr(self.learner, "decode", "mpm")) == "map":
+            return self._over(examples, self.inference_.maximise)
+        return self._over(examples, lambda scores: self.inference_.run(scores, None).mpm())
 
     def predict_marginals(self, examples: Sequence[Example]) -> list[Floats]:
         """Marginals of every variable per example, (n_variables, max states)."""
-        return self._over(examples, lambda r: r.variable_marginals)
+        return self._over(examples, lambda scores: self.inference_.run(scores, None).variable_marginals)
 
     def infer(self, example: Example) -> Result:
         """The whole inference result of one example."""
         data = self._gather([example])
-        return self._infer(data, data.shards[0])
+        return self.inference_.run(self._scores(data, data.shards[0]), None)
 
     def score(self, examples: Sequence[Example], y: None = None) -> float:
         """Share of labelled variables predicted right, weighted by the variables' weights where given."""
@@ -147,20 +158,24 @@ class CRF:
                 theta[kind] = table.reshape(len(table), *data.shapes[kind])
         return theta
 
-    def _infer(self, data: TrainingSet, shard: Shard) -> Result:
-        return self.inference_.run(Scores(shard.graph, self._theta(data, shard)), None)
+    def _scores(self, data: TrainingSet, shard: Shard) -> Scores:
+        return Scores(shard.graph, self._theta(data, shard))
 
-    def _over(self, examples: Sequence[Example], read: Callable[[Result], Any]) -> list[Any]:
+    def _over(self, examples: Sequence[Example], read: Callable[[Scores], Any]) -> list[Any]:
         data = self._gather(examples)
         found: list[Any] = []
         for shard in data.shards:
-            found += shard.union.split_variables(read(self._infer(data, shard)))
+            found += shard.union.split_variables(read(self._scores(data, shard)))
         return found
 
     # -- saving --------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file: JSON and arrays, no code."""
+        write_file(path, "CRF", *self.state())
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fitted model as JSON and arrays."""
         if not hasattr(self, "potentials_"):
             raise PotentiaError("only a fitted CRF can be saved: call fit first")
         metas: dict[str, Any] = {}
@@ -177,12 +192,16 @@ class CRF:
             "scales": self.scales_,
             "history": self.history_,
         }
-        write_file(path, "CRF", content, arrays)
+        return content, arrays
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CRF:
         """The model that `save` wrote; predictions are identical."""
-        content, arrays = read_file(path, "CRF")
+        return cls.from_state(*read_file(path, "CRF"))
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> CRF:
+        """The model that `state` described."""
         fitted = {}
         for kind, meta in content["potentials"].items():
             own = {name.partition("/")[2]: v for name, v in arrays.items() if name.startswith(f"{kind}/")}
@@ -247,7 +266,17 @@ class CRF:
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
-        return f"CRF({{{inside}}}, learner={self.learner!r})"
+        given = {name: getattr(self, name) for name in ("learner", "inference", "decode")}
+        told = [f"{{{inside}}}", *(f"{name}={value!r}" for name, value in given.items() if value is not None)]
+        return f"CRF({', '.join(told)})"
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, Any] = {f"{kind} potential": repr(p) for kind, p in self.potentials.items()}
+        facts["learner"] = repr(self.learner or IteratedLogistic())
+        if hasattr(self, "history_"):
+            facts["predicts with"] = repr(self.inference_)
+            facts["trained"] = _told(self.history_[-1]) if self.history_ else "no iterations"
+        return facts_table("CRF" if hasattr(self, "history_") else "CRF, not fitted", facts)
 
     def _check(self) -> None:
         if not isinstance(self.potentials, Mapping) or not self.potentials:
@@ -257,46 +286,19 @@ class CRF:
                 raise PotentiaError(
                     f"the potential of kind {kind!r} is a {type(potential).__name__}, not a Potential"
                 )
-        if self.decode not in DECODES:
+        if self.decode is not None and self.decode not in DECODES:
             raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {self.decode!r}")
 
 
-def load(path: str | os.PathLike[str]) -> CRF:
-    """A model saved by `CRF.save`."""
-    return CRF.load(path)
+def _told(row: Mapping[str, Any]) -> str:
+    """An iteration of the history in one line."""
+    errors = [f"{key.replace('_', ' ')} {value:.4f}" for key, value in row.items() if key.endswith("_error")]
+    return ", ".join([f"iteration {row['iteration']}: objective {row['objective']:.6g}", *errors])
 
 
 def _fresh(potential: Potential) -> Potential:
     """An unfitted copy."""
     return type(potential)(**potential.get_params(deep=False))
-
-
-class _Checkpoint:
-    """The learner's state in one file, replaced after every iteration."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-
-    def save(self, state: dict[str, Any]) -> None:
-        metas, arrays = {}, {f"messages/{k}": v for k, v in state["arrays"].items()}
-        for kind, (meta, own) in state["potentials"].items():
-            metas[kind] = meta
-            arrays |= {f"potentials/{kind}/{name}": value for name, value in own.items()}
-        write_file(self._path, "checkpoint", {"history": state["history"], "potentials": metas}, arrays)
-
-    def load(self) -> dict[str, Any] | None:
-        if not self._path.exists():
-            return None
-        content, arrays = read_file(self._path, "checkpoint")
-        potentials = {}
-        for kind, meta in content["potentials"].items():
-            head = f"potentials/{kind}/"
-            potentials[kind] = (
-                meta,
-                {k.removeprefix(head): v for k, v in arrays.items() if k.startswith(head)},
-            )
-        messages = {k.removeprefix("messages/"): v for k, v in arrays.items() if k.startswith("messages/")}
-        return {"history": content["history"], "potentials": potentials, "arrays": messages}
 
 
 class _Progress:
@@ -305,6 +307,7 @@ class _Progress:
     def __init__(self, shown: bool, total: int) -> None:
         self._bar: Any = None
         if shown:
+            from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (
@@ -313,7 +316,7 @@ class _Progress:
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
             )
-            self._bar = Progress(*columns)
+            self._bar = Progress(*columns, console=Console(stderr=True))
             self._task = self._bar.add_task("fitting", total=total)
 
     def __enter__(self) -> Callable[[list[dict[str, Any]]], None]:

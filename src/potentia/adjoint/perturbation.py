@@ -18,6 +18,7 @@ from ..graph.cotangents import (
     own_tables,
     zero_tables,
 )
+from ..graph.flat import table_sizes
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
 from .truncated import Pull
@@ -84,7 +85,7 @@ def shifted(scores: Scores, direction: MarginalCotangent, step: float) -> Scores
     for kind in scores.graph.kinds:
         values[kind], offsets[kind] = scores.kind(kind)
         if kind in direction.cliques:
-            size = scores.graph.table_shapes(kind).prod(axis=1)
+            size = table_sizes(scores.graph, kind)
             values[kind] = own_tables(scores, kind) + step * direction.cliques[kind]
             offsets[kind] = np.cumsum(size) - size
     moved.replace(values, offsets)

@@ -52,10 +52,20 @@ def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Any]:
         raise PotentiaError(f"{path}: this is not a readable .npz file ({error})") from None
 
 
+def pillow() -> Any:
+    """Pillow's `Image` module."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise PotentiaError(
+            "picture files need Pillow, which comes with scikit-image: pip install potentia[images]"
+        ) from None
+    return Image
+
+
 def read_picture(path: Path, mode: str) -> np.ndarray:
     """A picture file as a uint8 array: (h, w, 3) for mode "RGB", (h, w) for "L"."""
-    from PIL import Image
-
+    Image = pillow()
     try:
         with Image.open(path) as picture:
             return np.asarray(picture.convert(mode))

@@ -9,24 +9,23 @@ from typing import Any
 import numpy as np
 
 from ..data.example import Example
-from .ilr import CLASSES, Study
+from .ilr import CLASSES, Study, is_plain
 from .rows import Row
 
 
 def _table_rows(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
     """Rows of the table: joint training at epsilon 0.1 with refitted leaves, by (node, edge)."""
-    return {
-        (row["cell"]["node"], row["cell"]["edge"]): row
-        for row in rows
-        if row["cell"]["mode"] == "joint" and row["cell"]["epsilon"] == 0.1 and row["cell"]["refit"]
-    }
+    return {(row["cell"]["node"], row["cell"]["edge"]): row for row in rows if is_plain(row["cell"])}
 
 
 def learning_curves(rows: Sequence[Row], path: Path) -> None:
     """Train (dashed) and test (solid) error against learning iterations, a panel per univariate class."""
     from matplotlib.figure import Figure
 
-    table = {key: row for key, row in _table_rows(rows).items() if "train_error" in row["history"][-1]}
+    tracked = {
+        key: [h for h in row["history"] if "train_error" in h] for key, row in _table_rows(rows).items()
+    }
+    table = {key: history for key, history in tracked.items() if history}
     nodes = [name for name in CLASSES if any(key[0] == name for key in table)]
     if not nodes:
         return
@@ -35,7 +34,7 @@ def learning_curves(rows: Sequence[Row], path: Path) -> None:
     for panel, node in zip(panels, nodes, strict=True):
         for number, edge in enumerate(CLASSES):
             if (node, edge) in table:
-                history = table[node, edge]["history"]
+                history = table[node, edge]
                 steps = [h["iteration"] for h in history]
                 colour = f"C{number}"
                 panel.plot(
@@ -48,8 +47,9 @@ def learning_curves(rows: Sequence[Row], path: Path) -> None:
         panel.set_xlabel("learning iteration")
         panel.set_yscale("log")
     panels[0].set_ylabel("error (dashed: training)")
-    handles = {h.get_label(): h for panel in panels for h in panel.get_legend_handles_labels()[0]}
-    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8)
+    handles = {str(h.get_label()): h for panel in panels for h in panel.get_legend_handles_labels()[0]}
+    names = [f"{edge} pairs" for edge in CLASSES if f"{edge} pairs" in handles]
+    figure.legend([handles[n] for n in names], names, loc="outside right center", fontsize=8)
     figure.savefig(path, dpi=130)
 
 
@@ -72,14 +72,19 @@ def potential_curves(rows: Sequence[Row], path: Path) -> None:
         panels[0, column].set_title(row["cell"]["node"])
     panels[0, 0].set_ylabel("univariate score")
     panels[1, 0].set_ylabel("pairwise score")
-    panels[0, -1].legend(fontsize=8)
-    panels[1, -1].legend(fontsize=8)
+    for line in panels:
+        line[-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.savefig(path, dpi=130)
 
 
-def predictions(
-    rows: Sequence[Row], test: Sequence[Example], sizes: Sequence[tuple[int, int]], path: Path
-) -> None:
+def grid_size(example: Example) -> tuple[int, int]:
+    """Height and width of a grid in raster order: the second edge of pixel 0 leads to the next row."""
+    first = example.graph.scopes["edge"]
+    step = int((first[:, 1] - first[:, 0]).max())
+    return example.graph.n_variables // step, step
+
+
+def predictions(rows: Sequence[Row], test: Sequence[Example], path: Path) -> None:
     """Input, truth and the prediction of every class (same class for nodes and pairs) on the first test pictures."""
     from matplotlib.figure import Figure
 
@@ -88,20 +93,38 @@ def predictions(
     if not found:
         return
     n = len(found[0]["pictures"])
-    figure = Figure(figsize=(1.7 * (len(found) + 2), 1.9 * n), layout="constrained")
-    panels = figure.subplots(n, len(found) + 2, squeeze=False)
+    sizes = [grid_size(example) for example in test[:n]]
+    width = 1.7 * (len(found) + 2)
+    heights = [h / w for h, w in sizes]
+    figure = Figure(figsize=(width, 1.7 * sum(heights) + 0.3), layout="constrained")
+    panels = figure.subplots(n, len(found) + 2, squeeze=False, height_ratios=heights)
     for k in range(n):
-        node = test[k].features["node"]
-        # after the constant: the one feature, or red, green and blue
-        shown: list[tuple[str, Any]] = [("input", node[:, 1:4].mean(axis=1))]
-        shown.append(("truth", test[k].labels))
-        shown += [(r["cell"]["node"], [int(c) for c in r["pictures"][k]]) for r in found]
-        for panel, (title, values) in zip(panels[k], shown, strict=True):
-            panel.imshow(np.asarray(values).reshape(sizes[k]), cmap="gray" if title == "input" else "viridis")
+        labels = [("truth", test[k].labels)]
+        labels += [(r["cell"]["node"], np.array([int(c) for c in r["pictures"][k]])) for r in found]
+        panels[k, 0].imshow(_input(test[k]).reshape(*sizes[k], -1), cmap="gray")
+        _show_labels(panels[k, 1:], labels, sizes[k], int(test[k].graph.n_states.max()))
+        for panel, title in zip(panels[k], ["input", *(name for name, _ in labels)], strict=True):
             panel.set_axis_off()
             if k == 0:
                 panel.set_title(title, fontsize=9)
     figure.savefig(path, dpi=130)
+
+
+def _input(example: Example) -> Any:
+    """What the picture shows, from the features after the constant: red, green and blue, or the one there is."""
+    node = example.features["node"]
+    return np.clip(node[:, 1:4], 0.0, 1.0) if node.shape[1] >= 4 else node[:, 1:2]
+
+
+def _show_labels(
+    panels: Any, labels: Sequence[tuple[str, Any]], size: tuple[int, int], n_states: int
+) -> None:
+    """One colour per class, the same in all panels; unknown stays white."""
+    colours = "viridis" if n_states == 2 else "tab10"
+    top = 1 if n_states == 2 else 9
+    for panel, (_, values) in zip(panels, labels, strict=True):
+        shown = np.ma.masked_less(np.asarray(values).reshape(size), 0)
+        panel.imshow(shown, cmap=colours, vmin=0, vmax=top, interpolation="nearest")
 
 
 def epsilon_curve(rows: Sequence[Row], path: Path) -> None:
@@ -118,18 +141,19 @@ def epsilon_curve(rows: Sequence[Row], path: Path) -> None:
     panel.plot(epsilons, [r["test_error"] for r in both], marker="o", label="test")
     panel.plot(epsilons, [r["train_error"] for r in both], marker="o", linestyle="--", label="training")
     panel.set_xscale("log")
+    panel.set_xticks(epsilons, [f"{e:g}" for e in epsilons])
+    panel.minorticks_off()
+    panel.set_ylim(bottom=0.0)
     panel.set_xlabel("epsilon")
     panel.set_ylabel("error, boosting nodes and pairs")
     panel.legend()
     figure.savefig(path, dpi=130)
 
 
-def draw(
-    study: Study, rows: Sequence[Row], test: Sequence[Example], sizes: Sequence[tuple[int, int]], out: Path
-) -> None:
+def draw(study: Study, rows: Sequence[Row], test: Sequence[Example], out: Path) -> None:
     """All figures that the rows allow."""
     learning_curves(rows, out / "learning_curves.png")
     potential_curves(rows, out / "potentials.png")
-    predictions(rows, test, sizes, out / "predictions.png")
+    predictions(rows, test, out / "predictions.png")
     if "epsilon" in study.parts:
         epsilon_curve(rows, out / "epsilon.png")

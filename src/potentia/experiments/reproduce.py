@@ -1,75 +1,57 @@
-"""`potentia reproduce`: run a study and print its tables, ours beside the paper's."""
+"""`potentia reproduce`: run an experiment and print its tables, ours beside the paper's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from .._types import PotentiaError
-from ..data.example import Example
-from ..report.tables import Column
+from ..report.tables import Table
+from . import ilr, ilr_tables, mbl, scene, search_speed
+from .experiment import Experiment
 from .figures import draw
-from .ilr import CLASSES, MODES, STUDIES, Study, run
 from .rows import Row
 
-#: Errors of MLP nodes with linear pairs [ILR-slides].
-_PAPER_MODES = {"joint": 0.015, "univariate_fixed": 0.095, "piecewise": 0.438}
+
+def _of_ilr(study: ilr.Study) -> Experiment:
+    return Experiment(
+        run=lambda quick, full, out, say: ilr.run(study.name, quick, out, say),
+        tables=lambda rows: ilr_tables.tables(study, rows),
+        draw=lambda rows, quick, out: draw(study, rows, study.load(quick)[1], out),
+    )
 
 
-def reproduce(name: str, quick: bool, out: Path, say: Callable[[str], None]) -> list[Row]:
+def _of_module(module: ModuleType) -> Experiment:
+    return Experiment(
+        run=lambda quick, full, out, say: module.run(quick, out, say),
+        tables=module.tables,
+        draw=lambda rows, quick, out: module.draw(rows, out),
+    )
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    **{name: _of_ilr(study) for name, study in ilr.STUDIES.items()},
+    **mbl.EXPERIMENTS,
+    "scene": _of_module(scene),
+    "search-speed": _of_module(search_speed),
+}
+
+
+def reproduce(name: str, quick: bool, out: Path, say: Callable[[str], None], full: bool = False) -> list[Row]:
     """Run what is not done yet, draw the figures into `out`, and return all rows."""
-    if name not in STUDIES:
-        raise PotentiaError(f"there is no study {name!r}; there are {', '.join(STUDIES)}")
-    study = STUDIES[name]
-    rows = run(name, quick, out, say)
-    _, test = study.load(quick)
-    draw(study, rows, test, [_size(example) for example in test], out)
+    experiment = _experiment(name)
+    rows = experiment.run(quick, full, out, say)
+    experiment.draw(rows, quick, out)
     return rows
 
 
-def _size(example: Example) -> tuple[int, int]:
-    """Height and width of a grid in raster order: the second edge of pixel 0 leads to the next row."""
-    first = example.graph.scopes["edge"]
-    step = int((first[:, 1] - first[:, 0]).max())
-    return example.graph.n_variables // step, step
-
-
-def tables(name: str, rows: Sequence[Row]) -> list[tuple[str, list[Column], list[dict[str, Any]]]]:
+def tables(name: str, rows: Sequence[Row]) -> list[Table]:
     """Titles, columns and rows to print."""
-    study = STUDIES[name]
-    found = [_error_table(study, rows, part) for part in ("test_error", "train_error")]
-    modes = [r for r in rows if r["cell"]["node"] == "mlp" and r["cell"]["edge"] == "linear"]
-    if "modes" in study.parts and len(modes) >= len(MODES):
-        lines = [
-            {"mode": r["cell"]["mode"], "ours": r["test_error"], "paper": _PAPER_MODES[r["cell"]["mode"]]}
-            for r in modes
-        ]
-        number = "{:.3f}".format
-        columns = [
-            Column("training", "mode"),
-            Column("ours", "ours", number),
-            Column("paper", "paper", number),
-        ]
-        found.append(("MLP nodes, linear pairs: test error", columns, lines))
-    return found
+    return [Table(*table) for table in _experiment(name).tables(rows)]
 
 
-def _error_table(
-    study: Study, rows: Sequence[Row], part: str
-) -> tuple[str, list[Column], list[dict[str, Any]]]:
-    """The 5 x 5 table of one error: ours / the paper's."""
-    paper = study.paper_test if part == "test_error" else study.paper_train
-    columns = [Column("nodes \\ pairs", "node"), *(Column(edge, edge, str) for edge in CLASSES)]
-    lines = []
-    for i, node in enumerate(CLASSES):
-        line: dict[str, Any] = {"node": node}
-        for j, edge in enumerate(CLASSES):
-            for row in rows:
-                cell = row["cell"]
-                plain = cell["mode"] == "joint" and cell["epsilon"] == 0.1 and cell["refit"]
-                if plain and (cell["node"], cell["edge"]) == (node, edge):
-                    line[edge] = f"{row[part]:.3f} / {paper[i][j]:.3f}"
-        lines.append(line)
-    kind = "test" if part == "test_error" else "training"
-    return f"{study.title}, {kind} (ours / paper)", columns, lines
+def _experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise PotentiaError(f"there is no study {name!r}; there are {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._types import Floats, Ints
+from .flat import table_sizes
 from .scores import Scores, shape_tables
 
 #: d_theta per kind, flat and aligned with `Scores.kind`: regions that share a table share its entries.
@@ -51,7 +52,7 @@ def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> No
     if len(values) == len(d_flat):
         tables[kind] += d_flat
         return
-    size = scores.graph.table_shapes(kind).prod(axis=1)
+    size = table_sizes(scores.graph, kind)
     if np.all(offset == 0) and np.all(size == size[0]):
         tables[kind] += d_flat.reshape(len(size), -1).sum(axis=0)
         return
@@ -67,7 +68,7 @@ def clique_kinds(scores: Scores) -> list[str]:
 def own_tables(scores: Scores, kind: str) -> Floats:
     """A kind's scores flat with an own table per region, shared ones written out."""
     values, offset = scores.kind(kind)
-    size = scores.graph.table_shapes(kind).prod(axis=1)
+    size = table_sizes(scores.graph, kind)
     if len(values) == int(size.sum()):
         return values
     within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)

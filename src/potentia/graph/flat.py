@@ -50,6 +50,12 @@ def flat_regions(graph: Graph) -> Regions:
     return graph.cached("regions", lambda: _build(graph))
 
 
+def table_sizes(graph: Graph, kind: str) -> Ints:
+    """Number of entries of every table of a kind."""
+    regions, number = flat_regions(graph), graph.kinds.index(kind)
+    return regions.size[regions.kind_ptr[number] : regions.kind_ptr[number + 1]]
+
+
 def _build(graph: Graph) -> Regions:
     scopes = list(graph.scopes.values())
     covered = np.zeros(graph.n_variables, dtype=bool)

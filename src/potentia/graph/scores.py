@@ -11,7 +11,7 @@ import numpy as np
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
 from ..kernels.scan import first_bad_table
 from .assign import observed_states
-from .flat import Regions, flat_regions
+from .flat import Regions, flat_regions, table_sizes
 from .structure import Graph
 
 
@@ -142,7 +142,7 @@ class Scores:
 
     def _refuse_bad(self, kind: str) -> None:
         values, offset = self.kind(kind)
-        size = self.graph.table_shapes(kind).prod(axis=1) if len(offset) else offset
+        size = table_sizes(self.graph, kind)
         row, code = first_bad_table(values, offset, size)
         scope = self.graph.scopes[kind][row].tolist() if row >= 0 else []
         if code == 1:
@@ -156,11 +156,10 @@ class Scores:
 
 def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
     """Flat values and table offsets of one kind; no copy for a contiguous float64 array."""
-    shapes = graph.table_shapes(kind)
-    n = len(shapes)
+    size = table_sizes(graph, kind)
+    n = len(size)
     if n == 0:
         return np.zeros(0), np.zeros(0, dtype=np.int64)
-    size = shapes.prod(axis=1)
     if given is None:
         return np.zeros(int(size.max())), np.zeros(n, dtype=np.int64)
     one = graph.shared_shape(kind)
@@ -179,7 +178,7 @@ def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
     if len(tables) != n:
         raise PotentiaError(f"theta[{kind!r}] has {len(tables)} tables for {n} regions")
     arrays = [_as_floats(t, f"theta[{kind!r}][{i}]") for i, t in enumerate(tables)]
-    for i, (array, shape) in enumerate(zip(arrays, shapes, strict=True)):
+    for i, (array, shape) in enumerate(zip(arrays, graph.table_shapes(kind), strict=True)):
         if array.shape != tuple(shape):
             raise PotentiaError(
                 f"theta[{kind!r}][{i}] has shape {array.shape}; its variables need {tuple(shape.tolist())}"
@@ -200,10 +199,10 @@ def _as_floats(given: Any, name: str) -> Floats:
 
 def shape_tables(graph: Graph, kind: str, flat: Floats) -> Floats | list[Floats]:
     """Flat tables of one kind (own table per region) as users see them: one array, or a list where shapes differ."""
-    shapes = graph.table_shapes(kind)
     one = graph.shared_shape(kind)
     if one is not None:
-        return flat.reshape(len(shapes), *one)
+        return flat.reshape(-1, *one)
+    shapes = graph.table_shapes(kind)
     if len(shapes) == 0:
         return flat.reshape(0)
     cuts = np.cumsum(shapes.prod(axis=1))[:-1]

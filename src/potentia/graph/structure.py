@@ -126,10 +126,14 @@ class Graph:
 
     def shared_shape(self, kind: str) -> tuple[int, ...] | None:
         """The one table shape of a kind, or None where its regions differ or there are none."""
-        shapes = self.table_shapes(kind)
-        if len(shapes) == 0 or np.any(shapes != shapes[0]):
-            return None
-        return tuple(int(s) for s in shapes[0])
+
+        def find() -> tuple[int, ...] | None:
+            shapes = self.table_shapes(kind)
+            if len(shapes) == 0 or np.any(shapes != shapes[0]):
+                return None
+            return tuple(int(s) for s in shapes[0])
+
+        return self.cached(("shared_shape", kind), find)
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
         """The value stored under `key`, made on first use."""

@@ -37,6 +37,9 @@ class Union:
         # what is known of the parts holds for the union: clique weights, for one
         self.graph.cached("parts", lambda: self.parts)
 
+    def __repr__(self) -> str:
+        return f"Union({len(self.parts)} graphs as one {self.graph!r})"
+
     def _scopes(self, kind: str) -> list[Ints]:
         """This kind's scopes of every part, in the union's variable numbers."""
         orders = {g.scopes[kind].shape[1] for g in self.parts if kind in g.scopes and len(g.scopes[kind])}

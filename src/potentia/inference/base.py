@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._html import facts_table
 from .._types import ArrayLike, Floats, Ints, PotentiaError
 from ..graph.assign import check_labels
 from ..graph.cotangents import Tables, add_cliques, add_singles, clique_kinds, flat_marginals, zero_tables
@@ -89,6 +90,22 @@ class Result:
             f"Result({self.target} {self.value:.6g} ({self.bound}), {state} after {self.iterations} iterations, "
             f"residual {self.residual:.2g})"
         )
+
+    def _repr_html_(self) -> str:
+        bounds = {
+            "exact": "exact",
+            "upper": "an upper bound",
+            "lower": "a lower bound",
+            "estimate": "an estimate",
+        }
+        facts = {
+            "graph": repr(self.graph),
+            self.target.replace("_", " "): f"{self.value:.6g}, {bounds[self.bound]}",
+            "converged": "yes" if self.converged else "no",
+            "iterations": self.iterations,
+            "residual": f"{self.residual:.2g}",
+        }
+        return facts_table("Result", facts)
 
 
 class Expectations(NamedTuple):

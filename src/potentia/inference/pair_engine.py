@@ -77,8 +77,8 @@ class PairEngine:
         """Whether all pairs share one table and counting number, so that it need not be copied per pair."""
         if len(self.pairs) < 2 or len(self._pair_kinds) != 1 or np.any(self.count != self.count[0]):
             return False
-        offset = scores.kind(self._pair_kinds[0])[1]
-        return bool(np.all(offset == offset[0])) and np.unique(self.graph.n_states).size == 1
+        offset, states = scores.kind(self._pair_kinds[0])[1], self.graph.n_states
+        return bool(np.all(offset == offset[0]) and states.min() == states.max())
 
     def _allocate(self, total: Floats) -> star.PairBlocks:
         layout = self.layout

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import tempfile
+import secrets
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -20,12 +22,14 @@ from .._version import __version__
 SCHEMA = 1
 _HEAD = "potentia.json"
 
+#: What reading a file that is cut short or altered may raise.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, RuntimeError)
+
 
 def write_file(
     path: str | os.PathLike[str], kind: str, content: Mapping[str, Any], arrays: Mapping[str, Any]
 ) -> None:
     """Write `content` (JSON) and named arrays; the file appears complete or not at all."""
-    target = Path(path)
     head = {
         "schema": SCHEMA,
         "kind": kind,
@@ -34,25 +38,45 @@ def write_file(
         "arrays": list(arrays),
     }
     text = json.dumps(head, default=_plain)
+    with replacing(path) as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_HEAD, text)
+        for number, value in enumerate(arrays.values()):
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, np.asarray(value), allow_pickle=False)
+            archive.writestr(f"{number}.npy", buffer.getvalue())
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file to write to, which takes the place of `path` once it is whole; an error leaves nothing of it."""
+    target = Path(path)
+    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with hidden.open("xb") as raw:
+                yield raw
+            os.replace(hidden, target)
+        except BaseException:
+            hidden.unlink(missing_ok=True)
+            raise
     except OSError as error:
-        raise PotentiaError(f"{target} cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr(_HEAD, text)
-            for number, value in enumerate(arrays.values()):
-                buffer = io.BytesIO()
-                np.lib.format.write_array(buffer, np.asarray(value), allow_pickle=False)
-                archive.writestr(f"{number}.npy", buffer.getvalue())
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        raise PotentiaError(f"{target} cannot be written: {error.strerror or error}") from None
+
+
+def file_kind(path: str | os.PathLike[str]) -> str:
+    """What kind of thing a file holds: the `kind` given to `write_file`."""
+    return str(_read(path, None)[2])
 
 
 def read_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Content and arrays of a file written by `write_file`; refuses damage, other kinds and newer schemas."""
+    return _read(path, kind)[:2]
+
+
+def _read(
+    path: str | os.PathLike[str], kind: str | None
+) -> tuple[dict[str, Any], dict[str, np.ndarray], str]:
+    """Content, arrays and kind; with kind None any kind, and no arrays."""
     source = Path(path)
     if not source.is_file():
         raise PotentiaError(f"{source} does not exist or is not a file")
@@ -62,16 +86,16 @@ def read_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], 
             _check_head(source, head, kind)
             arrays = {
                 name: np.lib.format.read_array(io.BytesIO(archive.read(f"{number}.npy")), allow_pickle=False)
-                for number, name in enumerate(head["arrays"])
+                for number, name in enumerate(head["arrays"] if kind is not None else ())
             }
-            return head["content"], arrays
+            return head["content"], arrays, head["kind"]
     except PotentiaError:
         raise
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
+    except _DAMAGE as error:
         raise PotentiaError(f"{source} is damaged or not a potentia file ({error})") from None
 
 
-def _check_head(source: Path, head: Any, kind: str) -> None:
+def _check_head(source: Path, head: Any, kind: str | None) -> None:
     if not isinstance(head, dict) or not isinstance(head.get("schema"), int):
         raise PotentiaError(f"{source} is not a potentia file")
     if head["schema"] > SCHEMA:
@@ -79,7 +103,7 @@ def _check_head(source: Path, head: Any, kind: str) -> None:
             f"{source} was written by potentia {head.get('version')} with schema {head['schema']}; "
             f"this version reads up to schema {SCHEMA}"
         )
-    if head["kind"] != kind:
+    if kind is not None and head["kind"] != kind:
         raise PotentiaError(f"{source} holds a {head['kind']}, not a {kind}")
 
 

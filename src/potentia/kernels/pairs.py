@@ -202,3 +202,13 @@ def smooth_max(values, c):
         if values[k] > -np.inf:
             total += exp((sign * values[k] - peak) / abs(c))
     return sign * (peak + abs(c) * np.log(total))
+
+
+@njit(**KERNEL)
+def pair_bias(lam, scale, n_first, n_second, out):
+    """out[e, a * n_second + b] = scale[e] (lam[e, 0, a] + lam[e, 1, b]) for lam (m, 2, states)."""
+    for e in range(lam.shape[0]):
+        first, second, row = lam[e, 0], lam[e, 1], out[e]
+        for a in range(n_first):
+            for b in range(n_second):
+                row[a * n_second + b] = scale[e] * (first[a] + second[b])

@@ -7,8 +7,9 @@ g_e = dL/dl_e
     p(b|a) = psi(a, b) exp(l(b)) / M(a)   from the opposite message l
     d(theta_e / c_e)(a, b) += dlogM(a) p(b|a) ;  dl(b) += sum_a dlogM(a) p(b|a)
 
-Shifts of messages need no term: every cotangent sums to zero over states. Rounding is kept from breaking that, since
-with counting numbers such as Bethe's an error in the sum would grow with every update.
+Shifts of messages need no term: every cotangent sums to zero over states. Rounding breaks that, and where the c_e of a
+variable sum to more than 2 C (Bethe) the error grows with every update, so there the sum is removed (`centre`).
+Two states have a kernel of their own, `binary_reverse`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, zero8
 from .star import LOG, PRODUCT, fetch_ahead, restore
 from .vecmath import KERNEL, exp
 
-
 #: Added to M, which is zero at states a variable does not have and far above this at all others.
 _TINY = 1e-300
 
@@ -30,11 +30,10 @@ _TINY = 1e-300
 class PairCotangents(NamedTuple):
     """Cotangents of what `PairBlocks` holds, in its layout: lam (R, L, W), node (B, L, W), table.
 
-    A PRODUCT table's cotangent is psi(a, b) times a sum over updates of r(a) exp(l(b)), r = dlogM / M. For two states
-    `table` holds the sums. For more, adding to tables after every update would cost more than all the rest, so the
-    factors r and exp(l) of many updates are kept, `ratios` and `inputs` [row][lane chunk][slot][state][8], and
-    summed by `flush`. LOG tables are finished cotangents. When one table is `shared`, `reverse` returns the sums, so
-    that threads do not meet in them.
+    A PRODUCT table's cotangent is psi(a, b) times a sum over updates of r(a) exp(l(b)), r = dlogM / M. Adding to
+    tables after every update would cost more than all the rest, so the factors r and exp(l) of many updates are
+    kept, `ratios` and `inputs` [row][lane chunk][slot][state][8], and summed by `flush`. LOG tables are finished
+    cotangents. When one table is `shared`, `reverse` returns the sums, so that threads do not meet in them.
     """
 
     lam: Any
@@ -46,7 +45,7 @@ class PairCotangents(NamedTuple):
 
 
 @njit(**KERNEL)
-def reverse(blocks, cotangents, slot, units, damping, old):
+def reverse(blocks, cotangents, slot, units, damping, centre, old):
     """Undo the updates of `units`, which were made in this order; `old` holds the messages before (empty: keep).
 
     `slot` is where factors go. Returns the cotangent of a shared table, seen from both sides, (2 L L); zeros where
@@ -62,7 +61,9 @@ def reverse(blocks, cotangents, slot, units, damping, old):
             fetch_ahead(blocks, blocks.lam, units[k - 1])
             fetch_ahead(blocks, cotangents.lam, units[k - 1])
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
-        _sum_rows(cotangents.lam, first, last, keep, scratch.dp, scratch.total)
+        if centre:
+            _centre(cotangents.lam, first, last, scratch.total)
+        _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
         for row in range(first, last):
             _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
             _pull_row(blocks, cotangents, slot, u, row, scratch, shared)
@@ -104,21 +105,27 @@ def _scratch(L, W):
 
 
 @njit(inline="always", **KERNEL)
-def _sum_rows(lam, first, last, keep, dp, mean):
-    """Make the cotangents of a block's messages sum to zero over states; dP = their sum over messages."""
-    L, W = dp.shape
-    dp[:] = 0.0
+def _centre(lam, first, last, mean):
+    """Make the cotangents of a block's messages sum to zero over states."""
+    L, W = lam.shape[1], lam.shape[2]
     for row in range(first, last):
-        for x in range(W):
-            mean[x] = lam[row, 0, x]
-        for a in range(1, L):
+        mean[:] = 0.0
+        for a in range(L):
             for x in range(W):
-                mean[x] += lam[row, a, x]
-        for x in range(W):
-            mean[x] /= L
+                mean[x] += lam[row, a, x] / L
         for a in range(L):
             for x in range(W):
                 lam[row, a, x] -= mean[x]
+
+
+@njit(inline="always", **KERNEL)
+def _sum_rows(lam, first, last, keep, dp):
+    """dP = sum of the cotangents of a block's messages."""
+    L, W = dp.shape
+    dp[:] = 0.0
+    for row in range(first, last):
+        for a in range(L):
+            for x in range(W):
                 dp[a, x] += keep * lam[row, a, x]
 
 
@@ -147,10 +154,6 @@ def _pull_row(blocks, cotangents, slot, u, row, scratch, shared):
     sums = shared[side * L * L : (side + 1) * L * L]
     if blocks.mode[u] == LOG:
         _pull_log(blocks, cotangents.table, row, scratch, sums)
-    elif L == 2 and blocks.shared:
-        _pull_binary_shared(blocks.table, blocks.base[row], scratch, sums)
-    elif L == 2:
-        _pull_binary(blocks.table.reshape(-1, W), cotangents.table.reshape(-1, W), 4 * row, scratch)
     elif blocks.shared:
         _pull_shared(blocks.table, blocks.base[row], scratch, sums)
     elif W % CHUNK != 0:
@@ -183,42 +186,6 @@ def _back_normalise(belief, d_belief, u, dp):
     for a in range(L):
         for x in range(W):
             dp[a, x] = belief[u, a, x] * (d_belief[u, a, x] - mean[x])
-
-
-@njit(inline="always", **KERNEL)
-def _binary_exps(l0, l1):
-    """exp of two messages of which one is 0."""
-    e = exp(l0 + l1)
-    return e if l0 < 0.0 else 1.0, e if l1 < 0.0 else 1.0
-
-
-@njit(inline="always", **KERNEL)
-def _pull_binary(tables, d_tables, k, scratch):
-    incoming, dlog, back = scratch.incoming, scratch.dlog, scratch.back
-    for x in range(incoming.shape[1]):
-        e0, e1 = _binary_exps(incoming[0, x], incoming[1, x])
-        t00, t01, t10, t11 = tables[k, x], tables[k + 1, x], tables[k + 2, x], tables[k + 3, x]
-        r0, r1 = dlog[0, x] / (t00 * e0 + t01 * e1 + _TINY), dlog[1, x] / (t10 * e0 + t11 * e1 + _TINY)
-        back[0, x] = e0 * (t00 * r0 + t10 * r1)
-        back[1, x] = e1 * (t01 * r0 + t11 * r1)
-        d_tables[k, x] += r0 * e0
-        d_tables[k + 1, x] += r0 * e1
-        d_tables[k + 2, x] += r1 * e0
-        d_tables[k + 3, x] += r1 * e1
-
-
-@njit(inline="always", **KERNEL)
-def _pull_binary_shared(table, at, scratch, sums):
-    incoming, dlog, back, ratio = scratch.incoming, scratch.dlog, scratch.back, scratch.ratio
-    t00, t01, t10, t11 = table[at], table[at + 1], table[at + 2], table[at + 3]
-    for x in range(incoming.shape[1]):
-        e0, e1 = _binary_exps(incoming[0, x], incoming[1, x])
-        r0, r1 = dlog[0, x] / (t00 * e0 + t01 * e1 + _TINY), dlog[1, x] / (t10 * e0 + t11 * e1 + _TINY)
-        back[0, x] = e0 * (t00 * r0 + t10 * r1)
-        back[1, x] = e1 * (t01 * r0 + t11 * r1)
-        incoming[0, x], incoming[1, x] = e0, e1
-        ratio[0, x], ratio[1, x] = r0, r1
-    _add_outer(ratio, incoming, sums)
 
 
 @njit(**KERNEL)

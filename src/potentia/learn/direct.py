@@ -15,16 +15,16 @@ from .joint import Joint
 
 
 def minimise_directly(
-    joint: Joint, kinds: Sequence[str], iterations: int, tol: float, record: Callable[[], bool]
+    joint: Joint, kinds: Sequence[str], sweeps: int, iterations: int, tol: float, record: Callable[[], bool]
 ) -> bool:
-    """L-BFGS over the parameters of some kinds, the others' functions fixed.
+    """L-BFGS over the parameters of some kinds, the others' functions fixed; `sweeps` before every evaluation.
 
     Ends when the objective falls by less than `tol` of itself in ten steps, or `iterations` are done. `record` is
     called after each step and may stop it. Returns whether the objective has settled.
     """
     moving = {k: p for k in kinds if isinstance(p := joint.potentials[k], Differentiable)}
     if not moving:  # nothing to move: the objective is what it is
-        joint.pass_messages(joint.sweeps)
+        joint.pass_messages(sweeps)
         record()
         return True
 
@@ -35,7 +35,7 @@ def minimise_directly(
     def objective() -> tuple[float, list[Floats]]:
         moved()
         # messages move between evaluations, which may upset a line search
-        joint.pass_messages(joint.sweeps)
+        joint.pass_messages(sweeps)
         value, slopes = 0.0, []
         for kind in joint.kinds:
             epsilon = joint.epsilons[kind]

@@ -25,9 +25,17 @@ from ..inference.message_passing import Smoothed
 from ..potentials.base import Potential
 from .direct import minimise_directly
 from .joint import Joint
+from .shown import call_repr
 from .training_set import gather
 
+#: Messages of a shard rest once no marginal moves by more than this in a sweep: the next fit moves them more.
+_STILL = 1e-3
+
+#: L-BFGS steps per iteration of the mixed solver; together they have the sweeps that follow one fit.
+_STEPS = 5
+
 MODES = ("joint", "univariate_fixed", "piecewise")
+SOLVERS = ("alternating", "direct", "mixed")
 #: Called after every iteration with the history so far; returning True stops the fit.
 Callback = Callable[[list[dict[str, Any]]], bool | None]
 
@@ -39,19 +47,22 @@ class IteratedLogistic:
     Attributes:
         epsilon: smoothing, one number or {kind: number}.
         iterations: learning iterations; one fits every kind once, with message passing after each fit.
-        sweeps: message-passing sweeps after each fit, each there and back over all variables.
+        sweeps: message-passing sweeps after each fit, each there and back over all variables; fewer for examples
+            whose marginals have stopped moving.
         tol: stop when the objective falls by less than this share in an iteration, or in ten steps of the direct
             solver (0: run all iterations).
         mode: "joint"; "univariate_fixed" (single-variable kinds are fitted once with zero messages, then only the
             others); "piecewise" (every kind is fitted once with zero messages).
-        solver: "alternating", or "direct": L-BFGS on the same objective over all parameters at once, for
-            differentiable potentials.
+        solver: "alternating"; "direct": L-BFGS on the same objective over all parameters at once, for
+            differentiable potentials; "mixed": per iteration fits of the other kinds and then five steps of L-BFGS
+            over those that are linear in their parameters, which alternating alone moves slowly.
         delta: "hamming", None, or a function of an example that returns {kind: table (n_regions, *states)}.
         hidden: labels of -1: "drop" trains on the labelled variables and the regions between them; "soft" keeps them
             and takes marginals given the labels as targets, lowering A(theta) - A(theta | labels).
         class_weight: weight of each state of every variable, or None; multiplies the variables' own weights.
         schedule: order of message passing.
-        track_error: predict the training examples after every iteration (and the validation examples, if given).
+        track_error: predict the training examples (and the validation examples, if given) after every iteration, or
+            after those listed.
         threads: None for all cores (or POTENTIA_THREADS).
     """
 
@@ -65,8 +76,10 @@ class IteratedLogistic:
     hidden: str = "drop"
     class_weight: Sequence[float] | None = None
     schedule: str = "sequential"
-    track_error: bool = True
+    track_error: bool | Sequence[int] = True
     threads: int | None = None
+
+    __repr__ = call_repr
 
     def scales(self, kinds: Sequence[str]) -> dict[str, float]:
         """theta = scale * f at prediction: epsilon of each kind."""
@@ -80,7 +93,7 @@ class IteratedLogistic:
             raise PotentiaError(f"epsilon must be positive and finite, not {self.epsilon}")
         return scales
 
-    def inference(self, kinds: Sequence[str]) -> Inference:
+    def predictor(self, kinds: Sequence[str]) -> Inference:
         """The inference that predictions of the trained model use."""
         return Smoothed(self.scales(kinds), iterations=4 * self.sweeps, tol=1e-4, schedule=self.schedule)
 
@@ -102,7 +115,9 @@ class IteratedLogistic:
         history = joint.resume(checkpoint)
         record = self._record(joint, history, evaluate, callback)
         if self.solver == "direct":
-            settled = minimise_directly(joint, self.iterations, self.tol, record)
+            settled = minimise_directly(
+                joint, joint.kinds, 2 * self.sweeps, self.iterations, self.tol, record
+            )
         else:
             self._alternate(joint, history, record, checkpoint)
             settled = _settled(history, self.tol)
@@ -115,7 +130,7 @@ class IteratedLogistic:
         return history
 
     def _joint(self, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> Joint:
-        weighted = _class_weighted(examples, self.class_weight)
+        weighted = class_weighted(examples, self.class_weight)
         data = gather(weighted, list(potentials), labelled=True, drop_hidden=self.hidden == "drop")
         return Joint(potentials, data, self._delta_tables(weighted), self.scales(list(potentials)), self)
 
@@ -133,14 +148,20 @@ class IteratedLogistic:
         """Algorithm 1.1 with kinds updated one after another, messages after each."""
         passing = self.mode != "piecewise"
         rounds = self.iterations if passing else min(self.iterations, 1)
+        stepping = [k for k in joint.kinds if self.solver == "mixed" and joint.potentials[k].convex]
         while len(history) < rounds:
             for kind in joint.kinds:
+                if kind in stepping:
+                    continue
                 fixed = self.mode == "univariate_fixed" and len(joint.data.shapes[kind]) == 1 and history
                 if fixed:
                     continue
                 joint.fit(kind)
                 if passing:
-                    joint.pass_messages(2 * self.sweeps)
+                    joint.pass_messages(2 * self.sweeps, _STILL)
+            if stepping:
+                sweeps = -(-2 * self.sweeps // _STEPS)
+                minimise_directly(joint, stepping, sweeps, _STEPS, 0.0, lambda: False)
             stop = record()
             if checkpoint is not None:
                 checkpoint.save(joint.state(history))
@@ -160,7 +181,9 @@ class IteratedLogistic:
             row: dict[str, Any] = {"iteration": len(history) + 1, "objective": joint.objective()}
             row |= {f"loss_{kind}": loss for kind, loss in joint.losses.items()}
             row["seconds"] = time.perf_counter() - begun
-            if self.track_error and evaluate is not None:
+            tracked = self.track_error
+            due = tracked if isinstance(tracked, bool) else row["iteration"] in tracked
+            if due and evaluate is not None:
                 row |= evaluate()
             history.append(row)
             return bool(callback(history)) if callback is not None else False
@@ -168,7 +191,7 @@ class IteratedLogistic:
         return record
 
     def _check(self, potentials: Mapping[str, Potential]) -> None:
-        choices = {"mode": MODES, "solver": ("alternating", "direct"), "hidden": ("drop", "soft")}
+        choices = {"mode": MODES, "solver": SOLVERS, "hidden": ("drop", "soft")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise PotentiaError(
@@ -188,8 +211,8 @@ class IteratedLogistic:
                 raise PotentiaError(
                     f"solver='direct' needs differentiable potentials; that of {stiff[0]!r} is not"
                 )
-            if self.mode != "joint" or self.hidden != "drop":
-                raise PotentiaError("solver='direct' trains in mode 'joint' with hidden='drop' only")
+        if self.solver != "alternating" and (self.mode != "joint" or self.hidden != "drop"):
+            raise PotentiaError(f"solver={self.solver!r} trains in mode 'joint' with hidden='drop' only")
 
 
 def _settled(history: Sequence[Mapping[str, Any]], tol: float) -> bool:
@@ -199,7 +222,7 @@ def _settled(history: Sequence[Mapping[str, Any]], tol: float) -> bool:
     return bool(before - after <= tol * abs(before))
 
 
-def _class_weighted(examples: Sequence[Example], class_weight: Sequence[float] | None) -> Sequence[Example]:
+def class_weighted(examples: Sequence[Example], class_weight: Sequence[float] | None) -> Sequence[Example]:
     """The examples with every variable's weight multiplied by that of its label."""
     if class_weight is None:
         return examples

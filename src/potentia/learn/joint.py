@@ -9,8 +9,11 @@ import numpy as np
 
 from .._threads import thread_count
 from .._types import Floats, PotentiaError
+from ..kernels.logistic import loss_rows
 from ..potentials.base import Potential
-from ..potentials.problem import NO_ROWS
+from ..potentials.chunks import map_chunks
+from ..potentials.problem import NO_ROWS, NO_WEIGHT, Problem
+from .functions import Functions
 from .messages import Messages, hamming
 from .training_set import Shard, TrainingSet
 
@@ -35,7 +38,8 @@ class Joint:
         self.kinds = sorted(potentials, key=lambda kind: len(data.shapes[kind]))
         self.soft = options.hidden == "soft"
         self.losses: dict[str, float] = {}
-        tables = hamming(data, data.targets) if delta == "hamming" else _own_delta(data, delta)
+        self.functions = Functions(self.potentials, data)
+        tables = hamming(data, data.targets) if delta == "hamming" else own_delta(data, delta)
         threads = thread_count(options.threads)
         self.free = Messages(data, scales, tables, options.schedule, threads)
         self.targets: dict[str, Any] = dict(data.targets)
@@ -51,8 +55,7 @@ class Joint:
 
     def features(self, kind: str) -> Any:
         """The kind's features, or (N, 0) where it has none."""
-        x = self.data.features[kind]
-        return np.zeros((self.data.n_rows(kind), 0)) if x is None else x
+        return self.functions.features(kind)
 
     def theta(self, number: int, shard: Shard) -> dict[str, Floats]:
         """w (epsilon f + Delta) of a shard."""
@@ -67,8 +70,7 @@ class Joint:
             rows = shard.rows[kind]
             if rows.stop == rows.start:
                 continue
-            table = self.potentials[kind].scores(self.features(kind)[rows])
-            table *= self.epsilons[kind]
+            table = self.epsilons[kind] * self.functions.scores(kind, rows)
             delta, weights = self.free.delta.get(kind), self.data.weights[kind]
             if with_delta and delta is not None:
                 table += delta[rows]
@@ -84,11 +86,16 @@ class Joint:
             self.features(kind), self.targets[kind], self.free.bias(kind), self.data.weights[kind],
             n_outputs=self.data.n_outputs(kind),
         )  # fmt: skip
+        self.functions.moved(kind)
         self.losses[kind] = potential.objective_ - potential.penalty()
 
-    def pass_messages(self, iterations: int) -> None:
-        """Lower A over the messages at the current functions; refresh soft targets."""
-        self.free.run(self.theta, iterations)
+    def pass_messages(self, iterations: int, tol: float = 0.0) -> None:
+        """Lower A over the messages at the current functions; refresh soft targets.
+
+        A shard whose marginals moved by less than `tol` in an iteration is left.
+        """
+        self.functions.prepare()
+        self.free.run(self.theta, iterations, tol)
         if self.soft:
             self._clamp()
 
@@ -119,25 +126,20 @@ class Joint:
 
     def loss(self, kind: str) -> float:
         """The biased logistic loss of a kind at the current messages."""
-        return self.potentials[kind].loss(
-            self.features(kind), self.targets[kind], self.free.bias(kind), self.data.weights[kind]
-        )
+        problem = self.problem(kind)
+        self.functions.prepare()
 
-    def gradient(self, kind: str) -> tuple[float, Floats]:
-        """Biased logistic loss of a kind and its derivative by the scores f, (N, K): w (softmax(f + bias) - [y])."""
-        from ..kernels.logistic import loss_rows
+        def of(rows: slice) -> float:
+            return float(loss_rows(self.functions.scores(kind, rows), *problem.take(rows).targets, NO_ROWS))
 
-        potential, bias, weights = self.potentials[kind], self.free.bias(kind), self.data.weights[kind]
-        scores = potential.scores(self.features(kind))
-        slope = np.empty_like(scores)
-        value = 0.0
-        for start in range(0, len(scores), 1 << 15):
-            rows = slice(start, start + (1 << 15))
-            weight = np.zeros(0) if weights is None else weights[rows]
-            value += loss_rows(
-                scores[rows], bias[rows], self.targets[kind][rows], NO_ROWS, weight, slope[rows]
-            )
-        return float(value), slope
+        return float(sum(map_chunks(of, problem.n_rows, 4 * problem.n_outputs)))
+
+    def problem(self, kind: str) -> Problem:
+        """The rows of a kind as they were checked when the examples were gathered."""
+        weights = self.data.weights[kind]
+        weights = NO_WEIGHT if weights is None else weights
+        shape = self.data.n_outputs(kind)
+        return Problem(self.features(kind), shape, self.targets[kind], NO_ROWS, self.free.bias(kind), weights)
 
     def state(self, history: list[dict[str, Any]]) -> dict[str, Any]:
         """Everything a resumed fit needs."""
@@ -170,17 +172,17 @@ class Joint:
         return history
 
 
-def _own_delta(data: TrainingSet, delta: list[Mapping[str, Any]] | None) -> dict[str, Floats | None]:
+def own_delta(data: TrainingSet, delta: list[Mapping[str, Any]] | None) -> dict[str, Floats | None]:
     """A user's Delta of all examples, per kind (N, K)."""
     if delta is None:
         return dict.fromkeys(data.shapes)
     result: dict[str, Floats | None] = {}
     for kind in data.shapes:
-        parts = [
-            np.asarray(d[kind], dtype=float).reshape(-1, data.n_outputs(kind)) for d in delta if kind in d
-        ]
-        table = np.concatenate(parts) if parts else None
-        if table is not None and (len(table) != data.n_rows(kind) or not np.all(np.isfinite(table))):
+        given = [np.asarray(d[kind], dtype=float).ravel() for d in delta if kind in d]
+        values = np.concatenate(given) if given else np.zeros(0)
+        shape = data.n_rows(kind), data.n_outputs(kind)
+        table = values.reshape(shape) if given and values.size == shape[0] * shape[1] else None
+        if given and (table is None or not np.all(np.isfinite(table))):
             raise PotentiaError(
                 f"delta must give a finite table for each of the {data.n_rows(kind)} {kind!r} regions"
             )

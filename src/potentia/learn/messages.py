@@ -21,7 +21,7 @@ from ..inference.engine import Engine, Readout, drive, layout_order
 from ..inference.entropy import Entropy
 from ..inference.pair_engine import PairEngine, suits_pairs
 from ..inference.region_engine import RegionEngine
-from ..kernels.pairs import take_messages
+from ..kernels.pairs import pair_bias, take_messages
 from ..kernels.regions import message_terms
 from .training_set import Shard, TrainingSet
 
@@ -37,11 +37,10 @@ class PairBias:
         self.shape = (len(lam), shape[0] * shape[1])
 
     def __getitem__(self, rows: Any) -> Floats:
-        lam, (n0, n1) = self._lam[rows], self._states
-        table = lam[:, 0, :n0, None] + lam[:, 1, None, :n1]
-        table *= self._scale[rows, None, None]
-        flat = table.reshape(len(lam), n0 * n1)
-        return flat if self._extra is None else flat + self._extra[rows]
+        lam = self._lam[rows]
+        table = np.empty((len(lam), self.shape[1]))
+        pair_bias(lam, self._scale[rows], *self._states, table)
+        return table if self._extra is None else table + self._extra[rows]
 
 
 class Messages:
@@ -89,13 +88,15 @@ class Messages:
                 counting[first:last] *= weights[shard.rows[kind]]
         return Entropy(counting, "containment", "max_score", "upper", always=True)
 
-    def run(self, theta: MakeTheta, iterations: int, read: bool = False) -> list[Readout | None]:
+    def run(
+        self, theta: MakeTheta, iterations: int, tol: float = 0.0, read: bool = False
+    ) -> list[Readout | None]:
         """Message passing on every shard, in parallel; the shards' read-outs where asked for."""
 
         def one(number: int) -> Readout | None:
             shard = self.data.shards[number]
             engine = self._engine(number, shard, theta(number, shard))
-            drive(engine, self.schedule, iterations, 0.0, 0)
+            drive(engine, self.schedule, iterations, tol, 0)
             self._store(number, shard, engine)
             return engine.read() if read else None
 

@@ -26,6 +26,7 @@ from ..potentials.differentiable import Differentiable
 from ..potentials.zero import Zero
 from .descent import descend
 from .iterated import Callback, class_weighted
+from .shown import call_repr
 from .stochastic import wander
 from .training_set import Shard, TrainingSet, gather
 
@@ -81,6 +82,8 @@ class MarginalRisk:
     track_error: bool = True
     seed: int = 0
     threads: int | None = None
+
+    __repr__ = call_repr
 
     def scales(self, kinds: Sequence[str]) -> dict[str, float]:
         """theta = f at prediction."""

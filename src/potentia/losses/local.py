@@ -17,7 +17,7 @@ from ..graph.cotangents import (
     split_flat,
     zero_tables,
 )
-from ..graph.flat import flat_regions
+from ..graph.flat import flat_regions, table_sizes
 from ..graph.schedule import tree_order
 from ..graph.scores import Scores, table_index
 from ..graph.structure import Graph
@@ -133,7 +133,7 @@ class Piecewise(Loss):
     def _of_kind(
         self, scores: Scores, kind: str, labels: Ints, weights: Floats | None, tables: Tables
     ) -> float:
-        size = scores.graph.table_shapes(kind).prod(axis=1)
+        size = table_sizes(scores.graph, kind)
         start, theta, value = np.cumsum(size) - size, own_tables(scores, kind), 0.0
         index = table_index(scores.graph, kind, np.maximum(labels, 0))
         weight, seen = region_weights(scores, kind, weights), seen_regions(scores, kind, labels)

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, clique_kinds, flat_marginals
+from ..graph.flat import table_sizes
 from ..graph.scores import Scores, table_index
 from ..inference.base import Result
 from .base import Loss, Methods, region_weights, seen_regions
@@ -55,7 +56,7 @@ class MarginalLoss(Loss):
     ) -> tuple[float, MarginalCotangent]:
         value, found = 0.0, {}
         for kind in clique_kinds(scores):
-            size = scores.graph.table_shapes(kind).prod(axis=1)
+            size = table_sizes(scores.graph, kind)
             start = np.cumsum(size) - size
             index = table_index(scores.graph, kind, np.maximum(labels, 0))
             seen = seen_regions(scores, kind, labels)

@@ -1,9 +1,15 @@
-"""Terminal tables from rows of facts."""
+"""Tables from rows of facts: on the terminal, in a notebook, on the report page."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from .._html import Markup, tag
+
+#: The number a shown value begins with, by which columns of text such as "0.01 / 0.02" are sorted.
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
 class Column(NamedTuple):
@@ -14,16 +20,71 @@ class Column(NamedTuple):
     show: Callable[[Any], str] | None = None
 
 
+class Table(NamedTuple):
+    """A title, columns, and the lines they show."""
+
+    title: str
+    columns: list[Column]
+    lines: list[dict[str, Any]]
+
+    def _repr_html_(self) -> str:
+        return html_table(self)
+
+
+def shown(column: Column, line: Mapping[str, Any]) -> str:
+    """A cell's text; a dash where the key is missing."""
+    value = line.get(column.key)
+    return "–" if value is None else (column.show or str)(value)
+
+
 def print_table(title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
     """Print rows under headings; numbers align right. A missing key shows as a dash."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as Grid
 
-    table = Table(title=title, title_justify="left")
+    grid = Grid(title=title, title_justify="left")
     for column in columns:
-        table.add_column(column.heading, justify="left" if column.show is None else "right")
+        grid.add_column(column.heading, justify="left" if column.show is None else "right")
     for row in rows:
-        table.add_row(*("–" if row.get(c.key) is None else (c.show or str)(row[c.key]) for c in columns))
+        grid.add_row(*(shown(column, row) for column in columns))
     console = Console()
     # piped output has no terminal to fit: never cut a cell there
-    (console if console.is_terminal else Console(width=200)).print(table)
+    (console if console.is_terminal else Console(width=200)).print(grid)
+
+
+def html_table(table: Table) -> Markup:
+    """The table as HTML; cells carry the number to sort by, and what stands behind a slash is the paper's."""
+    paired = "ours / paper" in table.title
+    heads = [
+        tag("th", column.heading, scope="col", class_=None if column.show is None else "number")
+        for column in table.columns
+    ]
+    body = [
+        tag("tr", *(_cell(column, line, first, paired) for first, column in enumerate(table.columns)))
+        for line in table.lines
+    ]
+    return tag(
+        "table", tag("caption", tag("span", table.title)), tag("thead", tag("tr", *heads)), tag("tbody", *body),
+        class_="sortable",
+    )  # fmt: skip
+
+
+def _cell(column: Column, line: Mapping[str, Any], place: int, paired: bool) -> Markup:
+    text = shown(column, line)
+    if place == 0:
+        return tag("th", text, scope="row", data_value=_sort_key(column, line, text))
+    ours, slash, paper = text.partition(" / ") if paired else (text, "", "")
+    content: list[str] = [ours]
+    if slash:
+        content += [" ", tag("span", f"/ {paper}", class_="paper")]
+    css = None if column.show is None else "number"
+    return tag("td", *content, class_=css, data_value=_sort_key(column, line, text))
+
+
+def _sort_key(column: Column, line: Mapping[str, Any], text: str) -> str | None:
+    """The number of a cell; None where it is text."""
+    value = line.get(column.key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    found = _NUMBER.match(text) if column.show is not None else None
+    return found[0] if found else None

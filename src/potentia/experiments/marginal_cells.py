@@ -1,0 +1,93 @@
+"""Training and scoring a cell of marginal-based learning's tables [MBL-tpami sec. 8]."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._types import ConvergenceWarning
+from ..data.example import Example
+from ..estimators import CRF
+from ..inference.base import Inference
+from ..inference.mean_field import MeanField
+from ..inference.message_passing import TRW
+from ..learn.risk import MarginalRisk
+from ..losses import Loss, SmoothedError
+from ..losses.names import loss_of
+from ..potentials import Linear, Potential, Zero
+from .rows import Row
+
+#: Losses as the tables print them.
+NAMES = {
+    "surrogate_likelihood": "surrogate likelihood",
+    "truncated_likelihood": "surrogate likelihood",
+    "truncated_em": "surrogate EM",
+    "univariate_logistic": "univariate logistic",
+    "clique_logistic": "clique logistic",
+    "univariate_quadratic": "univariate quad",
+    "smoothed_error_5": "smooth class. 5",
+    "smoothed_error_15": "smooth class. 15",
+    "smoothed_error_50": "smooth class. 50",
+    "pseudolikelihood": "pseudolikelihood",
+    "piecewise": "piecewise",
+    "independent": "independent",
+}
+
+#: Losses that need no inference to train.
+LOCAL = ("pseudolikelihood", "piecewise", "independent")
+
+#: Points of a learning curve that a row keeps.
+_POINTS = 40
+
+
+def loss_named(name: str) -> str | Loss:
+    """A loss by its name in a cell; the number after smoothed_error_ is alpha."""
+    if name.startswith("smoothed_error_"):
+        return SmoothedError(float(name.removeprefix("smoothed_error_")))
+    # without scores of pairs the piecewise loss is logistic regression
+    return loss_of("piecewise" if name == "independent" else name)
+
+
+def truncated_inference(name: str, rounds: int) -> Inference:
+    """`rounds` of the paper's iterations, in raster order and back: two of ours each."""
+    options: dict[str, Any] = {"iterations": 2 * rounds, "tol": 0.0, "schedule": "sequential"}
+    return TRW(**options) if name == "trw" else MeanField(**options)
+
+
+def train(
+    learner: MarginalRisk,
+    examples: Sequence[Example],
+    *,
+    pairs: bool = True,
+    start: Mapping[str, Potential] | None = None,
+) -> CRF:
+    """A CRF with linear nodes and pairs; the features hold the constants, so that the ridge is on all parameters.
+
+    pairs: whether pairs have scores. start: fitted potentials to begin from.
+    """
+    edge = Linear(intercept=False) if pairs else Zero()
+    model = CRF({"node": Linear(intercept=False), "edge": edge}, learner)
+    if start is not None:
+        model.potentials_ = dict(copy.deepcopy(start))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the row says it
+        return model.fit(examples, warm_start=start is not None)
+
+
+def training_facts(model: CRF) -> Row:
+    """What a row says about how a model was trained."""
+    learner, history = model.learner, model.history_
+    assert isinstance(learner, MarginalRisk)
+    kept = sorted({*range(0, len(history), -(-len(history) // _POINTS) or 1), len(history) - 1} - {-1})
+    curve = [{k: history[i][k] for k in ("iteration", "objective", "seconds")} for i in kept]
+    options = ("ridge", "iterations", "tol", "incremental", "seed")
+    return {
+        "iterations": len(history),
+        "objective": history[-1]["objective"] if history else None,
+        "history": [{k: float(f"{v:.5g}") for k, v in point.items()} for point in curve],
+        "learner": {name: getattr(learner, name) for name in options},
+        "inference": repr(learner.inference),
+        "gradient": repr(learner.gradient),
+    }

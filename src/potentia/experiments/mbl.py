@@ -1,0 +1,39 @@
+"""Marginal-based learning: the figures and tables of MBL-tpami by name."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from . import (
+    backgrounds_mbl,
+    berkeley,
+    fitting_speed,
+    horses_mbl,
+    misspecification,
+    perturbation,
+    picture_cells,
+)
+from .experiment import Experiment, runner
+from .picture_cells import PictureSet
+
+
+def _of(module: ModuleType) -> Experiment:
+    return Experiment(runner(module.cells, module.prepare), module.tables, module.draw)
+
+
+def _of_pictures(module: ModuleType, pictures: PictureSet) -> Experiment:
+    return Experiment(
+        run=runner(module.cells, lambda quick: picture_cells.prepare(pictures, quick)),
+        tables=lambda rows: picture_cells.tables(pictures, rows),
+        draw=lambda rows, quick, out: picture_cells.draw(pictures, rows, quick, out),
+    )
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "misspecification": _of(misspecification),
+    "perturbation": _of(perturbation),
+    "denoising-berkeley": _of(berkeley),
+    "horses": _of_pictures(horses_mbl, horses_mbl.HORSES),
+    "backgrounds": _of_pictures(backgrounds_mbl, backgrounds_mbl.BACKGROUNDS),
+    "fitting-speed": _of(fitting_speed),
+}

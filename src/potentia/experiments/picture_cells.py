@@ -1,0 +1,166 @@
+"""Cells of tables 2 and 3 of MBL-tpami: truncated fitting of pictures by loss, inference and number of iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.example import Example
+from ..data.pictures import LabelledImage
+from ..estimators import CRF
+from ..inference.base import Inference
+from ..inference.message_passing import TRW
+from ..learn.risk import MarginalRisk
+from ..potentials import Potential
+from ..report.tables import Column
+from .experiment import Table
+from .figures import grid_size
+from .marginal_cells import LOCAL, NAMES, loss_named, train, training_facts, truncated_inference
+from .marginal_pictures import draw_pictures, pack, unpack
+from .rows import Cell, Row
+
+#: Errors (training, test) by number of iterations; 0 stands for losses that need no inference to train.
+Printed = Mapping[tuple[str, str], Mapping[int, tuple[float, float]]]
+
+#: Examples per call of prediction, to bound memory.
+_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class PictureSet:
+    """A set of pictures with its printed table.
+
+    Attributes:
+        title: for tables.
+        pictures: pictures(split, fold), as many as there are.
+        examples: features and graphs of pictures.
+        paper: errors by (loss, inference) and iterations.
+        steps: L-BFGS steps on the first `incremental` pictures, half as many on twice as many, and so on.
+        shown: test pictures whose marginals rows keep.
+        colours: of marginals (h, w, states), for figures.
+        error: share of labels wrong, of a model on pictures and their examples.
+    """
+
+    title: str
+    pictures: Callable[[str, int], list[LabelledImage]]
+    examples: Callable[[Sequence[LabelledImage]], list[Example]]
+    paper: Printed
+    steps: int
+    incremental: int
+    shown: tuple[int, ...]
+    colours: Callable[[np.ndarray], np.ndarray]
+    error: Callable[[CRF, Sequence[LabelledImage], Sequence[Example]], float]
+
+
+def learner_of(cell: Cell, pictures: PictureSet) -> MarginalRisk:
+    """The paper's ridges and iterations; models trained without inference predict with TRW to a threshold of 1e-5."""
+    local = cell["loss"] in LOCAL
+    found: Inference = TRW(iterations=1) if cell["loss"] == "independent" else TRW(iterations=1000, tol=1e-5)
+    learner = MarginalRisk(
+        loss_named(cell["loss"]),
+        found if local else truncated_inference(cell["inference"], cell["rounds"]),
+        ridge=1e-4 if local else 1e-3,
+        iterations=pictures.steps,
+        incremental=pictures.incremental,
+        tol=1e-4,
+        track_error=False,
+    )
+    return replace(learner, iterations=3, incremental=None) if cell["quick"] else learner
+
+
+def prepare(pictures: PictureSet, quick: bool) -> Callable[[Cell], Row]:
+    """What runs one cell."""
+
+    @cache
+    def load(split: str, fold: int) -> tuple[list[LabelledImage], list[Example]]:
+        chosen = pictures.pictures(split, fold)
+        chosen = chosen[:3] if quick else chosen
+        return chosen, pictures.examples(chosen)
+
+    @cache
+    def surrogate(fold: int) -> Mapping[str, Potential]:
+        """Where smoothed errors begin: the surrogate likelihood of (nearly) converged inference."""
+        cell = {"loss": "surrogate_likelihood", "inference": "trw", "rounds": 20, "quick": quick}
+        learner = replace(learner_of(cell, pictures), inference=TRW(iterations=60, tol=1e-3))
+        return train(learner, load("train", fold)[1]).potentials_
+
+    def run(cell: Cell) -> Row:
+        learn, test = load("train", cell["fold"]), load("test", cell["fold"])
+        start = surrogate(cell["fold"]) if cell["loss"].startswith("smoothed") else None
+        learner = learner_of(cell, pictures)
+        model = train(learner, learn[1], pairs=cell["loss"] != "independent", start=start)
+        shown = [test[1][k] for k in pictures.shown if k < len(test[1])]
+        marginals = [
+            m.reshape(*grid_size(e), -1) for m, e in zip(model.predict_marginals(shown), shown, strict=True)
+        ]
+        return {
+            "train_error": pictures.error(model, *learn),
+            "test_error": pictures.error(model, *test),
+            **training_facts(model),
+            # of two states one says all
+            "pictures": [pack(m[..., 1:] if m.shape[2] == 2 else m) for m in marginals],
+        }
+
+    return run
+
+
+def share_wrong(model: CRF, pictures: Sequence[LabelledImage], examples: Sequence[Example]) -> float:
+    """Share of the examples' known labels predicted wrong."""
+    wrong = known = 0
+    for first in range(0, len(examples), _CHUNK):
+        part = examples[first : first + _CHUNK]
+        for example, labels in zip(part, model.predict(part), strict=True):
+            assert example.labels is not None
+            seen = example.labels >= 0
+            wrong += int(np.count_nonzero(labels[seen] != example.labels[seen]))
+            known += int(np.count_nonzero(seen))
+    return wrong / known
+
+
+def tables(pictures: PictureSet, rows: Sequence[Row]) -> list[Table]:
+    """Test and training errors by loss and inference, a column per number of iterations; ours / the paper's."""
+    rounds = sorted({r for line in pictures.paper.values() for r in line})
+    columns = [Column("loss", "loss"), Column("inference", "inference")]
+    columns += [Column(f"{r} iterations" if r else "–", str(r), str) for r in rounds]
+    found = []
+    for place, part in ((1, "test"), (0, "train")):
+        lines: list[dict[str, Any]] = []
+        for (loss, inference), printed in pictures.paper.items():
+            line = {"loss": NAMES[loss], "inference": inference.replace("_", " ")}
+            for r, errors in printed.items():
+                own = [row[f"{part}_error"] for row in rows if _key(row) == (loss, inference, r)]
+                if own:
+                    line[str(r)] = f"{np.mean(own):.3f} / {errors[place]:.3f}"
+            lines.append(line)
+        found.append((f"{pictures.title}, {part} error (ours / paper)", columns, lines))
+    return found
+
+
+def _key(row: Row) -> tuple[str, str, int]:
+    cell = row["cell"]
+    return cell["loss"], cell["inference"], cell["rounds"]
+
+
+def draw(pictures: PictureSet, rows: Sequence[Row], quick: bool, out: Path) -> None:
+    """Marginals of some test pictures, the largest number of iterations of each loss and inference."""
+    best: dict[tuple[str, str], Row] = {}
+    for row in sorted((r for r in rows if r["cell"]["fold"] == 0), key=lambda r: r["cell"]["rounds"]):
+        best[row["cell"]["loss"], row["cell"]["inference"]] = row
+    chosen = pictures.pictures("test", 0)
+    lines = []
+    for number, picture in enumerate(chosen[k] for k in pictures.shown if k < (3 if quick else len(chosen))):
+        states = np.maximum(picture.labels, 0)[..., None] == np.arange(picture.labels.max() + 1)
+        truth = np.zeros((*picture.labels.shape, max(states.shape[2], 2)))
+        truth[..., : states.shape[2]] = states & (picture.labels >= 0)[..., None]
+        line = [("input", picture.image / 255.0), ("truth", pictures.colours(truth))]
+        for key in pictures.paper:
+            if key in best:
+                name = NAMES[key[0]] + (" (MF)" if key[1] == "mean_field" else "")
+                line.append((name, pictures.colours(unpack(best[key]["pictures"][number]))))
+        lines.append(line)
+    draw_pictures(lines, out / "marginals.png")

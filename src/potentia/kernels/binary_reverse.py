@@ -1,0 +1,213 @@
+"""The reverse of the star update for two states, where every vector is one number.
+
+Messages matter only by d = l(1) - l(0), so cotangents are h = dL/dd, and `star_reverse` becomes
+
+    hP = sum_e h_e ;  g_e = (c_e / C) hP - h_e ;  dtheta(1) = - dtheta(0) += hP / C
+    h of the opposite message += g_e (p(1|1) - p(1|0)) ;  d(theta_e / c_e)(a, b) += (2 a - 1) g_e p(b|a)
+
+For a pair's table three sums are enough: of g, of g p(1|0) and of g p(1|1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from .star import LOG, fetch_ahead, restore
+from .vecmath import KERNEL, exp
+
+#: Added to M, which is zero at a state a variable does not have and far above this at all others.
+_TINY = 1e-300
+
+
+class BinaryCotangents(NamedTuple):
+    """lam (R, 1, W), node (B, W), table (R, 3, W): of messages, single scores and tables; R rows, B blocks, W lanes.
+
+    When one table is `shared`, `table` has no rows and the functions return its sums, (2, 3), for both sides.
+    """
+
+    lam: Any
+    node: Any
+    table: Any
+
+
+@njit(**KERNEL)
+def reverse(blocks, cotangents, units, damping, old):
+    """Undo the updates of `units`, which were made in this order; `old` holds the messages before (empty: keep)."""
+    W = blocks.lam.shape[2]
+    lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
+    total, moved = np.empty(W), np.empty(W)
+    shared = np.zeros((2, 3))
+    keep = 1.0 - damping
+    for k in range(units.size - 1, -1, -1):
+        u = units[k]
+        if k > 0:
+            fetch_ahead(blocks, blocks.lam, units[k - 1])
+        first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
+        for x in range(W):
+            total[x] = 0.0
+        for row in range(first, last):
+            for x in range(W):
+                total[x] += keep * lam[row, 0, x]
+        for x in range(W):
+            total[x] *= inverse[u, x]
+        for row in range(first, last):
+            for x in range(W):
+                moved[x] = count[row, x] * total[x] - keep * lam[row, 0, x]
+                lam[row, 0, x] *= damping
+            _pull_row(blocks, cotangents, u, row, moved, shared)
+        for x in range(W):
+            cotangents.node[u, x] += total[x]
+        if old.size:
+            restore(blocks.lam, old, first, last)
+    return shared
+
+
+@njit(**KERNEL)
+def reverse_read(blocks, cotangents, units, d_belief):
+    """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back; returns as `reverse` does."""
+    W = blocks.lam.shape[2]
+    belief, count, inverse = blocks.belief, blocks.count, blocks.inverse
+    total, moved = np.empty(W), np.empty(W)
+    shared = np.zeros((2, 3))
+    for u in units:
+        for x in range(W):
+            slope = d_belief[u, 1, x] - d_belief[u, 0, x]
+            total[x] = inverse[u, x] * belief[u, 0, x] * belief[u, 1, x] * slope
+        for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+            for x in range(W):
+                moved[x] = count[row, x] * total[x]
+            _pull_row(blocks, cotangents, u, row, moved, shared)
+        for x in range(W):
+            cotangents.node[u, x] += total[x]
+    return shared
+
+
+@njit(inline="always", **KERNEL)
+def _pull_row(blocks, cotangents, u, row, moved, shared):
+    """From the cotangents g of a row's log-odds to its table and to the messages at the opposite ends."""
+    W = moved.size
+    lam, opposite, target = blocks.lam.reshape(-1), blocks.opposite, cotangents.lam.reshape(-1)
+    low, high = np.empty(W), np.empty(W)
+    upper = lam[W:]
+    for x in range(W):
+        low[x], high[x] = lam[opposite[row, x]], upper[opposite[row, x]]
+    table = blocks.table.reshape(-1, 1 if blocks.shared else W)
+    k = 4 * row
+    if blocks.shared:
+        k = 0 if blocks.base[row] == 0 else 4
+    if blocks.mode[u] == LOG:
+        _conditionals_log(table, k, low, high)
+    else:
+        _conditionals(table, k, low, high)
+    _scatter(opposite, row, target, moved, low, high)
+    if blocks.shared:
+        sums = shared[0 if k == 0 else 1]
+        for x in range(W):
+            sums[0] += moved[x]
+            sums[1] += moved[x] * low[x]
+            sums[2] += moved[x] * high[x]
+        return
+    sums = cotangents.table
+    for x in range(W):
+        sums[row, 0, x] += moved[x]
+        sums[row, 1, x] += moved[x] * low[x]
+        sums[row, 2, x] += moved[x] * high[x]
+
+
+@njit(inline="always", **KERNEL)
+def _scatter(opposite, row, target, moved, low, high):
+    """Add g (p(1|1) - p(1|0)) at the opposite ends; rows of messages hold two states, those of cotangents one."""
+    W = moved.size
+    for x in range(W):
+        at = np.int64(opposite[row, x])
+        line = at // (2 * W)
+        target[line * W + at - line * 2 * W] += moved[x] * (high[x] - low[x])
+
+
+@njit(inline="always", **KERNEL)
+def _conditionals(table, k, low, high):
+    """p(1|0) and p(1|1) in place of the messages l(0) and l(1), of which one is 0, from tables psi."""
+    if table.shape[1] == 1:
+        t00, t01, t10, t11 = table[k, 0], table[k + 1, 0], table[k + 2, 0], table[k + 3, 0]
+        for x in range(low.size):
+            e = exp(low[x] + high[x])
+            e0, e1 = e if low[x] < 0.0 else 1.0, e if high[x] < 0.0 else 1.0
+            low[x] = t01 * e1 / (t00 * e0 + t01 * e1 + _TINY)
+            high[x] = t11 * e1 / (t10 * e0 + t11 * e1 + _TINY)
+    else:
+        for x in range(low.size):
+            e = exp(low[x] + high[x])
+            e0, e1 = e if low[x] < 0.0 else 1.0, e if high[x] < 0.0 else 1.0
+            up0, up1 = table[k + 1, x] * e1, table[k + 3, x] * e1
+            low[x] = up0 / (table[k, x] * e0 + up0 + _TINY)
+            high[x] = up1 / (table[k + 2, x] * e0 + up1 + _TINY)
+
+
+@njit(**KERNEL)
+def _conditionals_log(table, k, low, high):
+    """The same from tables of logarithms, -inf included."""
+    width = table.shape[1]
+    for x in range(low.size):
+        l0, l1 = low[x], high[x]
+        low[x] = _share(table[k, x % width] + l0, table[k + 1, x % width] + l1)
+        high[x] = _share(table[k + 2, x % width] + l0, table[k + 3, x % width] + l1)
+
+
+@njit(inline="always", **KERNEL)
+def _share(s0, s1):
+    """exp(s1) / (exp(s0) + exp(s1)); 0 where both are -inf."""
+    if s1 == -np.inf:
+        return 0.0
+    return 1.0 / (1.0 + exp(s0 - s1)) if s0 < s1 else exp(s1 - s0) / (1.0 + exp(s1 - s0))
+
+
+@njit(**KERNEL)
+def add_tables(layout, scores, sums, out):
+    """Add the cotangents of all pairs' tables, from the sums of both sides, to d_theta `out` in users' layout."""
+    for row in range(sums.shape[0]):
+        for x in range(sums.shape[2]):
+            e = layout.pair[row, x]
+            if e >= 0:
+                n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+                scale = 1.0 / scores.count[e]
+                entries = out[scores.offset[e] : scores.offset[e] + n0 * n1].reshape(n0, n1)
+                spread = _spread(sums[row, 0, x], sums[row, 1, x], sums[row, 2, x])
+                for a in range(n0):
+                    for b in range(n1):
+                        own, other = (a, b) if layout.side[row, x] == 0 else (b, a)
+                        entries[a, b] += scale * spread[2 * own + other]
+
+
+@njit(inline="always", **KERNEL)
+def _spread(g, g_low, g_high):
+    """d(theta_e / c_e)(a, b) of four configurations from the three sums."""
+    return g_low - g, -g_low, g - g_high, g_high
+
+
+@njit(**KERNEL)
+def shared_table(sums):
+    """The same for one table seen from one side, (4,)."""
+    return np.array(_spread(sums[0], sums[1], sums[2]))
+
+
+@njit(**KERNEL)
+def reverse_pairs(scores, position, marginals, d_marginals, start, lam, out):
+    """Cotangents of pair marginals softmax(b_e / c_e) pulled back to messages `lam` (R, 1, W) and tables `out`."""
+    W = lam.shape[2]
+    for e in range(position.shape[0]):
+        n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+        mean = 0.0
+        for k in range(start[e], start[e] + n0 * n1):
+            mean += marginals[k] * d_marginals[k]
+        for a in range(n0):
+            for b in range(n1):
+                k = start[e] + a * n1 + b
+                moved = marginals[k] * (d_marginals[k] - mean)
+                out[scores.offset[e] + a * n1 + b] += moved / scores.count[e]
+                if a == 1:
+                    lam[position[e, 0] // W, 0, position[e, 0] % W] += moved
+                if b == 1:
+                    lam[position[e, 1] // W, 0, position[e, 1] % W] += moved

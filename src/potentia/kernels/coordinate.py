@@ -1,0 +1,186 @@
+"""Dual coordinate descent for the hinge loss [Hsieh et al. 2008]: min_w 1/2 |w|^2 + C sum_l [1 - y_l w . f_l]_+.
+
+A row's features are a constant 1, a dense part, a sparse part, a part known by its inner products with all rows (a
+kernel), and p columns of signs times a number s (labels that act as features). Parts may be empty, so one kernel
+serves all kinds of rows; the rows are shared by all labels' problems and never copied. The dual has 0 <= a_l <= C and
+w = sum_l a_l y_l f_l; a pass visits the rows that are not shrunk in random order and takes each to its optimum.
+
+Columns of signs are mostly +1 (after turning those that are mostly -1), so a row lists only its exceptions, and a step
+costs as many operations as it has. A step that adds d to the constant's weight b adds s d to the weight u_j of every
+column of signs but for exceptions; hence u_j = v_j + s b is kept as v_j, and the columns' part of a score is
+    s (sum_j u_j - 2 sum over exceptions of u_j) = s (sum_j v_j + p s b - 2 sum over exceptions of (v_j + s b)).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from .vecmath import KERNEL
+
+#: Sums may be reordered here: a dot product only vectorises so, and descent corrects its own rounding.
+_SUMS = {**KERNEL, "fastmath": {"contract", "reassoc"}}
+
+
+class Rows(NamedTuple):
+    """Features shared by all problems: dense (n, d1), gram (n, n) or (n, 0), CSR data, indices, indptr of d2 columns.
+
+    Indices are unsigned, or every gather would test for wrap-around.
+    """
+
+    dense: Any
+    gram: Any
+    data: Any
+    indices: Any
+    indptr: Any
+
+
+class Exceptions(NamedTuple):
+    """Columns of signs: row l is -1 in the columns indices[indptr[l]..indptr[l + 1]], ascending, and +1 elsewhere.
+
+    As features they are multiplied by `scale`.
+    """
+
+    indices: Any
+    indptr: Any
+    scale: Any
+
+
+class Weights(NamedTuple):
+    """One problem's w: of the constant (1), the dense (d1) and sparse (d2) part, and v of the columns of signs (p).
+
+    scores (n): every row's score by the part known by inner products, gram @ (dual * y); 0 where there is none.
+    """
+
+    bias: Any
+    dense: Any
+    sparse: Any
+    signs: Any
+    scores: Any
+
+
+@njit(**_SUMS)
+def descend(rows, extra, y, norms, cost, tol, visits, seed, dual, w):
+    """Descend from the dual and w given (which must agree) until projected gradients differ by at most `tol`.
+
+    y (n): signs. norms (n): |f_l|^2. Gives up after `visits` visits of rows. Returns the last spread of projected
+    gradients.
+    """
+    active, size, total = np.arange(y.size), y.size, np.sum(w.signs)
+    state = np.uint64(seed)
+    high_before, low_before, spread = np.inf, -np.inf, np.inf
+    visited = 0
+    while visited < visits:
+        high, low = -np.inf, np.inf
+        state = _shuffle(active, size, state)
+        s = 0
+        while s < size:
+            row = active[s]
+            slope = y[row] * (_row_score(rows, row, w) + _sign_score(extra, row, w, total)) - 1.0
+            if _settled(slope, dual[row], cost, high_before, low_before):
+                size -= 1
+                active[s], active[size] = active[size], row
+                continue
+            projected = _projected(slope, dual[row], cost)
+            high, low = max(high, projected), min(low, projected)
+            if abs(projected) > 1e-12:
+                old = dual[row]
+                dual[row] = min(max(old - slope / norms[row], 0.0), cost)
+                change = (dual[row] - old) * y[row]
+                _add_row(rows, row, change, w)
+                total += _add_signs(extra, row, change, w)
+            s += 1
+        spread = high - low if size else 0.0
+        visited += size + 1
+        if spread <= tol:
+            if size == y.size:
+                return spread
+            size, high_before, low_before = y.size, np.inf, -np.inf
+        else:
+            high_before, low_before = _limits(high, low)
+    return spread
+
+
+@njit(inline="always", **_SUMS)
+def _row_score(rows, row, w):
+    """The part of w . f_row that is not of the constant or signs."""
+    total = w.scores[row]
+    for k in range(rows.dense.shape[1]):
+        total += rows.dense[row, k] * w.dense[k]
+    first, last = rows.indptr[row], rows.indptr[row + 1]
+    return total + _gather(rows.data[first:last], rows.indices[first:last], w.sparse)
+
+
+@njit(**KERNEL)
+def _gather(data, indices, w):
+    """sum_s data[s] w[indices[s]], in order: vector gathers, which reordering would bring, are twice as slow."""
+    total = 0.0
+    for s in range(data.size):
+        total += data[s] * w[indices[s]]
+    return total
+
+
+@njit(inline="always", **_SUMS)
+def _sign_score(extra, row, w, total):
+    """The constant's and the signs' part of w . f_row; `total` is the sum of v."""
+    p, shift, listed = w.signs.size, extra.scale * w.bias[0], 0.0
+    for s in range(extra.indptr[row], extra.indptr[row + 1]):
+        if extra.indices[s] >= p:
+            break
+        listed += w.signs[extra.indices[s]] + shift
+    return w.bias[0] + extra.scale * (total + p * shift - 2.0 * listed)
+
+
+@njit(inline="always", **_SUMS)
+def _add_row(rows, row, change, w):
+    """w += change * f_row but for the constant and signs."""
+    for k in range(rows.dense.shape[1]):
+        w.dense[k] += change * rows.dense[row, k]
+    for s in range(rows.indptr[row], rows.indptr[row + 1]):
+        w.sparse[rows.indices[s]] += change * rows.data[s]
+    for k in range(rows.gram.shape[1]):
+        w.scores[k] += change * rows.gram[row, k]
+
+
+@njit(inline="always", **_SUMS)
+def _add_signs(extra, row, change, w):
+    """w += change * f_row in the constant and the signs; returns the change of the sum of v."""
+    p, moved, twice = w.signs.size, 0.0, 2.0 * extra.scale * change
+    w.bias[0] += change
+    for s in range(extra.indptr[row], extra.indptr[row + 1]):
+        if extra.indices[s] >= p:
+            break
+        w.signs[extra.indices[s]] -= twice
+        moved -= twice
+    return moved
+
+
+@njit(inline="always", **_SUMS)
+def _projected(slope, a, cost):
+    """The part of the dual's slope at `a` that leads inside [0, cost]."""
+    if a == 0.0:
+        return min(slope, 0.0)
+    return max(slope, 0.0) if a == cost else slope
+
+
+@njit(inline="always", **_SUMS)
+def _settled(slope, a, cost, high, low):
+    """Whether a dual at a limit is held there more firmly than anything that moved in the pass before: shrink it."""
+    return (a == 0.0 and slope > high) or (a == cost and slope < low)
+
+
+@njit(inline="always", **_SUMS)
+def _limits(high, low):
+    return (high if high > 0.0 else np.inf), (low if low < 0.0 else -np.inf)
+
+
+@njit(inline="always", **_SUMS)
+def _shuffle(values, size, state):
+    """A random order by a linear congruential generator, whose state is returned."""
+    for s in range(size - 1, 0, -1):
+        state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+        other = np.int64(((state >> np.uint64(32)) * np.uint64(s + 1)) >> np.uint64(32))
+        values[s], values[other] = values[other], values[s]
+    return state

@@ -1,0 +1,49 @@
+"""The potentials' scores of a training set's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .._types import Floats
+from ..potentials.base import Potential
+from .training_set import TrainingSet
+
+#: A kind's scores are kept between calls up to this many numbers, and made piece by piece beyond.
+_MAX_KEPT = 1 << 25
+
+
+class Functions:
+    """f(x) of any rows of a kind; computed once per change of the potential where keeping all rows is cheap."""
+
+    def __init__(self, potentials: Mapping[str, Potential], data: TrainingSet) -> None:
+        self.potentials, self.data = potentials, data
+        self._kept: dict[str, Floats] = {}
+
+    def features(self, kind: str) -> Any:
+        """The kind's features, or (N, 0) where it has none."""
+        x = self.data.features[kind]
+        return np.zeros((self.data.n_rows(kind), 0)) if x is None else x
+
+    def moved(self, kind: str) -> None:
+        """Forget scores: the potential has changed."""
+        self._kept.pop(kind, None)
+
+    def prepare(self) -> None:
+        """To be called before several threads ask for rows."""
+        for kind, potential in self.potentials.items():
+            n = self.data.n_rows(kind)
+            if kind in self._kept:
+                continue
+            if n * self.data.n_outputs(kind) <= _MAX_KEPT:
+                self._kept[kind] = potential.scores(self.features(kind))
+            else:
+                potential.ready(n)
+
+    def scores(self, kind: str, rows: slice) -> Floats:
+        """f of some rows, (n, K); to be read only."""
+        if kind in self._kept:
+            return self._kept[kind][rows]
+        return self.potentials[kind].scores(self.features(kind)[rows])

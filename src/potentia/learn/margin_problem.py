@@ -1,0 +1,248 @@
+"""The structural SVM's data as kernels want them: rows of features sorted by example, truth, Delta and metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._types import Floats, Ints, PotentiaError
+from ..data.example import Example
+from ..kernels.frank_wolfe import Design
+from ..kernels.margin_chain import Chains
+from ..potentials.affine import design, own_ridge, write_table
+from ..potentials.base import Potential
+from ..potentials.linear import Linear
+from .joint import own_delta
+from .messages import hamming
+from .training_set import TrainingSet
+
+
+class Block(NamedTuple):
+    """Where a kind lies: its parameters first : first + columns * outputs, its regions' scores at `at` (N,)."""
+
+    first: int
+    columns: int
+    outputs: int
+    at: Ints
+
+
+class MarginProblem:
+    """min over w of sum_j eta_j / 2 w_j^2 + 1/n sum_k [max_y Delta_k(y) + F_k(y) - F_k(y^k)].
+
+    w holds the tables of all kinds; eta_j = ridge + (the potential's own ridge of row j) / n.
+
+    Attributes:
+        data: the training set.
+        delta: per kind (N, K), or None where zero.
+        counts: per kind how many regions each example has.
+        blocks: where each kind lies in the flat arrays.
+        design: the flat arrays.
+        true_loss: Delta of every example's own labels.
+        region_ptr: example k owns regions region_ptr[k] : region_ptr[k + 1], kinds one after another.
+        region_place: per kind the number of each region in that order.
+    """
+
+    def __init__(
+        self,
+        potentials: Mapping[str, Potential],
+        data: TrainingSet,
+        delta: Mapping[str, Floats | None],
+        ridge: float,
+    ) -> None:
+        self.potentials, self.data, self.delta = potentials, data, delta
+        self.counts = {kind: _counts(data, kind) for kind in potentials}
+        self.n_examples = len(next(iter(self.counts.values())))
+        for kind, potential in potentials.items():
+            potential.start(self._features(kind), data.n_outputs(kind))
+        self.eta, self.blocks, self.design = self._flatten(ridge)
+        self.true_loss = self._true_loss()
+        self.region_ptr, self.region_place = self._number_regions()
+
+    def _features(self, kind: str) -> Any:
+        x = self.data.features[kind]
+        return np.zeros((self.data.n_rows(kind), 0)) if x is None else x
+
+    def _flatten(self, ridge: float) -> tuple[Floats, dict[str, Block], Design]:
+        """All kinds' rows in one CSR sorted by example, kinds in order within an example."""
+        rows = {kind: self._rows(kind) for kind in self.potentials}
+        example = np.concatenate([owner for _, owner, _ in rows.values()])
+        order = np.argsort(example, kind="stable")
+        height = [x.shape[0] for x, _, _ in rows.values()]
+        width = np.repeat([self.data.n_outputs(kind) for kind in rows], height)[order]
+        at = np.cumsum(width) - width
+        where = np.empty_like(at)
+        where[order] = at
+        blocks, eta = self._blocks(rows, np.split(where, np.cumsum(height)[:-1]), ridge)
+        features = _stack([x for x, _, _ in rows.values()], list(blocks.values()))[order]
+        found = Design(
+            row_ptr=np.searchsorted(example[order], np.arange(self.n_examples + 1)),
+            feature_ptr=features.indptr.astype(np.int64),
+            base=features.indices.astype(np.int64),
+            value=np.ascontiguousarray(features.data, dtype=np.float64),
+            width=width,
+            at=at,
+            metric=1.0 / (eta * self.n_examples),
+            truth=self._truth(blocks, int(width.sum())),
+        )
+        return eta, blocks, found
+
+    def _blocks(
+        self, rows: Mapping[str, tuple[Any, Ints, Ints]], where: Sequence[Ints], ridge: float
+    ) -> tuple[dict[str, Block], Floats]:
+        """Each kind's block, given where its rows' scores lie, and eta of all parameters."""
+        blocks: dict[str, Block] = {}
+        etas, first = [], 0
+        for (kind, (x, _, row_of)), own in zip(rows.items(), where, strict=True):
+            columns, k = x.shape[1], self.data.n_outputs(kind)
+            blocks[kind] = Block(first, columns, k, own[row_of])
+            eta = ridge + own_ridge(self.potentials[kind], columns) / self.n_examples
+            etas.append(np.repeat(eta, k))
+            first += columns * k
+        return blocks, np.concatenate(etas)
+
+    def _rows(self, kind: str) -> tuple[Any, Ints, Ints]:
+        """Features of the kind's rows (CSR), the example of each row, and the row of each region.
+
+        Without features all regions of an example share one row.
+        """
+        from scipy import sparse
+
+        potential, x, counts = self.potentials[kind], self._features(kind), self.counts[kind]
+        owner = np.repeat(np.arange(self.n_examples), counts)
+        if isinstance(potential, Linear) and x.shape[1] > 0:
+            return sparse.csr_array(design(potential, x)), owner, np.arange(len(owner))
+        holders = np.flatnonzero(counts)
+        return (
+            sparse.csr_array(design(potential, x[: len(holders)])),
+            holders,
+            np.searchsorted(holders, owner),
+        )
+
+    def _truth(self, blocks: Mapping[str, Block], size: int) -> Floats:
+        truth = np.zeros(size)
+        for kind, block in blocks.items():
+            np.add.at(truth, block.at + self.data.targets[kind], 1.0)
+        return truth
+
+    def _true_loss(self) -> Floats:
+        found = np.zeros(self.n_examples)
+        for kind, delta in self.delta.items():
+            if delta is not None:
+                own = delta[np.arange(len(delta)), self.data.targets[kind]]
+                owner = np.repeat(np.arange(self.n_examples), self.counts[kind])
+                found += np.bincount(owner, own, minlength=self.n_examples)
+        return found
+
+    def _number_regions(self) -> tuple[Ints, dict[str, Ints]]:
+        owner = np.concatenate([np.repeat(np.arange(self.n_examples), c) for c in self.counts.values()])
+        place = np.empty(len(owner), dtype=np.int64)
+        place[np.argsort(owner, kind="stable")] = np.arange(len(owner))
+        cuts = np.cumsum([c.sum() for c in self.counts.values()])[:-1]
+        ptr = np.concatenate([[0], np.cumsum(sum(self.counts.values()))])
+        return ptr, dict(zip(self.counts, np.split(place, cuts), strict=True))
+
+    def truth_entries(self) -> Ints:
+        """The flat entry of every region's true configuration, in the order of `region_place`."""
+        entries = np.empty(self.region_ptr[-1], dtype=np.int64)
+        for kind, block in self.blocks.items():
+            entries[self.region_place[kind]] = block.at + self.data.targets[kind]
+        return entries
+
+    def chains(self) -> Chains | None:
+        """The examples as chains of one number of states, if that is what they all are."""
+        found = _chain_kinds(self.data)
+        if found is None:
+            return None
+        node, pair = found
+        lengths = self.counts[node]
+        last = np.cumsum(lengths) - 1
+        pair_at = np.zeros(int(lengths.sum()), dtype=np.int64)
+        inner = np.ones(len(pair_at), dtype=bool)
+        inner[last] = False
+        pair_delta = np.zeros((0, 0))
+        if pair is not None:
+            pair_at[inner] = self.blocks[pair].at
+            if self.delta[pair] is not None:
+                pair_delta = np.zeros((len(pair_at), self.blocks[pair].outputs))
+                pair_delta[inner] = self.delta[pair]
+        node_delta = self.delta[node]
+        return Chains(
+            variable_ptr=np.concatenate([[0], np.cumsum(lengths)]),
+            node_at=self.blocks[node].at,
+            pair_at=pair_at,
+            node_delta=np.zeros((0, 0)) if node_delta is None else node_delta,
+            pair_delta=pair_delta,
+        )
+
+    def write(self, w: Floats) -> None:
+        """Put the parameters into the potentials."""
+        for kind, block in self.blocks.items():
+            table = w[block.first : block.first + block.columns * block.outputs]
+            write_table(self.potentials[kind], table.reshape(block.columns, block.outputs))
+
+
+def _stack(features: Sequence[Any], blocks: Sequence[Block]) -> Any:
+    """Rows of all kinds below each other, their columns replaced by the places of the columns' parameters."""
+    from scipy import sparse
+
+    columns = [
+        x.indices.astype(np.int64) * b.outputs + b.first for x, b in zip(features, blocks, strict=True)
+    ]
+    ptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(x.indptr) for x in features]))])
+    width = max(1, *(b.first + b.columns * b.outputs for b in blocks))
+    parts = np.concatenate([x.data for x in features]), np.concatenate(columns), ptr
+    return sparse.csr_array(parts, shape=(len(ptr) - 1, width))
+
+
+def _counts(data: TrainingSet, kind: str) -> Ints:
+    """Regions of a kind in every example."""
+    parts = [
+        np.diff(shard.union.region_ptr[kind])
+        if kind in shard.union.region_ptr
+        else np.zeros(len(shard.union.parts), dtype=np.int64)
+        for shard in data.shards
+    ]
+    return np.concatenate(parts)
+
+
+def _chain_kinds(data: TrainingSet) -> tuple[str, str | None] | None:
+    """The single-variable and the pair kind if every example is a chain 0 - 1 - 2 - ... of equal state counts."""
+    singles = [kind for kind, shape in data.shapes.items() if len(shape) == 1]
+    pairs = [kind for kind, shape in data.shapes.items() if len(shape) == 2]
+    if len(singles) != 1 or len(pairs) > 1 or len(singles) + len(pairs) < len(data.shapes):
+        return None
+    node, pair = singles[0], pairs[0] if pairs else None
+    if pair is not None and data.shapes[pair] != data.shapes[node] * 2:
+        return None
+    known: set[int] = set()
+    for shard in data.shards:
+        for graph in shard.union.parts:
+            if id(graph) in known:
+                continue
+            known.add(id(graph))
+            n = graph.n_variables
+            if not np.array_equal(graph.scopes.get(node, np.zeros((0, 1))).ravel(), np.arange(n)):
+                return None
+            edges = np.zeros((0, 2)) if pair is None else graph.scopes.get(pair, np.zeros((0, 2)))
+            path = np.stack([np.arange(n - 1), np.arange(1, n)], axis=1)
+            if not np.array_equal(edges.reshape(-1, 2), path):
+                return None
+    return node, pair
+
+
+def make_delta(data: TrainingSet, delta: Any, examples: Sequence[Example]) -> dict[str, Floats | None]:
+    """Tables of Delta per kind (N, K): Hamming times the variables' weights, or a user's."""
+    if delta != "hamming":
+        if any(e.labels is None or np.any(e.labels < 0) for e in examples):
+            raise PotentiaError("a Delta of one's own needs examples without hidden labels")
+        return own_delta(data, [delta(example) for example in examples])
+    found = hamming(data, data.targets)
+    if all(table is None for table in found.values()):
+        raise PotentiaError("delta='hamming' needs regions of single variables; the examples have none")
+    for kind, table in found.items():
+        weights = data.weights[kind]
+        if table is not None and weights is not None:
+            table *= weights[:, None]
+    return found

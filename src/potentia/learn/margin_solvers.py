@@ -1,0 +1,167 @@
+"""Two solvers of the structural SVM: block-coordinate Frank-Wolfe and one-slack cutting planes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .._types import Floats, PotentiaError
+from ..kernels.frank_wolfe import Dual, assemble, margins
+from ..kernels.simplex_qp import maximise_on_simplex
+from ..kernels.working_set import WorkingSet, revisit
+from .margin_oracle import Oracle
+from .margin_problem import MarginProblem
+
+#: Labellings remembered per example.
+_SLOTS = 24
+#: Fewer examples than this are revisited as often as would make up for it.
+_FEW = 500
+#: Share of the objective to which the planes' program is solved, below any sensible gap.
+_PRECISE = 1e-7
+
+
+class Solver(ABC):
+    """Lowers the gap one iteration at a time; `parameters` are where it stands."""
+
+    parameters: Floats
+
+    def __init__(self, problem: MarginProblem, oracle: Oracle, options: Any) -> None:
+        self.problem, self.oracle, self.options = problem, oracle, options
+        self.parameters = np.zeros(len(problem.eta))
+
+    @abstractmethod
+    def advance(self, iteration: int) -> dict[str, float]:
+        """One iteration; objective, dual and gap after it."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, Floats]:
+        """The state as named arrays, for a checkpoint."""
+
+    @abstractmethod
+    def restore(self, arrays: Mapping[str, Floats]) -> None:
+        """Take back what `arrays` gave."""
+
+    def square(self, w: Floats) -> float:
+        """sum_j eta_j w_j^2 / 2."""
+        return 0.5 * float(self.problem.eta @ (w * w))
+
+    def losses(self, w: Floats, s: Floats, delta: Floats) -> Floats:
+        """The loss of every example at w, given the oracle's answers there."""
+        found = np.empty(self.problem.n_examples)
+        margins(self.problem.design, w, s, delta, found)
+        return found
+
+
+class FrankWolfe(Solver):
+    """Block-coordinate Frank-Wolfe with exact line search [Lacoste-Julien, Jaggi, Schmidt, Pletscher 2013].
+
+    Steps are pairwise, within a working set of labellings per example; a pass with the oracle is followed by passes
+    without. Relaxed answers, which no set can hold, make plain steps.
+    """
+
+    def __init__(self, problem: MarginProblem, oracle: Oracle, options: Any) -> None:
+        super().__init__(problem, oracle, options)
+        size = len(problem.eta)
+        self.dual = Dual(
+            np.zeros(size), problem.design.truth.copy(), problem.true_loss.copy(), np.zeros(size)
+        )
+        self.working = _start(problem, _SLOTS if oracle.labellings else 1)
+        # few examples are cheap to visit
+        more = max(1, _FEW // problem.n_examples)
+        self.revisits = oracle.revisits * more if oracle.labellings else 0
+
+    def advance(self, iteration: int) -> dict[str, float]:
+        rng = np.random.default_rng([self.options.seed, iteration])
+        design, dual = self.problem.design, self.dual
+        self.oracle.descend(dual, self.working, rng)
+        for _ in range(self.revisits):
+            revisit(design, dual, self.working, rng.permutation(self.problem.n_examples))
+        # what rounding has added up in a pass goes
+        assemble(design, dual.m, dual.w)
+        self.parameters = dual.w
+        objective = self.square(dual.w) + float(self.losses(dual.w, *self.oracle.answers(dual.w)).mean())
+        value = float(dual.loss.mean()) - self.square(dual.w)
+        return {"objective": objective, "dual": value, "gap": objective - value}
+
+    def arrays(self) -> dict[str, Any]:
+        own = {name: getattr(self.dual, name) for name in ("w", "m", "loss")}
+        return own | {f"set_{name}": getattr(self.working, name) for name in ("entry", "weight", "loss")}
+
+    def restore(self, arrays: Mapping[str, Any]) -> None:
+        for name, own in self.arrays().items():
+            if name not in arrays or arrays[name].shape != own.shape:
+                raise PotentiaError("the checkpoint belongs to other examples or another solver")
+            own[:] = arrays[name]
+        self.parameters = self.dual.w
+
+
+def _start(problem: MarginProblem, slots: int) -> WorkingSet:
+    """Sets that hold the truth with all weight."""
+    n, ptr = problem.n_examples, problem.region_ptr
+    entry = np.full(slots * ptr[-1], -1)
+    place = np.arange(ptr[-1]) + np.repeat((slots - 1) * ptr[:-1], np.diff(ptr))
+    entry[place] = problem.truth_entries()
+    weight, loss = np.zeros((n, slots)), np.zeros((n, slots))
+    weight[:, 0], loss[:, 0] = 1.0, problem.true_loss
+    return WorkingSet(ptr, entry, weight, loss)
+
+
+class OneSlack(Solver):
+    """Cutting planes with one slack [Joachims, Finley, Yu 2009, Alg. 3]: mean loss >= b_t - <u_t, w>_eta.
+
+    `parameters` are those of the lowest objective so far. A plane without weight for 50 iterations is dropped.
+    """
+
+    _PATIENCE = 50
+
+    def __init__(self, problem: MarginProblem, oracle: Oracle, options: Any) -> None:
+        super().__init__(problem, oracle, options)
+        # the first plane is the truth itself, which says that the mean loss is not below 0
+        self.planes = np.zeros((1, len(problem.eta)))
+        self.offset = np.array([problem.true_loss.mean()])
+        self.weight, self.idle = np.ones(1), np.zeros(1)
+        self.best = np.array([np.inf])
+
+    def advance(self, iteration: int) -> dict[str, float]:
+        w = self.weight @ self.planes
+        self._add(w, *self.oracle.answers(w))
+        gram = (self.planes * self.problem.eta) @ self.planes.T
+        tol = _PRECISE * max(float(self.best[0]), 1e-300)
+        maximise_on_simplex(self.offset, gram, self.weight, tol, 100_000)
+        dual = float(self.offset @ self.weight - 0.5 * self.weight @ gram @ self.weight)
+        self._drop()
+        objective = float(self.best[0])
+        return {"objective": objective, "dual": dual, "gap": objective - dual}
+
+    def _add(self, w: Floats, s: Floats, delta: Floats) -> None:
+        """The plane that touches the loss at w; keep w if it is the best so far."""
+        objective = self.square(w) + float(self.losses(w, s, delta).mean())
+        if objective < self.best[0]:
+            self.best[0], self.parameters = objective, w
+        plane = np.empty_like(w)
+        assemble(self.problem.design, s, plane)
+        self.planes = np.vstack([self.planes, plane])
+        self.offset = np.append(self.offset, delta.mean())
+        self.weight, self.idle = np.append(self.weight, 0.0), np.append(self.idle, 0.0)
+
+    def _drop(self) -> None:
+        self.idle = np.where(self.weight > 0, 0.0, self.idle + 1)
+        kept = self.idle < self._PATIENCE
+        self.planes, self.offset = self.planes[kept], self.offset[kept]
+        self.weight, self.idle = self.weight[kept], self.idle[kept]
+
+    def arrays(self) -> dict[str, Floats]:
+        names = ("planes", "offset", "weight", "idle", "best", "parameters")
+        return {name: getattr(self, name) for name in names}
+
+    def restore(self, arrays: Mapping[str, Floats]) -> None:
+        if set(arrays) != set(self.arrays()) or arrays["planes"].shape[1] != len(self.parameters):
+            raise PotentiaError("the checkpoint belongs to other examples or another solver")
+        for name, value in arrays.items():
+            setattr(self, name, np.array(value))
+
+
+SOLVERS: dict[str, type[Solver]] = {"frank_wolfe": FrankWolfe, "one_slack": OneSlack}

@@ -1,0 +1,119 @@
+"""What all multi-label estimators share: checking input, and coding labels as signs and back."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+
+from .._types import Floats, PotentiaError
+from .coding import Coding, as_labels, label_names, learn_coding
+
+_LOG = logging.getLogger(__name__)
+
+
+class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier of K labels of two values each; subclasses see only labels that vary, as signs -1 and +1.
+
+    `fit(X, y)` takes X (n, d), dense or sparse, and y (n, K), or (n,) for one label; every column has two values of
+    any kind, of which the larger is called positive. A label that is constant in training is always predicted as
+    that constant, is no part of the model, and has the score +1 or -1 (+1 where its value is a number above zero).
+
+    After `fit`: `label_names_` (columns of a data frame, or "0", "1", ...), `n_labels_`, `n_features_in_`, and
+    `classes_` as scikit-learn has it: the two values of a flat y; the labels' numbers where y (n, K) holds 0 and 1;
+    otherwise a list of the values of each label.
+
+    A subclass implements `_fit` and `_decide`, and overrides `_predict_signs` where a label is not just the sign of
+    its own score. X arrives as float64, C-contiguous or CSR; what arrives must not be written to.
+    """
+
+    classes_: np.ndarray | list[np.ndarray]
+    label_names_: list[str]
+    n_labels_: int
+    _coding: Coding
+
+    @abstractmethod
+    def _fit(self, X: Any, signs: Floats) -> None:
+        """Learn from X (n, d) and signs (n, K'), C-contiguous, of the K' >= 1 labels that vary."""
+
+    @abstractmethod
+    def _decide(self, X: Any) -> Floats:
+        """Scores (n, K') of the labels that vary; above zero speaks for +1."""
+
+    def _predict_signs(self, X: Any) -> np.ndarray:
+        """Signs (n, K') of the labels that vary; a score of zero is -1, as in scikit-learn."""
+        return np.where(self._decide(X) > 0, 1, -1)
+
+    # -- faces ---------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from rows X (n, d) and their labels y (n, K) or (n,)."""
+        if y is None:
+            raise PotentiaError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: labels (n, K) or (n,)"
+            )
+        X = _doubles(validate_data(self, X, **_CHECKS))
+        labels = as_labels(y)
+        check_consistent_length(X, labels)
+        names = label_names(y, 1 if labels.ndim == 1 else labels.shape[1])
+        self._coding = learn_coding(labels, names)
+        self.label_names_, self.n_labels_ = names, len(names)
+        self.classes_ = self._coding.public
+        varying = self._coding.varying
+        if varying.any():
+            self._fit(X, np.ascontiguousarray(self._signs(labels)[:, varying]))
+        _LOG.info("%s: learned %d labels from %d rows", type(self).__name__, len(names), X.shape[0])
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels (n, K), or (n,) after a flat y, in the values given in training."""
+        X = self._checked(X)
+        return self._coding.decode(self._spread(X, self._predict_signs))
+
+    def decision_function(self, X: Any) -> Floats:
+        """Scores (n, K), or (n,) after a flat y; above zero speaks for the larger of a label's values."""
+        X = self._checked(X)
+        scores = self._spread(X, self._decide)
+        return scores[:, 0] if self._coding.flat else scores
+
+    # -- parts for subclasses --------------------------------------------------------------------------------
+
+    def _checked(self, X: Any) -> Any:
+        """X as the fitted model expects it; refuses other columns than training had."""
+        check_is_fitted(self)
+        return _doubles(validate_data(self, X, reset=False, **_CHECKS))
+
+    def _signs(self, y: Any) -> Floats:
+        """Labels as signs (n, K), constant ones included."""
+        return self._coding.encode(y, self.label_names_)
+
+    def _spread(self, X: Any, function: Any) -> np.ndarray:
+        """function(X) (n, K') with the constant labels' columns put in their places, (n, K)."""
+        varying = self._coding.varying
+        found = np.tile(self._coding.signs, (X.shape[0], 1))
+        if varying.any():
+            found[:, varying] = function(X)
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = True
+        return tags
+
+
+_CHECKS = {"accept_sparse": "csr", "dtype": np.float64, "order": "C"}
+
+
+def _doubles(X: Any) -> Any:
+    """Sparse rows with sorted indices, so that kernels meet one layout."""
+    if sparse.issparse(X) and not X.has_sorted_indices:
+        X = X.sorted_indices()
+    return X

@@ -1,0 +1,110 @@
+"""Labellings of a large-margin Boltzmann machine: all compared, relaxed and rounded, or of the largest score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._threads import map_ranges, thread_count
+from .._types import Floats, Ints, PotentiaError
+from ..graph.scores import Scores
+from ..graph.structure import Graph
+from ..graph.union import Union
+from ..inference.base import Inference
+from ..inference.exact import Exact
+from ..inference.linear_program import LinearProgram
+from ..kernels.flips import enumerate_rows, flip_costs, improve_rows
+from .joint import Machine
+from .relaxation import Relaxation
+
+DECODES = ("auto", "exact", "lp", "map")
+#: "auto" looks at all labellings up to so many labels, "exact" refuses beyond the second number.
+_EXACT, _LARGEST = 14, 20
+#: Regions inferred together by elimination, and by the linear program.
+_CHUNKS = {True: 50_000, False: 2_000}
+
+
+class Labelling(NamedTuple):
+    """Signs (n, K), their hinge sums (n), and what no labelling's is below (n)."""
+
+    signs: Floats
+    loss: Floats
+    bound: Floats
+
+
+def check_decode(decode: Any) -> None:
+    """Refuse anything but the known ways."""
+    if decode not in DECODES:
+        raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {decode!r}")
+
+
+def find_labelling(machine: Machine, scores: Floats, decode: str) -> Labelling:
+    """The labelling of every row of scores (n, K)."""
+    n, K = scores.shape
+    if decode == "auto":
+        decode = "exact" if K <= _EXACT else "lp"
+    if decode == "map":
+        signs = _largest_score(machine, scores)
+        return Labelling(signs, machine.losses(scores, signs), np.zeros(n))
+    loss = np.empty(n)
+    if decode == "exact":
+        if K > _LARGEST:
+            raise PotentiaError(
+                f"decode='exact' looks at all labellings of at most {_LARGEST} labels, not {K}"
+            )
+        signs = np.empty((n, K))
+        _over_rows(n, lambda a, b: enumerate_rows(machine.cliques, machine.weight, scores, a, b, signs, loss))
+        return Labelling(signs, loss, loss)
+    means, bound = Relaxation(machine.sets(), machine.weight, K).solve(scores)
+    signs = np.where(means > 0, 1.0, -1.0)
+    _over_rows(n, lambda a, b: improve_rows(machine.cliques, machine.weight, scores, a, b, signs, loss))
+    return Labelling(signs, loss, bound)
+
+
+def costs_of_flips(machine: Machine, scores: Floats, signs: Floats, hinge: bool) -> Floats:
+    """(n, K): what turning each label alone adds to the loss (hinge), or takes from sum_i z_i / 2."""
+    cost = np.empty(scores.shape)
+    _over_rows(
+        len(scores),
+        lambda a, b: flip_costs(machine.cliques, machine.weight, scores, a, b, signs, cost, hinge),
+    )
+    return cost
+
+
+def _largest_score(machine: Machine, scores: Floats) -> Floats:
+    """argmax of sum_i z_i / 2 by the shared engine: exact for few labels, the linear program's rounding beyond."""
+    n, K = scores.shape
+    graph, tables = _as_graph(machine, K)
+    method: Inference = Exact() if K <= _LARGEST else LinearProgram()
+    step = max(1, _CHUNKS[K <= _LARGEST] // sum(len(s) for s in graph.scopes.values()))
+    found: list[Ints] = []
+    for part in (scores[a : a + step] for a in range(0, n, step)):
+        theta = {kind: np.tile(t, (len(part), *[1] * (t.ndim - 1))) for kind, t in tables.items()}
+        theta["node"] = part.reshape(-1, 1) * np.array([-0.5, 0.5])
+        labels = method.maximise(Scores(Union([graph] * len(part)).graph, theta))
+        found.append(labels.reshape(len(part), K))
+    signs: Floats = np.concatenate(found).astype(np.float64)
+    return 2.0 * signs - 1.0
+
+
+def _as_graph(machine: Machine, n_labels: int) -> tuple[Graph, dict[str, Floats]]:
+    """The cliques as regions, one kind per order, and their tables: order / 2 times weight times product of signs."""
+    kinds: dict[str, list[int]] = {}
+    sets = machine.sets()
+    for number, c in enumerate(sets):
+        kinds.setdefault(f"clique{len(c)}", []).append(number)
+    regions: dict[str, Any] = {"node": np.arange(n_labels)[:, None]}
+    tables: dict[str, Floats] = {}
+    for kind, numbers in kinds.items():
+        regions[kind] = [sets[c] for c in numbers]
+        parity: Floats = np.ones(())
+        for _ in regions[kind][0]:
+            parity = np.multiply.outer(parity, np.array([-1.0, 1.0]))
+        tables[kind] = np.multiply.outer(0.5 * parity.ndim * machine.weight[numbers], parity)
+    return Graph(np.full(n_labels, 2), regions), tables
+
+
+def _over_rows(n: int, work: Callable[[int, int], None]) -> None:
+    map_ranges(work, 0, n, thread_count(None))

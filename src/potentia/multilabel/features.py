@@ -1,0 +1,232 @@
+"""What the labels' hinge-loss problems share: rows, or a kernel matrix, with one way to solve a label's problem."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from .._types import ConvergenceWarning, Floats, Ints, PotentiaError
+from ..kernels.coordinate import Exceptions, Rows, Weights, descend
+from .interior import by_matrix, by_rows, solve_dual
+
+#: Where coordinate descent stalls, a linear system of up to so many unknowns is solved instead.
+LARGEST_SYSTEM = 1000
+
+#: A kernel by scikit-learn's name, or a function of two matrices of rows.
+Kernel = str | Callable[..., Any] | None
+
+
+class Solution(NamedTuple):
+    """One label's weights: `own` of the features (or of the training rows, with a kernel), bias, columns of signs."""
+
+    own: Floats
+    bias: float
+    signs: Floats
+    converged: bool
+
+
+@dataclass(frozen=True)
+class Solver:
+    """How problems are solved: 1/2 |w|^2 + 1 / (alpha n) sum of hinge losses, the constant's weight included in w.
+
+    Stops when projected gradients of the dual differ by at most `tol`, or gives up after `passes` passes over the rows.
+    """
+
+    alpha: float
+    tol: float
+    passes: int
+    seed: int
+
+    def cost(self, n_rows: int) -> float:
+        """The weight of a row's loss."""
+        return 1.0 / (self.alpha * n_rows)
+
+    def visits(self, n_rows: int) -> int:
+        """Visits of rows at most: settled rows are not visited, and few rows, being cheap, count as a thousand."""
+        return self.passes * max(n_rows, 1000)
+
+
+class SignColumns:
+    """Columns of signs (n, m) times `scale` beside the features, kept as exceptions from each column's usual sign."""
+
+    def __init__(self, signs: Floats, scale: float = 1.0) -> None:
+        self.signs, self.scale = signs, scale
+        self.usual = np.where(signs.sum(axis=0) >= 0, 1.0, -1.0)
+        listed = sparse.csr_array(signs != self.usual)
+        listed.sort_indices()
+        self.exceptions = Exceptions(
+            listed.indices.astype(np.uint32), listed.indptr.astype(np.int64), float(scale)
+        )
+
+    def squares(self, p: int) -> float:
+        """What the constant and the first p columns add to a row's squared length."""
+        return 1.0 + p * self.scale**2
+
+
+class Features(ABC):
+    """Training rows as the problems see them; never copied per label.
+
+    _rows: what the kernel reads. _squares (n): squared lengths. _rank: how many features there are, a kernel's
+    being as many as rows.
+    """
+
+    n_rows: int
+    _rows: Rows
+    _squares: Floats
+    _rank: int
+
+    def solve(self, solver: Solver, columns: SignColumns, p: int, y: Floats) -> Solution:
+        """The problem of signs y (n) with the first p of the columns of signs beside the rows' own features."""
+        n, cost = self.n_rows, solver.cost(self.n_rows)
+        w, dual = self._zeros(p), np.zeros(n)
+        limits = (cost, solver.tol, solver.visits(n), solver.seed)
+        norms = self._squares + columns.squares(p)
+        spread = descend(self._rows, columns.exceptions, y, norms, *limits, dual, w)
+        if spread > solver.tol and min(n, self._rank + 1 + p) <= LARGEST_SYSTEM:
+            exact = self._interior(columns, p, y, cost)
+            if exact is not None:
+                return exact
+        bias, scale = float(w.bias[0]), columns.scale
+        signs = scale * columns.usual[:p] * (w.signs + scale * bias)
+        return Solution(self._own(w, dual * y), bias, signs, spread <= solver.tol)
+
+    @abstractmethod
+    def _zeros(self, p: int) -> Weights:
+        """Weights to start from, p of signs."""
+
+    @abstractmethod
+    def _own(self, w: Weights, signed_dual: Floats) -> Floats:
+        """A solution's `own` weights."""
+
+    @abstractmethod
+    def _interior(self, columns: SignColumns, p: int, y: Floats, cost: float) -> Solution | None:
+        """The same problem by Newton steps; None where they break down."""
+
+    @abstractmethod
+    def split(self, train: Ints, test: Ints) -> tuple[Features, Any]:
+        """Some rows as features, and the matrix whose product with a solution's `own` scores other rows."""
+
+
+class RowFeatures(Features):
+    """Features themselves: X (n, d), dense or CSR."""
+
+    def __init__(self, X: Any) -> None:
+        self._X = X
+        n, self._rank = X.shape
+        self.n_rows, none = n, np.empty((n, 0))
+        if sparse.issparse(X):
+            # unsigned indices spare kernels a test for wrap-around; 32 bits where they come as such
+            unsigned = np.uint32 if X.indices.dtype.itemsize == 4 else np.uint64
+            self._rows = Rows(none, none, X.data, X.indices.view(unsigned), X.indptr)
+            self._squares = np.asarray(X.multiply(X).sum(axis=1)).ravel()
+        else:
+            self._rows = Rows(X, none, *_no_entries(n))
+            self._squares = np.einsum("ij,ij->i", X, X)
+
+    def _zeros(self, p: int) -> Weights:
+        d1 = self._rows.dense.shape[1]
+        return Weights(
+            np.zeros(1), np.zeros(d1), np.zeros(self._rank - d1), np.zeros(p), np.zeros(self.n_rows)
+        )
+
+    def _own(self, w: Weights, signed_dual: Floats) -> Floats:
+        return w.sparse if sparse.issparse(self._X) else w.dense
+
+    def _interior(self, columns: SignColumns, p: int, y: Floats, cost: float) -> Solution | None:
+        parts = [np.ones((self.n_rows, 1)), columns.scale * columns.signs[:, :p], self._X]
+        if sparse.issparse(self._X):
+            Z = sparse.diags_array(y) @ sparse.hstack([sparse.csr_array(v) for v in parts], format="csr")
+        else:
+            Z = y[:, None] * np.hstack(parts)
+        if self.n_rows < Z.shape[1]:
+            Q = Z @ Z.T
+            system = by_matrix(Q.toarray() if sparse.issparse(Q) else Q)
+        else:
+            system = by_rows(Z)
+        dual = solve_dual(*system, self.n_rows, cost)
+        if dual is None:
+            return None
+        w = Z.T @ dual
+        return Solution(w[1 + p :], float(w[0]), columns.scale * w[1 : 1 + p], True)
+
+    def split(self, train: Ints, test: Ints) -> tuple[Features, Any]:
+        return RowFeatures(self._X[train]), self._X[test]
+
+
+class GramFeatures(Features):
+    """A kernel matrix (n, n) of the training rows."""
+
+    def __init__(self, gram: Floats) -> None:
+        self.n_rows = self._rank = len(gram)
+        self._rows = Rows(np.empty((len(gram), 0)), gram, *_no_entries(len(gram)))
+        self._squares = np.diagonal(gram)
+
+    def _zeros(self, p: int) -> Weights:
+        return Weights(np.zeros(1), np.empty(0), np.empty(0), np.zeros(p), np.zeros(self.n_rows))
+
+    def _own(self, w: Weights, signed_dual: Floats) -> Floats:
+        return signed_dual
+
+    def _interior(self, columns: SignColumns, p: int, y: Floats, cost: float) -> Solution | None:
+        signs, square = columns.signs[:, :p], columns.scale**2
+        Q = np.outer(y, y) * (self._rows.gram + 1.0 + square * (signs @ signs.T))
+        dual = solve_dual(*by_matrix(Q), self.n_rows, cost)
+        if dual is None:
+            return None
+        return Solution(dual * y, float(dual @ y), square * (signs.T @ (dual * y)), True)
+
+    def split(self, train: Ints, test: Ints) -> tuple[Features, Any]:
+        gram = self._rows.gram
+        return GramFeatures(np.ascontiguousarray(gram[np.ix_(train, train)])), gram[np.ix_(test, train)]
+
+
+def _no_entries(n: int) -> tuple[Any, Any, Any]:
+    """An empty sparse part: data, indices, indptr."""
+    return np.empty(0), np.empty(0, dtype=np.uint32), np.zeros(n + 1, dtype=np.int32)
+
+
+def kernel_matrix(A: Any, B: Any, kernel: Kernel, options: dict[str, Any]) -> Floats:
+    """k(a, b) for all rows of A and B: a kernel of scikit-learn's by name with its options, or a user's function."""
+    from sklearn.metrics.pairwise import pairwise_kernels
+
+    if callable(kernel):
+        found = kernel(A, B)
+        gram = np.asarray(found.toarray() if sparse.issparse(found) else found, dtype=float)
+    else:
+        try:
+            gram = pairwise_kernels(A, B, metric=kernel, filter_params=True, **options)
+        except ValueError as error:
+            raise PotentiaError(f"kernel {kernel!r}: {error}") from None
+    if gram.shape != (A.shape[0], B.shape[0]) or not np.all(np.isfinite(gram)):
+        raise PotentiaError(
+            f"kernel must give finite numbers of shape {(A.shape[0], B.shape[0])}, not {gram.shape}"
+        )
+    return np.ascontiguousarray(gram)
+
+
+def kernel_width(gamma: float | str, X: Any) -> float:
+    """gamma as a number; "scale" is 1 / (features x variance of X), as scikit-learn's SVC has it."""
+    if gamma != "scale":
+        if isinstance(gamma, str) or not gamma > 0:
+            raise PotentiaError(f"gamma must be above zero or 'scale', not {gamma!r}")
+        return float(gamma)
+    variance = X.multiply(X).mean() - X.mean() ** 2 if sparse.issparse(X) else X.var()
+    return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0
+
+
+def warn_unless_converged(solutions: list[Solution], solver: Solver) -> None:
+    """One warning for all labels whose problem met the limit on passes."""
+    open_ones = sum(not s.converged for s in solutions)
+    if open_ones:
+        warnings.warn(
+            f"{open_ones} of {len(solutions)} labels did not reach tol = {solver.tol:g} in {solver.passes} passes; "
+            "raise passes or alpha, or scale the features",
+            ConvergenceWarning,
+            stacklevel=5,
+        )

@@ -1,0 +1,177 @@
+"""A Boltzmann machine of labels with hinge losses: learned as one problem, with a duality gap."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from .._types import ConvergenceWarning, Floats, PotentiaError, whole_numbers
+from ..kernels.coordinate import Rows
+from ..kernels.coordinate_joint import Cliques, Joint, descend, fields
+from .features import Solver
+from .joint_interior import follow, interior_dual
+
+#: Passes between looks at the gap; descent that has not settled in the first so many is helped.
+_BLOCK = 100
+#: Which labels have a product: all sets of 2 up to so many, or the sets themselves.
+CliqueOption = int | Sequence[Sequence[int]]
+
+
+class Machine(NamedTuple):
+    """Weights: scores are `matrix @ own.T + bias`; `weight` (M) of the cliques. gap: what was proved in learning."""
+
+    own: Floats
+    bias: Floats
+    weight: Floats
+    cliques: Cliques
+    objective: float
+    gap: float
+
+    def scores(self, matrix: Any) -> Floats:
+        """s (n, K): scores without other labels' part."""
+        return np.ascontiguousarray(np.asarray(matrix @ self.own.T) + self.bias)
+
+    def margins(self, scores: Floats, signs: Floats) -> Floats:
+        """z (n, K) of labellings."""
+        found = np.empty(scores.shape)
+        fields(self.cliques, self.weight, np.ascontiguousarray(signs), found)
+        return found + signs * scores
+
+    def losses(self, scores: Floats, signs: Floats) -> Floats:
+        """Hinge sums (n) of labellings."""
+        return np.asarray(np.maximum(0.0, 1.0 - self.margins(scores, signs)).sum(axis=1))
+
+    def sets(self) -> list[tuple[int, ...]]:
+        """The labels of each clique."""
+        ptr, member = self.cliques.member_ptr, self.cliques.member.tolist()
+        return [tuple(member[a:b]) for a, b in pairwise(ptr.tolist())]
+
+
+def clique_sets(option: CliqueOption, n_labels: int) -> list[tuple[int, ...]]:
+    """The cliques of two or more labels, each once; refuses unknown and repeated labels."""
+    if isinstance(option, int | np.integer) and not isinstance(option, bool):
+        if option < 1:
+            raise PotentiaError(f"cliques must be at least 1 (no products), not {option}")
+        sizes = range(2, min(int(option), n_labels) + 1)
+        return [c for size in sizes for c in combinations(range(n_labels), size)]
+    if isinstance(option, str | bool) or not isinstance(option, Sequence):
+        raise PotentiaError(f"cliques must be a whole number or a list of sets of labels, not {option!r}")
+    found = []
+    for entry in option:
+        members = sorted(whole_numbers(list(entry), "cliques").tolist())
+        if len(members) < 2 or len(set(members)) < len(members):
+            raise PotentiaError(f"a clique has two or more different labels, not {list(entry)}")
+        if members[0] < 0 or members[-1] >= n_labels:
+            raise PotentiaError(f"clique {list(entry)} names a label outside 0..{n_labels - 1}")
+        found.append(tuple(members))
+    return sorted(set(found), key=lambda c: (len(c), c))
+
+
+def as_cliques(sets: Sequence[tuple[int, ...]], n_labels: int) -> Cliques:
+    """The kernels' form of clique sets."""
+    length = np.array([len(c) for c in sets], dtype=np.int64)
+    member = np.array([j for c in sets for j in c], dtype=np.int64)
+    owner = np.repeat(np.arange(len(sets)), length)
+    order = np.argsort(member, kind="stable")
+    label_ptr = np.searchsorted(member[order], np.arange(n_labels + 1))
+    clique = owner[order]
+    # of a pair, the sum of both labels minus this one is the other
+    total = np.bincount(owner, member, minlength=len(sets)).astype(np.int64)
+    other = np.where(length[clique] == 2, total[clique] - member[order], -1)
+    return Cliques(np.concatenate([[0], np.cumsum(length)]), member, label_ptr, clique, other)
+
+
+def learn_machine(
+    X: Any, gram: Floats | None, signs: Floats, cliques: Cliques, solver: Solver, eta: float
+) -> Machine:
+    """min 1/2 (|w|^2 + |b|^2 + eta |v|^2) + 1 / (alpha n) sum_li [1 - z_li]_+ by dual coordinate descent.
+
+    `solver.tol` is the gap at which to stop, as a share of the objective; `solver.passes` limits the visits. With a
+    kernel matrix `gram` (n, n) the weights `own` are those of the training rows.
+    """
+    n, K = signs.shape
+    rows, squares = _rows(X, gram), np.diagonal(gram) if gram is not None else _squares(X)
+    state = Joint(
+        dual=np.zeros((n, K)),
+        w=np.zeros((K, X.shape[1] if gram is None else 0)),
+        scores=np.zeros((K, 0 if gram is None else n)),
+        b=np.zeros(K),
+        v=np.zeros(len(cliques.member_ptr) - 1),
+    )
+    cost, spread, left = solver.cost(n), 0.1, solver.passes
+    while left > 0:
+        block = min(left, _BLOCK)
+        visits = block * max(n * K, 1000)
+        limits = (cost, spread, visits, solver.seed + left)
+        reached = descend(rows, signs, cliques, squares + 1.0, eta, *limits, state)
+        if reached > spread and left == solver.passes:
+            _leap(X, gram, signs, cliques, eta, cost, state)
+        machine = _machine(X, gram, signs, cliques, state, eta, cost)
+        if machine.gap <= solver.tol * machine.objective:
+            return machine
+        left -= block
+        spread = 0.2 * spread if reached <= spread else spread
+    warnings.warn(
+        f"the gap was still {machine.gap / machine.objective:.2g} of the objective after {solver.passes} passes; "
+        "raise passes or alpha, or scale the features",
+        ConvergenceWarning,
+        stacklevel=5,
+    )
+    return machine
+
+
+def _leap(
+    X: Any, gram: Floats | None, signs: Floats, cliques: Cliques, eta: float, cost: float, state: Joint
+) -> None:
+    """Put the state where Newton steps lead, if the problem is small enough for them."""
+    dual = interior_dual(X, gram, signs, cliques, eta, cost)
+    if dual is None:
+        return
+    state.dual[:] = dual
+    product, state.b[:], state.v[:] = follow(X, gram, signs, cliques, eta, dual)
+    (state.w if gram is None else state.scores)[:] = product
+
+
+def _machine(
+    X: Any, gram: Floats | None, signs: Floats, cliques: Cliques, state: Joint, eta: float, cost: float
+) -> Machine:
+    """The weights with their objective and gap, in units of the mean loss."""
+    own = state.w.copy() if gram is None else np.ascontiguousarray((state.dual * signs).T)
+    machine = Machine(own, state.b.copy(), state.v.copy(), cliques, 0.0, 0.0)
+    scores = machine.scores(X if gram is None else gram)
+    if gram is None:
+        square = float((own * own).sum())
+    else:
+        square = float((own * (scores - machine.bias).T).sum())
+        # what rounding has added up goes
+        state.scores[:] = (scores - machine.bias).T
+    square = 0.5 * (square + float(state.b @ state.b) + eta * float(state.v @ state.v))
+    hinge = cost * float(machine.losses(scores, signs).sum())
+    unit = 1.0 / (cost * len(signs))
+    dual = float(state.dual.sum()) - square
+    return machine._replace(objective=unit * (square + hinge), gap=unit * (square + hinge - dual))
+
+
+def _rows(X: Any, gram: Floats | None) -> Rows:
+    """Rows, or their kernel matrix, as the kernel takes them, without a copy."""
+    n = X.shape[0]
+    dense, kernel = np.empty((n, 0)), np.empty((n, 0))
+    parts: tuple[Any, ...] = (np.empty(0), np.empty(0, dtype=np.uint32), np.zeros(n + 1, dtype=np.int32))
+    if gram is not None:
+        kernel = gram
+    elif sparse.issparse(X):
+        unsigned = np.uint32 if X.indices.dtype.itemsize == 4 else np.uint64
+        parts = (X.data, X.indices.view(unsigned), X.indptr)
+    else:
+        dense = X
+    return Rows(dense, kernel, *parts)
+
+
+def _squares(X: Any) -> Floats:
+    squares = X.multiply(X) if sparse.issparse(X) else X * X
+    return np.asarray(squares.sum(axis=1)).ravel()

@@ -1,0 +1,187 @@
+"""`LMBM`: large-margin Boltzmann machines [LMSBN], learned as one problem and decoded by search or relaxation."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from .._types import Bools, Floats, PotentiaError
+from .decoding import check_decode, costs_of_flips, find_labelling
+from .features import Kernel, kernel_width
+from .joint import CliqueOption, Machine, as_cliques, clique_sets, learn_machine
+from .margin import MarginClassifier
+
+
+class Decoded(NamedTuple):
+    """Labellings of n rows.
+
+    labels (n, K) in training's values; loss (n): hinge sums; bound (n): no labelling has less; optimal (n): this one
+    has no more, for certain.
+    """
+
+    labels: np.ndarray
+    loss: Floats
+    bound: Floats
+    optimal: Bools
+
+
+class LMBM(MarginClassifier):
+    """Large-margin Boltzmann machine: labels that influence each other both ways, with hinge losses.
+
+    With labels y in {-1, +1}, z_i = y_i (w_i . x + b_i) + sum over cliques C that hold i of v_C prod_{j in C} y_j, the
+    loss of a labelling is sum_i [1 - z_i]_+. Learning minimises
+        1/2 (|w|^2 + |b|^2 + (1 + eta0) |v|^2) + 1 / (alpha n) sum of losses
+    by dual coordinate descent [LMSBN Algorithm 1]; prediction minimises the loss over labellings [LMSBN Eq. 5].
+
+    Args:
+        alpha: the paper's lambda; C of a support vector machine is 1 / (alpha n).
+        cliques: all sets of 2 up to so many labels (1: independent labels), or the sets of labels themselves.
+        eta0: how much more the cliques' weights are regularised.
+        kernel: None (linear), a name that scikit-learn knows ("rbf", "poly", ...), or a function of two matrices of
+            rows; it replaces x only.
+        gamma, degree, coef0: the kernel's options; gamma "scale" is as in scikit-learn's SVC.
+        decode: "exact" (all labellings, up to 20 labels), "lp" (linear programming over local marginals, then
+            rounding and flips; a labelling that meets the program's bound is certainly optimal), "auto" ("exact"
+            up to 14 labels, else "lp"), or "map": the labelling of the largest sum_i z_i / 2, which is another one.
+        tol, passes: learning stops when the duality gap is at most `tol` of the objective, and gives up with a
+            warning after so many passes over rows and labels.
+        random_state: seed of the order of descent.
+
+    After `fit`: `coef_` (K, d), or with a kernel `dual_coef_` (K, n), `intercept_` (K), `cliques_` (sets of labels),
+    `clique_weights_`, `objective_` and `gap_` (in units of the mean loss). Cliques with a label that is constant in
+    training are left out.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1e-2,
+        cliques: CliqueOption = 2,
+        eta0: float = 10.0,
+        kernel: Kernel = None,
+        *,
+        gamma: float | str = "scale",
+        degree: int = 3,
+        coef0: float = 1.0,
+        decode: str = "auto",
+        tol: float = 1e-6,
+        passes: int = 1000,
+        random_state: Any = 0,
+    ) -> None:
+        self.alpha = alpha
+        self.cliques = cliques
+        self.eta0 = eta0
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.decode = decode
+        self.tol = tol
+        self.passes = passes
+        self.random_state = random_state
+
+    # -- fitting -------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from rows X (n, d) and their labels y (n, K) or (n,)."""
+        self._check_options()
+        super().fit(X, y)
+        if not self._coding.varying.any():
+            none = np.zeros(0)
+            width = self.n_features_in_
+            self._machine = Machine(np.zeros((0, width)), none, none, as_cliques([], 0), 0.0, 0.0)
+            self._publish([])
+        return self
+
+    def _fit(self, X: Any, signs: Floats) -> None:
+        varying = np.flatnonzero(self._coding.varying)
+        place = {int(k): i for i, k in enumerate(varying)}
+        sets = [c for c in clique_sets(self.cliques, self.n_labels_) if all(j in place for j in c)]
+        cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(varying))
+        gram = None
+        if self.kernel is not None:
+            self._X, self.gamma_ = X, kernel_width(self.gamma, X)
+            gram = self._kernel(X)
+        self._machine = learn_machine(X, gram, signs, cliques, self._solver(), 1.0 + float(self.eta0))
+        self._publish(sets)
+
+    def _publish(self, sets: list[tuple[int, ...]]) -> None:
+        """The fitted attributes, over all labels; a constant label has its sign as intercept and nothing else."""
+        machine, varying = self._machine, np.flatnonzero(self._coding.varying)
+        own = np.zeros((self.n_labels_, machine.own.shape[1]))
+        own[varying], self.intercept_ = machine.own, self._coding.signs.copy()
+        self.intercept_[varying] = machine.bias
+        if self.kernel is None:
+            self.coef_ = own
+        else:
+            self.dual_coef_ = own
+        self.cliques_, self.clique_weights_ = sets, machine.weight
+        self.objective_, self.gap_ = machine.objective, machine.gap
+
+    # -- predicting ----------------------------------------------------------------------------------------
+
+    def _predict_signs(self, X: Any) -> np.ndarray:
+        return find_labelling(self._machine, self._scores(X), self.decode).signs
+
+    def _decide(self, X: Any) -> Floats:
+        """Costs of flips as the score at which a lone label would have them: [1 + g]_+ - [1 - g]_+ solved for g."""
+        scores, hinge = self._scores(X), self.decode != "map"
+        signs = find_labelling(self._machine, scores, self.decode).signs
+        # a tie keeps the sign of the labelling found
+        cost = np.maximum(costs_of_flips(self._machine, scores, signs, hinge), np.finfo(float).tiny)
+        return signs * (np.where(cost <= 2.0, cost / 2.0, cost - 1.0) if hinge else cost)
+
+    def decision_function(self, X: Any) -> Floats:
+        """Scores (n, K), or (n,) after a flat y: what turning a label alone would cost the labelling predicted.
+
+        On the scale of a lone support vector machine's score, which it is for K = 1.
+        """
+        return super().decision_function(X)
+
+    def search(self, X: Any, decode: str | None = None) -> Decoded:
+        """Labellings with what is known of them; None takes the estimator's own `decode`."""
+        X, decode = self._checked(X), self.decode if decode is None else decode
+        check_decode(decode)
+        signs, loss, bound = find_labelling(self._machine, self._scores(X), decode)
+        optimal = loss <= bound + 1e-6 * (1.0 + bound)
+        return Decoded(self._coding.decode(self._spread(signs, lambda s: s)), loss, bound, optimal)
+
+    def labelling_loss(self, X: Any, y: Any) -> Floats:
+        """The hinge sum (n) of each row's labelling; a label constant in training adds 2 where y differs from it."""
+        X, signs = self._checked(X), self._signs(y)
+        if len(signs) != X.shape[0]:
+            raise PotentiaError(f"X has {X.shape[0]} rows but y {len(signs)}")
+        constant = self._coding.signs
+        surprises = np.sum((constant != 0) & (signs != constant), axis=1)
+        return self._machine.losses(self._scores(X), signs[:, self._coding.varying]) + 2.0 * surprises
+
+    def _scores(self, X: Any) -> Floats:
+        return self._machine.scores(self._matrix(X))
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    def _check_options(self) -> None:
+        check_decode(self.decode)
+        if isinstance(self.eta0, str | bool) or not 0 <= self.eta0 < np.inf:
+            raise PotentiaError(f"eta0 must be a number of at least zero, not {self.eta0!r}")
+
+    def _arrays(self) -> dict[str, Any]:
+        machine = self._machine
+        parts = {"own": machine.own, "bias": machine.bias, "weight": machine.weight}
+        facts = {"facts": np.array([machine.objective, machine.gap])}
+        sets = {
+            "sizes": np.array([len(c) for c in self.cliques_], dtype=np.int64),
+            "members": np.array([j for c in self.cliques_ for j in c], dtype=np.int64),
+        }
+        return super()._arrays() | {f"machine/{k}": v for k, v in (parts | facts | sets).items()}
+
+    def _restore(self, content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        super()._restore(content, arrays)
+        part = {name.removeprefix("machine/"): v for name, v in arrays.items() if name.startswith("machine/")}
+        cuts = np.cumsum(part["sizes"])[:-1]
+        sets = [tuple(c.tolist()) for c in np.split(part["members"], cuts)] if len(part["sizes"]) else []
+        place = {int(k): i for i, k in enumerate(np.flatnonzero(self._coding.varying))}
+        cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(place))
+        objective, gap = (float(v) for v in part["facts"])
+        self._machine = Machine(part["own"], part["bias"], part["weight"], cliques, objective, gap)
+        self._publish(sets)

@@ -1,0 +1,173 @@
+"""A directed network of labels: learned label by label, searched exactly."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._threads import map_items, thread_count
+from .._types import Bools, Floats, Ints
+from ..kernels import search as kernel
+from ..kernels.search import Links
+from .features import Features, SignColumns, Solution, Solver, warn_unless_converged
+from .structure import product_columns, products
+
+#: Rows searched as one piece of work: few enough that hard rows spread over threads.
+_CHUNK = 64
+
+
+class Found(NamedTuple):
+    """Signs (n, k, K) of the k best labellings in label order, their loss (n, k), states visited (n), certain (n)."""
+
+    signs: Floats
+    loss: Floats
+    states: Ints
+    optimal: Bools
+
+
+class Network(NamedTuple):
+    """Weights of all labels: base scores are `matrix @ own.T + bias`; `links` and `order` number labels by place."""
+
+    own: Floats
+    bias: Floats
+    order: Ints
+    links: Links
+
+    def base(self, matrix: Any) -> Floats:
+        """Scores (n, K) without other labels' part, in label order."""
+        return np.asarray(matrix @ self.own.T) + self.bias
+
+    def search(self, base: Floats, bound: float, budget: int, k: int = 1) -> Found:
+        """The k best labellings of each row by branch and bound."""
+        n, K = base.shape
+        placed = self._placed(base)
+        labels, loss = np.ones((n, k, K)), np.empty((n, k))
+        states, optimal = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
+        _over_rows(
+            n,
+            lambda a, b: kernel.branch_and_bound(
+                self.links, placed, a, b, float(bound), budget, labels, loss, states, optimal
+            ),
+        )
+        return Found(self._unplaced(labels), loss, states, optimal)
+
+    def greedy(self, base: Floats) -> tuple[Floats, Floats]:
+        """Signs (n, K) of the first descent, and their loss (n)."""
+        placed, labels, loss = self._placed(base), np.empty(base.shape), np.empty(len(base))
+        _over_rows(len(base), lambda a, b: kernel.greedy(self.links, placed, a, b, labels, loss))
+        return self._unplaced(labels), loss
+
+    def losses(self, base: Floats, signs: Floats) -> Floats:
+        """Hinge sums (n) of labellings."""
+        placed, labels, loss = self._placed(base), self._placed(signs), np.empty(len(base))
+        _over_rows(len(base), lambda a, b: kernel.losses(self.links, placed, labels, a, b, loss))
+        return loss
+
+    def margins(self, base: Floats, budget: int) -> Floats:
+        """How much more a row's least loss is with label i at -1 than at +1, (n, K), by K + 1 searches per row."""
+        found = self.search(base, np.inf, budget)
+        placed, best, other = self._placed(base), self._placed(found.signs[:, 0]), np.empty(base.shape)
+        least = max(budget, base.shape[1])
+        _over_rows(
+            len(base), lambda a, b: kernel.other_losses(self.links, placed, a, b, least, best, other), chunk=8
+        )
+        # a tie keeps the sign of the labelling found; a search cut short may have missed a better one
+        more = np.maximum(other - found.loss, np.finfo(float).tiny)
+        return self._unplaced(best * more)
+
+    def marginals(self, base: Floats, samples: int, seed: int) -> tuple[Floats, Floats]:
+        """P(y_i = +1) (n, K) and standard errors: by a walk over all labellings (samples 0) or from samples."""
+        placed, mean, square = self._placed(base), np.empty(base.shape), np.zeros(base.shape)
+        if samples == 0:
+            _over_rows(len(base), lambda a, b: kernel.exact_marginals(self.links, placed, a, b, mean))
+            return self._unplaced(mean), square
+        _over_rows(
+            len(base),
+            lambda a, b: kernel.sampled_marginals(self.links, placed, a, b, samples, seed, mean, square),
+        )
+        error = np.sqrt(np.maximum(square - mean**2, 0.0) / samples)
+        return self._unplaced(mean), self._unplaced(error)
+
+    def couplings(self) -> Floats:
+        """(K, K) in label order: the weight of label j in the score of label i."""
+        found = np.zeros(self.links.coupling.shape)
+        found[np.ix_(self.order, self.order)] = self.links.coupling
+        return found
+
+    def _placed(self, values: Floats) -> Floats:
+        return np.ascontiguousarray(values[:, self.order])
+
+    def _unplaced(self, values: Floats) -> Floats:
+        return values[..., np.argsort(self.order)]
+
+
+def _over_rows(n: int, work: Any, chunk: int = _CHUNK) -> None:
+    ranges = [(a, min(a + chunk, n)) for a in range(0, n, chunk)]
+    map_items(lambda r: work(*r), ranges, thread_count(None))
+
+
+def learn_network(
+    features: Features,
+    signs: Floats,
+    solver: Solver,
+    order: Ints,
+    parents: list[set[int]] | None = None,
+    interactions: int = 1,
+    label_scale: float = 1.0,
+) -> Network:
+    """Solve every label's hinge-loss problem, with the labels before it as further features [LMSBN Eq. 6].
+
+    parents None: all earlier labels. `interactions`: how many parents are multiplied at most in a feature.
+    `label_scale`: what labels are multiplied by as features; it only matters to the regularisation.
+    """
+    placed = np.ascontiguousarray(signs[:, order])
+    place = np.argsort(order)
+    sets = [
+        range(i) if parents is None else sorted(int(place[j]) for j in parents[k])
+        for i, k in enumerate(order)
+    ]
+    earlier = SignColumns(placed, label_scale)
+    terms = [products(s, interactions) for s in sets]
+
+    def solve(i: int) -> Solution:
+        y = np.ascontiguousarray(placed[:, i])
+        if parents is None and interactions == 1:
+            return features.solve(solver, earlier, i, y)
+        columns = SignColumns(product_columns(placed, terms[i]), label_scale)
+        return features.solve(solver, columns, len(terms[i]), y)
+
+    solved = map_items(solve, range(len(order)), thread_count(None))
+    warn_unless_converged(solved, solver)
+    own, bias = np.stack([s.own for s in solved])[place], np.array([s.bias for s in solved])[place]
+    return Network(own, bias, order, _links(terms, [s.signs for s in solved]))
+
+
+def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> Links:
+    """Weights of single labels as a matrix, those of products as lists."""
+    coupling = np.zeros((len(terms), len(terms)))
+    counts: list[int] = []
+    sizes: list[int] = []
+    members: list[int] = []
+    weight: list[float] = []
+    for i, (features, w) in enumerate(zip(terms, weights, strict=True)):
+        singles = [f[0] for f in features if len(f) == 1]
+        coupling[i, singles] = w[: len(singles)]
+        counts.append(len(features) - len(singles))
+        weight.extend(w[len(singles) :])
+        sizes.extend(len(f) for f in features[len(singles) :])
+        members.extend(j for f in features[len(singles) :] for j in f)
+    pointers = [np.concatenate([[0], np.cumsum(np.array(c, dtype=np.int64))]) for c in (counts, sizes)]
+    return Links(
+        coupling,
+        pointers[0].astype(np.int64),
+        np.array(weight, dtype=float),
+        pointers[1].astype(np.int64),
+        np.array(members, dtype=np.int64),
+    )
+
+
+def independent(features: Features, signs: Floats, solver: Solver) -> tuple[Floats, Floats]:
+    """Weights (K, m) and constants (K) of labels learned without each other."""
+    network = learn_network(features, signs, solver, np.arange(signs.shape[1]), [set()] * signs.shape[1])
+    return network.own, network.bias

@@ -1,0 +1,146 @@
+"""Structural SVMs over labels: a chain of them, or every pair, as baselines of the large-margin networks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils import check_random_state
+
+from .._types import Floats, Ints
+from ..data.example import Example
+from ..estimators import CRF
+from ..graph.structure import Graph
+from ..graph.union import Union
+from ..inference.base import Inference
+from ..learn.max_margin import MaxMargin
+from ..potentials.linear import Linear
+from .base import MultiLabelClassifier
+
+#: Regions inferred together in predictions.
+_CHUNK = 50_000
+
+
+class _SSVM(MultiLabelClassifier):
+    """A CRF with one binary variable per label, trained by `MaxMargin` on the Hamming loss.
+
+    F(y) = sum_i w_i(y_i) . [x, 1] + sum_ij v_ij(y_i, y_j): every label has its own weights and every pair its own
+    table, all regularised alike: fitting minimises alpha / 2 (|w|^2 + |v|^2) + 1/n sum of structured hinge losses.
+
+    Args:
+        alpha: regularisation, above 0; a cost C of the summed loss is alpha = 1 / (C n).
+        solver: "frank_wolfe" or "one_slack"; see `MaxMargin`.
+        inference: what finds best labellings; None for `Exact()`, fit for a chain of any length and about 20 labels
+            otherwise; `LinearProgram()` beyond that.
+        tol: stop when the duality gap is at most this share of the objective.
+        passes: passes over the rows at most; a warning says so if the gap is then still larger.
+        random_state: seed of the order of rows.
+
+    After `fit`: `crf_`, the trained model, with `crf_.history_` (objective, dual and gap of every pass).
+    """
+
+    crf_: CRF
+
+    def __init__(
+        self,
+        alpha: float = 5e-3,
+        solver: str = "frank_wolfe",
+        inference: Inference | None = None,
+        tol: float = 1e-3,
+        passes: int = 200,
+        random_state: Any = 0,
+    ) -> None:
+        self.alpha = alpha
+        self.solver = solver
+        self.inference = inference
+        self.tol = tol
+        self.passes = passes
+        self.random_state = random_state
+
+    @staticmethod
+    @abstractmethod
+    def _graph(n_labels: int) -> Graph:
+        """Which pairs of labels have a table."""
+
+    def _fit(self, X: Any, signs: Floats) -> None:
+        learner = MaxMargin(
+            ridge=self.alpha,
+            iterations=self.passes,
+            tol=self.tol,
+            solver=self.solver,
+            inference=self.inference,
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+        )
+        graph = self._graph(signs.shape[1])
+        kinds = [kind for kind, scope in graph.scopes.items() if len(scope)]
+        potentials = {kind: Linear(ridge=0.0, intercept=False) for kind in kinds}
+        labels = (signs > 0).astype(np.int64)
+        examples = [Example(graph, _features(graph, X[[r]]), labels[r]) for r in range(len(signs))]
+        self.crf_ = CRF(potentials, learner, decode="map").fit(examples)
+
+    def _decide(self, X: Any) -> Floats:
+        """What each label's positive value adds to the score, the other labels as predicted."""
+        return np.concatenate([gains for _, gains in self._chunks(X)])
+
+    def _predict_signs(self, X: Any) -> np.ndarray:
+        return np.concatenate([2 * labels - 1 for labels, _ in self._chunks(X)])
+
+    def _chunks(self, X: Any) -> Iterator[tuple[Ints, Floats]]:
+        """Labels and gains (m, K) of m rows at a time, inferred as one graph."""
+        graph = self._graph(int(self._coding.varying.sum()))
+        step = max(1, _CHUNK // sum(len(scope) for scope in graph.scopes.values()))
+        for start in range(0, X.shape[0], step):
+            rows = X[start : start + step]
+            example = Example(Union([graph] * rows.shape[0]).graph, _features(graph, rows))
+            result = self.crf_.infer(example)
+            labels = result.argmax().reshape(rows.shape[0], -1)
+            yield labels, _gains(graph, self.crf_.theta(example), labels)
+
+
+class ChainSSVM(_SSVM):
+    __doc__ = (
+        "Structural SVM with a table between each label and the next, in the order of columns (Viterbi).\n\n    "
+        + (_SSVM.__doc__ or "")
+    )
+
+    @staticmethod
+    def _graph(n_labels: int) -> Graph:
+        return Graph.chain(n_labels, n_states=2)
+
+
+class CompleteSSVM(_SSVM):
+    __doc__ = "Structural SVM with a table for every pair of labels.\n\n    " + (_SSVM.__doc__ or "")
+
+    @staticmethod
+    def _graph(n_labels: int) -> Graph:
+        return Graph.complete(n_labels, n_states=2)
+
+
+def _features(graph: Graph, X: Any) -> dict[str, Any]:
+    """[x, 1] in the columns of each label, and a one in the column of each pair, for the rows of X in turn."""
+    n, K, d = X.shape[0], graph.n_variables, X.shape[1] + 1
+    rows = sparse.hstack([sparse.csr_array(X), np.ones((n, 1))], format="csr")[np.repeat(np.arange(n), K)]
+    shift = np.repeat(np.tile(np.arange(K) * d, n), np.diff(rows.indptr))
+    nodes = sparse.csr_array((rows.data, rows.indices + shift, rows.indptr), shape=(n * K, K * d))
+    n_pairs = len(graph.scopes["edge"])
+    if not n_pairs:
+        return {"node": nodes}
+    pairs = (np.ones(n * n_pairs), np.tile(np.arange(n_pairs), n), np.arange(n * n_pairs + 1))
+    return {"node": nodes, "edge": sparse.csr_array(pairs, shape=(n * n_pairs, n_pairs))}
+
+
+def _gains(graph: Graph, theta: dict[str, Floats], labels: Ints) -> Floats:
+    """F(y with y_i = 1) - F(y with y_i = 0) for every label i of every row, (n, K)."""
+    n, K = labels.shape
+    gains = (theta["node"][:, 1] - theta["node"][:, 0]).reshape(n, K)
+    if "edge" in theta:
+        tables, (i, j) = theta["edge"].reshape(n, -1, 2, 2), graph.scopes["edge"].T
+        row, pair = np.arange(n)[:, None], np.arange(len(i))
+        other = labels[:, j]
+        np.add.at(gains, (row, i), tables[row, pair, 1, other] - tables[row, pair, 0, other])
+        other = labels[:, i]
+        np.add.at(gains, (row, j), tables[row, pair, other, 1] - tables[row, pair, other, 0])
+    return gains

@@ -1,0 +1,219 @@
+"""Pictures of models and results on Matplotlib axes, which every function returns.
+
+Matplotlib is imported at the first plot. Without `ax`, a new pyplot figure is made, which notebooks show by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._types import ArrayLike, Floats, PotentiaError
+from .data.example import Example
+from .estimators import CRF
+from .graph.structure import Graph
+from .inference.base import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Variables up to which a graph without positions is laid out.
+_MOST = 500
+
+
+def history(model: CRF | Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
+    """Errors by learning iteration, on a logarithmic axis, or the objective where no error was tracked.
+
+    model: a fitted CRF or its `history_`.
+    """
+    rows = _fitted(model).history_ if isinstance(model, CRF) else model
+    if not rows:
+        raise PotentiaError("the history is empty")
+    keys = [key for key in ("train_error", "validation_error") if any(key in row for row in rows)]
+    axes = ax or _new()
+    for key in keys or ["objective"]:
+        points = [(row["iteration"], row[key]) for row in rows if key in row]
+        axes.plot(*zip(*points, strict=True), label=key.replace("_", " "))
+    if keys and all(row[key] > 0 for row in rows for key in keys if key in row):
+        axes.set_yscale("log")
+    axes.set(xlabel="iteration", ylabel="error" if keys else "objective")
+    if len(keys) > 1:
+        axes.legend()
+    return axes
+
+
+def marginals(
+    found: Result | ArrayLike, shape: Sequence[int] | None = None, state: int = 1, ax: Axes | None = None
+) -> Axes:
+    """Marginals of variables: P(state) as a picture of the given shape, or without one all states as a map.
+
+    found: a result, or marginals (n_variables, states). shape: height and width of a grid in raster order.
+    """
+    table = found.variable_marginals if isinstance(found, Result) else np.asarray(found, dtype=float)
+    if table.ndim != 2:
+        raise PotentiaError(f"marginals must have shape (n_variables, states), not {table.shape}")
+    axes = ax or _new()
+    if shape is None:
+        image, labels = table.T, {"xlabel": "variable", "ylabel": "state"}
+        axes.set_yticks(range(table.shape[1]))
+        text = "probability"
+    else:
+        if int(np.prod(shape)) != len(table) or len(shape) != 2:
+            raise PotentiaError(f"{len(table)} variables do not fill a picture of shape {tuple(shape)}")
+        if not 0 <= state < table.shape[1]:
+            raise PotentiaError(f"there are {table.shape[1]} states, and {state} is none of them")
+        image, labels, text = table[:, state].reshape(shape), {}, f"P(state {state})"
+    options: dict[str, Any] = {"vmin": 0.0, "vmax": 1.0, "cmap": "viridis", "interpolation": "nearest"}
+    shown = axes.imshow(image, aspect="equal" if shape is not None else "auto", **options)
+    axes.figure.colorbar(shown, ax=axes, label=text)
+    axes.set(**labels)
+    return axes
+
+
+def potentials(
+    crf: CRF, examples: Sequence[Example] | None = None, feature: int = -1, axes: Sequence[Axes] | None = None
+) -> list[Axes]:
+    """Learned scores theta, an axis per kind: as functions of one feature, or as a table where they are constant.
+
+    Only differences between configurations matter, so their mean is taken off. The feature runs over the range it
+    has in `examples` while the others keep their means there; without examples it runs over 0..1 and others are 1.
+    """
+    model = _fitted(crf)
+    kinds = list(model.potentials_)
+    if axes is not None and len(axes) != len(kinds):
+        raise PotentiaError(f"{len(axes)} axes for {len(kinds)} kinds of potentials")
+    places = list(axes) if axes is not None else _row(len(kinds))
+    for place, kind in zip(places, kinds, strict=True):
+        potential = model.potentials_[kind]
+        x, rows = _probe(potential.n_features_, kind, examples, feature)
+        f = potential.scores(rows) * model.scales_[kind]
+        f = f - f.mean(axis=1, keepdims=True)
+        if np.ptp(f, axis=0).max() == 0:
+            _table(place, f[0], kind)
+        else:
+            place.plot(x, f, label=_configurations(f.shape[1], kind))
+            place.set(xlabel=f"feature {feature % potential.n_features_}", ylabel="score")
+            if f.shape[1] <= 10:
+                place.legend(fontsize="small")
+        place.set_title(f"{kind}: {type(potential).__name__}")
+    return places
+
+
+def _probe(
+    n_features: int, kind: str, examples: Sequence[Example] | None, feature: int
+) -> tuple[Floats, Floats]:
+    """Values of the feature, and rows that have them."""
+    if n_features == 0:
+        return np.zeros(1), np.zeros((1, 0))
+    if not -n_features <= feature < n_features:
+        raise PotentiaError(f"{kind!r} has {n_features} features, and {feature} is none of them")
+    middle, low, high = np.ones(n_features), 0.0, 1.0
+    if examples is not None:
+        seen = [e.features[kind] for e in examples if kind in e.features]
+        dense = np.concatenate([m.toarray() if hasattr(m, "toarray") else m for m in seen])
+        middle, low, high = dense.mean(axis=0), dense[:, feature].min(), dense[:, feature].max()
+    x = np.linspace(low, high, 201)
+    rows = np.tile(middle, (len(x), 1))
+    rows[:, feature] = x
+    return x, rows
+
+
+def _table(ax: Axes, scores: Floats, kind: str) -> None:
+    """Constant scores: a square picture of pairs, or bars."""
+    side = round(len(scores) ** 0.5)
+    if kind == "edge" and side * side == len(scores):
+        shown = ax.imshow(scores.reshape(side, side), cmap="viridis")
+        ax.figure.colorbar(shown, ax=ax, label="score")
+        ax.set(xticks=range(side), yticks=range(side), xlabel="second state", ylabel="first state")
+    else:
+        ax.bar(range(len(scores)), scores)
+        ax.set(xticks=range(len(scores)), xlabel="configuration", ylabel="score")
+
+
+def _configurations(n: int, kind: str) -> list[str]:
+    side = round(n**0.5)
+    pairs = kind == "edge" and side * side == n
+    return [f"y = {divmod(k, side)}" for k in range(n)] if pairs else [f"y = {k}" for k in range(n)]
+
+
+def graph(
+    g: Graph, labels: ArrayLike | None = None, positions: ArrayLike | None = None, ax: Axes | None = None
+) -> Axes:
+    """Variables as dots, pairs as lines, larger regions as squares tied to their variables.
+
+    labels: (n_variables,), shown as colours. positions: (n_variables, 2); None lays the graph out by springs.
+    """
+    where = _layout(g) if positions is None else np.asarray(positions, dtype=float)
+    if where.shape != (g.n_variables, 2):
+        raise PotentiaError(f"positions must have shape ({g.n_variables}, 2), not {where.shape}")
+    axes = ax or _new()
+    for number, (kind, scopes) in enumerate(g.scopes.items()):
+        if scopes.shape[1] == 2:
+            _lines(axes, where[scopes], "0.6")
+        elif scopes.shape[1] > 2:
+            centres = where[scopes].mean(axis=1)
+            for place in range(scopes.shape[1]):
+                _lines(axes, np.stack([centres, where[scopes[:, place]]], axis=1), f"C{number}")
+            axes.scatter(
+                centres[:, 0], centres[:, 1], marker="s", s=30, color=f"C{number}", label=kind, zorder=2
+            )
+    colours: dict[str, Any] = (
+        {"color": "C0"} if labels is None else {"c": np.asarray(labels), "cmap": "viridis"}
+    )
+    axes.scatter(where[:, 0], where[:, 1], s=max(8.0, 150.0 - 2.0 * g.n_variables), zorder=3, clip_on=False, **colours)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    return axes
+
+
+def _lines(ax: Axes, ends: Floats, colour: str) -> None:
+    from matplotlib.collections import LineCollection
+
+    ax.add_collection(LineCollection(list(ends), colors=colour, linewidths=1.0, zorder=1))
+
+
+def _layout(g: Graph) -> Floats:
+    """Positions by springs along regions and repulsion between all variables [Fruchterman and Reingold]."""
+    n = g.n_variables
+    if n > _MOST:
+        raise PotentiaError(f"a graph of {n} variables needs positions to be drawn")
+    ties = np.zeros((n, n))
+    for scopes in g.scopes.values():
+        for i in range(scopes.shape[1]):
+            for j in range(i):
+                ties[scopes[:, i], scopes[:, j]] = ties[scopes[:, j], scopes[:, i]] = 1.0
+    angle = 2 * np.pi * np.arange(n) / n
+    where = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    if n > 2:
+        # the smoothest functions on the graph unfold it; the circle keeps parts without ties apart
+        where = 0.1 * where + np.linalg.eigh(np.diag(ties.sum(axis=1)) - ties)[1][:, 1:3] * np.sqrt(n)
+    rest = 1.0 / np.sqrt(n)
+    for heat in np.linspace(0.2, 0.002, 200):
+        apart = where[:, None] - where[None]
+        distance = np.maximum(np.linalg.norm(apart, axis=2), 1e-3)
+        force = rest**2 / distance**2 - ties * distance / rest
+        push = np.einsum("ij,ijd->id", force, apart)
+        size = np.maximum(np.linalg.norm(push, axis=1, keepdims=True), 1e-12)
+        where = where + push / size * np.minimum(size, heat)
+    return where
+
+
+def _fitted(crf: CRF) -> CRF:
+    if not hasattr(crf, "history_"):
+        raise PotentiaError("this CRF is not fitted: call fit first")
+    return crf
+
+
+def _new() -> Axes:
+    return _row(1)[0]
+
+
+def _row(n: int) -> list[Axes]:
+    from matplotlib import pyplot
+
+    figure = pyplot.figure(figsize=(4.2 * n, 3.4), layout="constrained")
+    return list(figure.subplots(1, n, squeeze=False)[0])

@@ -1,0 +1,123 @@
+"""Small SVG charts; colours come from the page's style, so that they follow dark mode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .._html import Markup, tag
+
+_WIDTH, _HEIGHT = 300, 200
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 34
+
+
+class Line(NamedTuple):
+    """A named line: points, the number of its colour, and whether it is dashed."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: int = 0
+    dashed: bool = False
+
+
+class Axis(NamedTuple):
+    """A range of values on a linear or logarithmic scale, and its ticks."""
+
+    low: float
+    high: float
+    log: bool
+    ticks: list[float]
+
+    def share(self, value: float) -> float:
+        """Where a value lies, 0 to 1."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+
+def make_axis(values: Sequence[float], log: bool = False) -> Axis:
+    """An axis over finite values; logarithmic only where all of them are above zero."""
+    finite = [v for v in values if math.isfinite(v)] or [0.0]
+    low, high = min(finite), max(finite)
+    if log and low > 0:
+        return _log_axis(low, high)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    step = _step((high - low) / 4)
+    ticks = [step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return Axis(low, high, False, ticks)
+
+
+def _log_axis(low: float, high: float) -> Axis:
+    low, high = low / 1.1, high * 1.1
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    fine = [m * 10.0**k for k in decades for m in (1, 2, 5)]
+    ticks = [t for t in fine if low <= t <= high]
+    if len(ticks) > 6:
+        ticks = [t for t in (10.0**k for k in decades) if low <= t <= high]
+    return Axis(low, high, True, ticks)
+
+
+def _step(rough: float) -> float:
+    """The round number (1, 2 or 5 times a power of ten) nearest above."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return power * next(m for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
+
+
+def chart(lines: Sequence[Line], x: Axis, y: Axis, x_name: str, y_name: str, title: str, text: str) -> Markup:
+    """A chart as inline SVG; `title` and `text` are what a screen reader says."""
+    size = {"viewBox": f"0 0 {_WIDTH} {_HEIGHT}", "role": "img", "class_": "chart"}
+    label = f"{title}. {text}"
+    parts = [*_grid(x, y), *(_line(line, x, y) for line in lines), *_titles(x_name, y_name)]
+    return tag("svg", tag("title", title), *parts, aria_label=label, **size)
+
+
+def _line(line: Line, x: Axis, y: Axis) -> Markup:
+    """A polyline, broken where a value is not finite."""
+    path, pen = [], "M"
+    for a, b in zip(line.x, line.y, strict=True):
+        if math.isfinite(b) and (b > 0 or not y.log):
+            path.append(f"{pen}{_across(x, a):.1f} {_down(y, b):.1f}")
+            pen = "L"
+        else:
+            pen = "M"
+    css = f"line c{line.colour % 8}{' dashed' if line.dashed else ''}"
+    return tag("path", d="".join(path), class_=css)
+
+
+def _grid(x: Axis, y: Axis) -> list[Markup]:
+    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    parts = []
+    for tick in y.ticks:
+        at = _down(y, tick)
+        parts.append(tag("line", x1=_LEFT, x2=right, y1=f"{at:.1f}", y2=f"{at:.1f}", class_="grid"))
+        parts.append(tag("text", _text(tick), x=_LEFT - 5, y=f"{at + 3.5:.1f}", text_anchor="end"))
+    for tick in x.ticks:
+        at = _across(x, tick)
+        parts.append(tag("line", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=bottom, y2=bottom + 3, class_="axis"))
+        parts.append(tag("text", _text(tick), x=f"{at:.1f}", y=bottom + 14, text_anchor="middle"))
+    parts.append(tag("line", x1=_LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
+    return parts
+
+
+def _titles(x_name: str, y_name: str) -> list[Markup]:
+    middle = (_TOP + _HEIGHT - _BOTTOM) / 2
+    turned = f"rotate(-90 10 {middle})"
+    return [
+        tag("text", x_name, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=_HEIGHT - 5, text_anchor="middle"),
+        tag("text", y_name, x=10, y=middle, transform=turned, text_anchor="middle"),
+    ]
+
+
+def _across(x: Axis, value: float) -> float:
+    return _LEFT + x.share(value) * (_WIDTH - _LEFT - _RIGHT)
+
+
+def _down(y: Axis, value: float) -> float:
+    return _HEIGHT - _BOTTOM - y.share(value) * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def _text(value: float) -> str:
+    return "0" if abs(value) < 1e-12 else f"{value:.3g}"

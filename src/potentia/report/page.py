@@ -1,0 +1,63 @@
+"""The report page: one HTML file that needs nothing else, made from result rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from .._html import Markup, tag
+from .._types import PotentiaError
+from .._version import __version__
+from ..experiments.rows import Row, read_rows
+from .sections import Study, study_section
+from .tables import Table
+
+#: Tables of a study beside that of all its runs, by its name and rows.
+Tables = Callable[[str, Sequence[Row]], Sequence[Table]]
+
+
+def report(folder: Path, out: Path | None = None, tables: Tables = lambda name, rows: ()) -> Path:
+    """Write the page of all rows.jsonl files under a folder; returns its path (default: report.html in the folder)."""
+    if not folder.is_dir():
+        raise PotentiaError(f"{folder} is not a folder")
+    studies = find_studies(folder, tables)
+    if not studies:
+        raise PotentiaError(
+            f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`"
+        )
+    path = out or folder / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(studies, folder.resolve().name), encoding="utf-8")
+    return path
+
+
+def find_studies(folder: Path, tables: Tables) -> list[Study]:
+    """A study per file of rows, named by its folder."""
+    found = []
+    for path in sorted(folder.rglob("rows.jsonl")):
+        rows = read_rows(path)
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict) or not isinstance(row.get("cell"), dict):
+                raise PotentiaError(f"{path}, line {number + 1} is no result row: it has no cell")
+        if rows:
+            place = path.parent.relative_to(folder).as_posix()
+            name = folder.resolve().name if place == "." else place
+            found.append(Study(name, rows, tables(str(rows[0]["cell"].get("study", name)), rows)))
+    return found
+
+
+def page(studies: Sequence[Study], title: str) -> str:
+    """The whole page as text."""
+    entries = [tag("li", tag("a", study.name, href=f"#{study.anchor}")) for study in studies]
+    here = files(__package__)
+    return Template(here.joinpath("page.html").read_text(encoding="utf-8")).substitute(
+        title=tag("title", f"{title} – potentia report"),
+        heading=tag("h1", f"Results: {title}"),
+        version=__version__,
+        style=here.joinpath("page.css").read_text(encoding="utf-8"),
+        script=here.joinpath("page.js").read_text(encoding="utf-8"),
+        contents=tag("ul", *entries),
+        studies=Markup("\n".join(study_section(study) for study in studies)),
+    )

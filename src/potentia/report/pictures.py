@@ -1,0 +1,131 @@
+"""Pictures kept in rows, as PNG inside the page."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..experiments.marginal_pictures import unpack
+
+#: One colour per state, far apart also for the colour-blind [Okabe and Ito].
+PALETTE = np.array(
+    [
+        [24, 36, 52], [240, 228, 66], [0, 158, 115], [86, 180, 233], [213, 94, 0], [204, 121, 167],
+        [0, 114, 178], [230, 159, 0], [250, 250, 250], [150, 150, 150],
+    ]
+) / 255.0  # fmt: skip
+#: Pictures with longer sides are reduced: the page stays small.
+_LONGEST = 160
+
+Panels = dict[str, np.ndarray]
+
+
+def panels_of(picture: Any) -> tuple[Panels, str]:
+    """What a row keeps of one picture, as colours (h, w, 3) in [0, 1] by name, and what is said about it.
+
+    A picture is a string of predicted states of a square image, packed marginals, or a mapping with some of "input",
+    "truth", "marginals" and "prediction".
+    """
+    if isinstance(picture, str):
+        side = round(len(picture) ** 0.5)
+        states = _states(picture, (side, side)) if side * side == len(picture) else None
+        return ({} if states is None else {"prediction": _colours(_one_hot(states))}), ""
+    if "levels" in picture:
+        marginals = _spread(unpack(picture))
+        return {"marginals": _colours(marginals), "prediction": _colours(_hardened(marginals))}, ""
+    return _whole(picture)
+
+
+def _whole(picture: Mapping[str, Any]) -> tuple[Panels, str]:
+    marginals = _spread(unpack(picture["marginals"]))
+    size, n_states = marginals.shape[:2], marginals.shape[2]
+    panels = {"input": _input(unpack(picture["input"]))}
+    truth, found = (_states(picture[key], size) for key in ("truth", "prediction"))
+    panels["truth"] = _colours(_one_hot(truth, n_states))
+    panels["marginals"] = _colours(marginals)
+    panels["prediction"] = _colours(_one_hot(found, n_states))
+    wrong = int(np.count_nonzero(truth != found))
+    return panels, f"{wrong} of {truth.size} pixels wrong ({wrong / truth.size:.2%})"
+
+
+def _states(digits: str, size: tuple[int, ...]) -> np.ndarray:
+    return (np.frombuffer(digits.encode(), dtype=np.uint8) - ord("0")).reshape(size)
+
+
+def _one_hot(states: np.ndarray, n_states: int = 0) -> np.ndarray:
+    shown: np.ndarray = states[..., None] == np.arange(max(n_states, int(states.max()) + 1, 2))
+    return shown.astype(float)
+
+
+def _spread(marginals: np.ndarray) -> np.ndarray:
+    """(h, w, states); of two states a row may keep the second only."""
+    if marginals.ndim == 2:
+        marginals = marginals[..., None]
+    return np.concatenate([1.0 - marginals, marginals], axis=2) if marginals.shape[2] == 1 else marginals
+
+
+def _hardened(marginals: np.ndarray) -> np.ndarray:
+    return _one_hot(marginals.argmax(axis=2), marginals.shape[2])
+
+
+def _colours(marginals: np.ndarray) -> np.ndarray:
+    """The states' colours mixed by probability."""
+    mixed: np.ndarray = marginals @ PALETTE[np.arange(marginals.shape[2]) % len(PALETTE)]
+    return mixed
+
+
+def _input(values: np.ndarray) -> np.ndarray:
+    grey = values if values.ndim == 2 else values[..., 0]
+    return values if values.ndim == 3 and values.shape[2] == 3 else np.repeat(grey[..., None], 3, axis=2)
+
+
+def data_uri(picture: np.ndarray) -> str:
+    """Colours (h, w, 3) in [0, 1] as a PNG in a data URI."""
+    factor = -(-max(picture.shape[:2]) // _LONGEST)
+    small = picture[::factor, ::factor]
+    bytes_ = np.rint(np.clip(small, 0.0, 1.0) * 255).astype(np.uint8)
+    return "data:image/png;base64," + base64.b64encode(png(bytes_)).decode()
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """A PNG of pixels (h, w, 3) of bytes; with a palette where there are at most 256 colours."""
+    height, width, _ = pixels.shape
+    colours, which = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True)
+    indexed = len(colours) <= 256
+    body = which.astype(np.uint8).reshape(height, width) if indexed else pixels.reshape(height, 3 * width)
+    # every line begins with the number of its filter: none
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), body], axis=1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 3 if indexed else 2, 0, 0, 0)
+    parts = [(b"IHDR", header)]
+    parts += [(b"PLTE", colours.astype(np.uint8).tobytes())] if indexed else []
+    parts += [(b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def viewer_data(pictures: Sequence[Sequence[Any]], methods: Sequence[str]) -> dict[str, Any] | None:
+    """What the page steps through: sources of images without repetition, and per method and image its panels."""
+    sources: dict[str, int] = {}
+    shown = []
+    for own in pictures:
+        line = []
+        for picture in own[: min(map(len, pictures))]:
+            panels, text = panels_of(picture)
+            numbers = {name: sources.setdefault(data_uri(p), len(sources)) for name, p in panels.items()}
+            line.append({"panels": numbers, "text": text, "name": _name(picture)})
+        shown.append(line)
+    if not any(entry["panels"] for line in shown for entry in line):
+        return None
+    return {"methods": list(methods), "sources": list(sources), "shown": shown}
+
+
+def _name(picture: Any) -> str:
+    return str(picture.get("name", "")) if isinstance(picture, Mapping) else ""

@@ -1,0 +1,147 @@
+"""What rows of any study have in common: names of runs, measures beside the paper's, and facts of the study."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .tables import Column, Table
+
+Row = Mapping[str, Any]
+
+#: Keys of a cell that say where it belongs, not what it is.
+_PLACE = ("study", "quick")
+#: Keys of a row that are no measures.
+_OTHER = ("cell", "data", "paper", "seconds", "learner")
+_LONG = 40
+#: A value that more than this share of runs has goes without saying.
+_MOST = 0.7
+
+
+def varying(rows: Sequence[Row]) -> list[str]:
+    """Keys of cells that tell runs apart, those that have a usual value last."""
+    keys = dict.fromkeys(key for row in rows for key in row["cell"] if key not in _PLACE)
+    found = [key for key in keys if len({str(row["cell"].get(key)) for row in rows}) > 1]
+    return sorted(found, key=lambda key: _usual(key, rows) is not None)
+
+
+def _usual(key: str, rows: Sequence[Row]) -> str | None:
+    """The value that most runs have, if there is one."""
+    value, count = Counter(str(row["cell"].get(key)) for row in rows).most_common(1)[0]
+    return value if count > _MOST * len(rows) else None
+
+
+def names(rows: Sequence[Row]) -> list[str]:
+    """A name per run: what varies, without what most of the runs share."""
+    keys = varying(rows) or [key for key in rows[0]["cell"] if key not in _PLACE]
+    usual = {key: _usual(key, rows) for key in keys}
+    found = []
+    for row in rows:
+        parts = [(key, str(row["cell"][key])) for key in keys if key in row["cell"]]
+        told = [f"{key} {value}" for key, value in parts if value != usual[key]]
+        found.append(", ".join(told or [f"{key} {value}" for key, value in parts]))
+    return found
+
+
+def runs_table(title: str, rows: Sequence[Row]) -> Table:
+    """All runs: what varies, every measure (the paper's beside ours where a row knows it), and the time."""
+    keys = varying(rows) or [key for key in rows[0]["cell"] if key not in _PLACE]
+    papers = {key for row in rows for key in row.get("paper", {})}
+    measures = [key for key in dict.fromkeys(k for row in rows for k in row) if _is_measure(key, rows)]
+    columns = [Column(_heading(key), key, _show(key, [row["cell"].get(key) for row in rows])) for key in keys]
+    for key in measures:
+        columns.append(Column(_heading(key), key, _show(key, [row.get(key) for row in rows])))
+        if key in papers:
+            columns.append(Column("paper", f"paper {key}", number))
+    columns.append(Column("seconds", "seconds", "{:.1f}".format))
+    lines = [
+        {**row["cell"], **row, **{f"paper {key}": v for key, v in row.get("paper", {}).items()}}
+        for row in rows
+    ]
+    return Table(title, columns, lines)
+
+
+def study_facts(rows: Sequence[Row]) -> dict[str, str]:
+    """Run facts: data, settings common to all runs, seeds, time, convergence, versions."""
+    facts = {"runs": str(len(rows))}
+    data = dict.fromkeys(str(row["data"]) for row in rows if row.get("data"))
+    if data:
+        facts["data"] = "; ".join(data)
+    different = varying(rows)
+    common = {k: v for k, v in rows[0]["cell"].items() if k not in (*_PLACE, "seed", *different)}
+    if common and len(rows) > 1:
+        facts["common to all runs"] = ", ".join(f"{key} {value}" for key, value in common.items())
+    if any(row["cell"].get("quick") for row in rows):
+        facts["size"] = "a quick version, smaller than the paper's"
+    seeds = sorted({row["cell"]["seed"] for row in rows if "seed" in row["cell"]})
+    if seeds:
+        facts["seed" if len(seeds) == 1 else "seeds"] = ", ".join(map(str, seeds))
+    facts["time"] = f"{duration(sum(row.get('seconds', 0.0) for row in rows))} in all"
+    facts |= _convergence(rows)
+    for versions in dict.fromkeys(tuple(row.get("versions", {}).items()) for row in rows):
+        text = ", ".join(f"{name} {number}" for name, number in versions)
+        facts["versions"] = f"{facts['versions']}; {text}" if "versions" in facts else text
+    return facts
+
+
+def _convergence(rows: Sequence[Row]) -> dict[str, str]:
+    known = [
+        (name, row["settled"])
+        for name, row in zip(names(rows), rows, strict=True)
+        if row.get("settled") is not None
+    ]
+    fixed = sum("iterations" in row and row.get("settled") is None for row in rows)
+    parts = []
+    if known:
+        open_ = [name for name, settled in known if not settled]
+        parts.append(f"{len(known) - len(open_)} of {len(known)} runs with a tolerance met it")
+        parts += [f"not met: {'; '.join(open_)}"] if open_ else []
+    if fixed:
+        parts.append(f"{fixed} ran a fixed number of iterations")
+    return {"convergence": ", ".join(parts)} if parts else {}
+
+
+def duration(seconds: float) -> str:
+    """A time in words."""
+    if seconds < 120:
+        return f"{seconds:.1f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+def number(value: Any) -> str:
+    """A number with four digits; whole numbers in full, yes and no, options as name = value."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} = {number(v)}" for key, v in value.items())
+    return str(value)
+
+
+def _is_measure(key: str, rows: Sequence[Row]) -> bool:
+    """Numbers, flags and options, and short texts that vary."""
+    if key in _OTHER or key == "versions":
+        return False
+    values = [row[key] for row in rows if row.get(key) is not None]
+    if not values or any(isinstance(value, list) for value in values):
+        return False
+    if any(isinstance(v, str) for v in values):
+        return len(set(map(str, values))) > 1 and max(len(str(v)) for v in values) <= _LONG
+    return all(not isinstance(v, Mapping) or _is_plain(v) for v in values)
+
+
+def _is_plain(options: Mapping[str, Any]) -> bool:
+    return all(not isinstance(value, Mapping | list) for value in options.values())
+
+
+def _show(key: str, values: Sequence[Any]) -> Callable[[Any], str] | None:
+    if values and all(isinstance(v, float) and abs(v) < 10 for v in values if v is not None):
+        return "{:.4f}".format
+    is_number = any(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    return number if is_number or any(isinstance(v, bool | Mapping) for v in values) else None
+
+
+def _heading(key: str) -> str:
+    return key.replace("_", " ")

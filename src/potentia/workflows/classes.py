@@ -1,0 +1,154 @@
+"""What the values in masks mean: classes with names and colours, and void."""
+
+from __future__ import annotations
+
+import colorsys
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._types import Ints, PotentiaError
+from .image_files import Mask, code_colours
+
+#: More values than this in the masks are no classes, but a sign of smoothed or compressed masks.
+_MOST = 256
+_GOLDEN = 0.618034
+
+
+@dataclass
+class Classes:
+    """The classes of a set of masks, numbered in order.
+
+    Attributes:
+        codes: the value of each class in masks, see `Mask`.
+        names: what the classes are called.
+        colours: 0xRRGGBB of each, for pictures.
+        void: values of pixels whose class is unknown.
+        coloured: masks hold colours.
+        palette: colours of the masks' files, or None.
+    """
+
+    codes: list[int]
+    names: list[str]
+    colours: list[int]
+    void: list[int]
+    coloured: bool
+    palette: list[int] | None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def to_json(self) -> dict[str, Any]:
+        """All attributes."""
+        return asdict(self)
+
+    def labels(self, mask: Mask, path: Path) -> Ints:
+        """A mask's class numbers (h, w), -1 where void; refuses values that are no class."""
+        if mask.coloured != self.coloured:
+            kinds = "colours", "grey values or palette numbers"
+            has, wants = kinds if mask.coloured else kinds[::-1]
+            raise PotentiaError(f"{path}: the mask holds {has}, but the classes are {wants}")
+        known = np.array([*self.codes, *self.void])
+        number = np.array([*range(len(self.codes)), *[-1] * len(self.void)])
+        order = np.argsort(known)
+        values, where = np.unique(mask.codes, return_inverse=True)
+        place = np.minimum(np.searchsorted(known, values, sorter=order), len(known) - 1)
+        strange = values[known[order[place]] != values]
+        if strange.size:
+            shown = show_code(int(strange[0]), self.coloured)
+            classes = ", ".join(show_code(code, self.coloured) for code in self.codes[:12])
+            raise PotentiaError(f"{path}: the value {shown} is no class; classes are {classes}")
+        return number[order[place]][where].reshape(mask.codes.shape)
+
+    def mask(self, labels: Ints) -> Mask:
+        """Class numbers (h, w) as the masks would have them."""
+        return Mask(np.array(self.codes)[labels], self.coloured, self.palette)
+
+    def paint(self, labels: Ints) -> np.ndarray:
+        """Class numbers (h, w) as colours (h, w, 3)."""
+        return code_colours(np.array(self.colours)[labels])
+
+
+def find_classes(masks: Sequence[Mask], palette_file: Path | None, void: str | None) -> Classes:
+    """The classes of training masks: those a palette file lists, or else every value that occurs and is not void."""
+    coloured = masks[0].coloured
+    palette = next((mask.palette for mask in masks if mask.palette is not None), None)
+    unknown = [parse_code(text, coloured, "--void") for text in void.split(",")] if void else []
+    listed: list[tuple[int, str, int | None]]
+    if palette_file is None:
+        values = np.unique(np.concatenate([np.unique(mask.codes) for mask in masks]))
+        listed = [(int(v), show_code(int(v), coloured), None) for v in values if v not in unknown]
+    else:
+        listed = _read_palette(palette_file, coloured)
+        unknown += [code for code, name, _ in listed if name.lower() == "void"]
+        listed = [row for row in listed if row[0] not in unknown]
+    if not 2 <= len(listed) <= _MOST:
+        raise PotentiaError(f"the masks have {len(listed)} classes, but there must be 2 to {_MOST}")
+    colours = [
+        _colour(k, code, coloured, palette) if given is None else given
+        for k, (code, _, given) in enumerate(listed)
+    ]
+    codes, names = [row[0] for row in listed], [row[1] for row in listed]
+    return Classes(codes, names, colours, unknown, coloured, palette)
+
+
+def parse_code(text: str, coloured: bool, source: str) -> int:
+    """A value of masks as text: a whole number, or #rrggbb for masks of colours."""
+    given = text.strip()
+    try:
+        if coloured:
+            return _hexadecimal(given)
+        if given.isdigit():
+            return int(given)
+    except ValueError:
+        pass
+    wanted = "a colour #rrggbb, as the masks hold colours" if coloured else "a whole number"
+    raise PotentiaError(f"{source}: {given!r} is not {wanted}")
+
+
+def show_code(code: int, coloured: bool) -> str:
+    """A value of masks as `parse_code` takes it."""
+    return f"#{code:06x}" if coloured else str(code)
+
+
+def _read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None]]:
+    """(value, name, colour or None) of every line `value,name[,#rrggbb]`."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PotentiaError(f"{path}: the palette file cannot be read ({error})") from None
+    found: list[tuple[int, str, int | None]] = []
+    for number, row in enumerate(csv.reader(lines), 1):
+        if not row:
+            continue
+        place = f"{path}, line {number}"
+        if len(row) not in (2, 3) or not row[1].strip():
+            raise PotentiaError(f"{place}: a line is value,name or value,name,#rrggbb")
+        colour = parse_code(row[2], True, place) if len(row) == 3 else None
+        found.append((parse_code(row[0], coloured, place), row[1].strip(), colour))
+    for kind, column in (("value", [row[0] for row in found]), ("name", [row[1] for row in found])):
+        twice = [v for k, v in enumerate(column) if v in column[:k] and str(v).lower() != "void"]
+        if twice:
+            raise PotentiaError(f"{path}: the {kind} {twice[0]} is there twice")
+    return found
+
+
+def _colour(number: int, code: int, coloured: bool, palette: list[int] | None) -> int:
+    """The class's own colour in its masks, or one of evenly spread hues."""
+    if coloured:
+        return code
+    if palette is not None and len(palette) >= 3 * code + 3:
+        r, g, b = palette[3 * code : 3 * code + 3]
+    else:
+        r, g, b = (round(255 * v) for v in colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, 0.75, 0.95))
+    return r << 16 | g << 8 | b
+
+
+def _hexadecimal(text: str) -> int:
+    if len(text) != 7 or text[0] != "#":
+        raise ValueError(text)
+    return int(text[1:], 16)

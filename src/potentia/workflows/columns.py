@@ -1,0 +1,121 @@
+"""Columns of tables as numbers: features learned from training's columns, and labels of two values."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .._types import Floats, Ints, PotentiaError
+from .table_files import Column
+
+#: Different texts beyond which a column names rows rather than sorts them.
+_MOST = 1000
+
+
+@dataclass
+class Feature:
+    """A column as features: a standardised number, or one indicator per text that training had.
+
+    A missing number counts as the mean of training; a missing text, or one that training did not have, as none of
+    the texts.
+    """
+
+    name: str
+    mean: float = 0.0
+    scale: float = 1.0
+    texts: list[str] | None = field(default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """All attributes."""
+        return asdict(self)
+
+    def matrix(self, column: Column) -> Floats:
+        """The column's features, (n, 1) or (n, number of texts)."""
+        if self.texts is not None:
+            return np.array([[cell == text for text in self.texts] for cell in column], dtype=float)
+        values = np.array([_number(cell, self.name, row) for row, cell in enumerate(column, 1)])
+        return (np.where(np.isnan(values), self.mean, values) - self.mean)[:, None] / self.scale
+
+
+def learn_feature(name: str, column: Column) -> Feature:
+    """A column of numbers where every value is one, else of texts."""
+    known = [cell for cell in column if cell is not None]
+    if not known:
+        raise PotentiaError(f"column {name!r} has no values; leave it out with --ignore {name}")
+    if all(_is_number(cell) for cell in known):
+        values = np.array([_number(cell, name, row) for row, cell in enumerate(column, 1)])
+        scale = float(np.nanstd(values))
+        return Feature(name, float(np.nanmean(values)), scale if scale > 0 else 1.0)
+    texts = sorted(set(known))
+    if len(texts) > _MOST:
+        raise PotentiaError(
+            f"column {name!r} has {len(texts)} different texts; leave it out with --ignore {name}"
+        )
+    return Feature(name, texts=texts)
+
+
+@dataclass
+class Label:
+    """A label's values as text, the absent one first; a label that was constant in training has one."""
+
+    name: str
+    values: list[str]
+
+    @property
+    def present(self) -> int:
+        """What the last value is coded as: a lone value is present where it is a number above zero."""
+        lone = self.values[-1]
+        return int(len(self.values) == 2 or (_is_number(lone) and float(lone) > 0))
+
+    def encode(self, column: Column) -> Ints:
+        """1 where present, 0 where absent; refuses values that training did not have."""
+        cells = [_plain(cell, self.name, row) for row, cell in enumerate(column, 1)]
+        strange = [cell for cell in cells if cell not in self.values]
+        if strange and len(self.values) == 2:
+            shown = " and ".join(map(repr, self.values))
+            raise PotentiaError(f"label {self.name!r} has the value {strange[0]!r}, but training had {shown}")
+        last = np.array([cell == self.values[-1] for cell in cells])
+        return np.where(last, self.present, 1 - self.present)
+
+    def decode(self, states: Ints) -> list[str]:
+        """States as training's texts."""
+        return [self.values[-1] if state == self.present else self.values[0] for state in states]
+
+
+def learn_label(name: str, column: Column) -> Label:
+    """The values of a label: of numbers the larger one is "present", of texts the later one in the alphabet."""
+    values = {_plain(cell, name, row) for row, cell in enumerate(column, 1)}
+    if len(values) > 2:
+        shown = ", ".join(sorted(values)[:3])
+        raise PotentiaError(f"label {name!r} takes {len(values)} values ({shown}, ...); a label takes two")
+    numbers = all(_is_number(value) for value in values)
+    return Label(name, sorted(values, key=float if numbers else str.casefold))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(cell: str | None, name: str, row: int) -> float:
+    """A cell as a number, NaN where missing."""
+    if cell is None:
+        return np.nan
+    if not _is_number(cell) or not np.isfinite(float(cell)):
+        raise PotentiaError(f"row {row} of column {name!r} is {cell!r}, which is not a finite number")
+    return float(cell)
+
+
+def _plain(cell: str | None, name: str, row: int) -> str:
+    """A label's cell with one spelling per number, so that 1 and 1.0 are one value."""
+    if cell is None:
+        raise PotentiaError(f"row {row} has no value for the label {name!r}")
+    if not _is_number(cell):
+        return cell
+    number = float(cell)
+    return str(int(number)) if number.is_integer() else repr(number)

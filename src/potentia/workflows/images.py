@@ -1,0 +1,251 @@
+"""Pictures with masks: from folders of files to a pipeline that labels the pixels of new pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._types import Floats, Ints, PotentiaError
+from ..data.example import Example
+from ..data.pictures import LabelledImage
+from ..estimators import CRF
+from ..features.image import image_example, reduced_size
+from ..features.resize import upsample_marginals
+from ..features.superpixels import superpixel_example
+from ..graph.structure import Graph
+from .classes import Classes, find_classes
+from .image_files import (
+    check_same_size,
+    paired_files,
+    picture_files,
+    read_image,
+    read_mask,
+    write_mask,
+    write_picture,
+)
+from .outputs import Staging
+from .pipeline import Pipeline
+from .progress import with_bar
+from .training import Run, check_trainable, digest_of, fit, make_learner, make_potential
+
+#: Feature sets of pixels and of pairs: a linear function wants the papers' expanded ones.
+_SETS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr"}
+
+
+@dataclass
+class ImagePipeline(Pipeline):
+    """A CRF over the pixels or superpixels of pictures.
+
+    Attributes:
+        model: the CRF.
+        classes: what its states are in masks.
+        node, edge: names of feature sets, see `image_example`; superpixels have their own.
+        reduce: share of the sides that the CRF sees; predictions are at full size.
+        superpixels: about how many variables a picture has; None for one per pixel.
+    """
+
+    model: CRF
+    classes: Classes
+    node: str
+    edge: str
+    reduce: float = 1.0
+    superpixels: int | None = None
+
+    form: ClassVar[str] = "images"
+
+    def settings(self) -> dict[str, Any]:
+        """Classes, features and sizes."""
+        kept = {name: getattr(self, name) for name in ("node", "edge", "reduce", "superpixels")}
+        return kept | {"classes": self.classes.to_json()}
+
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> ImagePipeline:
+        """The pipeline that `settings` and the model's state describe."""
+        others = {name: value for name, value in settings.items() if name != "classes"}
+        return cls(CRF.from_state(content, arrays), Classes(**settings["classes"]), **others)
+
+    def example(
+        self, image: np.ndarray, labels: Ints | None = None, name: str | None = None
+    ) -> tuple[Example, Ints | None]:
+        """A picture as an Example, and its superpixels (h, w) where those are its variables."""
+        n = len(self.classes)
+        if self.superpixels is not None:
+            return superpixel_example(
+                image, labels, n_states=n, n_segments=self.superpixels, pixel_weights=True, name=name
+            )
+        graph = _grid(reduced_size(image.shape[:2], self.reduce), n)
+        return image_example(
+            image, labels, n_states=n, node=self.node, edge=self.edge, reduce=self.reduce, graph=graph, name=name
+        ), None  # fmt: skip
+
+    def predict_marginals(self, image: np.ndarray) -> Floats:
+        """Marginals (h, w, n_classes) of a picture (h, w, 3), at its full size."""
+        example, segments = self.example(image)
+        return self._spread(self.model.predict_marginals([example])[0], image, segments)
+
+    def predict(self, image: np.ndarray) -> Ints:
+        """Class numbers (h, w) of a picture (h, w, 3)."""
+        if self._by_marginals:
+            return self.predict_marginals(image).argmax(axis=2)
+        example, segments = self.example(image)
+        states = np.eye(len(self.classes))[self.model.predict([example])[0]]
+        return self._spread(states, image, segments).argmax(axis=2)
+
+    @property
+    def _by_marginals(self) -> bool:
+        return (self.model.decode or getattr(self.model.learner, "decode", "mpm")) == "mpm"
+
+    def _spread(self, values: Floats, image: np.ndarray, segments: Ints | None) -> Floats:
+        """Values (n_variables, n_classes) over the picture's pixels."""
+        if segments is not None:
+            spread: Floats = values[segments]
+            return spread
+        full = image.shape[:2]
+        return upsample_marginals(values, reduced_size(full, self.reduce), full)
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    def predict_files(
+        self,
+        source: Path,
+        out: Path,
+        *,
+        marginals: str | None = None,
+        progress: bool = False,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Label maps, overlays and, where asked for, marginals ("npz" or "png") of a folder's pictures."""
+        files = list(picture_files(source).values())
+        for path in files:  # an unreadable picture ends this before hours of work rather than after
+            read_image(path)
+        with Staging(out) as staging:
+            for path in with_bar(files, "predicting", progress):
+                image = read_image(path)
+                soft = self.predict_marginals(image) if marginals or self._by_marginals else None
+                labels = (
+                    soft.argmax(axis=2) if soft is not None and self._by_marginals else self.predict(image)
+                )
+                write_mask(staging.path("labels", f"{path.stem}.png"), self.classes.mask(labels))
+                mixed = image // 2 + self.classes.paint(labels) // 2
+                write_picture(staging.path("overlays", f"{path.stem}.png"), mixed)
+                if marginals and soft is not None:
+                    self._write_marginals(staging, path.stem, soft, marginals)
+        written = ["labels", "overlays", *(["marginals"] if marginals else [])]
+        return {"pictures": len(files), "written": [str(out / part) for part in written]}
+
+    def _write_marginals(self, staging: Staging, stem: str, values: Floats, how: str) -> None:
+        if how == "npz":
+            names, codes = np.array(self.classes.names), np.array(self.classes.codes)
+            with staging.path("marginals", f"{stem}.npz").open("wb") as file:
+                np.savez_compressed(file, marginals=values.astype(np.float32), names=names, values=codes)
+            return
+        for k, name in enumerate(self.classes.names):
+            safe = re.sub(r"[^\w#-]", "_", name)
+            grey = np.round(255 * values[..., k]).astype(np.uint8)
+            write_picture(staging.path("marginals", f"{stem}.{k}-{safe}.png"), grey)
+
+    def evaluate_files(
+        self, source: Path, *, masks: Path | None = None, progress: bool = False, **_: Any
+    ) -> dict[str, Any]:
+        """Accuracy, recall and intersection over union per class, and the confusion matrix (truth by prediction)."""
+        if masks is None:
+            raise PotentiaError("pictures are evaluated against masks: give --masks DIR")
+        pictures = _read_pairs(paired_files(source, masks), self.classes)
+        n = len(self.classes)
+        confusion = np.zeros((n, n), dtype=np.int64)
+        for picture in with_bar(pictures, "evaluating", progress):
+            truth, found = picture.labels.astype(np.int64), self.predict(picture.image)
+            pairs = (truth * n + found)[truth >= 0]
+            confusion += np.bincount(pairs, minlength=n * n).reshape(n, n)
+        return {"pictures": len(pictures), **scores_of(confusion, self.classes.names)}
+
+
+def scores_of(confusion: Ints, names: Sequence[str]) -> dict[str, Any]:
+    """Accuracy, recall and IoU of a confusion matrix (truth by prediction); NaN for a class that is nowhere."""
+    total, right = confusion.sum(), np.diag(confusion)
+    if total == 0:
+        raise PotentiaError("the masks have no pixel of a known class to compare with")
+    size, found = confusion.sum(axis=1), confusion.sum(axis=0)
+    recall = np.where(size > 0, right / np.maximum(size, 1), np.nan)
+    union = size + found - right
+    iou = np.where(union > 0, right / np.maximum(union, 1), np.nan)
+    classes = [
+        {"class": name, "pixels": int(size[k]), "recall": float(recall[k]), "iou": float(iou[k])}
+        for k, name in enumerate(names)
+    ]
+    return {
+        "accuracy": float(right.sum() / total),
+        "mean_recall": float(np.nanmean(recall)),
+        "mean_iou": float(np.nanmean(iou)),
+        "classes": classes,
+        "confusion": confusion.tolist(),
+    }
+
+
+def train(
+    images: Path,
+    masks: Path,
+    *,
+    palette: Path | None = None,
+    void: str | None = None,
+    node: str | None = None,
+    edge: str = "linear",
+    learner: str = "ilr",
+    iterations: int | None = None,
+    reduce: float | None = None,
+    superpixels: int | None = None,
+    run: Run | None = None,
+) -> tuple[ImagePipeline, dict[str, Any]]:
+    """A pipeline fitted to the pictures of a folder and the masks of their names, and facts of the fit.
+
+    palette: a file of lines `value,name[,#rrggbb]`; None takes every value in the masks as a class. void: values that
+    mean unknown, with commas between. learner: of `TRAINABLE`. node, edge: functions that it
+    can train; node None is boosting where it can, else linear. For the others see `ImagePipeline`.
+    """
+    run = run or Run()
+    if superpixels is not None and reduce is not None:
+        raise PotentiaError("superpixels are made of the whole picture: give --superpixels or --reduce")
+    node = node or ("boosting" if learner == "ilr" else "linear")
+    check_trainable(learner, node=node, edge=edge)
+    files = paired_files(images, masks)
+    classes = find_classes([read_mask(mask) for _, mask in files], palette, void)
+    pictures = _read_pairs(files, classes)
+    for picture, (_, mask) in zip(pictures, files, strict=True):
+        if not np.any(picture.labels >= 0):
+            raise PotentiaError(f"{mask}: every pixel is void, so there is nothing to learn")
+    potentials = {"node": make_potential(node, run.seed), "edge": make_potential(edge, run.seed)}
+    model = CRF(potentials, make_learner(learner, potentials, iterations, run))
+    pipeline = ImagePipeline(model, classes, _SETS[node], _SETS[edge], reduce or 1.0, superpixels)
+    examples = [pipeline.example(p.image, p.labels.astype(np.int64), p.name)[0] for p in pictures]
+    own, held = ([examples[i] for i in part] for part in run.split(len(examples)))
+    facts = fit(model, own, held, _digest(pipeline, pictures), run)
+    return pipeline, {"pictures": len(pictures), "classes": classes.names, **facts}
+
+
+def _read_pairs(files: Sequence[tuple[Path, Path]], classes: Classes) -> list[LabelledImage]:
+    pictures = []
+    for path, mask_path in files:
+        image, mask = read_image(path), read_mask(mask_path)
+        check_same_size(image, mask.codes, mask_path)
+        labels = classes.labels(mask, mask_path).astype(np.int16)
+        pictures.append(LabelledImage(path.stem, image, labels))
+    return pictures
+
+
+def _digest(pipeline: ImagePipeline, pictures: Sequence[LabelledImage]) -> str:
+    parts: list[str | bytes] = [repr(pipeline.settings())]
+    for picture in pictures:
+        parts += [picture.name, picture.image.tobytes(), picture.labels.tobytes()]
+    return digest_of(parts)
+
+
+@lru_cache(maxsize=16)
+def _grid(size: tuple[int, int], n_states: int) -> Graph:
+    """One graph for all pictures of a size."""
+    return Graph.grid(size, n_states=n_states)

@@ -1,0 +1,81 @@
+"""Files written whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from .._types import PotentiaError
+from ..io.files import replacing
+
+
+class Staging:
+    """A folder's new files: written to a hidden folder beside it, and moved into it once all are there.
+
+    An error, also a full disk, leaves the folder as it was.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> Self:
+        if self.folder.exists() and not self.folder.is_dir():
+            raise PotentiaError(f"{self.folder} is a file, not a folder")
+        try:
+            self._hidden = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f".{self.folder.name}."))
+        except OSError as error:
+            raise _unwritable(self.folder, error) from None
+        return self
+
+    def path(self, part: str, name: str) -> Path:
+        """Where to write the file `name` of the subfolder `part`."""
+        (self._hidden / part).mkdir(exist_ok=True)
+        return self._hidden / part / name
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._move()
+        except OSError as failure:
+            raise _unwritable(self.folder, failure) from None
+        finally:
+            shutil.rmtree(self._hidden, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _unwritable(self.folder, error) from None
+
+    def _move(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        for part in sorted(self._hidden.iterdir()):
+            (self.folder / part.name).mkdir(exist_ok=True)
+            for file in part.iterdir():
+                os.replace(file, self.folder / part.name / file.name)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file in UTF-8, whole or not at all, compressed where its name ends in .gz."""
+    data = text.encode()
+    with replacing(path) as raw:
+        raw.write(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+def check_target(path: Path, source: Path) -> None:
+    """Refuse a file that could not be written in the end, or that is the data itself, before any work."""
+    if path.exists() and source.exists() and path.samefile(source):
+        raise PotentiaError(f"{path} is the data itself; --out needs another name")
+    if path.is_dir():
+        raise PotentiaError(f"{path} is a folder; --out needs the name of a file")
+    if not path.absolute().parent.is_dir():
+        raise PotentiaError(f"{path} cannot be written: there is no folder {path.absolute().parent}")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise PotentiaError(f"{path} cannot be written: its folder is write-protected")
+
+
+def _unwritable(path: Path, error: OSError) -> PotentiaError:
+    return PotentiaError(f"{path} cannot be written: {error.strerror or error}")

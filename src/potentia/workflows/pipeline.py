@@ -1,0 +1,68 @@
+"""`Pipeline`: a model with everything around it that prediction from files needs, in one file."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .._types import PotentiaError
+from ..io.files import read_file, write_file
+
+#: Where the pipeline of each form of data is.
+_FORMS = {
+    "images": ("images", "ImagePipeline"),
+    "table": ("tables", "TablePipeline"),
+    "sequences": ("sequences", "SequencePipeline"),
+}
+
+
+class Pipeline(ABC):
+    """A fitted model, and how raw data become its features and its labels what the data call them.
+
+    A file of a pipeline is the model's own JSON and arrays together with `settings`; see `save` and `load_pipeline`.
+    """
+
+    #: The form of data, which is also the command line's option that names it.
+    form: ClassVar[str]
+    model: Any
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Everything but the model, as JSON."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> Pipeline:
+        """The pipeline of these settings, around the model whose state is (content, arrays)."""
+
+    @abstractmethod
+    def predict_files(self, source: Path, out: Path, **options: Any) -> dict[str, Any]:
+        """Predict the data in `source` and write what was found to `out`, all of it or nothing; facts to show."""
+
+    @abstractmethod
+    def evaluate_files(self, source: Path, **options: Any) -> dict[str, Any]:
+        """How well the labels in `source` are predicted, as facts to show."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one file, whole or not at all."""
+        content, arrays = self.model.state()
+        write_file(
+            path, "pipeline", {"form": self.form, "settings": self.settings(), "model": content}, arrays
+        )
+
+
+def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
+    """The pipeline that `save` wrote; predictions are identical, and nothing in the file is executed."""
+    content, arrays = read_file(path, "pipeline")
+    try:
+        module, name = _FORMS[content["form"]]
+        kind: type[Pipeline] = getattr(import_module(f".{module}", __package__), name)
+        return kind.restore(content["settings"], content["model"], arrays)
+    except PotentiaError as error:
+        raise PotentiaError(f"{os.fspath(path)}: {error}") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise PotentiaError(f"{os.fspath(path)} is damaged ({error!r})") from None

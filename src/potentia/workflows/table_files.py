@@ -1,0 +1,92 @@
+"""Tables from CSV and Parquet files, as columns of text."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .._types import PotentiaError
+from .outputs import write_text
+
+#: A column's cells as text, None where the value is missing.
+Column = list[str | None]
+Table = dict[str, Column]
+
+#: Texts that stand for a missing value, in any case.
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+
+
+def read_table(path: Path) -> Table:
+    """The columns of a table: Parquet where the name ends in .parquet, else CSV with a header.
+
+    CSV is UTF-8 with commas, semicolons or tabs, whichever the header has most of.
+    """
+    if not path.is_file():
+        raise PotentiaError(f"{path}: there is no such file")
+    table = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    if not table or not next(iter(table.values())):
+        raise PotentiaError(f"{path} has no rows")
+    return table
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[str]]) -> None:
+    """Columns as CSV, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    write_text(path, text.getvalue())
+
+
+def _csv(path: Path) -> Table:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise PotentiaError(f"{path}: the text is not UTF-8") from None
+    head = text.partition("\n")[0]
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
+    try:
+        names = [name.strip() for name in next(reader, [])]
+        rows = [row for row in reader if row]
+    except csv.Error as error:
+        raise PotentiaError(f"{path}, line {reader.line_num}: {error}") from None
+    _check_names(path, names)
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(names):
+            raise PotentiaError(f"{path}: row {number} has {len(row)} cells, but the header {len(names)}")
+    return {name: [_cell(row[k]) for row in rows] for k, name in enumerate(names)}
+
+
+def _parquet(path: Path) -> Table:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table as read
+    except ImportError:
+        raise PotentiaError("Parquet files need pyarrow: pip install potentia[parquet]") from None
+    try:
+        found = read(path)
+    except (ArrowException, OSError, ValueError) as error:
+        raise PotentiaError(f"{path}: this is not a readable Parquet file ({error})") from None
+    _check_names(path, found.column_names)
+    columns = zip(found.column_names, found.columns, strict=True)
+    return {name: [_text(value) for value in column.to_pylist()] for name, column in columns}
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    twice = [name for k, name in enumerate(names) if name in names[:k]]
+    if twice:
+        raise PotentiaError(f"{path} has two columns {twice[0]!r}")
+
+
+def _cell(text: str) -> str | None:
+    cell = text.strip()
+    return None if cell.lower() in MISSING else cell
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(int(value))
+    return None if value is None else _cell(str(value))

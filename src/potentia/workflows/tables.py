@@ -1,0 +1,151 @@
+"""Rows with several labels: from a CSV or Parquet file to a pipeline that fills in the label columns of other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._types import Floats, Ints, PotentiaError
+from ..metrics import all_measures
+from ..multilabel.baselines import IndependentClassifiers
+from ..multilabel.lmbm import LMBM
+from ..multilabel.lmsbn import LMSBN
+from ..multilabel.margin import MarginClassifier
+from .columns import Feature, Label, learn_feature, learn_label
+from .outputs import check_target
+from .pipeline import Pipeline
+from .table_files import Table, read_table, write_table
+from .training import Run
+
+_MODELS: dict[str, type[MarginClassifier]] = {
+    "lmsbn": LMSBN,
+    "lmbm": LMBM,
+    "independent": IndependentClassifiers,
+}
+LEARNERS = tuple(_MODELS)
+
+
+@dataclass
+class TablePipeline(Pipeline):
+    """A multi-label model over the columns of a table.
+
+    Attributes:
+        model: the classifier.
+        learner: its name, of `LEARNERS`.
+        features: how columns become features, in order.
+        labels: the label columns, in order.
+    """
+
+    model: Any
+    learner: str
+    features: list[Feature]
+    labels: list[Label]
+
+    form: ClassVar[str] = "table"
+
+    def settings(self) -> dict[str, Any]:
+        """Columns and what they hold."""
+        return {
+            "learner": self.learner,
+            "features": [feature.to_json() for feature in self.features],
+            "labels": [asdict(label) for label in self.labels],
+        }
+
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> TablePipeline:
+        """The pipeline that `settings` and the model's state describe."""
+        model = _MODELS[settings["learner"]].from_state(content, arrays)
+        features = [Feature(**feature) for feature in settings["features"]]
+        labels = [Label(**label) for label in settings["labels"]]
+        return cls(model, settings["learner"], features, labels)
+
+    def matrix(self, table: Table) -> Floats:
+        """Features (n, d) of a table's rows."""
+        _require(table, [feature.name for feature in self.features])
+        return np.hstack([feature.matrix(table[feature.name]) for feature in self.features])
+
+    def truth(self, table: Table) -> Ints:
+        """Labels (n, K) of a table's rows, 1 where present."""
+        _require(table, [label.name for label in self.labels])
+        return np.stack([label.encode(table[label.name]) for label in self.labels], axis=1)
+
+    def predict(self, table: Table) -> dict[str, list[str]]:
+        """The label columns of a table's rows, in the values that training had."""
+        found = self.model.predict(self.matrix(table))
+        return {label.name: label.decode(found[:, k]) for k, label in enumerate(self.labels)}
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    def predict_files(self, source: Path, out: Path, **_: Any) -> dict[str, Any]:
+        """The predicted label columns of a table, row by row, as CSV."""
+        check_target(out, source)
+        table = read_table(source)
+        with _named(source):
+            columns = self.predict(table)
+        write_table(out, columns)
+        return {"rows": len(columns[self.labels[0].name]), "written": [str(out)]}
+
+    def evaluate_files(self, source: Path, **_: Any) -> dict[str, Any]:
+        """The five measures of multi-label prediction."""
+        table = read_table(source)
+        with _named(source):
+            truth, found = self.truth(table), self.model.predict(self.matrix(table))
+        return {"rows": len(truth), **all_measures(truth, found)}
+
+
+def train(
+    source: Path,
+    labels: Sequence[str],
+    *,
+    ignore: Sequence[str] = (),
+    learner: str = "lmsbn",
+    alpha: float | None = None,
+    run: Run | None = None,
+) -> tuple[TablePipeline, dict[str, Any]]:
+    """A pipeline fitted to a table, and facts of the fit.
+
+    labels: the label columns, of two values each. ignore: columns that are no features. learner: of `LEARNERS`.
+    alpha: how much to regularise; None for the model's default.
+    """
+    run = run or Run()
+    table = read_table(source)
+    with _named(source):
+        _require(table, [*labels, *ignore])
+        names = [name for name in table if name not in {*labels, *ignore}]
+        if not names:
+            raise PotentiaError("no column is left that could be a feature")
+        own, held = run.split(len(table[labels[0]]))
+        rows = {name: [column[i] for i in own] for name, column in table.items()}
+        features = [learn_feature(name, rows[name]) for name in names]
+        options = {"random_state": run.seed} | ({} if alpha is None else {"alpha": alpha})
+        model = _MODELS[learner](**options)
+        pipeline = TablePipeline(model, learner, features, [learn_label(n, table[n]) for n in labels])
+        X, y = pipeline.matrix(table), pipeline.truth(table)
+        model.fit(X[own], y[own])
+    facts = {"rows": len(y), "features": X.shape[1], "labels": list(labels)}
+    facts |= _measured("training", y[own], model.predict(X[own]))
+    return pipeline, facts | (_measured("validation", y[held], model.predict(X[held])) if len(held) else {})
+
+
+def _measured(part: str, truth: Ints, found: Ints) -> dict[str, float]:
+    return {f"{part}_{name}": value for name, value in all_measures(truth, found).items()}
+
+
+def _require(table: Table, names: Sequence[str]) -> None:
+    lacking = [name for name in names if name not in table]
+    if lacking:
+        raise PotentiaError(f"there is no column {lacking[0]!r}; there are {', '.join(map(repr, table))}")
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Puts the file's name before sentences about its columns."""
+    try:
+        yield
+    except PotentiaError as error:
+        raise PotentiaError(f"{path}: {error}") from None

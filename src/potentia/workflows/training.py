@@ -1,0 +1,138 @@
+"""What training on files of any form shares: a part held out, learners by name, fits that can be taken up again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._types import Ints, PotentiaError
+from ..data.example import Example
+from ..estimators import CRF
+from ..inference.message_passing import Smoothed
+from ..io.checkpoint import Checkpoint
+from ..learn.iterated import IteratedLogistic
+from ..learn.max_margin import MaxMargin
+from ..learn.risk import MarginalRisk
+from ..potentials import MLP, Boosting, Constant, Linear, Potential
+
+#: The learners of pictures, and the functions that each can train.
+TRAINABLE = {
+    "ilr": ("boosting", "linear", "mlp", "constant"),
+    "marginal": ("linear", "mlp", "constant"),
+    "margin": ("linear", "constant"),
+}
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a fit; the message says what was kept."""
+
+
+@dataclass
+class Run:
+    """How to train, whatever the data.
+
+    Attributes:
+        checkpoint: file of an interrupted fit's state; None for none.
+        validation: share of the data held out to measure errors on, or None.
+        seed: of everything that is random.
+        progress: show a bar with the time left.
+        say: what to do with a sentence for the user.
+    """
+
+    checkpoint: Path | None = None
+    validation: float | None = None
+    seed: int = 0
+    progress: bool = False
+    say: Callable[[str], None] = lambda text: None
+
+    def split(self, n: int) -> tuple[Ints, Ints]:
+        """Numbers of the items to train on and of those held out, ascending."""
+        if self.validation is None:
+            return np.arange(n), np.arange(0)
+        if not 0.0 < self.validation < 1.0:
+            raise PotentiaError(
+                f"validation is the share to hold out, between 0 and 1, not {self.validation}"
+            )
+        held = max(1, round(self.validation * n))
+        if held >= n:
+            raise PotentiaError(f"{n} items are too few to hold {held} of them out for validation")
+        order = np.random.default_rng(self.seed).permutation(n)
+        return np.sort(order[held:]), np.sort(order[:held])
+
+
+def make_potential(name: str, seed: int) -> Potential:
+    """A potential by its name on the command line."""
+    made = {
+        "boosting": Boosting(seed=seed),
+        "linear": Linear(),
+        "mlp": MLP(seed=seed),
+        "constant": Constant(),
+    }
+    return made[name]
+
+
+def check_trainable(learner: str, **functions: str) -> None:
+    """Refuse functions, given as kind=name, that a learner cannot train."""
+    for kind, name in functions.items():
+        if name not in TRAINABLE[learner]:
+            able = ", ".join(TRAINABLE[learner])
+            raise PotentiaError(f"--learner {learner} cannot train --{kind} {name}: take {able}")
+
+
+def make_learner(name: str, potentials: Mapping[str, Potential], iterations: int | None, run: Run) -> Any:
+    """A learner for pictures by its name on the command line, with defaults for graphs that have loops."""
+    tracked = run.validation is not None
+    if name == "ilr":
+        # linear functions move slowly when fitted in turn with others: "mixed" steps them together
+        solver = "mixed" if any(p.convex for p in potentials.values()) else "alternating"
+        return IteratedLogistic(iterations=_or(iterations, 10), solver=solver, track_error=tracked)
+    if name == "marginal":
+        return MarginalRisk(iterations=_or(iterations, 200), track_error=tracked, seed=run.seed)
+    best = Smoothed(0.0, iterations=50)
+    return MaxMargin(inference=best, iterations=_or(iterations, 50), track_error=tracked, seed=run.seed)
+
+
+def fit(
+    model: CRF, train: Sequence[Example], held: Sequence[Example], digest: str, run: Run
+) -> dict[str, Any]:
+    """Fit, going on from the run's checkpoint where there is one; facts of the fit.
+
+    `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.
+    """
+    options = replace(model.learner, iterations=0)  # type: ignore[type-var]
+    mark = digest_of([digest, repr(model.potentials), repr(options), f"{run.validation} {run.seed}"])
+    checkpoint = None if run.checkpoint is None else Checkpoint(run.checkpoint, mark)
+    done = 0 if checkpoint is None or (state := checkpoint.load()) is None else len(state["history"])
+    if done:
+        run.say(f"going on after iteration {done}, from {run.checkpoint}")
+    try:
+        model.fit(train, validation=held or None, progress=run.progress, checkpoint=checkpoint)
+        facts = {"iterations": len(model.history_), "objective": model.history_[-1]["objective"]}
+        parts = {"training": train, "validation": held}
+        return facts | {f"{name}_accuracy": model.score(part) for name, part in parts.items() if part}
+    except KeyboardInterrupt:
+        raise Interrupted(_kept(run.checkpoint)) from None
+
+
+def digest_of(parts: Iterable[str | bytes]) -> str:
+    """A digest of texts and bytes, by which data and options are known again."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        found.update(len(data).to_bytes(8, "little") + data)
+    return found.hexdigest()
+
+
+def _kept(checkpoint: Path | None) -> str:
+    if checkpoint is None or not checkpoint.exists():
+        return "interrupted before the first iteration was done, so nothing is kept"
+    return f"interrupted; {checkpoint} keeps what is done, and the same command goes on from there"
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given

@@ -1,0 +1,79 @@
+"""The demo in a tiny form: what it learns, writes and prints."""
+
+import functools
+import json
+import shlex
+
+import pytest
+
+from potentia import demo
+from potentia.cli import main
+from potentia.commands.show import DEMO_EXAMPLE, REPORT_EXAMPLE
+from potentia.experiments.rows import read_rows
+
+TINY = demo.Size(images=2, side=16, iterations=3, rounds=4, digits=200)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    said = []
+    rows, path = demo.run(out, size=TINY, say=said.append)
+    return out, rows, path, said
+
+
+def test_rows_have_what_the_page_needs_and_the_papers_numbers(made):
+    out, rows, path, said = made
+    assert rows["denoising"] == read_rows(out / "denoising" / "rows.jsonl")
+    for row in rows["denoising"]:
+        assert 0 <= row["test_error"] <= 1
+        assert row["history"][-1]["objective"] <= row["history"][0]["objective"]
+        assert len(row["pictures"]) == 2
+        assert len(row["pictures"][0]["truth"]) == 16 * 16
+    papers = {(r["cell"]["node"], r["cell"]["edge"]): r["paper"] for r in rows["denoising"] if r["paper"]}
+    assert papers["boosting", "boosting"]["test_error"] == 0.009
+    assert "smaller than the paper's" in rows["denoising"][0]["data"]
+    assert path == out / "report.html"
+    assert any("boosting nodes" in text for text in said)
+
+
+def test_labels_that_depend_are_better_predicted_together(made):
+    match = {row["cell"]["system"]: row["exact_match"] for row in made[1]["multilabel"]}
+    assert match["LMSBN"] > match["independent"]
+    assert match["LMSBN, RBF kernel"] > match["LMSBN"]
+
+
+def test_the_page_shows_both_studies(made):
+    page = made[2].read_text()
+    for words in (
+        "denoising",
+        "multilabel",
+        "Learning curves",
+        "Learned functions",
+        "Pictures",
+        "closed loop",
+    ):
+        assert words in page
+    assert len(page) < 3_000_000
+
+
+def test_examples_in_help_work_as_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "run", functools.partial(demo.run, size=TINY))
+    for example in (DEMO_EXAMPLE, REPORT_EXAMPLE):
+        assert main(shlex.split(example)[1:]) == 0
+    printed = capsys.readouterr()
+    assert "0.009" in printed.out
+    assert "demo/report.html" in printed.out
+    assert "mlp nodes" in printed.err
+
+
+def test_json_is_one_object_and_a_second_run_starts_anew(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "MODELS", demo.MODELS[:1])
+    monkeypatch.setattr(demo, "run", functools.partial(demo.run, size=TINY))
+    for seed in ("0", "1"):
+        assert main(["demo", "--out", str(tmp_path), "--seed", seed, "--json"]) == 0
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["rows"]["denoising"][0]["test_error"] != second["rows"]["denoising"][0]["test_error"]
+    assert "history" not in first["rows"]["denoising"][0]
+    assert {row["cell"]["seed"] for row in read_rows(tmp_path / "denoising" / "rows.jsonl")} == {1}

@@ -1,0 +1,320 @@
+"""Large-margin Boltzmann machines: the learning problem, the three ways to decode, and scikit-learn's conventions."""
+
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.optimize import linprog, minimize
+from sklearn.svm import SVC, LinearSVC
+from sklearn.utils.estimator_checks import check_estimator
+
+import potentia as pt
+from potentia._types import ConvergenceWarning, PotentiaError
+from potentia.multilabel.decoding import find_labelling
+from potentia.multilabel.joint import Machine, as_cliques, clique_sets
+from potentia.multilabel.lmbm import LMBM
+from potentia.multilabel.relaxation import Relaxation
+
+DATA = Path(os.environ.get("POTENTIA_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def rows(n=30, d=3, K=3, seed=0):
+    """Features and labels that depend on them and on each other."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    Y = (
+        X @ rng.normal(size=(d, K)) + 0.7 * rng.normal(size=(n, 1)) + 0.5 * rng.normal(size=(n, K)) > 0
+    ).astype(int)
+    Y[0], Y[1] = 0, 1
+    return X, Y
+
+
+def margins(sets, s, v, y):
+    """z of one labelling, by the definition."""
+    z = y * s
+    for c, weight in zip(sets, v, strict=True):
+        for i in c:
+            z[i] += weight * np.prod(y[list(c)])
+    return z
+
+
+def loss(sets, s, v, y):
+    return float(np.maximum(0, 1 - margins(sets, s, v, y)).sum())
+
+
+def labellings(K):
+    return [np.array(y, dtype=float) for y in itertools.product((-1, 1), repeat=K)]
+
+
+def random_machine(K, order, seed, scale=1.0):
+    rng = np.random.default_rng(seed)
+    sets = clique_sets(order, K)
+    weight = scale * rng.normal(size=len(sets))
+    machine = Machine(np.zeros((K, 0)), np.zeros(K), weight, as_cliques(sets, K), 0.0, 0.0)
+    return machine, sets, rng.normal(size=(20, K))
+
+
+def program(X, Y, sets, alpha, eta):
+    """The least objective, in units of the mean loss, by SciPy's SLSQP over weights and slacks."""
+    y, (n, d), K, M = 2.0 * Y - 1, X.shape, Y.shape[1], len(sets)
+    features = np.zeros((n, K, K * (d + 1) + M))
+    for i in range(K):
+        features[:, i, i * (d + 1) : (i + 1) * (d + 1)] = y[:, [i]] * np.hstack([X, np.ones((n, 1))])
+        for m, c in enumerate(sets):
+            if i in c:
+                features[:, i, K * (d + 1) + m] = y[:, list(c)].prod(axis=1)
+    flat = features.reshape(n * K, -1)
+    size = flat.shape[1]
+    scale = np.where(np.arange(size) < K * (d + 1), 1.0, eta)
+    matrix = np.hstack([flat, np.eye(n * K)])
+    found = minimize(
+        lambda v: alpha / 2 * scale @ v[:size] ** 2 + v[size:].sum() / n,
+        np.concatenate([np.zeros(size), np.ones(n * K)]),
+        jac=lambda v: np.concatenate([alpha * scale * v[:size], np.full(n * K, 1 / n)]),
+        method="SLSQP",
+        bounds=[(None, None)] * size + [(0, None)] * (n * K),
+        constraints={"type": "ineq", "fun": lambda v: matrix @ v - 1, "jac": lambda v: matrix},
+        options={"ftol": 1e-11, "maxiter": 500},
+    )
+    assert found.success
+    return found.fun
+
+
+# -- learning --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("order", "eta0"), [(1, 0.0), (2, 0.0), (2, 4.0), (3, 1.0)])
+def test_the_objective_is_that_of_a_generic_solver(order, eta0):
+    X, Y = rows(n=14, d=2)
+    model = LMBM(alpha=0.05, cliques=order, eta0=eta0).fit(X, Y)
+    assert model.gap_ <= 1e-6 * model.objective_
+    expected = program(X, Y, clique_sets(order, 3), 0.05, 1 + eta0)
+    assert model.objective_ == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_objective_is_what_it_says():
+    X, Y = rows(K=4)
+    model = LMBM(alpha=0.02, cliques=3, eta0=2.0).fit(X, Y)
+    square = (model.coef_**2).sum() + (model.intercept_**2).sum() + 3.0 * (model.clique_weights_**2).sum()
+    scores, signs = X @ model.coef_.T + model.intercept_, 2.0 * Y - 1
+    losses = [loss(model.cliques_, s, model.clique_weights_, y) for s, y in zip(scores, signs, strict=True)]
+    np.testing.assert_allclose(model.labelling_loss(X, Y), losses)
+    assert model.objective_ == pytest.approx(0.02 / 2 * square + np.mean(losses))
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_one_label_is_a_support_vector_machine(flat):
+    X, Y = rows(n=60, K=1)
+    y = Y[:, 0] if flat else Y
+    for alpha in (1.0, 0.1, 0.01):
+        model = LMBM(alpha=alpha).fit(X, y)
+        plain = LinearSVC(loss="hinge", C=1 / (alpha * 60), tol=1e-8, max_iter=1_000_000).fit(X, Y[:, 0])
+        np.testing.assert_allclose(model.coef_, plain.coef_, atol=1e-3)
+        np.testing.assert_allclose(model.intercept_, plain.intercept_, atol=1e-3)
+        np.testing.assert_allclose(model.decision_function(X).ravel(), plain.decision_function(X), atol=1e-3)
+
+
+def test_a_kernel_takes_the_place_of_rows():
+    X, Y = rows()
+    plain, kernel = LMBM(alpha=0.05).fit(X, Y), LMBM(alpha=0.05, kernel="linear").fit(X, Y)
+    assert kernel.objective_ == pytest.approx(plain.objective_, rel=1e-5)
+    np.testing.assert_allclose(kernel.dual_coef_ @ X, plain.coef_, atol=1e-3)
+    np.testing.assert_array_equal(plain.predict(X), kernel.predict(X))
+    # the constant is regularised, which a kernel with 1 added and no free intercept also is
+    one = LMBM(alpha=0.05, kernel="rbf", gamma=0.5).fit(X, Y[:, 0])
+    other = SVC(C=1 / (0.05 * 30), kernel=lambda a, b: 1 + np.exp(-0.5 * ((a[:, None] - b) ** 2).sum(-1)))
+    agree = one.predict(X) == other.fit(X, Y[:, 0]).predict(X)
+    assert agree.mean() > 0.9
+
+
+def test_sparse_rows_are_dense_ones():
+    X, Y = rows()
+    X[np.abs(X) < 0.5] = 0
+    dense, thin = LMBM(alpha=0.02).fit(X, Y), LMBM(alpha=0.02).fit(sparse.csr_array(X), Y)
+    np.testing.assert_allclose(dense.coef_, thin.coef_, atol=1e-8)
+    np.testing.assert_array_equal(dense.predict(X), thin.predict(sparse.csr_array(X)))
+
+
+def test_couplings_are_held_down_by_eta0():
+    X, Y = rows()
+    free, held = (LMBM(alpha=0.02, eta0=eta0).fit(X, Y) for eta0 in (0.0, 100.0))
+    assert np.abs(held.clique_weights_).max() < 0.2 * np.abs(free.clique_weights_).max()
+    given = LMBM(alpha=0.02, eta0=0.0, cliques=[(0, 1), (2, 1), (0, 2), (1, 0)]).fit(X, Y)
+    assert given.cliques_ == [(0, 1), (0, 2), (1, 2)]
+    np.testing.assert_allclose(given.clique_weights_, free.clique_weights_, atol=1e-3)
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_rows_far_from_centred_are_no_obstacle(K):
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(loc=100, size=(60, 2)), rng.integers(0, 2, (60, K))
+    found = [LMBM(alpha=0.01, kernel=kernel).fit(X, Y) for kernel in (None, "linear")]
+    for model in found:
+        assert model.gap_ <= 1e-6 * model.objective_
+    assert found[0].objective_ == pytest.approx(found[1].objective_, rel=1e-5)
+
+
+def test_a_limit_on_passes_warns():
+    X, Y = rows(n=400, d=400)
+    with pytest.warns(ConvergenceWarning, match="gap was still"):
+        LMBM(alpha=1e-6, passes=1).fit(X, Y)
+
+
+# -- decoding --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("K", "order"), [(1, 2), (3, 2), (4, 3), (6, 2), (5, 5)])
+def test_exact_decoding_is_brute_force(K, order):
+    machine, sets, scores = random_machine(K, order, seed=K)
+    found = find_labelling(machine, scores, "exact")
+    for s, y, value in zip(scores, found.signs, found.loss, strict=True):
+        assert value == pytest.approx(min(loss(sets, s, machine.weight, other) for other in labellings(K)))
+        assert loss(sets, s, machine.weight, y) == pytest.approx(value)
+
+
+def test_ties_go_to_the_larger_score():
+    machine, sets, _ = random_machine(2, 2, seed=0)
+    machine = machine._replace(weight=np.array([3.0]))
+    # both labellings of equal signs have no loss; the scores prefer the positive one
+    found = find_labelling(machine, np.array([[0.1, 0.1], [-0.1, -0.1]]), "exact")
+    np.testing.assert_array_equal(found.signs, [[1, 1], [-1, -1]])
+    assert loss(sets, np.array([0.1, 0.1]), machine.weight, np.array([-1.0, -1.0])) == 0
+
+
+@pytest.mark.parametrize(("K", "order"), [(3, 2), (5, 2), (4, 3)])
+def test_the_relaxation_bounds_and_certifies(K, order):
+    certified = 0
+    for seed in range(4):
+        machine, _, scores = random_machine(K, order, seed, scale=0.4)
+        exact, relaxed = find_labelling(machine, scores, "exact"), find_labelling(machine, scores, "lp")
+        assert np.all(relaxed.bound <= exact.loss + 1e-7)
+        assert np.all(relaxed.loss >= exact.loss - 1e-9)
+        np.testing.assert_allclose(relaxed.loss, machine.losses(scores, relaxed.signs), atol=1e-9)
+        certain = relaxed.loss <= relaxed.bound + 1e-6
+        certified += certain.sum()
+        np.testing.assert_allclose(relaxed.loss[certain], exact.loss[certain], atol=1e-6)
+    assert certified > 5
+
+
+def test_the_relaxation_is_the_program_over_distributions_where_a_clique_holds_all():
+    rng = np.random.default_rng(3)
+    sets, K = [(0, 1), (1, 2), (0, 1, 2)], 3
+    v, scores = rng.normal(size=3), rng.normal(size=(5, 3))
+    _, values = Relaxation(sets, v, K).solve(scores)
+    for s, value in zip(scores, values, strict=True):
+        z = np.array([margins(sets, s, v, y) for y in labellings(K)])
+        # p (8) and xi (3): xi_i >= 1 - sum_y p(y) z_i(y)
+        matrix = np.hstack([-z.T, -np.eye(K)])
+        found = linprog(
+            np.repeat([0.0, 1.0], [8, 3]), A_ub=matrix, b_ub=-np.ones(K),
+            A_eq=np.repeat([[1.0, 0.0]], 1, axis=0).repeat([8, 3], axis=1), b_eq=[1.0],
+        )  # fmt: skip
+        assert value == pytest.approx(found.fun, abs=1e-7)
+
+
+def test_map_is_the_largest_half_sum_of_margins():
+    for order in (1, 2, 3):
+        machine, sets, scores = random_machine(4, order, seed=order)
+        found = find_labelling(machine, scores, "map")
+        for s, y in zip(scores, found.signs, strict=True):
+            best = max(margins(sets, s, machine.weight, other).sum() for other in labellings(4))
+            assert margins(sets, s, machine.weight, y).sum() == pytest.approx(best)
+
+
+def test_map_of_many_labels_goes_through_the_linear_program():
+    rng = np.random.default_rng(0)
+    K = 22
+    sets = [(i, i + 1) for i in range(K - 1)]
+    machine = Machine(np.zeros((K, 0)), np.zeros(K), rng.normal(size=K - 1), as_cliques(sets, K), 0.0, 0.0)
+    scores = rng.normal(size=(3, K))
+    found = find_labelling(machine, scores, "map").signs
+    for s, y in zip(scores, found, strict=True):
+        value = margins(sets, s, machine.weight, y).sum()
+        for i in range(K):
+            other = y.copy()
+            other[i] *= -1
+            assert margins(sets, s, machine.weight, other).sum() <= value + 1e-9
+
+
+@pytest.mark.parametrize("decode", ["exact", "lp", "map"])
+def test_scores_agree_with_predictions(decode):
+    X, Y = rows(K=4)
+    model = LMBM(alpha=0.02, decode=decode).fit(X, Y)
+    np.testing.assert_array_equal(model.decision_function(X) > 0, model.predict(X) == 1)
+    found = model.search(X)
+    np.testing.assert_array_equal(found.labels, model.predict(X))
+    np.testing.assert_allclose(found.loss, model.labelling_loss(X, found.labels), atol=1e-9)
+    if decode == "exact":
+        assert found.optimal.all()
+    assert np.all(found.bound <= model.search(X, "exact").loss + 1e-7)
+
+
+# -- the estimator -----------------------------------------------------------------------------------------------
+
+
+def test_scikit_learns_checks_pass():
+    for outcome in check_estimator(LMBM(), on_fail=None, on_skip=None):
+        assert outcome["status"] != "failed", f"{outcome['check_name']}: {outcome['exception']}"
+
+
+def test_saving_gives_identical_predictions(tmp_path):
+    X, Y = rows(K=4)
+    Y = np.insert(Y, 1, 0, axis=1)
+    for kernel in (None, "rbf"):
+        model = LMBM(alpha=0.02, cliques=3, kernel=kernel).fit(X, Y)
+        model.save(tmp_path / "model")
+        loaded = pt.load(tmp_path / "model")
+        np.testing.assert_array_equal(model.predict(X), loaded.predict(X))
+        np.testing.assert_allclose(model.decision_function(X), loaded.decision_function(X), rtol=1e-12)
+        assert loaded.cliques_ == model.cliques_
+        assert loaded.gap_ == model.gap_
+
+
+def test_constant_labels_are_no_part_of_the_model():
+    X, Y = rows(K=3)
+    wide = np.insert(Y, 1, 1, axis=1)
+    model, small = LMBM(alpha=0.02).fit(X, wide), LMBM(alpha=0.02).fit(X, Y)
+    np.testing.assert_array_equal(model.predict(X), np.insert(small.predict(X), 1, 1, axis=1))
+    assert model.cliques_ == [(0, 2), (0, 3), (2, 3)]
+    none = LMBM().fit(X, np.ones_like(Y))
+    np.testing.assert_array_equal(none.predict(X), np.ones_like(Y))
+    assert none.cliques_ == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 0}, "alpha must be a number above zero"),
+        ({"eta0": -1}, "eta0 must be a number of at least zero"),
+        ({"decode": "greedy"}, "decode must be one of auto, exact, lp, map"),
+        ({"cliques": 0}, "cliques must be at least 1"),
+        ({"cliques": "all"}, "cliques must be a whole number or a list"),
+        ({"cliques": [(0, 0)]}, "two or more different labels"),
+        ({"cliques": [(0, 7)]}, "names a label outside 0..2"),
+        ({"kernel": "round"}, "kernel 'round'"),
+    ],
+)
+def test_bad_options_get_one_sentence(options, message):
+    with pytest.raises(PotentiaError, match=message):
+        LMBM(**options).fit(*rows())
+
+
+def test_too_many_labels_for_exact_decoding_are_refused():
+    X, Y = rows(n=40, K=21, seed=2)
+    model = LMBM(alpha=0.1, cliques=[(0, 1)], decode="exact").fit(X, Y)
+    with pytest.raises(PotentiaError, match="at most 20 labels, not 21"):
+        model.predict(X)
+    assert model.search(X, "lp").optimal.any()
+    with pytest.raises(PotentiaError, match="decode must be one of"):
+        model.search(X, "best")
+
+
+@pytest.mark.skipif(not (DATA / "multilabel").is_dir(), reason="multilabel is not there; set POTENTIA_DATA")
+def test_scene():
+    z = np.load(DATA / "multilabel" / "scene.npz")
+    model = LMBM().fit(z["X_train"], z["Y_train"])
+    assert model.gap_ <= 1e-6 * model.objective_
+    assert np.all(model.predict(z["X_test"]) == z["Y_test"], axis=1).mean() > 0.64

@@ -1,0 +1,468 @@
+"""Large-margin sigmoid belief networks: learning, exact search and what theory says of it."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC
+from sklearn.utils.estimator_checks import check_estimator
+
+import potentia as pt
+from potentia.kernels.search import Links
+from potentia.multilabel.facts import states_below
+from potentia.multilabel.features import GramFeatures, RowFeatures, SignColumns, Solver
+from potentia.multilabel.network import Network
+
+
+def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
+    """Rows with labels that depend on features and on each other."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    Y = np.zeros((n, K), dtype=np.int64)
+    for k in range(K):
+        others = Y[:, :k] @ rng.normal(size=k)
+        Y[:, k] = X @ rng.normal(size=d) + others + noise * rng.normal(size=n) > 0.3
+    return X, Y
+
+
+def random_network(K, seed, whole=False, terms=True):
+    """A network of random weights in a random order; whole numbers make many ties."""
+    rng = np.random.default_rng(seed)
+    draw = (
+        (lambda *s: rng.integers(-1, 2, size=s).astype(float)) if whole else (lambda *s: rng.normal(size=s))
+    )
+    coupling = np.tril(draw(K, K), -1)
+    sets = [(i, (0, i - 1)) for i in range(2, K)] if terms else []
+    counts = np.bincount(np.array([i for i, _ in sets], dtype=np.int64), minlength=K)
+    links = Links(
+        coupling,
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        draw(len(sets)),
+        np.arange(0, 2 * len(sets) + 1, 2),
+        np.array([j for _, members in sets for j in members], dtype=np.int64),
+    )
+    order = rng.permutation(K)
+    network = Network(np.zeros((K, 1)), np.zeros(K), order, links)
+    return network, draw(5, K)
+
+
+def plain_losses(network, base, K):
+    """Hinge sums of all 2^K labellings (in label order) of each row, by the definition."""
+    labellings = np.array(list(product([-1.0, 1.0], repeat=K)))
+    links, found = network.links, np.zeros((len(base), len(labellings)))
+    for r, row in enumerate(base):
+        for c, signs in enumerate(labellings):
+            y = signs[network.order]
+            for i in range(K):
+                g = row[network.order[i]] + links.coupling[i, :i] @ y[:i]
+                for t in range(links.term_ptr[i], links.term_ptr[i + 1]):
+                    g += links.weight[t] * np.prod(
+                        y[links.members[links.member_ptr[t] : links.member_ptr[t + 1]]]
+                    )
+                found[r, c] += max(0.0, 1.0 - y[i] * g)
+    return labellings, found
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["reals", "ties"])
+@pytest.mark.parametrize("K", [1, 2, 3, 5, 8])
+def test_search_equals_brute_force(K, whole):
+    for seed in range(6):
+        network, base = random_network(K, seed, whole)
+        _, losses = plain_losses(network, base, K)
+        found = network.search(base, np.inf, 2**62)
+        assert np.allclose(found.loss[:, 0], losses.min(axis=1), atol=1e-12)
+        assert np.allclose(network.losses(base, found.signs[:, 0]), losses.min(axis=1), atol=1e-12)
+        assert np.all(found.optimal)
+        assert np.all((found.states >= K) & (found.states <= 2 ** (K + 1) - 2))
+        best = network.search(base, np.inf, 2**62, k=min(6, 2**K))
+        assert np.allclose(best.loss, np.sort(losses, axis=1)[:, : best.loss.shape[1]], atol=1e-12)
+        for row in best.signs:
+            assert len(np.unique(row, axis=0)) == len(row)
+
+
+def test_search_equals_brute_force_with_fourteen_labels():
+    network, base = random_network(14, 3, terms=False)
+    labellings = np.array(list(product([-1.0, 1.0], repeat=14)))
+    for row in base[:2]:
+        all_losses = network.losses(np.tile(row, (len(labellings), 1)), labellings)
+        found = network.search(row[None], np.inf, 2**62)
+        assert found.loss[0, 0] == pytest.approx(all_losses.min(), abs=1e-12)
+        assert np.array_equal(found.signs[0, 0], labellings[all_losses.argmin()])
+
+
+def test_more_labellings_than_exist_are_infinite():
+    network, base = random_network(2, 0)
+    found = network.search(base, np.inf, 2**62, k=7)
+    assert np.all(np.isfinite(found.loss[:, :4]))
+    assert np.all(found.loss[:, 4:] == np.inf)
+
+
+def test_bound_and_budget_say_what_is_certain():
+    for seed in range(20):
+        network, base = random_network(8, seed)
+        _, losses = plain_losses(network, base, 8)
+        greedy = network.greedy(base)
+        for bound in (1.0, 2.0, 3.5):
+            found = network.search(base, bound, 2**62)
+            below = losses.min(axis=1) < bound
+            assert np.array_equal(found.optimal, below)
+            assert np.allclose(found.loss[below, 0], losses.min(axis=1)[below])
+            assert np.array_equal(found.signs[~below, 0], greedy[0][~below])
+            assert np.allclose(found.loss[~below, 0], greedy[1][~below])
+            assert found.states.max() <= states_below(8, bound)
+        short = network.search(base, np.inf, 10)
+        assert np.all(short.states <= 10)
+        assert np.all(short.loss[:, 0] <= greedy[1] + 1e-12)
+        whole = network.search(base, np.inf, 2**62)
+        assert np.array_equal(short.optimal, whole.states <= 10)
+        nothing = network.search(base, np.inf, 3)
+        assert not nothing.optimal.any()
+        assert np.array_equal(nothing.signs[:, 0], greedy[0])
+
+
+def test_margins_are_differences_of_least_losses():
+    for whole in (False, True):
+        network, base = random_network(6, 5, whole)
+        labellings, losses = plain_losses(network, base, 6)
+        margins = network.margins(base, 2**62)
+        for k in range(6):
+            up, down = (losses[:, labellings[:, k] == s].min(axis=1) for s in (1, -1))
+            assert np.allclose(margins[:, k], down - up, atol=1e-12)
+        assert np.array_equal(np.sign(margins), network.search(base, np.inf, 2**62).signs[:, 0])
+
+
+def test_marginals_equal_brute_force_and_samples_come_near():
+    network, base = random_network(6, 1)
+    labellings = np.array(list(product([-1.0, 1.0], repeat=6)))
+    expected = np.zeros(base.shape)
+    for r, row in enumerate(base):
+        for signs in labellings:
+            y, probability = signs[network.order], 1.0
+            for i in range(6):
+                g = row[network.order[i]] + network.links.coupling[i, :i] @ y[:i]
+                for t in range(network.links.term_ptr[i], network.links.term_ptr[i + 1]):
+                    members = network.links.members[
+                        network.links.member_ptr[t] : network.links.member_ptr[t + 1]
+                    ]
+                    g += network.links.weight[t] * np.prod(y[members])
+                probability /= 1.0 + np.exp(-y[i] * g)
+            expected[r] += probability * (signs > 0)
+    exact, none = network.marginals(base, 0, 0)
+    assert np.allclose(exact, expected, atol=1e-12)
+    assert not none.any()
+    sampled, error = network.marginals(base, 4000, 7)
+    assert np.all(np.abs(sampled - expected) <= 5 * error + 1e-9)
+    assert error.max() < 0.01
+
+
+def objective(model, X, signs, alpha):
+    """1/2 |w|^2 + mean loss / alpha of a fitted linear network, by its public attributes."""
+    scores = X @ model.coef_.T + model.intercept_ + signs @ model.couplings_.T
+    size = np.sum(model.coef_**2) + np.sum(model.intercept_**2) + np.sum(model.couplings_**2)
+    return size / 2 + np.maximum(0, 1 - signs * scores).sum() / (alpha * len(X)), scores
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e-2, 1.0])
+def test_one_label_is_a_linear_support_vector_machine(alpha):
+    X, Y = labelled_rows(K=1)
+    svm = LinearSVC(C=1 / (alpha * len(X)), loss="hinge", tol=1e-8, max_iter=10**6, random_state=0)
+    svm.fit(X, Y[:, 0])
+    for y in (Y[:, 0], Y):
+        model = pt.LMSBN(alpha, tol=1e-7).fit(X, y)
+        assert np.allclose(model.coef_, svm.coef_, atol=1e-3)
+        assert np.allclose(model.intercept_, svm.intercept_, atol=1e-3)
+        assert np.allclose(model.decision_function(X).ravel(), svm.decision_function(X), atol=1e-3)
+        assert np.array_equal(model.predict(X).ravel(), svm.predict(X))
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_every_label_is_a_support_vector_machine_with_its_parents_as_features(scale):
+    X, Y = labelled_rows(K=4)
+    signs, alpha, order = 2.0 * Y - 1, 1e-2, [2, 0, 3, 1]
+    model = pt.LMSBN(alpha, order=order, tol=1e-8, label_scale=scale).fit(X, Y)
+    assert np.array_equal(model.order_, order)
+    for place, k in enumerate(order):
+        rows = np.hstack([X, scale * signs[:, order[:place]]])
+        svm = LinearSVC(C=1 / (alpha * len(X)), loss="hinge", tol=1e-9, max_iter=10**6, random_state=0)
+        svm.fit(rows, Y[:, k])
+        found = np.concatenate([model.coef_[k], model.couplings_[k, order[:place]] / scale])
+        assert np.allclose(found, svm.coef_[0], atol=1e-4)
+        assert not model.couplings_[k, order[place:]].any()
+
+
+def test_kernel_network_is_kernel_machines_with_linear_parents():
+    X, Y = labelled_rows(K=3)
+    signs, alpha, gamma = 2.0 * Y - 1, 1e-2, 0.3
+    model = pt.LMSBN(alpha, order="index", kernel="rbf", gamma=gamma, tol=1e-8).fit(X, Y)
+    from sklearn.metrics.pairwise import rbf_kernel
+
+    gram = rbf_kernel(X, X, gamma=gamma) + 1.0  # the constant is regularised like the rest
+    for k in range(3):
+        full = gram + signs[:, :k] @ signs[:, :k].T
+        # a machine without the constraint sum a y = 0: its dual is solved here by projected gradient
+        Q, cost = full * np.outer(signs[:, k], signs[:, k]), 1 / (alpha * len(X))
+        a = np.zeros(len(X))
+        step = 1 / np.linalg.norm(Q, 2)
+        for _ in range(20000):
+            a = np.clip(a - step * (Q @ a - 1), 0, cost)
+        assert np.allclose(full @ model.dual_coef_[k], full @ (a * signs[:, k]), atol=1e-4)
+    linear = pt.LMSBN(alpha, order="index", tol=1e-8).fit(X, Y)
+    user = pt.LMSBN(alpha, order="index", tol=1e-8, kernel=lambda A, B: A @ B.T).fit(X, Y)
+    assert np.allclose(linear.couplings_, user.couplings_, atol=1e-6)
+    assert np.allclose(linear.decision_function(X), user.decision_function(X), atol=1e-6)
+    assert np.array_equal(linear.predict(X), user.predict(X))
+
+
+def test_kernel_machine_agrees_with_libsvm_up_to_the_regularised_constant():
+    X, Y = labelled_rows(K=1, noise=0.1)
+    model = pt.LMSBN(1e-4, kernel="rbf").fit(X, Y[:, 0])
+    svc = SVC(C=1 / (1e-4 * len(X)), gamma="scale").fit(X, Y[:, 0])
+    assert np.mean(model.predict(X) == svc.predict(X)) > 0.97
+
+
+def test_coordinate_descent_and_newton_steps_agree_on_rows_sparse_rows_and_kernels():
+    rng = np.random.default_rng(0)
+    for n, d in ((60, 5), (20, 40)):
+        X, signs = rng.normal(size=(n, d)), np.sign(rng.normal(size=(n, 4)))
+        y, solver, columns = signs[:, 3].copy(), Solver(1e-2, 1e-9, 10000, 0), SignColumns(signs, 0.4)
+        found = []
+        for features in (RowFeatures(X), RowFeatures(sparse.csr_array(X)), GramFeatures(X @ X.T)):
+            for solution in (
+                features.solve(solver, columns, 3, y),
+                features._interior(columns, 3, y, solver.cost(n)),
+            ):
+                assert solution.converged
+                own = X.T @ solution.own if isinstance(features, GramFeatures) else solution.own
+                found.append(np.concatenate([own, [solution.bias], solution.signs]))
+        assert np.allclose(found, found[0], atol=1e-5)
+
+
+def test_badly_scaled_features_are_still_learned():
+    X, Y = labelled_rows(K=2)
+    model = pt.LMSBN(1e-3).fit(100.0 + X, Y)  # no warning
+    assert pt.metrics.hamming_loss(Y, model.predict(100.0 + X)) < 0.2
+    X, Y = labelled_rows(n=1100, d=1100, K=2)  # too large for Newton steps
+    with pytest.warns(pt.ConvergenceWarning, match="2 of 2 labels"):
+        pt.LMSBN(1e-3, order="index", passes=1).fit(X, Y)
+
+
+def test_products_of_parents_learn_parity():
+    rng = np.random.default_rng(1)
+    signs = np.sign(rng.normal(size=(200, 3)))
+    signs[:, 2] = signs[:, 0] * signs[:, 1]
+    X, Y = signs[:, :2] + 0.1 * rng.normal(size=(200, 2)), (signs > 0).astype(int)
+    plain = pt.LMSBN(1e-3, order="index").fit(X, Y)
+    pairs = pt.LMSBN(1e-3, order="index", interactions=2).fit(X, Y)
+    assert pt.metrics.exact_match(Y, pairs.predict(X)) == 1.0
+    assert pt.metrics.exact_match(Y, plain.predict(X)) < 0.9
+
+
+def test_orders_and_parents():
+    X, Y = labelled_rows(K=4)
+    parents = {3: [0], 0: [1], 2: []}
+    model = pt.LMSBN(parents=parents).fit(X, Y)
+    assert {(i, j) for i, j in np.argwhere(model.couplings_ != 0)} == {(3, 0), (0, 1)}
+    place = np.argsort(model.order_)
+    assert place[1] < place[0] < place[3]
+    listed = pt.LMSBN(parents=[[1], [], [], [0]]).fit(X, Y)
+    assert np.array_equal(listed.couplings_, model.couplings_)
+    learned = pt.LMSBN(order="learned", n_orders=4).fit(X, Y)
+    assert sorted(learned.order_) == [0, 1, 2, 3]
+    for bad, words in (
+        ({"order": [0, 1, 2]}, "every label"),
+        ({"order": "best"}, "order must be one of"),
+        ({"parents": {0: [1], 1: [0]}}, "cycle"),
+        ({"parents": {0: [7]}}, "labels 0..3"),
+        ({"parents": [[1]]}, "1 entries for 4"),
+        ({"parents": {0: [1]}, "order": [0, 1, 2, 3]}, "before its parent 1"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"interactions": 0}, "interactions"),
+        ({"label_scale": 0.0}, "label_scale"),
+        ({"bound": -1.0}, "bound"),
+        ({"budget": 0}, "budget"),
+        ({"kernel": "cosy"}, "cosy"),
+        ({"kernel": "rbf", "gamma": -1.0}, "gamma"),
+    ):
+        with pytest.raises(pt.PotentiaError, match=words) as error:
+            pt.LMSBN(**bad).fit(X, Y)
+        assert "\n" not in str(error.value)
+
+
+def test_f_score_order_puts_well_known_labels_first():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    Y = np.column_stack([X @ rng.normal(size=3) + s * rng.normal(size=300) > 0 for s in (9.0, 0.1, 1.5)])
+    assert np.array_equal(pt.LMSBN().fit(X, Y).order_, [1, 2, 0])
+
+
+def test_labelling_loss_is_the_hinge_sum():
+    X, Y = labelled_rows()
+    signs = 2.0 * Y - 1
+    model = pt.LMSBN(1e-2).fit(X, Y)
+    scores = objective(model, X, signs, 1e-2)[1]
+    losses = model.labelling_loss(X, Y)
+    assert np.allclose(losses, np.maximum(0, 1 - signs * scores).sum(axis=1))
+    found = model.search(X)
+    assert np.all(found.loss <= losses + 1e-12)
+    assert np.array_equal(found.labels, model.predict(X))
+    assert np.allclose(model.labelling_loss(X, found.labels), found.loss)
+    best = model.best_labellings(X, 3)
+    assert np.array_equal(best.labels[:, 0], found.labels)
+    assert np.all(np.diff(best.loss, axis=1) >= 0)
+    assert np.allclose(model.labelling_loss(X, best.labels[:, 2]), best.loss[:, 2])
+    assert np.all(model.labelling_loss(X, model.predict_greedy(X)) >= found.loss - 1e-12)
+
+
+def test_probabilities_say_how_they_were_found():
+    X, Y = labelled_rows()
+    model = pt.LMSBN(1e-2).fit(X, Y)
+    exact = model.label_probabilities(X)
+    assert exact.exact
+    assert exact.samples == 0
+    sampled = model.label_probabilities(X, samples=2000, exact_up_to=3)
+    assert not sampled.exact
+    assert sampled.samples == 2000
+    assert np.all(np.abs(sampled.values - exact.values) <= 5 * sampled.error + 1e-9)
+    one = pt.LMSBN(1e-2).fit(X, Y[:, 0])
+    assert np.allclose(one.label_probabilities(X).values[:, 0], 1 / (1 + np.exp(-one.decision_function(X))))
+
+
+def test_theorems_hold_on_their_own_rows():
+    X, Y = labelled_rows(n=200, K=6, noise=1.0)
+    test = labelled_rows(n=200, K=6, seed=1, noise=1.0)
+    model = pt.LMSBN(1e-2).fit(X, Y)
+    for rows, labels in ((X, Y), test):
+        facts = pt.error_bound(model, rows, labels)
+        assert facts.error <= facts.bound
+        assert facts.mean_loss == pytest.approx(model.labelling_loss(rows, labels).mean())
+        search = pt.search_bound(model, rows, labels, [1, 1.5, 2, 3, 6, 20])
+        assert np.all(search.certain >= search.guaranteed)
+        assert np.all(np.array(search.visited) <= search.states)
+        assert search.certain[-1] == 1.0
+    with pytest.raises(pt.PotentiaError, match="at least 1"):
+        pt.search_bound(model, X, Y, [0.5])
+
+
+def test_states_below_a_bound_are_counted():
+    assert states_below(3, 1) == 3
+    assert states_below(3, 2) == 3 + (1 + 2 + 3)
+    assert states_below(3, np.inf) == 2 + 4 + 8
+
+
+@pytest.mark.parametrize(
+    "model",
+    [pt.LMSBN(), pt.LMSBN(kernel="rbf", order="learned", n_orders=3, interactions=2, budget=50)],
+    ids=["linear", "kernel"],
+)
+def test_scikit_learn_accepts_it(model):
+    for outcome in check_estimator(model, on_fail=None, on_skip=None):
+        assert outcome["status"] in ("passed", "skipped"), (outcome["check_name"], outcome["exception"])
+
+
+def test_pipelines_grids_clones_and_sparse_rows():
+    X, Y = labelled_rows()
+    pipe = make_pipeline(StandardScaler(), pt.LMSBN())
+    grid = GridSearchCV(pipe, {"lmsbn__alpha": [1e-1, 1e-3]}, cv=3).fit(X, Y)
+    assert grid.best_score_ > 0.3
+    assert clone(pt.LMSBN(0.5, order=[1, 0])).order == [1, 0]
+    assert cross_val_predict(pt.LMSBN(), X, Y, cv=3, method="decision_function").shape == Y.shape
+    dense, thin = pt.LMSBN(order="index").fit(X, Y), pt.LMSBN(order="index").fit(sparse.csr_array(X), Y)
+    assert np.allclose(dense.decision_function(X), thin.decision_function(sparse.csr_array(X)), atol=1e-3)
+    assert np.array_equal(dense.predict(X), pt.LMSBN(order="index").fit(X, sparse.csr_array(Y)).predict(X))
+
+
+def test_any_two_values_and_constant_labels():
+    X, Y = labelled_rows(K=3)
+    plain = pt.LMSBN(1e-2).fit(X, Y)
+    words = np.array([["no", "yes"], ["a", "b"], ["-", "x"]])
+    named = np.column_stack([words[k][Y[:, k]] for k in range(3)])
+    model = pt.LMSBN(1e-2).fit(X, named)
+    assert [list(c) for c in model.classes_] == [["no", "yes"], ["a", "b"], ["-", "x"]]
+    assert np.array_equal(
+        model.predict(X), np.column_stack([words[k][plain.predict(X)[:, k]] for k in range(3)])
+    )
+    assert np.array_equal(plain.classes_, [0, 1, 2])
+    constant = np.column_stack([Y[:, 0], np.ones(len(X), int), Y[:, 1], np.zeros(len(X), int)])
+    model = pt.LMSBN(1e-2, order=[3, 2, 1, 0]).fit(X, constant)
+    assert np.array_equal(model.order_, [2, 0])
+    predicted = model.predict(X)
+    assert np.all(predicted[:, 1] == 1)
+    assert np.all(predicted[:, 3] == 0)
+    assert np.all(model.decision_function(X)[:, [1, 3]] == [1, -1])
+    assert np.all(model.label_probabilities(X).values[:, [1, 3]] == [1, 0])
+    flipped = constant.copy()
+    flipped[:, 3] = 1
+    assert np.allclose(model.labelling_loss(X, flipped), model.labelling_loss(X, constant) + 2)
+    only = pt.LMSBN().fit(X, np.ones((len(X), 2)))
+    assert np.all(only.predict(X) == 1)
+    assert np.all(only.search(X).optimal)
+    assert np.all(only.labelling_loss(X, np.ones((len(X), 2))) == 0)
+
+
+@pytest.mark.parametrize(
+    ("X", "Y", "words"),
+    [
+        (np.ones((4, 2)), np.array([[0, 1], [1, 2], [0, 0], [0, 1]]), "label 1 takes 3 values"),
+        (np.ones((4, 2)), np.array([0, 1, 2, 0]), "Only binary"),
+        (np.ones((4, 2)), np.array([0.1, 1.5, 2.2, 0]), "continuous"),
+        (np.ones((4, 0)), np.array([0, 1, 1, 0]), "0 feature"),
+        (np.ones((4, 2)), np.zeros((4, 0)), "no labels"),
+        (np.ones((4, 2)), np.array([[0, np.nan]] * 4), "NaN"),
+        (np.full((4, 2), np.nan), np.array([0, 1, 1, 0]), "NaN"),
+        (np.ones((4, 2)), np.zeros((3, 2)), "inconsistent numbers"),
+    ],
+)
+def test_bad_input_is_said(X, Y, words):
+    with pytest.raises(ValueError, match=words):
+        pt.LMSBN().fit(X, Y)
+
+
+def test_wrong_rows_or_labels_after_fitting_are_said():
+    X, Y = labelled_rows()
+    model = pt.LMSBN().fit(X, Y)
+    with pytest.raises(ValueError, match="5 features"):
+        model.predict(X[:, :5])
+    with pytest.raises(pt.PotentiaError, match="3 labels"):
+        model.labelling_loss(X, Y[:, :3])
+    with pytest.raises(pt.PotentiaError, match="other than"):
+        model.labelling_loss(X, Y + 7)
+    with pytest.raises(pt.PotentiaError, match="rows"):
+        model.labelling_loss(X, Y[:3])
+    with pytest.raises(pt.PotentiaError, match="k must"):
+        model.best_labellings(X, 0)
+
+
+@pytest.mark.parametrize("rows", ["dense", "sparse"])
+@pytest.mark.parametrize("kernel", [None, "rbf"])
+def test_saved_networks_predict_the_same(tmp_path, kernel, rows):
+    X, Y = labelled_rows()
+    X = sparse.csr_array(X) if rows == "sparse" else X
+    named = np.where(Y > 0, "yes", "no")
+    model = pt.LMSBN(1e-2, kernel=kernel, interactions=2).fit(X, named)
+    model.save(tmp_path / "net.pt")
+    back = pt.load(tmp_path / "net.pt")
+    assert type(back) is pt.LMSBN
+    assert np.array_equal(back.predict(X), model.predict(X))
+    assert np.allclose(back.decision_function(X), model.decision_function(X), atol=1e-9)
+    assert back.get_params() == model.get_params()
+    with pytest.raises(pt.PotentiaError, match="function"):
+        pt.LMSBN(kernel=lambda A, B: A @ B.T).fit(X, Y).save(tmp_path / "no.pt")
+
+
+def test_training_does_not_copy_sparse_rows():
+    rows = sparse.random_array((2000, 200_000), density=1e-4, format="csr", rng=0)
+    Y = (np.random.default_rng(0).random((2000, 3)) < 0.3).astype(int)
+    import tracemalloc
+
+    pt.LMSBN(1e-2, order="index").fit(rows[:50], Y[:50])
+    tracemalloc.start()
+    model = pt.LMSBN(1e-2, order="index").fit(rows, Y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5 * model.coef_.nbytes + 20 * rows.data.nbytes
+    assert peak < 0.02 * 8 * rows.shape[0] * rows.shape[1]

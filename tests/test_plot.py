@@ -1,0 +1,145 @@
+"""Plots, reprs, notebook views and logging."""
+
+import logging
+
+import matplotlib
+import numpy as np
+import pytest
+
+import potentia as pt
+from potentia.experiments.reproduce import tables
+from potentia.report.tables import Column, Table
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def examples():
+    return pt.datasets.denoising(2, (12, 12), seed=3)
+
+
+@pytest.fixture(scope="module")
+def crf(examples):
+    learner = pt.IteratedLogistic(iterations=2, sweeps=2)
+    return pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}, learner).fit(examples, validation=examples)
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_is_left():
+    yield
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+
+
+def test_potentials_are_drawn_as_inference_sees_them(crf, examples):
+    node, edge = pt.plot.potentials(crf, examples)
+    line = node.lines[1]
+    x = np.array([[1.0, v] for v in line.get_xdata()])
+    theta = crf.potentials_["node"].scores(x) * crf.scales_["node"]
+    assert np.allclose(line.get_ydata(), theta[:, 1] - theta.mean(axis=1))
+    assert line.get_xdata()[-1] == max(e.features["node"][:, 1].max() for e in examples)
+    assert [t.get_text() for t in node.get_legend().get_texts()] == ["y = 0", "y = 1"]
+    table = edge.images[0].get_array()
+    assert table.shape == (2, 2)
+    assert "Constant" in edge.get_title()
+    assert len(pt.plot.potentials(crf)) == 2
+
+
+def test_history_shows_errors_else_the_objective(crf):
+    lines = pt.plot.history(crf).lines
+    assert [line.get_label() for line in lines] == ["train error", "validation error"]
+    assert list(lines[0].get_ydata()) == [row["train_error"] for row in crf.history_]
+    axes = pt.plot.history([{"iteration": 1, "objective": 3.0}, {"iteration": 2, "objective": 2.0}])
+    assert axes.get_ylabel() == "objective"
+
+
+def test_marginals_as_a_picture_and_as_a_map(crf, examples):
+    result = crf.infer(examples[0])
+    picture = pt.plot.marginals(result, (12, 12)).images[0].get_array()
+    assert np.array_equal(picture.ravel(), result.variable_marginals[:, 1])
+    assert pt.plot.marginals(result.variable_marginals).images[0].get_array().shape == (2, 144)
+
+
+def test_graph_takes_positions_labels_and_an_axis():
+    from matplotlib.figure import Figure
+
+    graph = pt.Graph([2] * 5, {"edge": [[0, 1], [3, 4]], "triple": [[0, 1, 2], [2, 3, 4]]})
+    axes = Figure().subplots()
+    assert pt.plot.graph(graph, labels=[0, 1, 0, 1, 1], ax=axes) is axes
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["triple"]
+    positions = np.arange(10.0).reshape(5, 2)
+    dots = pt.plot.graph(graph, positions=positions).collections[-1]
+    assert np.array_equal(dots.get_offsets(), positions)
+
+
+def test_layout_puts_neighbours_of_a_grid_together():
+    graph = pt.Graph.grid((5, 6), n_states=2)
+    where = np.asarray(pt.plot.graph(graph).collections[-1].get_offsets())
+    apart = np.linalg.norm(where[:, None] - where[None], axis=2)
+    first, second = graph.scopes["edge"].T
+    assert apart[first, second].max() < apart[np.triu_indices(30, 1)].mean()
+    assert apart[np.triu_indices(30, 1)].min() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda: pt.plot.history(pt.CRF({"node": pt.Linear()})), "not fitted"),
+        (lambda: pt.plot.history([]), "empty"),
+        (lambda: pt.plot.marginals(np.ones((6, 2)), (2, 2)), "do not fill"),
+        (lambda: pt.plot.marginals(np.ones((4, 2)), (2, 2), state=2), "2 states"),
+        (lambda: pt.plot.marginals(np.ones(4)), "shape"),
+        (lambda: pt.plot.graph(pt.Graph.chain(3, n_states=2), positions=[[0, 0]]), "positions"),
+        (lambda: pt.plot.graph(pt.Graph.chain(2000, n_states=2)), "needs positions"),
+    ],
+)
+def test_bad_input_is_one_sentence(draw, words):
+    with pytest.raises(pt.PotentiaError, match=words):
+        draw()
+
+
+def test_features_and_axes_are_checked(crf):
+    with pytest.raises(pt.PotentiaError, match="none of them"):
+        pt.plot.potentials(crf, feature=5)
+    with pytest.raises(pt.PotentiaError, match="axes"):
+        pt.plot.potentials(crf, axes=[])
+
+
+def test_reprs_are_calls_with_what_was_changed():
+    for call in (
+        "IteratedLogistic(epsilon=0.5, tol=0.001)",
+        "MarginalRisk(ridge=0.1)",
+        "MaxMargin(solver='one_slack')",
+        "CRF({'node': Linear(ridge=2.0)}, learner=MaxMargin(), decode='map')",
+        "CRF({'node': Linear()})",
+        "LMSBN(alpha=0.1)",
+    ):
+        assert repr(eval(call, {**vars(pt), "LMSBN": pt.LMSBN})) == call
+    union = pt.Union([pt.Graph.chain(3, n_states=2), pt.Graph.chain(2, n_states=2)])
+    assert repr(union).startswith("Union(2 graphs as one Graph(5 variables of 2 states")
+
+
+def test_notebooks_show_results_models_and_tables(crf, examples):
+    result = crf.infer(examples[0])._repr_html_()
+    assert "an upper bound" in result
+    assert "144 variables" in result
+    assert "iteration 2: objective" in crf._repr_html_()
+    assert "not fitted" in pt.CRF({"node": pt.Linear()})._repr_html_()
+    shown = Table("a < b", [Column("x", "x"), Column("y", "y", str)], [{"x": "<i>", "y": 1.5}])._repr_html_()
+    assert "a &lt; b" in shown
+    assert "&lt;i&gt;" in shown
+    assert tables("denoising", [])[0]._repr_html_().startswith("<table")
+
+
+def test_every_iteration_is_logged_and_nothing_printed(examples, caplog, capfd):
+    learner = pt.IteratedLogistic(iterations=2, sweeps=1)
+    model = pt.CRF({"node": pt.Linear(), "edge": pt.Zero()}, learner)
+    with caplog.at_level(logging.INFO, logger="potentia"):
+        model.fit(examples)
+        pt.LMSBN(alpha=0.1).fit(np.eye(4), np.array([[0, 1], [1, 0], [0, 0], [1, 1]]))
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.split(",")[0].split(":")[0] for text in said] == ["iteration 1", "iteration 2", "LMSBN"]
+    assert "train error" in said[0]
+    model.fit(examples)
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,301 @@
+"""The report page, as text and in a real browser."""
+
+import io
+import json
+import re
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from browser import CHROMIUM, Page
+from potentia._types import PotentiaError
+from potentia.cli import main
+from potentia.experiments.ilr import STUDIES, cells
+from potentia.experiments.marginal_pictures import pack
+from potentia.report.charts import make_axis
+from potentia.report.page import report
+from potentia.report.pictures import PALETTE, data_uri, panels_of, png, viewer_data
+from potentia.report.runs import names, runs_table, study_facts
+from potentia.report.tables import shown
+
+VERSIONS = {"numpy": "2.0", "python": "3.12"}
+
+
+def _row(node, edge, error, k=0, **more):
+    history = [{"iteration": i, "train_error": 0.5 / i, "validation_error": 0.6 / i} for i in range(1, 6)]
+    x = np.linspace(0, 1, 11)
+    curve = {"x": x.tolist(), "f": np.stack([x, -x], axis=1).tolist()}
+    return {
+        "cell": {"study": "toy", "node": node, "edge": edge, "seed": 0},
+        "test_error": error,
+        "paper": {"test_error": 0.059},
+        "history": history,
+        "curves": {"node": curve},
+        "pictures": [_picture(f"image {i}", k + i) for i in range(2)],
+        "seconds": 1.5,
+        "versions": VERSIONS,
+        **more,
+    }
+
+
+def _picture(name, seed):
+    rng = np.random.default_rng(seed)
+    noise, truth = rng.random((8, 9)), rng.integers(0, 2, 72)
+    found = np.where(np.arange(72) < seed, 1 - truth, truth)
+    digits = ["".join(map(str, y)) for y in (truth, found)]
+    parts = {"input": pack(noise), "marginals": pack(noise), "truth": digits[0], "prediction": digits[1]}
+    return {"name": name, **parts}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two studies: one with everything, one with a number and a name that must be escaped."""
+    out = tmp_path_factory.mktemp("results")
+    toy = [
+        _row("linear", "linear", 0.0756, 0, settled=True, iterations=7),
+        _row("boosting", "boosting", 0.0143, 3, settled=False, iterations=20),
+        _row("mlp", "mlp", 0.101, 5, iterations=20) | {"paper": {}},
+    ]
+    odd = [
+        {"cell": {"system": "<script>alert(1)</script>"}, "score": 0.5, "seconds": 0.1, "versions": VERSIONS}
+    ]
+    odd.append(
+        {
+            "cell": {"system": "network"},
+            "labels": ["a", "b"],
+            "couplings": [[0.0, 1.5], [-2.0, 0.0]],
+            "seconds": 0.1,
+        }
+    )
+    for name, rows in (("toy", toy), ("odd", odd)):
+        (out / name).mkdir()
+        (out / name / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return out
+
+
+@pytest.fixture(scope="module")
+def page_file(folder):
+    return report(folder)
+
+
+# -- as text -----------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(page_file):
+    text = page_file.read_text()
+    assert not re.findall(r"(?:src|href)=[\"']?(?!#|data:)[^\"' >]+", text)
+    assert "@import" not in text
+    assert "url(" not in text
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+    assert '<html lang="en">' in text
+    assert 'name="viewport"' in text
+
+
+def test_runs_are_named_by_what_tells_them_apart(folder):
+    rows = [json.loads(line) for line in (folder / "toy" / "rows.jsonl").read_text().splitlines()]
+    assert names(rows) == ["node linear, edge linear", "node boosting, edge boosting", "node mlp, edge mlp"]
+    usual = [{"cell": {"mode": "joint", "k": k}} for k in range(4)] + [
+        {"cell": {"mode": "piecewise", "k": 4}}
+    ]
+    assert names(usual) == ["k 0", "k 1", "k 2", "k 3", "k 4, mode piecewise"]
+    assert names(rows[:1]) == ["node linear, edge linear, seed 0"]
+    _, columns, lines = runs_table("All", rows)
+    paper = next(c for c in columns if c.heading == "paper")
+    assert [shown(paper, line) for line in lines] == ["0.059", "0.059", "–"]
+    facts = study_facts(rows)
+    assert facts["seed"] == "0"
+    assert facts["versions"] == "numpy 2.0, python 3.12"
+    assert "1 of 2 runs with a tolerance met it" in facts["convergence"]
+    assert "node boosting" in facts["convergence"]
+
+
+def test_studies_of_the_papers_show_their_tables(tmp_path, capsys):
+    cell = cells(STUDIES["denoising"], quick=False)[0]
+    row = {"cell": cell, "test_error": 0.0071, "train_error": 0.006, "iterations": 25, "seconds": 60.0}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "sub" / "page.html"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    text = (tmp_path / "sub" / "page.html").read_text()
+    assert found["bytes"] == len(text.encode())
+    paper = STUDIES["denoising"].paper_test[4][4]
+    assert f'0.0071 <span class="paper">/ {paper:.3f}</span>' in text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "no rows.jsonl"),
+        ('{"a": 1}\n{"b": 2}\n', "line 1 is no result row"),
+        ("x\n{}\n", "line 1 is not JSON"),
+    ],
+)
+def test_bad_folders_are_one_sentence(content, words, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "rows.jsonl").write_text(content)
+    assert main(["report", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert "not a folder" in capsys.readouterr().err
+    with pytest.raises(PotentiaError):
+        report(tmp_path)
+
+
+@pytest.mark.parametrize("colours", [2, 1000])
+def test_pictures_are_png_that_others_read(colours):
+    from matplotlib.image import imread
+
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (colours, 3), dtype=np.uint8)[rng.integers(0, colours, (30, 41))]
+    read = imread(io.BytesIO(png(pixels)))[..., :3]
+    assert np.array_equal(np.rint(read * 255), pixels)
+    assert len(data_uri(np.zeros((1000, 700, 3)))) < 1000
+
+
+def test_every_form_of_picture_is_understood():
+    panels, text = panels_of(_picture("x", 3))
+    assert list(panels) == ["input", "truth", "marginals", "prediction"]
+    assert text == "3 of 72 pixels wrong (4.17%)"
+    assert np.array_equal(np.unique(panels["truth"].reshape(-1, 3), axis=0), np.unique(PALETTE[:2], axis=0))
+    panels, _ = panels_of("0110")
+    assert np.array_equal(panels["prediction"], PALETTE[[[0, 1], [1, 0]]])
+    panels, _ = panels_of(pack(np.eye(3)[None]))
+    assert np.allclose(panels["marginals"], PALETTE[None, :3])
+    assert viewer_data([["01101"]], ["not a square"]) is None
+    data = viewer_data([[_picture("x", 1)], [_picture("x", 1)]], ["a", "b"])
+    assert len(data["sources"]) == 4, "what repeats is kept once"
+
+
+def test_axes_are_round_and_logarithmic_only_above_zero():
+    axis = make_axis([0.0071, 0.49], log=True)
+    assert axis.log
+    assert set(axis.ticks) <= {0.01, 0.02, 0.05, 0.1, 0.2, 0.5}
+    assert axis.share(0.0071) > 0
+    assert not make_axis([0.0, 1.0], log=True).log
+    assert make_axis([0.0, 1.0]).ticks == pytest.approx([0, 0.5, 1])
+    assert make_axis([2.0, 2.0]).share(2.0) == 0.5
+    assert make_axis([]).ticks
+
+
+def test_colours_have_contrast_in_both_schemes():
+    style = files("potentia.report").joinpath("page.css").read_text()
+    light, dark = (
+        dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", part))
+        for part in style.split("@media (prefers-color-scheme: dark)")
+    )
+    assert set(light) == set(dark)
+    for scheme in (light, dark):
+        for back in ("back", "panel"):
+            for name in ("text", "muted", "link"):
+                assert _contrast(scheme[name], scheme[back]) >= 4.5, (name, back)
+            for k in range(8):
+                assert _contrast(scheme[f"c{k}"], scheme[back]) >= 3.0, (k, back)
+
+
+def _contrast(one, other):
+    """As in the Web Content Accessibility Guidelines."""
+
+    def luminance(colour):
+        c = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+        return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+# -- in a browser ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def page(page_file, tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here (Debian: apt-get install chromium)")
+    pytest.importorskip("websocket", reason="websocket-client is not installed")
+    tab = Page(tmp_path_factory.mktemp("profile"))
+    yield tab
+    tab.close()
+
+
+@pytest.fixture
+def fresh(page, page_file):
+    page.look(1200, 900)
+    page.goto(page_file.as_uri())
+    return page
+
+
+COLUMN = "[...document.querySelectorAll('#toy ~ section table.sortable tbody tr')].map(r => r.cells[0].textContent)"
+SORTS = "[...document.querySelectorAll('#toy ~ section thead th')].map(h => h.getAttribute('aria-sort'))"
+
+
+def test_it_loads_without_complaints_and_without_network(fresh):
+    assert fresh.evaluate("document.querySelectorAll('main h2').length") == 2
+    assert fresh.evaluate("document.querySelectorAll('svg.chart').length") == 6
+    assert fresh.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0 && i.alt)")
+    assert fresh.evaluate("[...document.querySelectorAll('button')].every(b => b.ariaLabel || b.textContent)")
+    for landmark in ("header", "nav[aria-label]", "main", "[role=status]"):
+        assert fresh.evaluate(f"document.querySelector('{landmark}') !== null"), landmark
+    assert fresh.complaints == []
+    assert {address.split(":")[0] for address in fresh.requests} == {"file", "data"}
+
+
+def test_tables_sort_by_click_and_by_key(fresh):
+    assert fresh.evaluate(COLUMN) == ["linear", "boosting", "mlp"]
+    button = "#toy ~ section thead th:nth-child(3) button"
+    assert fresh.evaluate(f"document.querySelector('{button}').textContent") == "test error"
+    fresh.click(button)
+    assert fresh.evaluate(COLUMN) == ["boosting", "linear", "mlp"]
+    assert fresh.evaluate(SORTS)[2] == "ascending"
+    fresh.evaluate(f"document.querySelector('{button}').focus()")
+    fresh.press("Enter")
+    assert fresh.evaluate(COLUMN) == ["mlp", "linear", "boosting"]
+    assert fresh.evaluate(SORTS).count("descending") == 1
+    assert "test error, descending" in fresh.evaluate("document.querySelector('.status-sort').textContent")
+    fresh.click("#toy ~ section thead th:nth-child(4) button")
+    assert fresh.evaluate(COLUMN)[-1] == "mlp", "a missing value is last"
+    fresh.click("#toy ~ section thead th:nth-child(4) button")
+    assert fresh.evaluate(COLUMN)[-1] == "mlp"
+
+
+def test_pictures_step_by_click_and_by_key(fresh):
+    status = "document.querySelector('.viewer .status').textContent"
+    picture = "document.querySelector('.viewer figure:last-child img').src"
+    first, before = fresh.evaluate(status), fresh.evaluate(picture)
+    assert first == "Image 1 (image 0): node linear, edge linear: 0 of 72 pixels wrong (0.00%)"
+    assert fresh.evaluate("document.querySelectorAll('.viewer img').length") == 4
+    fresh.click(".viewer button[aria-label='next image']")
+    assert fresh.evaluate(status).startswith("Image 2 (image 1): node linear")
+    assert fresh.evaluate(picture) != before
+    fresh.click(".viewer button[aria-label='next method']")
+    assert "node boosting, edge boosting: 4 of 72" in fresh.evaluate(status)
+    assert fresh.evaluate("document.activeElement.ariaLabel") == "next method", "the focus stays"
+    fresh.press("ArrowLeft")
+    assert fresh.evaluate(status).startswith("Image 1 (image 0): node boosting")
+    fresh.press("ArrowUp")
+    assert fresh.evaluate(status) == first
+    fresh.press("ArrowUp")
+    assert "node mlp" in fresh.evaluate(status), "stepping goes round"
+    assert fresh.evaluate("document.querySelector('.viewer .status').ariaLive") == "polite"
+    assert "by node mlp" in fresh.evaluate("document.querySelector('.viewer figure:last-child img').alt")
+
+
+def test_everything_is_reached_by_the_tab_key(fresh):
+    seen = set()
+    for _ in range(40):
+        fresh.press("Tab")
+        seen.add(fresh.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent"))
+    assert {"Skip to the results", "toy", "test error", "next image", "next method", "All runs"} <= seen
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 390], ids=["desk", "phone"])
+def test_it_fits_phones_and_follows_the_colour_scheme(fresh, width, dark, tmp_path):
+    from matplotlib.image import imread
+
+    fresh.look(width, 800, dark=dark, phone=width < 500)
+    assert fresh.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    fresh.screenshot(tmp_path / "page.png")
+    picture = imread(tmp_path / "page.png")[..., :3]
+    assert picture.shape[0] > 800
+    assert (np.median(picture) < 0.2) == dark
+    assert picture.std() > 0.05

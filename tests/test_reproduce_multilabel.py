@@ -1,0 +1,92 @@
+"""The multi-label studies in their quick form: rows, resuming, tables and figures."""
+
+import json
+
+import numpy as np
+import pytest
+
+import potentia as pt
+from potentia.cli import main
+from potentia.experiments import multilabel as systems
+from potentia.experiments import scene, search_speed
+from potentia.experiments.rows import read_rows
+from potentia.multilabel.orders import splits
+
+
+@pytest.fixture(autouse=True)
+def _data():
+    try:
+        pt.datasets.multilabel("scene")
+    except pt.PotentiaError as error:
+        pytest.skip(str(error))
+
+
+def test_quick_scene_gives_rows_tables_and_figures_and_resumes(tmp_path, capsys):
+    assert main(["reproduce", "scene", "--quick", "--out", str(tmp_path)]) == 0
+    assert "mean ± spread" in capsys.readouterr().out
+    out = tmp_path / "scene-quick"
+    assert {p.name for p in out.iterdir()} == {"rows.jsonl", "scene.png"}
+    rows = read_rows(out / "rows.jsonl")
+    assert [r["cell"] for r in rows] == scene.cells(quick=True)
+    for row in rows:
+        assert 0 < row["exact_match"] <= 1
+        assert row["cross_validated_exact_match"] > 0
+        assert row["versions"]["scikit-learn"]
+    assert main(["reproduce", "scene", "--quick", "--out", str(tmp_path), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == len(rows)
+
+
+def test_quick_search_speed_agrees_with_the_theorem(tmp_path, capsys):
+    assert main(["reproduce", "search-speed", "--quick", "--out", str(tmp_path)]) == 0
+    assert "Theorem 9" in capsys.readouterr().out
+    out = tmp_path / "search-speed-quick"
+    assert {p.name for p in out.iterdir()} == {"rows.jsonl", "search_speed.png"}
+    rows = read_rows(out / "rows.jsonl")
+    for row in rows:
+        if row["cell"]["part"] == "time":
+            assert row["lp_below"]
+            assert row["states_largest"] < 2 ** (row["cell"]["labels"] + 1)
+        if row["cell"]["part"] == "bound":
+            for certain, cut, guaranteed in zip(
+                row["certain"], row["cut_short"], row["guaranteed"], strict=True
+            ):
+                assert certain + cut >= guaranteed
+    assert rows[-1]["certain"] == 1.0
+
+
+def test_directed_relaxation_bounds_the_search_and_is_exact_without_couplings():
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(60, 3)), (rng.random((60, 4)) < 0.4).astype(int)
+    network = pt.LMSBN(1e-2).fit(X, Y).network_
+    base = network.base(X[:8])
+    value = search_speed.DirectedRelaxation(network.couplings()).solve(base)[1]
+    assert np.all(value <= network.search(base, np.inf, 10**9).loss[:, 0] + 1e-7)
+    none = search_speed.DirectedRelaxation(np.zeros((4, 4))).solve(base)[1]
+    assert np.allclose(none, np.maximum(0, 1 - np.abs(base)).sum(axis=1), atol=1e-7)
+
+
+def test_options_are_those_of_the_best_held_out_exact_match():
+    data = systems.load("scene", quick=True)
+    system, X, Y = systems.SYSTEMS["BCl"], data.X_train, data.Y_train
+    options, score = systems.choose(system, X, Y, 0)
+    found = []
+    for alpha in system.grid["alpha"]:
+        right = [
+            pt.metrics.exact_match(
+                data.Y_train[test],
+                pt.IndependentClassifiers(alpha)
+                .fit(data.X_train[train], data.Y_train[train])
+                .predict(data.X_train[test]),
+            )
+            for train, test in splits(len(data.Y_train), system.folds, 0)
+        ]
+        found.append(np.mean(right))
+    assert score == pytest.approx(max(found))
+    assert options["alpha"] == system.grid["alpha"][int(np.argmax(found))]
+
+
+def test_full_studies_have_all_systems_and_sizes():
+    names = {c["system"] for c in scene.cells(quick=False) if c["set"] == "scene"}
+    assert {"BCl", "BCk", "SSVMhmm", "SSVMfull", "LMSBNlo", "LMSBNlf", "LMSBNkf", "LMBM"} <= names
+    sizes = {c["rows"] for c in search_speed.cells(quick=False) if c["part"] == "bound"}
+    assert sizes == {0, 10, 100, 1000, 3000}

@@ -1,0 +1,356 @@
+"""Pipelines on one's own data, below the command line."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+import potentia as pt
+from own_data import make_pictures, make_sequences, make_table
+from potentia.features import span_scores
+from potentia.workflows import images, sequences, tables
+from potentia.workflows.classes import Classes, find_classes
+from potentia.workflows.columns import Label, learn_feature, learn_label
+from potentia.workflows.image_files import Mask, read_image, read_mask, write_mask
+from potentia.workflows.outputs import Staging
+from potentia.workflows.progress import with_bar
+from potentia.workflows.table_files import read_table
+from potentia.workflows.training import Run
+
+Image = pytest.importorskip("PIL.Image")
+PALETTE = [v for k in range(256) for v in (k, 255 - k, 40)]
+
+
+# -- masks and classes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("codes", "coloured", "palette"),
+    [
+        ([[0, 7], [255, 7]], False, None),
+        ([[0, 7], [255, 7]], False, PALETTE),
+        ([[0, 700], [65535, 7]], False, None),
+        ([[0x102030, 0xFFFFFF], [0, 0xFF0000]], True, None),
+    ],
+)
+def test_masks_are_read_back_as_written(codes, coloured, palette, tmp_path):
+    write_mask(tmp_path / "m.png", Mask(np.array(codes), coloured, palette))
+    found = read_mask(tmp_path / "m.png")
+    assert found.codes.tolist() == codes
+    assert found.coloured == coloured
+    assert found.palette == palette
+
+
+def test_black_and_white_masks_are_0_and_255(tmp_path):
+    Image.fromarray(np.array([[0, 255]], dtype=np.uint8)).convert("1").save(tmp_path / "m.png")
+    assert read_mask(tmp_path / "m.png").codes.tolist() == [[0, 255]]
+
+
+def test_classes_from_values_leave_out_void(tmp_path):
+    mask = Mask(np.array([[3, 9], [255, 3]]), False, None)
+    classes = find_classes([mask], None, "255")
+    assert (classes.codes, classes.names, classes.void) == ([3, 9], ["3", "9"], [255])
+    labels = classes.labels(mask, tmp_path)
+    assert labels.tolist() == [[0, 1], [-1, 0]]
+    assert classes.mask(np.array([[1, 0]])).codes.tolist() == [[9, 3]]
+    with pytest.raises(pt.PotentiaError, match="value 4 is no class; classes are 3, 9"):
+        classes.labels(Mask(np.array([[4]]), False, None), tmp_path)
+    with pytest.raises(pt.PotentiaError, match="holds colours"):
+        classes.labels(Mask(np.array([[4]]), True, None), tmp_path)
+
+
+def test_palette_files_name_classes_of_numbers_and_of_colours(tmp_path):
+    file = tmp_path / "palette.csv"
+    file.write_text("7,sky,#0000ff\n\n0,ground\n255,void\n")
+    classes = find_classes([Mask(np.array([[0, 7]]), False, PALETTE)], file, None)
+    assert (classes.codes, classes.names, classes.void) == ([7, 0], ["sky", "ground"], [255])
+    assert classes.colours == [0x0000FF, 0x00FF28]  # its own, and the masks' colour of value 0
+    assert classes.paint(np.array([[0]])).tolist() == [[[0, 0, 255]]]
+    file.write_text("#ff0000,a\n#00ff00,b\n#000000,void\n")
+    classes = find_classes([Mask(np.array([[0xFF0000]]), True, None)], file, None)
+    assert (classes.codes, classes.colours, classes.void) == ([0xFF0000, 0xFF00], [0xFF0000, 0xFF00], [0])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0,a\nx,b\n", "line 2: 'x' is not a whole number"),
+        ("0\n", "value,name"),
+        ("0,a\n0,b\n", "value 0 is there twice"),
+        ("0,a\n1,a\n", "name a is there twice"),
+        ("0,a,red\n", "'red' is not a colour"),
+        ("0,a\n", "1 classes"),
+    ],
+)
+def test_bad_palette_files_are_one_sentence(text, words, tmp_path):
+    (tmp_path / "p.csv").write_text(text)
+    with pytest.raises(pt.PotentiaError, match=words):
+        find_classes([Mask(np.array([[0]]), False, None)], tmp_path / "p.csv", None)
+
+
+def test_pictures_are_read_as_meant_to_be_seen(tmp_path):
+    grey = np.array([[0, 40], [200, 255], [1, 2]], dtype=np.uint8)
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    assert np.array_equal(read_image(tmp_path / "grey.png"), np.repeat(grey[..., None], 3, axis=2))
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    assert np.array_equal(read_image(tmp_path / "deep.png")[..., 0], grey)
+    turned = Image.Exif()
+    turned[274] = 6  # to be turned by 90 degrees
+    Image.fromarray(grey).save(tmp_path / "turned.jpg", exif=turned)
+    assert read_image(tmp_path / "turned.jpg").shape == (2, 3, 3)
+
+
+# -- pictures --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    make_pictures(folder, palette=PALETTE, void=255)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options", [{"node": "linear"}, {"node": "mlp", "edge": "constant", "reduce": 0.5}, {"superpixels": 12}]
+)
+def test_a_saved_image_pipeline_predicts_identically(options, pictures, tmp_path):
+    made, facts = images.train(
+        pictures / "photos", pictures / "masks", void="255", iterations=1, run=Run(validation=0.3), **options
+    )
+    assert facts["classes"] == ["0", "7"]
+    assert {"training_accuracy", "validation_accuracy"} <= set(facts)
+    made.save(tmp_path / "model")
+    found = pt.load(tmp_path / "model")
+    assert found.settings() == made.settings()
+    photo = read_image(pictures / "photos" / "p1.jpg")
+    marginals = found.predict_marginals(photo)
+    assert marginals.shape == (*photo.shape[:2], 2)
+    assert np.array_equal(marginals, made.predict_marginals(photo))
+    facts = found.predict_files(pictures / "photos", tmp_path / "out", marginals="npz")
+    written = read_mask(tmp_path / "out" / "labels" / "p1.png")
+    assert np.array_equal(written.codes, np.where(made.predict(photo) == 1, 7, 0))
+    assert written.palette == PALETTE
+    assert read_image(tmp_path / "out" / "overlays" / "p1.png").shape == photo.shape
+    with np.load(tmp_path / "out" / "marginals" / "p1.npz") as arrays:
+        assert np.allclose(arrays["marginals"], marginals)
+        assert arrays["names"].tolist() == ["0", "7"]
+    # the written label maps are masks themselves, with which the model agrees wholly
+    assert found.evaluate_files(pictures / "photos", masks=tmp_path / "out" / "labels")["accuracy"] == 1.0
+
+
+def test_margin_learner_predicts_its_best_labelling(pictures, tmp_path):
+    with pytest.warns(pt.ConvergenceWarning):
+        made, _ = images.train(
+            pictures / "photos",
+            pictures / "masks",
+            void="255",
+            learner="margin",
+            edge="constant",
+            iterations=2,
+        )
+    photo = read_image(pictures / "photos" / "p0.png")
+    example, _ = made.example(photo)
+    assert np.array_equal(made.predict(photo).ravel(), made.model.predict([example])[0])
+    made.predict_files(pictures / "photos", tmp_path / "out", marginals="png")
+    assert len(list((tmp_path / "out" / "marginals").iterdir())) == 6
+
+
+def test_scores_of_a_confusion_matrix():
+    found = images.scores_of(np.array([[3, 1, 0], [1, 5, 0], [0, 0, 0]]), ["a", "b", "c"])
+    assert found["accuracy"] == pytest.approx(0.8)
+    assert [row["recall"] for row in found["classes"][:2]] == pytest.approx([3 / 4, 5 / 6])
+    assert [row["iou"] for row in found["classes"][:2]] == pytest.approx([3 / 5, 5 / 7])
+    assert np.isnan(found["classes"][2]["iou"])
+    assert found["mean_iou"] == pytest.approx((3 / 5 + 5 / 7) / 2)
+    with pytest.raises(pt.PotentiaError, match="no pixel"):
+        images.scores_of(np.zeros((2, 2), dtype=int), ["a", "b"])
+
+
+# -- tables ----------------------------------------------------------------------------------------------------
+
+
+def test_numbers_are_standardised_and_missing_ones_are_the_mean():
+    feature = learn_feature("x", ["1", None, "3"])
+    assert feature.matrix(["1", "3", None, "2"]).ravel() == pytest.approx([-1, 1, 0, 0])
+    with pytest.raises(pt.PotentiaError, match="row 2 of column 'x' is 'big'"):
+        feature.matrix(["1", "big"])
+    with pytest.raises(pt.PotentiaError, match="finite"):
+        learn_feature("x", ["1", "inf"])
+    with pytest.raises(pt.PotentiaError, match="no values"):
+        learn_feature("x", [None, None])
+
+
+def test_texts_become_indicators_and_unseen_ones_none():
+    feature = learn_feature("x", ["b", "a", None, "1"])
+    assert feature.texts == ["1", "a", "b"]
+    assert feature.matrix(["a", "c", None]).tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
+    with pytest.raises(pt.PotentiaError, match="--ignore x"):
+        learn_feature("x", [f"t{k}" for k in range(1001)])
+
+
+def test_labels_are_any_two_values():
+    label = learn_label("a", ["Yes", "no", "Yes"])
+    assert label.values == ["no", "Yes"]
+    assert label.encode(["no", "Yes"]).tolist() == [0, 1]
+    assert label.decode(np.array([1, 0])) == ["Yes", "no"]
+    assert learn_label("a", ["10", "9.0", "9"]).values == ["9", "10"]
+    with pytest.raises(pt.PotentiaError, match="'maybe', but training had 'no' and 'Yes'"):
+        label.encode(["maybe"])
+    with pytest.raises(pt.PotentiaError, match="takes 3 values"):
+        learn_label("a", ["x", "y", "z"])
+    with pytest.raises(pt.PotentiaError, match="row 2 has no value"):
+        learn_label("a", ["x", None])
+
+
+@pytest.mark.parametrize(("value", "state"), [("1", 1), ("0", 0), ("yes", 0)])
+def test_labels_constant_in_training_know_one_value_from_all_others(value, state):
+    label = Label("a", [value])
+    assert label.encode([value, "other"]).tolist() == [state, 1 - state]
+    assert label.decode(np.array([state])) == [value]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_tables_in_three_dialects(separator, tmp_path):
+    text = '\ufeffx,"y"\n1,"two words"\n\n?,NA\n'.replace(",", separator)
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    assert read_table(tmp_path / "t.csv") == {"x": ["1", None], "y": ["two words", None]}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x,y\n1\n", "row 1 has 1 cells"),
+        ("x,x\n1,2\n", "two columns 'x'"),
+        ("x,y\n", "no rows"),
+        ("", "no rows"),
+    ],
+)
+def test_bad_tables_are_one_sentence(text, words, tmp_path):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(pt.PotentiaError, match=words):
+        read_table(tmp_path / "t.csv")
+
+
+def test_parquet_tables_hold_the_same(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"x": [1.5, None], "flag": [True, False], "t": ["a", ""]}
+    parquet.write_table(arrow.table(columns), tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet") == {"x": ["1.5", None], "flag": ["1", "0"], "t": ["a", None]}
+    (tmp_path / "bad.parquet").write_text("x")
+    with pytest.raises(pt.PotentiaError, match=r"bad\.parquet"):
+        read_table(tmp_path / "bad.parquet")
+
+
+@pytest.mark.parametrize("learner", tables.LEARNERS)
+def test_a_saved_table_pipeline_predicts_identically(learner, tmp_path):
+    make_table(tmp_path / "data.csv")
+    run = Run(validation=0.25)
+    made, facts = tables.train(tmp_path / "data.csv", ["a", "b", "c"], learner=learner, run=run)
+    assert (facts["features"], facts["rows"]) == (3, 40)
+    assert facts["training_exact_match"] > 0.8
+    made.save(tmp_path / "model")
+    found = pt.load(tmp_path / "model")
+    table = read_table(tmp_path / "data.csv")
+    assert found.predict(table) == made.predict(table)
+    found.predict_files(tmp_path / "data.csv", tmp_path / "out.csv")
+    assert read_table(tmp_path / "out.csv") == found.predict(table)
+    assert set(found.predict(table)["b"]) == {"no", "yes"}
+    measures = found.evaluate_files(tmp_path / "data.csv")
+    assert set(measures) == {"rows", "exact_match", "hamming_loss", "f_micro", "f_macro", "f_samples"}
+
+
+# -- sequences -------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_sequence_pipeline_predicts_identically(tmp_path):
+    make_sequences(tmp_path / "train.tsv")
+    made, facts = sequences.train(tmp_path / "train.tsv", run=Run(validation=0.25))
+    assert facts["labels"] == ["B-NP", "I-NP", "O"]
+    made.save(tmp_path / "model")
+    found = pt.load(tmp_path / "model")
+    assert found.settings() == made.settings()
+    text = (tmp_path / "train.tsv").read_text()
+    bare = "".join(line.rpartition("\t")[0] + "\n" for line in text.split("\n"))
+    with gzip.open(tmp_path / "bare.tsv.gz", "wt") as file:
+        file.write(bare)
+    found.predict_files(tmp_path / "train.tsv", tmp_path / "out.tsv.gz")
+    found.predict_files(tmp_path / "bare.tsv.gz", tmp_path / "bare_out.tsv")
+    with gzip.open(tmp_path / "out.tsv.gz", "rt") as file:
+        columns = pt.datasets.conll(tmp_path / "out.tsv.gz")
+        assert file.read().count("\n") == text.count("\n")
+    assert [s[:3] for s in columns] == pt.datasets.conll(tmp_path / "train.tsv")
+    assert [s[-1] for s in columns] == [s[-1] for s in pt.datasets.conll(tmp_path / "bare_out.tsv")]
+    scores = found.evaluate_files(tmp_path / "train.tsv")
+    assert scores["span_f1"] == span_scores([s[2] for s in columns], [s[3] for s in columns])["f1"]
+    assert scores["tokens"] == 40
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+def test_no_part_of_a_file_loads_as_a_whole_one(tmp_path):
+    make_table(tmp_path / "data.csv")
+    tables.train(tmp_path / "data.csv", ["a", "b", "c"])[0].save(tmp_path / "model")
+    whole = (tmp_path / "model").read_bytes()
+    for end in range(0, len(whole), 97):
+        (tmp_path / "part").write_bytes(whole[:end])
+        with pytest.raises(pt.PotentiaError, match="part"):
+            pt.load(tmp_path / "part")
+
+
+@pytest.mark.parametrize("missing", ["form", "settings", "model"])
+def test_a_file_that_lacks_a_field_is_called_damaged(missing, tmp_path):
+    from potentia.io.files import write_file
+
+    content = {"form": "table", "settings": {"learner": "lmsbn", "features": [], "labels": []}, "model": {}}
+    del content[missing]
+    write_file(tmp_path / "model", "pipeline", content, {})
+    with pytest.raises(pt.PotentiaError, match="damaged"):
+        pt.load(tmp_path / "model")
+
+
+def test_staged_files_appear_together_or_not_at_all(tmp_path):
+    (tmp_path / "out" / "a").mkdir(parents=True)
+    (tmp_path / "out" / "a" / "1").write_text("old")
+
+    def write(fail):
+        with Staging(tmp_path / "out") as staging:
+            staging.path("a", "1").write_text("new")
+            if fail:
+                raise OSError(28, "No space left on device")
+            staging.path("b", "2").write_text("new")
+
+    with pytest.raises(pt.PotentiaError, match="out cannot be written: No space left"):
+        write(True)
+    assert (tmp_path / "out" / "a" / "1").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    write(False)
+    assert (tmp_path / "out" / "a" / "1").read_text() == (tmp_path / "out" / "b" / "2").read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_splits_are_disjoint_whole_and_repeatable():
+    own, held = Run(validation=0.25, seed=3).split(10)
+    assert sorted([*own, *held]) == list(range(10))
+    assert len(held) == 2
+    assert np.array_equal(held, Run(validation=0.25, seed=3).split(10)[1])
+    for share in (0.0, 1.0, 0.9):
+        with pytest.raises(pt.PotentiaError, match="validation"):
+            Run(validation=share).split(4)
+
+
+def test_bars_go_to_the_error_stream(capsys):
+    assert list(with_bar([1, 2, 3], "counting", True)) == [1, 2, 3]
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "counting" in shown.err
+    assert "3/3" in shown.err
+    assert list(with_bar([1], "counting", False)) == [1]
+    assert capsys.readouterr().err == ""
+
+
+def test_classes_survive_json():
+    classes = Classes([1, 2], ["a", "b"], [0, 5], [255], False, None)
+    assert Classes(**classes.to_json()) == classes
