@@ -34,6 +34,8 @@ class Size(NamedTuple):
     digits: int = 600
 
 
+FULL = Size()
+
 #: Images of which the rows keep pictures.
 _SHOWN = 3
 
@@ -61,7 +63,7 @@ SYSTEMS = ("independent", "LMSBN", "LMSBN, greedy", "LMSBN, RBF kernel")
 def run(
     out: Path,
     seed: int = 0,
-    size: Size = Size(),  # noqa: B008
+    size: Size = FULL,
     say: Callable[[str], None] = lambda text: None,
     progress: bool = False,
 ) -> tuple[dict[str, list[Row]], Path]:

@@ -162,7 +162,9 @@ def graph(
     colours: dict[str, Any] = (
         {"color": "C0"} if labels is None else {"c": np.asarray(labels), "cmap": "viridis"}
     )
-    axes.scatter(where[:, 0], where[:, 1], s=max(8.0, 150.0 - 2.0 * g.n_variables), zorder=3, clip_on=False, **colours)
+    axes.scatter(
+        where[:, 0], where[:, 1], s=max(8.0, 150.0 - 2.0 * g.n_variables), zorder=3, clip_on=False, **colours
+    )
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
     axes.set_aspect("equal")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ from ..graph.assign import check_labels
 from ..graph.cotangents import Tables, user_tables
 from ..graph.scores import Scores
 from ..graph.structure import Graph
-from ..inference.base import Inference, Result
+from ..inference.base import Expectations, Inference, Result
 from ..losses.base import Loss, Methods
 from ..losses.names import loss_of
 from .implicit import Implicit
@@ -51,6 +50,27 @@ def gradient_of(given: str | Gradient) -> Gradient:
     return method
 
 
+class Memory:
+    """Results of a loss's inference calls, in their order, for the next evaluation on the same graph to start from."""
+
+    def __init__(self) -> None:
+        self._results: list[Result | None] = []
+        self._next = 0
+
+    def rewind(self) -> None:
+        """Called before an evaluation."""
+        self._next = 0
+
+    def start(self) -> Result | None:
+        """Where the next inference may start."""
+        return self._results[self._next] if self._next < len(self._results) else None
+
+    def keep(self, result: Result | None) -> None:
+        """The inference just made."""
+        self._results[self._next : self._next + 1] = [result]
+        self._next += 1
+
+
 def evaluate(
     loss: Loss,
     inference: Inference,
@@ -59,14 +79,26 @@ def evaluate(
     labels: Ints,
     weights: Floats | None,
     clamped: Inference | None = None,
+    memory: Memory | None = None,
 ) -> tuple[float, Tables]:
-    """The loss and d_theta per kind, flat; all arguments checked."""
-    methods = Methods(inference, clamped or inference, partial(_solve, gradient))
-    return loss.evaluate(scores, labels, weights, methods)
+    """The loss and d_theta per kind, flat; all arguments checked.
 
+    memory: start inference where the last evaluation ended, which is right for methods run to convergence only.
+    """
+    kept = memory or Memory()
+    kept.rewind()
 
-def _solve(gradient: Gradient, inference: Inference, scores: Scores) -> tuple[Result, Pull]:
-    return gradient.solve(inference, scores)
+    def solve(method: Inference, given: Scores) -> tuple[Result, Pull]:
+        result, pull = gradient.solve(method, given, kept.start())
+        kept.keep(result)
+        return result, pull
+
+    def expect(method: Inference, given: Scores) -> Expectations:
+        found = method.expectations(given, kept.start())
+        kept.keep(found.result)
+        return found
+
+    return loss.evaluate(scores, labels, weights, Methods(inference, clamped or inference, solve, expect))
 
 
 def loss_and_gradient(

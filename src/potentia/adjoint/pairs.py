@@ -28,7 +28,7 @@ _NOTHING = np.zeros((0, 0, 0))
 
 
 #: Bytes of factors kept before they are summed into tables.
-_FACTOR_BYTES = 2**27
+_FACTOR_BYTES = 2**28
 
 
 class PairReverse:

@@ -41,6 +41,8 @@ NOISE = (1.25, 1.5, 5.0)
 
 #: The threshold of inference and of back-propagation.
 _THRESHOLD = 1e-4
+#: Iterations after which either is cut off: a line search that tries strong pairs would wait for thousands.
+_MOST = 200
 
 
 def cells(quick: bool, full: bool) -> list[Cell]:
@@ -57,8 +59,9 @@ def learner_of(loss: str, quick: bool) -> MarginalRisk:
 
     So few are nearly found with four pictures: the steps halve as the pictures double.
     """
+    most = 20 if quick else _MOST
     return MarginalRisk(
-        loss_named(loss), TRW(iterations=20 if quick else 1000, tol=_THRESHOLD), BackPropagation(_THRESHOLD),
+        loss_named(loss), TRW(iterations=most, tol=_THRESHOLD), BackPropagation(_THRESHOLD, most),
         ridge=0.0, iterations=3 if quick else 40, tol=1e-4, incremental=4, track_error=False,
     )  # fmt: skip
 

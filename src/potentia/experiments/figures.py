@@ -44,7 +44,8 @@ def learning_curves(rows: Sequence[Row], path: Path) -> None:
                     steps, [h["train_error"] for h in history], color=colour, linestyle="--", linewidth=1
                 )
         panel.set_title(f"{node} nodes")
-        panel.set_xlabel("learning iteration")
+        panel.set_xlabel("learning iteration (or L-BFGS step)", fontsize=9)
+        panel.set_xscale("log")
         panel.set_yscale("log")
     panels[0].set_ylabel("error (dashed: training)")
     handles = {str(h.get_label()): h for panel in panels for h in panel.get_legend_handles_labels()[0]}

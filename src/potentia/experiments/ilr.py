@@ -103,7 +103,7 @@ def make_potential(name: str, kind: str, cell: Cell, epochs: int) -> Potential:
 
 MODES = ("joint", "univariate_fixed", "piecewise")
 #: Iterations after which errors are noted for the learning curves; predicting costs as much as learning.
-TRACKED = (1, 2, 3, 5, 8, 12, 18, 25)
+TRACKED = (1, 2, 3, 5, 8, 12, 18, 25, 40, 60, 100, 200)
 EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -135,23 +135,26 @@ def is_plain(cell: Cell) -> bool:
     return bool(cell["mode"] == "joint" and cell["epsilon"] == 0.1 and cell["refit"])
 
 
-def learner_of(cell: Cell) -> IteratedLogistic:
-    """Convex cells are minimised directly until the objective falls by less than 1e-4; others run 25 iterations.
+def solver_of(cell: Cell) -> str:
+    """Direct where a class is convex and both have gradients, mixed where a convex class meets boosting."""
+    classes = {cell["node"], cell["edge"]}
+    if cell["mode"] != "joint" or not classes & set(CONVEX):
+        return "alternating"
+    return "mixed" if "boosting" in classes else "direct"
 
-    Where one class of a joint cell is convex and the other is not, the solver is "mixed".
-    """
-    quick = cell["quick"]
-    sweeps = 5 if quick else 25
-    convex = [cell[kind] in CONVEX for kind in ("node", "edge")]
-    if cell["mode"] == "joint" and all(convex):
-        steps = 10 if quick else 400
-        return IteratedLogistic(cell["epsilon"], steps, sweeps, tol=1e-4, solver="direct", track_error=False)
+
+def learner_of(cell: Cell) -> IteratedLogistic:
+    """Direct cells run until the objective falls by less than 1e-4 in ten steps, others for 25 iterations."""
+    quick, solver = cell["quick"], solver_of(cell)
+    direct = solver == "direct"
+    most, few = (400, 10) if direct else (25, 3)
     return IteratedLogistic(
         cell["epsilon"],
-        3 if quick else 25,
-        sweeps,
+        few if quick else most,
+        sweeps=5 if quick else 25,
+        tol=1e-4 if direct else 0.0,
         mode=cell["mode"],
-        solver="mixed" if cell["mode"] == "joint" and any(convex) else "alternating",
+        solver=solver,
         track_error=quick or TRACKED,
     )
 

@@ -91,7 +91,7 @@ def _system(name: str, data: str, quick: bool) -> System:
     """A system; on the other sets with a grid of its own and a budget of states; quick: two values per option."""
     grid: Grid = {"C": (0.1, 1.0)} if name == "chain" else {"alpha": (1e-3, 1e-2, 1e-1)}
     if data in LARGE:
-        grid = {option: values[1:2] for option, values in grid.items()}
+        grid = {"C": (1.0,)} if name == "chain" else {"alpha": (1e-3,)}  # the defaults
     if data == "scene":
         system = SYSTEMS[name]
     elif name == "LMSBN-greedy":

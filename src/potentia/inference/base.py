@@ -109,12 +109,16 @@ class Result:
 
 
 class Expectations(NamedTuple):
-    """A method's value and its gradient by the scores: marginals, summed over regions that share a table."""
+    """A method's value and its gradient by the scores: marginals, summed over regions that share a table.
+
+    `result` is there where the method made a whole one.
+    """
 
     value: float
     tables: Tables
     bound: str
     target: str
+    result: Result | None = None
 
 
 class Inference(ABC):
@@ -157,11 +161,11 @@ class Inference(ABC):
         """Counting numbers of all regions whose entropy this method maximises; None where it has none such."""
         return None
 
-    def expectations(self, scores: Scores) -> Expectations:
-        """The value and its gradient."""
-        result = self.run(scores, None)
+    def expectations(self, scores: Scores, start: Result | None = None) -> Expectations:
+        """The value and its gradient; `start` as in `infer`."""
+        result = self.run(scores, start)
         tables = zero_tables(scores)
         add_singles(scores, result.variable_marginals, tables)
         for kind in clique_kinds(scores):
             add_cliques(scores, kind, flat_marginals(result.marginals[kind]), tables)
-        return Expectations(result.value, tables, result.bound, result.target)
+        return Expectations(result.value, tables, result.bound, result.target, result)

@@ -73,7 +73,7 @@ class Exact(Inference):
         """Bethe's on forests, where they are exact."""
         return bethe(graph).counting if _by_tree(graph) else None
 
-    def expectations(self, scores: Scores) -> Expectations:
+    def expectations(self, scores: Scores, start: Result | None = None) -> Expectations:
         """log Z and its gradient; on forests in two passes that make nothing else."""
         if _by_tree(scores.graph):
             found = log_partition(scores)

@@ -13,7 +13,8 @@ import numpy as np
 from .._memory import borrow_zeros
 from .._threads import map_items, thread_count
 from .._types import ConvergenceWarning, Floats, PotentiaError
-from ..adjoint.gradient import Gradient, evaluate, gradient_of
+from ..adjoint.gradient import Gradient, Memory, evaluate, gradient_of
+from ..adjoint.truncated import Truncated
 from ..data.example import Example
 from ..graph.scores import Scores
 from ..inference.base import Inference
@@ -48,7 +49,7 @@ class MarginalRisk:
         loss: a name (see `pt.losses`) or a loss object.
         inference: what the loss is about, and what predictions use unless the CRF says otherwise.
         gradient: "truncated", "backpropagation", "perturbation", "implicit" or an object of `pt.adjoint`; for losses of
-            marginals.
+            marginals. With all but the first, inference starts from the messages it had for the parameters before.
         ridge: relative to the risk per variable; takes the place of the potentials' own ridge. None keeps those,
             added to the summed loss.
         iterations: limit of L-BFGS steps, or passes with `batch`.
@@ -223,6 +224,9 @@ class Risk:
             # examples are shared out over threads, so each is inferred on one
             self.inference = replace(self.inference, threads=1)  # type: ignore[type-var]
         self.weights = _shard_weights(examples, self.data)
+        # what is run to convergence may start where it ended for the parameters before
+        warm = not isinstance(self.gradient, Truncated) and getattr(self.inference, "tol", 0.0) > 0
+        self.memories = [Memory() if warm else None for _ in self.data.shards]
         labelled = [s.labels >= 0 for s in self.data.shards]
         self.total = float(
             sum(
@@ -313,7 +317,7 @@ class Risk:
             theta[kind] = table.reshape(shape) if self._shared(kind) else table.reshape(len(table), *shape)
         value, d_theta = evaluate(
             self.loss, self.inference, self.gradient, Scores(shard.graph, theta), shard.labels,
-            self.weights[number], self.clamped,
+            self.weights[number], self.clamped, self.memories[number],
         )  # fmt: skip
         for kind in d_scores:
             if kind in d_theta:

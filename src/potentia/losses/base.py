@@ -12,7 +12,7 @@ import numpy as np
 from .._types import Bools, Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, add_singles, clique_kinds
 from ..graph.scores import Scores, table_index
-from ..inference.base import Inference, Result
+from ..inference.base import Expectations, Inference, Result
 
 #: Cotangents of a result's marginals to cotangents of its scores; to be called once.
 Pull = Callable[[MarginalCotangent], Tables]
@@ -20,14 +20,15 @@ Pull = Callable[[MarginalCotangent], Tables]
 
 @dataclass(frozen=True)
 class Methods:
-    """How a loss may call inference: `solve` when it needs the gradient through the marginals, else `inference`.
+    """How a loss may call inference: `solve` when it needs the gradient through marginals, `expect` for a value's own.
 
-    `clamped` is the inference that runs given the observed labels, where a loss needs that (EM).
+    inference: that of the model. clamped: what runs given the observed labels, where a loss needs that (EM).
     """
 
     inference: Inference
     clamped: Inference
     solve: Callable[[Inference, Scores], tuple[Result, Pull]]
+    expect: Callable[[Inference, Scores], Expectations]
 
 
 class Loss(ABC):

@@ -46,11 +46,11 @@ class SurrogateLikelihood(Loss):
         return TruncatedLikelihood().evaluate(scores, labels, weights, methods)
 
     def _unweighted(self, scores: Scores, labels: Ints, methods: Methods) -> tuple[float, Tables]:
-        free = methods.inference.expectations(scores)
+        free = methods.expect(methods.inference, scores)
         self._check(free)
         if np.all(labels >= 0):
             return free.value - subtract_labels(scores, labels, free.tables), free.tables
-        given = methods.clamped.expectations(scores.clamp(labels))
+        given = methods.expect(methods.clamped, scores.clamp(labels))
         self._check(given)
         return free.value - given.value, {
             kind: free.tables[kind] - given.tables[kind] for kind in free.tables

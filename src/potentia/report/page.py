@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -29,7 +30,9 @@ def report(folder: Path, out: Path | None = None, tables: Tables = lambda name, 
         )
     path = out or folder / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(studies, folder.resolve().name), encoding="utf-8")
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(page(studies, folder.resolve().name), encoding="utf-8")
+    os.replace(temporary, path)
     return path
 
 

@@ -20,7 +20,7 @@ PALETTE = np.array(
     ]
 ) / 255.0  # fmt: skip
 #: Pictures with longer sides are reduced: the page stays small.
-_LONGEST = 160
+_LONGEST = 128
 
 Panels = dict[str, np.ndarray]
 
@@ -37,7 +37,7 @@ def panels_of(picture: Any) -> tuple[Panels, str]:
         return ({} if states is None else {"prediction": _colours(_one_hot(states))}), ""
     if "levels" in picture:
         marginals = _spread(unpack(picture))
-        return {"marginals": _colours(marginals), "prediction": _colours(_hardened(marginals))}, ""
+        return {"marginals": _mixed(marginals), "prediction": _colours(_hardened(marginals))}, ""
     return _whole(picture)
 
 
@@ -47,7 +47,7 @@ def _whole(picture: Mapping[str, Any]) -> tuple[Panels, str]:
     panels = {"input": _input(unpack(picture["input"]))}
     truth, found = (_states(picture[key], size) for key in ("truth", "prediction"))
     panels["truth"] = _colours(_one_hot(truth, n_states))
-    panels["marginals"] = _colours(marginals)
+    panels["marginals"] = _mixed(marginals)
     panels["prediction"] = _colours(_one_hot(found, n_states))
     wrong = int(np.count_nonzero(truth != found))
     return panels, f"{wrong} of {truth.size} pixels wrong ({wrong / truth.size:.2%})"
@@ -77,6 +77,11 @@ def _colours(marginals: np.ndarray) -> np.ndarray:
     """The states' colours mixed by probability."""
     mixed: np.ndarray = marginals @ PALETTE[np.arange(marginals.shape[2]) % len(PALETTE)]
     return mixed
+
+
+def _mixed(marginals: np.ndarray) -> np.ndarray:
+    """Colours of marginals with 32 levels, as rows keep them: fewer colours compress."""
+    return np.rint(31 * _colours(marginals)) / 31
 
 
 def _input(values: np.ndarray) -> np.ndarray:
