@@ -59,7 +59,7 @@ def test_the_objective_never_rises(name):
     assert objectives[-1] < objectives[0]
 
 
-@pytest.mark.parametrize("node, edge", [("linear", "boosting"), ("mlp", "constant")])
+@pytest.mark.parametrize(("node", "edge"), [("linear", "boosting"), ("mlp", "constant")])
 def test_mixed_steps_go_further_than_alternating_ones(node, edge):
     potentials = {"node": POTENTIALS[node](), "edge": POTENTIALS[edge]()}
     mixed, plain = (

@@ -140,6 +140,9 @@ def test_sets_are_read(tmp_path):
     assert scene.X_train.shape == (1211, 294)
     assert scene.Y_test.shape == (1196, 6)
     assert scene.label_names[0] == "Beach"
+    songs = multilabel("cal500")
+    assert (len(songs.X_train), len(songs.X_test), songs.Y_test.shape[1]) == (334, 168, 174)
+    np.testing.assert_array_equal(songs.X_train, multilabel("cal500").X_train)
     topics = multilabel("rcv1_subset1_top944")
     assert sparse.issparse(topics.X_train)
     assert topics.Y_train.shape == (3000, 101)

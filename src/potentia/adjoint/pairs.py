@@ -66,9 +66,11 @@ class PairReverse:
         for units, threads in reversed(groups):
             map_ranges(lambda a, b, u=units: self.parts.undo(u[a:b], before), 0, len(units), threads)  # type: ignore[misc]
 
-    def remaining(self) -> float:
-        """Largest cotangent of a message."""
-        return float(np.abs(self.parts.cotangents.lam).max(initial=0.0))
+    @property
+    def pending(self) -> Floats:
+        """Cotangents of the messages, still to be pulled back."""
+        lam: Floats = self.parts.cotangents.lam
+        return lam
 
     def tables(self) -> Tables:
         """d_theta; the cotangents are spent."""

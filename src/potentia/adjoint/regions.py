@@ -37,9 +37,10 @@ class RegionReverse:
             engine.regions, self.d_theta, self.d_lam, units, engine.damping, before
         )
 
-    def remaining(self) -> float:
-        """Largest cotangent of a message."""
-        return float(np.abs(self.d_lam).max(initial=0.0))
+    @property
+    def pending(self) -> Floats:
+        """Cotangents of the messages, still to be pulled back."""
+        return self.d_lam
 
     def tables(self) -> Tables:
         """d_theta gathered so far."""
@@ -75,9 +76,10 @@ class MeanFieldReverse:
             before,
         )
 
-    def remaining(self) -> float:
-        """Largest cotangent of a marginal still to be pulled back."""
-        return float(np.abs(self.d_q).max(initial=0.0))
+    @property
+    def pending(self) -> Floats:
+        """Cotangents of the marginals, still to be pulled back."""
+        return self.d_q
 
     def tables(self) -> Tables:
         """d_theta gathered so far."""

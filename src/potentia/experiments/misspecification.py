@@ -186,6 +186,6 @@ def _marginals(panel: Any, shift: int, shown: dict[tuple[int, str], Row]) -> Non
     for loss in LOSSES:
         panel.plot(shown[shift, loss]["predicted"], label=loss.replace("_", " "))
     panel.set_ylim(0.0, 1.0)
-    panel.set_xlabel("i", fontsize=8)
-    panel.set_ylabel("p(x_i = 1 | y)", fontsize=8)
+    panel.set_xlabel("$i$", fontsize=8)
+    panel.set_ylabel("$p(x_i = 1 \\mid y)$", fontsize=8)
     panel.label_outer()

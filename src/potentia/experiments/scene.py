@@ -37,14 +37,16 @@ SETS = (
     "yeast",
     "emotions",
     "birds",
+    "cal500",
     "medical",
     "enron",
     "rcv1_subset1_top944",
     "tmc2007_500",
     "bibtex",
     "corel5k",
+    "delicious",
 )
-LARGE = ("tmc2007_500", "bibtex", "corel5k")
+LARGE = ("tmc2007_500", "bibtex", "corel5k", "delicious")
 SET_SYSTEMS = ("BCl", "LMSBNlf", "LMSBNlo", "LMSBN-greedy", "chain")
 #: States that search may visit per row there; where labels are hard to tell, certainty would take too long.
 BUDGET = 100_000

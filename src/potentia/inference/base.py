@@ -35,6 +35,7 @@ class Result:
         residual: largest change of a variable's marginal in the last iteration.
         converged: whether `residual` met the tolerance.
         messages: opaque state for a warm start: pass the whole result as `start=`.
+        memo: what was computed from the result later and may be of use again.
     """
 
     graph: Graph
@@ -49,7 +50,7 @@ class Result:
     scores: Scores = field(repr=False)
     best: Callable[[Result], Ints] = field(repr=False)
     messages: Any = field(default=None, repr=False)
-    _memo: dict[str, Any] = field(default_factory=dict, repr=False)
+    memo: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def log_partition(self) -> float:
@@ -64,9 +65,9 @@ class Result:
 
     def argmax(self) -> Ints:
         """The best labelling found: exact for `Exact`, otherwise rounding followed by local search."""
-        if "argmax" not in self._memo:
-            self._memo["argmax"] = self.best(self)
-        labels: Ints = self._memo["argmax"]
+        if "argmax" not in self.memo:
+            self.memo["argmax"] = self.best(self)
+        labels: Ints = self.memo["argmax"]
         return labels.copy()
 
     def score(self, labels: ArrayLike) -> float:
