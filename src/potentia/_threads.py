@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ._types import PotentiaError
 
@@ -33,6 +34,19 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 if hasattr(os, "register_at_fork"):
     # a forked child inherits the pools but none of their threads
     os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Keep NumPy's linear algebra on one thread: it is called from our own, and theirs would fight for the cores."""
+    context: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
+    return context
 
 
 def map_ranges(function: Callable[[int, int], T], start: int, stop: int, threads: int) -> list[T]:

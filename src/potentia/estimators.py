@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from ._html import facts_table
+from ._threads import one_blas_thread
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
 from .graph.scores import Scores
@@ -82,7 +83,7 @@ class CRF:
         self.potentials_ = fitted or {kind: _fresh(p) for kind, p in self.potentials.items()}
         self.scales_ = learner.scales(kinds)
         self.inference_ = self.inference or learner.predictor(kinds)
-        with _Progress(progress, learner.iterations) as advance:
+        with _Progress(progress, learner.iterations) as advance, one_blas_thread():
 
             def after(history: list[dict[str, Any]]) -> bool:
                 advance(history)
@@ -164,8 +165,9 @@ class CRF:
     def _over(self, examples: Sequence[Example], read: Callable[[Scores], Any]) -> list[Any]:
         data = self._gather(examples)
         found: list[Any] = []
-        for shard in data.shards:
-            found += shard.union.split_variables(read(self._scores(data, shard)))
+        with one_blas_thread():
+            for shard in data.shards:
+                found += shard.union.split_variables(read(self._scores(data, shard)))
         return found
 
     # -- saving --------------------------------------------------------------------------------------------
