@@ -28,6 +28,8 @@ ROUNDS = (1, 5, 10, 20)
 THRESHOLDS = (1e-1, 1e-2, 1e-3, 1e-4)
 #: Processor seconds of training, of all cores together; a step that has begun is finished.
 LIMIT = 600.0
+#: Iterations after which inference or back-propagation to a threshold is cut off.
+_MOST = 200
 
 
 def cells(quick: bool, full: bool) -> list[Cell]:
@@ -46,8 +48,8 @@ def learner_of(cell: Cell) -> MarginalRisk:
     if cell["gradient"] == "truncated":
         return MarginalRisk("univariate_logistic", truncated_inference("trw", cell["rounds"]), **options)
     threshold = cell["threshold"]
-    gradient = BackPropagation(threshold) if cell["gradient"] == "backpropagation" else Perturbation()
-    inference = TRW(iterations=1000, tol=threshold, schedule="sequential")
+    gradient = BackPropagation(threshold, _MOST) if cell["gradient"] == "backpropagation" else Perturbation()
+    inference = TRW(iterations=_MOST, tol=threshold, schedule="sequential")
     return MarginalRisk("univariate_logistic", inference, gradient, **options)
 
 
