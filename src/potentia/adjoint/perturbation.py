@@ -11,16 +11,13 @@ from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import (
     MarginalCotangent,
     Tables,
-    add_cliques,
-    add_singles,
     clique_kinds,
-    flat_marginals,
     own_tables,
     zero_tables,
 )
 from ..graph.flat import table_sizes
 from ..graph.scores import Scores
-from ..inference.base import Inference, Result
+from ..inference.base import Inference, Result, add_marginals
 from .truncated import Pull
 
 #: Weights of inference at theta + k r dQ/dmu, over r.
@@ -61,7 +58,7 @@ class Perturbation:
             tables = zero_tables(scores)
             for k, weight in _STENCILS[self.sides].items():
                 moved = result if k == 0 else inference.run(shifted(scores, cotangent, k * r), result)
-                _add_marginals(scores, moved, weight / r, tables)
+                add_marginals(scores, moved, weight / r, tables)
             return tables
 
         return result, pull
@@ -92,9 +89,3 @@ def shifted(scores: Scores, direction: MarginalCotangent, step: float) -> Scores
     if direction.singles is not None:
         moved.singles = scores.singles + step * direction.singles
     return moved
-
-
-def _add_marginals(scores: Scores, result: Result, weight: float, tables: Tables) -> None:
-    add_singles(scores, weight * result.variable_marginals, tables)
-    for kind in clique_kinds(scores):
-        add_cliques(scores, kind, weight * flat_marginals(result.marginals[kind]), tables)

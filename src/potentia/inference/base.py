@@ -166,7 +166,12 @@ class Inference(ABC):
         """The value and its gradient; `start` as in `infer`."""
         result = self.run(scores, start)
         tables = zero_tables(scores)
-        add_singles(scores, result.variable_marginals, tables)
-        for kind in clique_kinds(scores):
-            add_cliques(scores, kind, flat_marginals(result.marginals[kind]), tables)
+        add_marginals(scores, result, 1.0, tables)
         return Expectations(result.value, tables, result.bound, result.target, result)
+
+
+def add_marginals(scores: Scores, result: Result, weight: float, tables: Tables) -> None:
+    """Add a weight times a result's marginals to tables in the layout of `scores`, which may share tables."""
+    add_singles(scores, weight * result.variable_marginals, tables)
+    for kind in clique_kinds(scores):
+        add_cliques(scores, kind, weight * flat_marginals(result.marginals[kind]), tables)

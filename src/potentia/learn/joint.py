@@ -15,6 +15,7 @@ from ..potentials.chunks import map_chunks
 from ..potentials.problem import NO_ROWS, NO_WEIGHT, Problem
 from .functions import Functions
 from .messages import Messages, hamming
+from .resume import take_up
 from .training_set import Shard, TrainingSet
 
 
@@ -157,18 +158,13 @@ class Joint:
         saved = None if checkpoint is None else checkpoint.load()
         if saved is None:
             return []
-        if set(saved["potentials"]) != set(self.potentials):
-            raise PotentiaError(f"the checkpoint has potentials for {sorted(saved['potentials'])}")
-        for kind, (meta, arrays) in saved["potentials"].items():
-            loaded = Potential.from_state(meta, arrays)
-            self.potentials[kind].reset().__dict__.update(loaded.__dict__)
+        history = take_up(self.potentials, saved)
         for name, messages in (("free", self.free), ("clamped", self.clamped)):
             if messages is not None:
                 own = {k.partition("/")[2]: v for k, v in saved["arrays"].items() if k.startswith(f"{name}/")}
                 messages.restore(own)
         if self.soft:
             self._clamp()
-        history: list[dict[str, Any]] = list(saved["history"])
         return history
 
 

@@ -27,6 +27,7 @@ from ..potentials.differentiable import Differentiable
 from ..potentials.zero import Zero
 from .descent import descend
 from .iterated import Callback, class_weighted
+from .resume import take_up
 from .shown import call_repr
 from .stochastic import wander
 from .training_set import Shard, TrainingSet, gather
@@ -109,7 +110,8 @@ class MarginalRisk:
         """
         self._check(potentials)
         weighted = list(class_weighted(examples, self.class_weight))
-        history = _resume(potentials, checkpoint)
+        saved = None if checkpoint is None else checkpoint.load()
+        history = [] if saved is None else take_up(potentials, saved)
         begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
         settled = False
         for number, steps in self._stages(len(weighted), history):
@@ -352,17 +354,3 @@ def _shard_weights(examples: Sequence[Example], data: TrainingSet) -> list[Float
 
 def _state(potentials: Mapping[str, Potential], history: list[dict[str, Any]]) -> dict[str, Any]:
     return {"history": history, "potentials": {k: p.state() for k, p in potentials.items()}, "arrays": {}}
-
-
-def _resume(potentials: Mapping[str, Potential], checkpoint: Any) -> list[dict[str, Any]]:
-    """Take up a checkpoint's potentials; the history so far."""
-    saved = None if checkpoint is None else checkpoint.load()
-    if saved is None:
-        return []
-    if set(saved["potentials"]) != set(potentials):
-        raise PotentiaError(f"the checkpoint has potentials for {sorted(saved['potentials'])}")
-    for kind, (meta, arrays) in saved["potentials"].items():
-        loaded = Potential.from_state(meta, arrays)
-        potentials[kind].reset().__dict__.update(loaded.__dict__)
-    history: list[dict[str, Any]] = list(saved["history"])
-    return history
