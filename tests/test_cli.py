@@ -1,6 +1,7 @@
 """The command line as a user meets it."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 import potentia as pt
 from potentia.cli import main
+from printed import printed_examples
 
 CHAIN = "MARKOV\n3\n2 2 2\n3\n1 0\n2 0 1\n2 1 2\n2\n1.0 2.0\n4\n1 2 3 4\n4\n2 1 1 2\n"
 
@@ -78,8 +80,9 @@ def test_bad_input_is_one_sentence_without_traceback(arguments, words, model, tm
 
 
 def test_bench_quick_prints_ratios(tmp_path):
+    (example,) = printed_examples()["bench"]
     out = subprocess.run(
-        [sys.executable, "-m", "potentia", "bench", "--quick", "--out", str(tmp_path / "rows.jsonl")],
+        [sys.executable, "-m", *shlex.split(example), "--out", str(tmp_path / "rows.jsonl")],
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     assert "ns / message" in out

@@ -17,6 +17,7 @@ import potentia as pt
 from own_data import make_pictures, make_sequences, make_table
 from potentia.cli import _parser, main
 from potentia.io.checkpoint import Checkpoint
+from printed import printed_examples
 
 Image = pytest.importorskip("PIL.Image")
 CHAIN = "MARKOV\n2\n2 2\n1\n2 0 1\n4\n1 2 3 4\n"
@@ -42,17 +43,8 @@ def trained(folder):
     return folder / "model"
 
 
-def printed_examples():
-    """The lines `potentia ...` below "example:" of every command's help."""
-    commands = _parser()._subparsers._group_actions[0].choices
-    for name, parser in commands.items():
-        _, _, after = parser.format_help().partition("example:")
-        lines = [line.strip() for line in after.splitlines()]
-        yield name, [line for line in lines if line.startswith("potentia ")]
-
-
 def test_every_commands_help_has_an_example_that_its_parser_takes():
-    for name, lines in printed_examples():
+    for name, lines in printed_examples().items():
         assert lines, f"potentia {name} --help has no example"
         for line in lines:
             assert _parser().parse_args(shlex.split(line)[1:]).command
@@ -60,7 +52,7 @@ def test_every_commands_help_has_an_example_that_its_parser_takes():
 
 @pytest.mark.parametrize("form", ["--images", "--table", "--sequences"])
 def test_printed_examples_on_own_data_work_in_order(form, folder, capsys):
-    examples = dict(printed_examples())
+    examples = printed_examples()
     lines = [line for name in ("train", "predict", "evaluate") for line in examples[name] if form in line]
     assert len(lines) == 3
     for line in lines:
@@ -77,7 +69,7 @@ def test_printed_examples_on_own_data_work_in_order(form, folder, capsys):
 
 
 def test_printed_example_of_infer_works(folder):
-    (line,) = dict(printed_examples())["infer"]
+    (line,) = printed_examples()["infer"]
     assert main(shlex.split(line)[1:]) == 0
 
 

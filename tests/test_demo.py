@@ -8,8 +8,8 @@ import pytest
 
 from potentia import demo
 from potentia.cli import main
-from potentia.commands.show import DEMO_EXAMPLE, REPORT_EXAMPLE
 from potentia.experiments.rows import read_rows
+from printed import printed_examples
 
 TINY = demo.Size(images=2, side=16, iterations=3, rounds=4, digits=200)
 
@@ -60,7 +60,8 @@ def test_the_page_shows_both_studies(made):
 def test_examples_in_help_work_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "run", functools.partial(demo.run, size=TINY))
-    for example in (DEMO_EXAMPLE, REPORT_EXAMPLE):
+    for command in ("demo", "report"):
+        (example,) = printed_examples()[command]
         assert main(shlex.split(example)[1:]) == 0
     printed = capsys.readouterr()
     assert "0.009" in printed.out

@@ -1,6 +1,7 @@
 """The papers' studies in their quick form: rows, resuming, tables and figures."""
 
 import json
+import shlex
 
 import pytest
 
@@ -8,13 +9,16 @@ from potentia.cli import main
 from potentia.experiments.document import main as document
 from potentia.experiments.ilr import CLASSES, STUDIES, cells
 from potentia.experiments.rows import read_rows, run_cells
+from printed import printed_examples
 
 
-def test_quick_denoising_gives_rows_tables_and_figures_and_resumes(tmp_path, capsys):
-    assert main(["reproduce", "denoising", "--quick", "--out", str(tmp_path)]) == 0
+def test_quick_denoising_gives_rows_tables_and_figures_and_resumes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (example,) = printed_examples()["reproduce"]
+    assert main(shlex.split(example)[1:]) == 0
     text = capsys.readouterr().out
     assert "ours / paper" in text
-    out = tmp_path / "denoising-quick"
+    out = tmp_path / "results" / "denoising-quick"
     assert {p.name for p in out.iterdir()} == {
         "rows.jsonl", "learning_curves.png", "potentials.png", "predictions.png", "epsilon.png"
     }  # fmt: skip
@@ -25,7 +29,7 @@ def test_quick_denoising_gives_rows_tables_and_figures_and_resumes(tmp_path, cap
         assert row["versions"]["numpy"]
         assert row["history"][-1]["objective"] <= row["history"][0]["objective"]
     before = (out / "rows.jsonl").read_bytes()
-    assert main(["reproduce", "denoising", "--quick", "--out", str(tmp_path), "--json"]) == 0
+    assert main(["reproduce", "denoising", "--quick", "--out", "results", "--json"]) == 0
     assert (out / "rows.jsonl").read_bytes() == before
     assert len(json.loads(capsys.readouterr().out)["rows"]) == len(rows)
 

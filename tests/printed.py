@@ -1,0 +1,13 @@
+"""The examples that every command's --help prints."""
+
+from potentia.cli import _parser
+
+
+def printed_examples():
+    """{command: lines `potentia ...` below "example:" of its help}."""
+    found = {}
+    for name, parser in _parser()._subparsers._group_actions[0].choices.items():
+        _, _, after = parser.format_help().partition("example:")
+        lines = [line.strip() for line in after.splitlines()]
+        found[name] = [line for line in lines if line.startswith("potentia ")]
+    return found
