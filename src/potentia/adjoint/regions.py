@@ -67,8 +67,10 @@ class MeanFieldReverse:
         variables = engine.variables[np.concatenate([units for units, _ in groups])]
         mean_field_reverse.reverse_variables(
             engine.scores.regions,
+            engine.stars,
             engine.theta,
             engine.at,
+            engine.pair_at,
             variables,
             engine.q,
             self.d_q,

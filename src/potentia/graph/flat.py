@@ -50,6 +50,44 @@ def flat_regions(graph: Graph) -> Regions:
     return graph.cached("regions", lambda: _build(graph))
 
 
+class Stars(NamedTuple):
+    """The regions around every variable, told apart by order, for kernels that visit one variable after another.
+
+    Attributes:
+        pair_ptr, pair: CSR over variables of the two-variable regions that hold them.
+        other: the variable at the other end of each.
+        own, step: strides of the variable and of the other in the pair's table.
+        wide_ptr, wide, wide_at: CSR of the larger regions, and the position in `scope` where they hold the variable.
+    """
+
+    pair_ptr: Ints
+    pair: Narrow
+    other: Narrow
+    own: Narrow
+    step: Narrow
+    wide_ptr: Ints
+    wide: Narrow
+    wide_at: Narrow
+
+
+def stars(graph: Graph) -> Stars:
+    """The graph's `Stars`, computed once and cached on it."""
+
+    def build() -> Stars:
+        r = flat_regions(graph)
+        order, centre = r.order[r.member], np.repeat(np.arange(graph.n_variables), np.diff(r.member_ptr))
+
+        def select(chosen: NDArray[np.bool_]) -> tuple[Ints, Narrow, Narrow]:
+            counts = np.bincount(centre[chosen], minlength=graph.n_variables)
+            return np.concatenate([[0], np.cumsum(counts)]), r.member[chosen], r.member_at[chosen]
+
+        pair_ptr, pair, here = select(order == 2)
+        there = 2 * r.scope_ptr[pair] + 1 - here
+        return Stars(pair_ptr, pair, r.scope[there], r.stride[here], r.stride[there], *select(order > 2))
+
+    return graph.cached("stars", build)
+
+
 def table_sizes(graph: Graph, kind: str) -> Ints:
     """Number of entries of every table of a kind."""
     regions, number = flat_regions(graph), graph.kinds.index(kind)

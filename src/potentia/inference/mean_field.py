@@ -8,7 +8,7 @@ import numpy as np
 
 from .._threads import map_ranges, thread_count
 from .._types import Floats, InfeasibleError, Ints, PotentiaError
-from ..graph.flat import flat_regions
+from ..graph.flat import flat_regions, stars
 from ..graph.schedule import variable_groups
 from ..graph.scores import Scores
 from ..graph.structure import Graph
@@ -30,6 +30,8 @@ class MeanFieldEngine:
         self.scores, self.threads = scores, threads
         values, self.at = scores.flat()
         self.theta = np.maximum(values, kernels.FORBIDDEN)
+        self.stars = stars(scores.graph)
+        self.pair_at = self.at[self.stars.pair]
         self.variables, self._group_ptr = variable_groups(scores.graph, order)
         self.q = self._first_guess()
 
@@ -87,7 +89,15 @@ class MeanFieldEngine:
     def sweep(self, units: Ints, write: bool = True) -> float:
         """Coordinate ascent over the variables at these positions, in this order."""
         return float(
-            kernels.sweep_variables(self.scores.regions, self.theta, self.at, self.variables[units], self.q)
+            kernels.sweep_variables(
+                self.scores.regions,
+                self.stars,
+                self.theta,
+                self.at,
+                self.pair_at,
+                self.variables[units],
+                self.q,
+            )
         )
 
     def greedy(self, priority: Floats) -> float:

@@ -14,48 +14,71 @@ HOPELESS = -1e130
 
 
 @njit(**KERNEL)
-def sweep_variables(regions, theta, at, variables, q):
+def sweep_variables(regions, stars, theta, at, pair_at, variables, q):
     """q_i = softmax(theta_i + sum over its regions of E[theta | y_i]) for each of `variables` in turn.
 
-    q: (n, states). Returns the largest change of an entry of q.
+    at: where each region's table begins in theta; pair_at: the same of each pair of `stars`. q: (n, states).
+    Returns the largest change of an entry of q.
     """
     field = np.empty(q.shape[1])
     change = 0.0
     for i in variables:
         n = regions.n_states[i]
-        field[:n] = 0.0
-        for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
-            _add_expectation(regions, theta, at, regions.member[k], regions.member_at[k], q, field)
-        peak = np.max(field[:n])
+        own_at = at[regions.single[i]]
         for a in range(n):
-            field[a] = exp(field[a] - peak)
-        total = np.sum(field[:n])
-        for a in range(n):
-            new = field[a] / total
-            change = max(change, abs(new - q[i, a]))
-            q[i, a] = new
+            field[a] = theta[own_at + a]
+        for k in range(stars.pair_ptr[i], stars.pair_ptr[i + 1]):
+            _add_pair(regions, stars, theta, pair_at[k], k, n, q, field)
+        for k in range(stars.wide_ptr[i], stars.wide_ptr[i + 1]):
+            _add_wide(regions, theta, at, stars.wide[k], stars.wide_at[k], q, field)
+        change = max(change, _softmax(field, n, q, i))
     return change
 
 
+@njit(inline="always", **KERNEL)
+def _softmax(field, n, q, i):
+    """Replace q_i by the softmax of its field; the largest change."""
+    change = 0.0
+    if n == 2:  # one exponential will do
+        small = exp(-abs(field[1] - field[0]))
+        large = 1.0 / (1.0 + small)
+        field[0], field[1] = (large, small * large) if field[0] >= field[1] else (small * large, large)
+    else:
+        peak, total = np.max(field[:n]), 0.0
+        for a in range(n):
+            field[a] = exp(field[a] - peak)
+            total += field[a]
+        for a in range(n):
+            field[a] /= total
+    for a in range(n):
+        change = max(change, abs(field[a] - q[i, a]))
+        q[i, a] = field[a]
+    return change
+
+
+@njit(inline="always", **KERNEL)
+def _add_pair(regions, stars, theta, base, k, n, q, field):
+    """field(a) += E_q[theta | y_i = a] of the k-th pair, whose table begins at `base`."""
+    j, own, step = stars.other[k], stars.own[k], stars.step[k]
+    if n == 2 and regions.n_states[j] == 2:
+        p0, p1 = q[j, 0], q[j, 1]
+        field[0] += theta[base] * p0 + theta[base + step] * p1
+        field[1] += theta[base + own] * p0 + theta[base + own + step] * p1
+        return
+    for b in range(regions.n_states[j]):
+        for a in range(n):
+            field[a] += theta[base + a * own + b * step] * q[j, b]
+
+
 @njit(**KERNEL)
-def _add_expectation(regions, theta, at, r, here, q, field):
-    """field(a) += E_q[theta_r | the variable at scope position `here` is in state a]."""
+def _add_wide(regions, theta, at, r, here, q, field):
+    """field(a) += E_q[theta_r | the variable at scope position `here` is in state a], for three variables and more."""
     first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
     own, n = regions.stride[here], regions.n_states[regions.scope[here]]
-    if last - first == 1:
-        for a in range(n):
-            field[a] += theta[at[r] + a]
-    elif last - first == 2:
-        there = first if here == first + 1 else first + 1
-        j, step = regions.scope[there], regions.stride[there]
-        for b in range(regions.n_states[j]):
-            for a in range(n):
-                field[a] += theta[at[r] + a * own + b * step] * q[j, b]
-    else:
-        for y in range(regions.size[r]):
-            weight = _product(regions, first, last, here, y, q)
-            if weight > 0.0:
-                field[(y // own) % n] += theta[at[r] + y] * weight
+    for y in range(regions.size[r]):
+        weight = _product(regions, first, last, here, y, q)
+        if weight > 0.0:
+            field[(y // own) % n] += theta[at[r] + y] * weight
 
 
 @njit(**KERNEL)
@@ -72,11 +95,21 @@ def _product(regions, first, last, without, y, q):
 @njit(**KERNEL)
 def read_products(regions, theta, at, q, start, stop, out_at, out):
     """Product marginals of regions start..stop into `out`, and the sum of E_q[theta] over them."""
+    for r in range(start, stop):
+        first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
+        if last - first == 2:
+            i, j = regions.scope[first], regions.scope[first + 1]
+            n = regions.n_states[j]
+            for a in range(regions.n_states[i]):
+                for b in range(n):
+                    out[out_at[r] + a * n + b] = q[i, a] * q[j, b]
+        else:
+            for y in range(regions.size[r]):
+                out[out_at[r] + y] = _product(regions, first, last, -1, y, q)
     value = 0.0
     for r in range(start, stop):
         for y in range(regions.size[r]):
-            p = _product(regions, regions.scope_ptr[r], regions.scope_ptr[r + 1], -1, y, q)
-            out[out_at[r] + y] = p
+            p = out[out_at[r] + y]
             if p > 0.0:
                 value += p * theta[at[r] + y]
     return value
