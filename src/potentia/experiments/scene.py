@@ -96,15 +96,16 @@ def _system(name: str, data: str, quick: bool) -> System:
     grid: Grid = {"C": (0.1, 1.0)} if name == "chain" else {"alpha": (1e-3, 1e-2, 1e-1)}
     if data in LARGE:
         grid = {"C": (1.0,)} if name == "chain" else {"alpha": (1e-3,)}  # the defaults
-    fixed = {"tol": TOLERANCES[data]} if data in TOLERANCES else {}
+    tol = TOLERANCES.get(data, 1e-4)
     if data == "scene":
         system = SYSTEMS[name]
     elif name == "LMSBN-greedy":
-        make: Any = partial(LMSBN, **fixed)
-        system = System(name, make, grid, lambda model, X: model.predict_greedy(X), folds=3)
+        system = System(
+            name, partial(LMSBN, tol=tol), grid, lambda model, X: model.predict_greedy(X), folds=3
+        )
     elif name.startswith("LMSBN"):
         order = "index" if name == "LMSBNlo" else "f-score"
-        system = System(name, partial(LMSBN, order=order, budget=BUDGET, **fixed), grid, folds=3)
+        system = System(name, partial(LMSBN, order=order, budget=BUDGET, tol=tol), grid, folds=3)
     else:
         system = replace(SYSTEMS[name], grid=grid, folds=3)
     if not quick:
