@@ -170,9 +170,33 @@ def test_every_form_of_picture_is_understood():
     assert np.array_equal(panels["prediction"], PALETTE[[[0, 1], [1, 0]]])
     panels, _ = panels_of(pack(np.eye(3)[None]))
     assert np.allclose(panels["marginals"], PALETTE[None, :3], atol=0.02)
+    seen = np.full((2, 3), 0.5), np.array([[0, 1, 1], [-1, 0, 0]])
+    panels, text = panels_of("011010", seen)
+    assert list(panels) == ["input", "truth", "prediction"]
+    assert panels["prediction"].shape == (2, 3, 3)
+    assert text == "1 of 5 pixels wrong (20.00%)", "unknown classes do not count"
     assert viewer_data([["01101"]], ["not a square"]) is None
+    assert viewer_data([["011010"]], ["of known size"], [[seen]])["shown"][0][0]["panels"]
     data = viewer_data([[_picture("x", 1)], [_picture("x", 1)]], ["a", "b"])
     assert len(data["sources"]) == 4, "what repeats is kept once"
+
+
+def test_rows_of_a_papers_study_are_shown_beside_what_was_seen(tmp_path):
+    cell = {"study": "denoising", "quick": True, "node": "linear", "edge": "zero"}
+    row = {
+        "cell": cell,
+        "test_error": 0.5,
+        "seconds": 1.0,
+        "pictures": ["01" * 800] * 3,
+        "versions": VERSIONS,
+    }
+    (tmp_path / "denoising").mkdir()
+    (tmp_path / "denoising" / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    assert main(["report", str(tmp_path)]) == 0
+    data = re.search(
+        r'<script type="application/json">(.*?)</script>', (tmp_path / "report.html").read_text()
+    )
+    assert list(json.loads(data[1])["shown"][0][0]["panels"]) == ["input", "truth", "prediction"]
 
 
 def test_axes_are_round_and_logarithmic_only_above_zero():

@@ -66,12 +66,19 @@ def report(arguments: argparse.Namespace) -> None:
     """Write the page."""
     from ..report.page import report as write
 
-    path = write(arguments.folder, arguments.out, _tables)
+    path = write(arguments.folder, arguments.out, _tables, _originals)
     size = path.stat().st_size
     if arguments.json:
         print(json_text({"report": str(path), "bytes": size}))
     else:
         print(f"{path}: {size / 1e6:.1f} MB, open it in a browser")
+
+
+def _originals(name: str, cell: dict[str, Any]) -> list[Any]:
+    """What a row's pictures show, where a study is one of the papers' and its data is there."""
+    from ..experiments.reproduce import EXPERIMENTS, originals
+
+    return originals(name, cell) if name in EXPERIMENTS and "quick" in cell else []
 
 
 def _tables(name: str, rows: Sequence[dict[str, Any]]) -> list[Any]:

@@ -17,6 +17,7 @@ from ..features.resize import resize
 from ..inference.message_passing import TRW
 from ..learn.risk import MarginalRisk
 from ..potentials import Potential
+from ..report.pictures import Original
 from ..report.tables import Column
 from .experiment import Table
 from .figures import grid_size
@@ -89,7 +90,7 @@ def prepare(quick: bool) -> Callable[[Cell], Row]:
             "train_error": 1.0 - model.score(learn),
             "test_error": 1.0 - model.score(test),
             **training_facts(model),
-            "picture": pack(_half(model, test[0])),
+            "pictures": [pack(_half(model, test[0]))],
         }
 
     return run
@@ -107,6 +108,19 @@ def _half(model: CRF, example: Example) -> np.ndarray:
     return resize(
         model.predict_marginals([example])[0][:, 1].reshape(height, width), (height // 2, width // 2)
     )
+
+
+def originals(cell: Cell) -> list[Original]:
+    """The noisy picture whose marginals rows keep, and the truth."""
+    return [_original(cell["noise"], cell["seed"], cell["quick"])]
+
+
+@cache
+def _original(noise: float, seed: int, quick: bool) -> Original:
+    example = load_examples(noise, seed, quick)[1][0]
+    assert example.labels is not None
+    size = grid_size(example)
+    return np.asarray(example.features["node"][:, 1]).reshape(size), example.labels.reshape(size)
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -129,14 +143,9 @@ def draw(rows: Sequence[Row], quick: bool, out: Path) -> None:
     """Figure 4: marginals of one test picture, a row per noise level."""
     lines = []
     for noise in sorted({row["cell"]["noise"] for row in rows}):
-        _, test = load_examples(noise, rows[0]["cell"]["seed"], quick)
-        assert test[0].labels is not None
-        size = grid_size(test[0])
-        line = [
-            ("truth", test[0].labels.reshape(size).astype(float)),
-            (f"input, n = {noise:g}", np.asarray(test[0].features["node"][:, 1]).reshape(size)),
-        ]
+        ((seen, truth),) = originals({"noise": noise, "seed": rows[0]["cell"]["seed"], "quick": quick})
+        line = [("truth", truth.astype(float)), (f"input, n = {noise:g}", seen)]
         by_loss = {r["cell"]["loss"]: r for r in rows if r["cell"]["noise"] == noise}
-        line += [(NAMES[loss], unpack(by_loss[loss]["picture"])) for loss in PAPER if loss in by_loss]
+        line += [(NAMES[loss], unpack(by_loss[loss]["pictures"][0])) for loss in PAPER if loss in by_loss]
         lines.append(line)
     draw_pictures(lines, out / "marginals.png")

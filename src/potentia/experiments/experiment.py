@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..report.pictures import Original
 from ..report.tables import Column
 from .rows import Cell, Row, run_cells
 
@@ -24,11 +25,13 @@ class Experiment:
         run: run(quick, full, folder, say) gives the rows of all cells, of which finished ones are in folder/rows.jsonl.
         tables: ours beside the paper's.
         draw: draw(rows, quick, folder) writes the figures that the rows allow.
+        originals: of the pictures that a cell's row keeps predictions of, read from the data anew.
     """
 
     run: Callable[[bool, bool, Path, Say], list[Row]]
     tables: Callable[[Sequence[Row]], list[Table]]
     draw: Callable[[Sequence[Row], bool, Path], None]
+    originals: Callable[[Cell], list[Original]] = lambda cell: []
 
 
 def runner(

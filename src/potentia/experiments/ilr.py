@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -12,59 +12,56 @@ from typing import Any
 import numpy as np
 
 from ..data.example import Example
-from ..data.pictures import horses, stanford_backgrounds
+from ..data.pictures import LabelledImage, horses, stanford_backgrounds
 from ..data.synthetic import denoising
 from ..estimators import CRF
-from ..features.image import image_examples
+from ..features.image import image_examples, reduced_size
+from ..features.resize import reduce_labels, resize
 from ..learn.iterated import IteratedLogistic
 from ..potentials import MLP, Boosting, Constant, Linear, Potential, Zero
+from ..report.pictures import Original
 from . import ilr_paper
 from .rows import Cell, Row, key_of, run_cells
 
 CLASSES = ("zero", "constant", "linear", "boosting", "mlp")
 CONVEX = ("zero", "constant", "linear")
+#: Test examples whose predictions rows keep.
+SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Study:
-    """A data set with its table: examples (quick or full), the paper's errors, and what is said about the data."""
+    """A data set with its table: examples (quick or full), the paper's errors, and what is said about the data.
+
+    pictures: real pictures of a split, whose examples are `image_examples` with `options`; None for synthetic ones.
+    """
 
     name: str
     title: str
-    load: Callable[[bool], tuple[list[Example], list[Example]]]
     paper_train: Sequence[Sequence[float]]
     paper_test: Sequence[Sequence[float]]
     data: str
     #: Further parts beside the table.
     parts: tuple[str, ...] = ()
+    pictures: Callable[[str], list[LabelledImage]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     #: Passes of an MLP over the rows per learning iteration: fewer where rows are more.
     epochs: int = 5
 
-
-def _load_denoising(quick: bool) -> tuple[list[Example], list[Example]]:
-    n, size = (3, (40, 40)) if quick else (16, (100, 100))
-    return denoising(n, size, seed=0), denoising(n, size, seed=1)
-
-
-def _load_horses(quick: bool) -> tuple[list[Example], list[Example]]:
-    pictures = [horses(split=split) for split in ("train", "test")]
-    train, test = (
-        image_examples(p[:6] if quick else p, n_states=2, reduce=0.25, when="after") for p in pictures
-    )
-    return train, test
-
-
-def _load_backgrounds(quick: bool) -> tuple[list[Example], list[Example]]:
-    pictures = [stanford_backgrounds(split=split) for split in ("train", "test")]
-    train, test = (image_examples(p[:6] if quick else p, n_states=8, reduce=0.2) for p in pictures)
-    return train, test
+    def load(self, quick: bool) -> tuple[list[Example], list[Example]]:
+        """Training and test examples; quick: a few small ones."""
+        if self.pictures is None:
+            n, size = (3, (40, 40)) if quick else (16, (100, 100))
+            return denoising(n, size, seed=0), denoising(n, size, seed=1)
+        chosen = [self.pictures(split)[: 6 if quick else None] for split in ("train", "test")]
+        train, test = (image_examples(part, **self.options) for part in chosen)
+        return train, test
 
 
 STUDIES = {
     "denoising": Study(
         "denoising",
         "Denoising: univariate error",
-        _load_denoising,
         ilr_paper.DENOISING_TRAIN,
         ilr_paper.DENOISING_TEST,
         "synthetic, 16 training and 16 test images of 100 x 100 [ILR-nips sec. 8]",
@@ -73,20 +70,22 @@ STUDIES = {
     "horses-ilr": Study(
         "horses-ilr",
         "Horses: univariate error",
-        _load_horses,
         ilr_paper.HORSES_TRAIN,
         ilr_paper.HORSES_TEST,
         "Weizmann horses, 200 training and 128 test pictures reduced to a quarter of their sides (about 66 x 53); "
         "features of single pixels are computed at full size, then averaged",
+        pictures=lambda split: horses(split=split),
+        options={"n_states": 2, "reduce": 0.25, "when": "after"},
         epochs=1,
     ),
     "backgrounds-ilr": Study(
         "backgrounds-ilr",
         "Stanford backgrounds: univariate error",
-        _load_backgrounds,
         ilr_paper.BACKGROUNDS_TRAIN,
         ilr_paper.BACKGROUNDS_TEST,
         "Stanford backgrounds, 572 training and 143 test pictures reduced to 20 % before features",
+        pictures=lambda split: stanford_backgrounds(split=split),
+        options={"n_states": 8, "reduce": 0.2},
         epochs=1,
     ),
 }
@@ -205,9 +204,28 @@ def curves(model: CRF, points: int = 101) -> dict[str, Any]:
     return found
 
 
-def pictures(model: CRF, test: list[Example], n: int = 3) -> list[str]:
+def pictures(model: CRF, test: list[Example]) -> list[str]:
     """Predicted labels of the first test examples as strings of digits."""
-    return ["".join(map(str, labels.tolist())) for labels in model.predict(test[:n])]
+    return ["".join(map(str, labels.tolist())) for labels in model.predict(test[:SHOWN])]
+
+
+@cache
+def originals(name: str, quick: bool) -> list[Original]:
+    """What the test examples of `pictures` show, and their classes, at the examples' size."""
+    study = STUDIES[name]
+    if study.pictures is None:
+        test = study.load(quick)[1][:SHOWN]
+        sides = [round(example.graph.n_variables**0.5) for example in test]
+        return [
+            (np.asarray(e.features["node"][:, 1]).reshape(s, s), np.asarray(e.labels).reshape(s, s))
+            for e, s in zip(test, sides, strict=True)
+        ]
+    found = []
+    for picture in study.pictures("test")[:SHOWN]:
+        size = reduced_size(picture.labels.shape, study.options["reduce"])
+        classes = reduce_labels(picture.labels, size, study.options["n_states"])
+        found.append((resize(picture.image, size) / 255.0, classes))
+    return found
 
 
 def run(name: str, quick: bool, out: Path, say: Callable[[str], None]) -> list[Row]:

@@ -17,6 +17,7 @@ from ..inference.base import Inference
 from ..inference.message_passing import TRW
 from ..learn.risk import MarginalRisk
 from ..potentials import Potential
+from ..report.pictures import Original
 from ..report.tables import Column
 from .experiment import Table
 from .figures import grid_size
@@ -146,18 +147,24 @@ def _key(row: Row) -> tuple[str, str, int]:
     return cell["loss"], cell["inference"], cell["rounds"]
 
 
+def originals(pictures: PictureSet, fold: int, quick: bool) -> list[Original]:
+    """The pictures whose marginals rows keep, and their classes."""
+    chosen = pictures.pictures("test", fold)
+    most = 3 if quick else len(chosen)
+    return [(chosen[k].image / 255.0, chosen[k].labels) for k in pictures.shown if k < most]
+
+
 def draw(pictures: PictureSet, rows: Sequence[Row], quick: bool, out: Path) -> None:
     """Marginals of some test pictures, the largest number of iterations of each loss and inference."""
     best: dict[tuple[str, str], Row] = {}
     for row in sorted((r for r in rows if r["cell"]["fold"] == 0), key=lambda r: r["cell"]["rounds"]):
         best[row["cell"]["loss"], row["cell"]["inference"]] = row
-    chosen = pictures.pictures("test", 0)
     lines = []
-    for number, picture in enumerate(chosen[k] for k in pictures.shown if k < (3 if quick else len(chosen))):
-        states = np.maximum(picture.labels, 0)[..., None] == np.arange(picture.labels.max() + 1)
-        truth = np.zeros((*picture.labels.shape, max(states.shape[2], 2)))
-        truth[..., : states.shape[2]] = states & (picture.labels >= 0)[..., None]
-        line = [("input", picture.image / 255.0), ("truth", pictures.colours(truth))]
+    for number, (image, labels) in enumerate(originals(pictures, 0, quick)):
+        states = np.maximum(labels, 0)[..., None] == np.arange(labels.max() + 1)
+        truth = np.zeros((*labels.shape, max(states.shape[2], 2)))
+        truth[..., : states.shape[2]] = states & (labels >= 0)[..., None]
+        line = [("input", image), ("truth", pictures.colours(truth))]
         for key in pictures.paper:
             if key in best:
                 name = NAMES[key[0]] + (" (MF)" if key[1] == "mean_field" else "")

@@ -7,11 +7,12 @@ from pathlib import Path
 from types import ModuleType
 
 from .._types import PotentiaError
+from ..report.pictures import Original
 from ..report.tables import Table
 from . import ilr, ilr_tables, mbl, scene, search_speed
 from .experiment import Experiment
 from .figures import draw
-from .rows import Row
+from .rows import Cell, Row
 
 
 def _of_ilr(study: ilr.Study) -> Experiment:
@@ -19,6 +20,7 @@ def _of_ilr(study: ilr.Study) -> Experiment:
         run=lambda quick, full, out, say: ilr.run(study.name, quick, out, say),
         tables=lambda rows: ilr_tables.tables(study, rows),
         draw=lambda rows, quick, out: draw(study, rows, study.load(quick)[1], out),
+        originals=lambda cell: ilr.originals(study.name, cell["quick"]),
     )
 
 
@@ -49,6 +51,14 @@ def reproduce(name: str, quick: bool, out: Path, say: Callable[[str], None], ful
 def tables(name: str, rows: Sequence[Row]) -> list[Table]:
     """Titles, columns and rows to print."""
     return [Table(*table) for table in _experiment(name).tables(rows)]
+
+
+def originals(name: str, cell: Cell) -> list[Original]:
+    """What a cell's row keeps predictions of; nothing where the data is not there."""
+    try:
+        return _experiment(name).originals(cell)
+    except PotentiaError:
+        return []
 
 
 def _experiment(name: str) -> Experiment:

@@ -11,7 +11,8 @@ from string import Template
 from .._html import Markup, tag
 from .._types import PotentiaError
 from .._version import __version__
-from ..experiments.rows import Row, read_rows
+from ..experiments.rows import Cell, Row, read_rows
+from .pictures import Original
 from .sections import Study, study_section
 from .tables import Table
 
@@ -19,11 +20,20 @@ from .tables import Table
 Tables = Callable[[str, Sequence[Row]], Sequence[Table]]
 
 
-def report(folder: Path, out: Path | None = None, tables: Tables = lambda name, rows: ()) -> Path:
+#: What the pictures of a row show, by its study's name and its cell.
+Originals = Callable[[str, Cell], Sequence[Original]]
+
+
+def report(
+    folder: Path,
+    out: Path | None = None,
+    tables: Tables = lambda name, rows: (),
+    originals: Originals = lambda name, cell: (),
+) -> Path:
     """Write the page of all rows.jsonl files under a folder; returns its path (default: report.html in the folder)."""
     if not folder.is_dir():
         raise PotentiaError(f"{folder} is not a folder")
-    studies = find_studies(folder, tables)
+    studies = find_studies(folder, tables, originals)
     if not studies:
         raise PotentiaError(
             f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`"
@@ -36,7 +46,7 @@ def report(folder: Path, out: Path | None = None, tables: Tables = lambda name, 
     return path
 
 
-def find_studies(folder: Path, tables: Tables) -> list[Study]:
+def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[Study]:
     """A study per file of rows, named by its folder."""
     found = []
     for path in sorted(folder.rglob("rows.jsonl")):
@@ -47,7 +57,9 @@ def find_studies(folder: Path, tables: Tables) -> list[Study]:
         if rows:
             place = path.parent.relative_to(folder).as_posix()
             name = folder.resolve().name if place == "." else place
-            found.append(Study(name, rows, tables(str(rows[0]["cell"].get("study", name)), rows)))
+            study = str(rows[0]["cell"].get("study", name))
+            seen = [originals(study, row["cell"]) if row.get("pictures") else () for row in rows]
+            found.append(Study(name, rows, tables(study, rows), seen))
     return found
 
 

@@ -23,34 +23,49 @@ PALETTE = np.array(
 _LONGEST = 128
 
 Panels = dict[str, np.ndarray]
+#: What was seen, (h, w) or (h, w, 3) in [0, 1], and the classes (h, w), -1 where unknown.
+Original = tuple[np.ndarray, np.ndarray]
 
 
-def panels_of(picture: Any) -> tuple[Panels, str]:
+def panels_of(picture: Any, original: Original | None = None) -> tuple[Panels, str]:
     """What a row keeps of one picture, as colours (h, w, 3) in [0, 1] by name, and what is said about it.
 
-    A picture is a string of predicted states of a square image, packed marginals, or a mapping with some of "input",
-    "truth", "marginals" and "prediction".
+    A picture is a string of predicted states, packed marginals, or a mapping with "input", "truth", "marginals" and
+    "prediction"; of the first two, the original adds input and truth. Without it a string is that of a square.
     """
+    marginals = found = None
     if isinstance(picture, str):
         side = round(len(picture) ** 0.5)
-        states = _states(picture, (side, side)) if side * side == len(picture) else None
-        return ({} if states is None else {"prediction": _colours(_one_hot(states))}), ""
-    if "levels" in picture:
+        size = (side, side) if original is None else original[1].shape
+        if size[0] * size[1] != len(picture):
+            return {}, ""
+        found = _states(picture, size)
+    elif "levels" in picture:
         marginals = _spread(unpack(picture))
-        return {"marginals": _mixed(marginals), "prediction": _colours(_hardened(marginals))}, ""
-    return _whole(picture)
-
-
-def _whole(picture: Mapping[str, Any]) -> tuple[Panels, str]:
-    marginals = _spread(unpack(picture["marginals"]))
-    size, n_states = marginals.shape[:2], marginals.shape[2]
-    panels = {"input": _input(unpack(picture["input"]))}
-    truth, found = (_states(picture[key], size) for key in ("truth", "prediction"))
-    panels["truth"] = _colours(_one_hot(truth, n_states))
-    panels["marginals"] = _mixed(marginals)
+    else:
+        marginals = _spread(unpack(picture["marginals"]))
+        truth, found = (_states(picture[key], marginals.shape[:2]) for key in ("truth", "prediction"))
+        original = unpack(picture["input"]), truth
+    if found is None and marginals is not None:
+        found = marginals.argmax(axis=2)
+    assert found is not None
+    n_states = int(found.max()) + 1 if marginals is None else marginals.shape[2]
+    panels: Panels = {}
+    if original is not None:
+        panels = {"input": _input(original[0]), "truth": _colours(_one_hot(original[1], n_states))}
+    if marginals is not None:
+        panels["marginals"] = _mixed(marginals)
     panels["prediction"] = _colours(_one_hot(found, n_states))
-    wrong = int(np.count_nonzero(truth != found))
-    return panels, f"{wrong} of {truth.size} pixels wrong ({wrong / truth.size:.2%})"
+    return panels, "" if original is None else _wrong(original[1], found)
+
+
+def _wrong(truth: np.ndarray, found: np.ndarray) -> str:
+    """How many known pixels differ; nothing of sizes that do."""
+    if truth.shape != found.shape:
+        return ""
+    known = int(np.count_nonzero(truth >= 0))
+    wrong = int(np.count_nonzero((truth != found) & (truth >= 0)))
+    return f"{wrong} of {known} pixels wrong ({wrong / max(known, 1):.2%})"
 
 
 def _states(digits: str, size: tuple[int, ...]) -> np.ndarray:
@@ -67,10 +82,6 @@ def _spread(marginals: np.ndarray) -> np.ndarray:
     if marginals.ndim == 2:
         marginals = marginals[..., None]
     return np.concatenate([1.0 - marginals, marginals], axis=2) if marginals.shape[2] == 1 else marginals
-
-
-def _hardened(marginals: np.ndarray) -> np.ndarray:
-    return _one_hot(marginals.argmax(axis=2), marginals.shape[2])
 
 
 def _colours(marginals: np.ndarray) -> np.ndarray:
@@ -116,14 +127,21 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def viewer_data(pictures: Sequence[Sequence[Any]], methods: Sequence[str]) -> dict[str, Any] | None:
-    """What the page steps through: sources of images without repetition, and per method and image its panels."""
+def viewer_data(
+    pictures: Sequence[Sequence[Any]],
+    methods: Sequence[str],
+    originals: Sequence[Sequence[Original]] | None = None,
+) -> dict[str, Any] | None:
+    """What the page steps through: sources of images without repetition, and per method and image its panels.
+
+    originals: per method what its pictures show, where that is known.
+    """
     sources: dict[str, int] = {}
     shown = []
-    for own in pictures:
+    for own, seen in zip(pictures, originals or [()] * len(pictures), strict=True):
         line = []
-        for picture in own[: min(map(len, pictures))]:
-            panels, text = panels_of(picture)
+        for number, picture in enumerate(own[: min(map(len, pictures))]):
+            panels, text = panels_of(picture, seen[number] if number < len(seen) else None)
             numbers = {name: sources.setdefault(data_uri(p), len(sources)) for name, p in panels.items()}
             line.append({"panels": numbers, "text": text, "name": _name(picture)})
         shown.append(line)

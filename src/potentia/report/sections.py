@@ -11,7 +11,7 @@ import numpy as np
 
 from .._html import Markup, tag
 from .charts import Axis, Line, chart, make_axis
-from .pictures import viewer_data
+from .pictures import Original, viewer_data
 from .runs import Row, names, runs_table, study_facts
 from .tables import Table, html_table
 
@@ -20,11 +20,12 @@ _ERRORS = (("validation_error", "test", 0, False), ("train_error", "training", 1
 
 
 class Study(NamedTuple):
-    """Rows of one study, and tables beside that of all runs."""
+    """Rows of one study, tables beside that of all runs, and what the pictures of each row show."""
 
     name: str
     rows: Sequence[Row]
     tables: Sequence[Table] = ()
+    originals: Sequence[Sequence[Original]] = ()
 
     @property
     def anchor(self) -> str:
@@ -170,10 +171,10 @@ def _matrix(name: str, weights: np.ndarray, labels: Sequence[str]) -> Markup:
 
 def pictures(study: Study) -> list[Markup]:
     """A viewer that steps through images and methods; its data is JSON that the page's script reads."""
-    named = [
-        (n, r["pictures"]) for n, r in zip(names(study.rows), study.rows, strict=True) if r.get("pictures")
-    ]
-    data = viewer_data([p for _, p in named], [n for n, _ in named]) if named else None
+    kept = [k for k, row in enumerate(study.rows) if row.get("pictures")]
+    methods, own = names(study.rows), [study.rows[k]["pictures"] for k in kept]
+    seen = [study.originals[k] if study.originals else () for k in kept]
+    data = viewer_data(own, [methods[k] for k in kept], seen) if kept else None
     if data is None:
         return []
     text = json.dumps(data).replace("<", "\\u003c")
