@@ -322,6 +322,30 @@ def test_an_interrupted_run_goes_on_to_the_same_model(folder, monkeypatch, capsy
     assert not (folder / "m.checkpoint").exists()
 
 
+@pytest.mark.parametrize("learner", ["lmsbn", "independent", "lmbm"])
+def test_an_interrupted_table_goes_on_to_the_same_model(learner, folder, monkeypatch, capsys):
+    line = f"train --table data.csv --labels a,b,c --learner {learner} --out m --json".split()
+    monkeypatch.setattr("potentia.multilabel.solved._EVERY", -1.0)
+    monkeypatch.setattr("potentia.multilabel.joint._BLOCK", 1)
+    monkeypatch.setattr("potentia.multilabel.joint._leap", lambda *_: None)
+    assert main(line) == 0
+    capsys.readouterr()
+    whole = pt.load("m").model
+    (folder / "m").unlink()
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2)
+        assert main(line) == 130
+    assert "m.checkpoint keeps what is done" in capsys.readouterr().err
+    assert main([*line, "--seed", "1"]) == 2
+    assert "m.checkpoint belongs to a run with other options or data" in capsys.readouterr().err
+    assert main(line) == 0
+    assert "going on from m.checkpoint" in capsys.readouterr().err
+    resumed = pt.load("m").model
+    assert np.array_equal(resumed.coef_, whole.coef_)
+    assert np.array_equal(resumed.intercept_, whole.intercept_)
+    assert not (folder / "m.checkpoint").exists()
+
+
 def test_an_interruption_before_the_first_iteration_says_so(folder, monkeypatch, capsys):
     def stop(self):
         raise KeyboardInterrupt

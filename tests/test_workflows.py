@@ -7,13 +7,13 @@ import pytest
 
 import potentia as pt
 from own_data import make_pictures, make_sequences, make_table
+from potentia._progress import Bar
 from potentia.features import span_scores
 from potentia.workflows import images, sequences, tables
 from potentia.workflows.classes import Classes, find_classes
 from potentia.workflows.columns import Label, learn_feature, learn_label
 from potentia.workflows.image_files import Mask, read_image, read_mask, write_mask
 from potentia.workflows.outputs import Staging
-from potentia.workflows.progress import with_bar
 from potentia.workflows.table_files import read_table
 from potentia.workflows.training import Run
 
@@ -342,12 +342,14 @@ def test_splits_are_disjoint_whole_and_repeatable():
 
 
 def test_bars_go_to_the_error_stream(capsys):
-    assert list(with_bar([1, 2, 3], "counting", True)) == [1, 2, 3]
+    with Bar(True) as bar:
+        assert list(bar.over([1, 2, 3], "counting")) == [1, 2, 3]
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "counting" in shown.err
     assert "3/3" in shown.err
-    assert list(with_bar([1], "counting", False)) == [1]
+    with Bar(False) as bar:
+        assert list(bar.over([1], "counting")) == [1]
     assert capsys.readouterr().err == ""
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from ._html import facts_table
+from ._progress import Bar
 from ._threads import one_blas_thread
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
@@ -83,10 +84,11 @@ class CRF:
         self.potentials_ = fitted or {kind: _fresh(p) for kind, p in self.potentials.items()}
         self.scales_ = learner.scales(kinds)
         self.inference_ = self.inference or learner.predictor(kinds)
-        with _Progress(progress, learner.iterations) as advance, one_blas_thread():
+        with Bar(progress) as bar, one_blas_thread():
+            bar.begin("fitting", learner.iterations)
 
             def after(history: list[dict[str, Any]]) -> bool:
-                advance(history)
+                bar.advance(history[-1]["iteration"], _shown(history[-1]))
                 _LOG.info("%s", _told(history[-1]))
                 return bool(callback(history)) if callback is not None else False
 
@@ -298,42 +300,12 @@ def _told(row: Mapping[str, Any]) -> str:
     return ", ".join([f"iteration {row['iteration']}: objective {row['objective']:.6g}", *errors])
 
 
+def _shown(row: Mapping[str, Any]) -> str:
+    """An iteration of the history beside a progress bar."""
+    error = f", error {row['train_error']:.4f}" if "train_error" in row else ""
+    return f"objective {row['objective']:.5g}{error}"
+
+
 def _fresh(potential: Potential) -> Potential:
     """An unfitted copy."""
     return type(potential)(**potential.get_params(deep=False))
-
-
-class _Progress:
-    """A Rich progress bar over iterations, or nothing."""
-
-    def __init__(self, shown: bool, total: int) -> None:
-        self._bar: Any = None
-        if shown:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=Console(stderr=True))
-            self._task = self._bar.add_task("fitting", total=total)
-
-    def __enter__(self) -> Callable[[list[dict[str, Any]]], None]:
-        if self._bar is not None:
-            self._bar.start()
-        return self._advance
-
-    def _advance(self, history: list[dict[str, Any]]) -> None:
-        if self._bar is not None:
-            row = history[-1]
-            text = f"objective {row['objective']:.5g}"
-            if "train_error" in row:
-                text += f", error {row['train_error']:.4f}"
-            self._bar.update(self._task, completed=row["iteration"], description=text)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

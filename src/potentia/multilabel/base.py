@@ -41,6 +41,12 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
     def _fit(self, X: Any, signs: Floats) -> None:
         """Learn from X (n, d) and signs (n, K'), C-contiguous, of the K' >= 1 labels that vary."""
 
+    def _fit_nothing(self) -> None:
+        """Called instead of `_fit` where no label varies."""
+
+    def _check_options(self) -> None:
+        """Refuse bad options before any work."""
+
     @abstractmethod
     def _decide(self, X: Any) -> Floats:
         """Scores (n, K') of the labels that vary; above zero speaks for +1."""
@@ -57,6 +63,7 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
             raise PotentiaError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None: labels (n, K) or (n,)"
             )
+        self._check_options()
         X = _doubles(validate_data(self, X, **_CHECKS))
         labels = as_labels(y)
         check_consistent_length(X, labels)
@@ -67,6 +74,8 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
         varying = self._coding.varying
         if varying.any():
             self._fit(X, np.ascontiguousarray(self._signs(labels)[:, varying]))
+        else:
+            self._fit_nothing()
         _LOG.info("%s: learned %d labels from %d rows", type(self).__name__, len(names), X.shape[0])
         return self
 

@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -14,6 +14,9 @@ from scipy import sparse
 from .._types import ConvergenceWarning, Floats, Ints, PotentiaError
 from ..kernels.coordinate import Exceptions, Rows, Weights, descend
 from .interior import by_matrix, by_rows, solve_dual
+
+if TYPE_CHECKING:
+    from .solved import Solved
 
 #: Where coordinate descent stalls, a linear system of up to so many unknowns is solved instead.
 LARGEST_SYSTEM = 1000
@@ -36,12 +39,14 @@ class Solver:
     """How problems are solved: 1/2 |w|^2 + 1 / (alpha n) sum of hinge losses, the constant's weight included in w.
 
     Stops when projected gradients of the dual differ by at most `tol`, or gives up after `passes` passes over the rows.
+    `solved` knows what an interrupted fit had found already.
     """
 
     alpha: float
     tol: float
     passes: int
     seed: int
+    solved: Solved | None = None
 
     def cost(self, n_rows: int) -> float:
         """The weight of a row's loss."""
@@ -228,5 +233,5 @@ def warn_unless_converged(solutions: list[Solution], solver: Solver) -> None:
             f"{open_ones} of {len(solutions)} labels did not reach tol = {solver.tol:g} in {solver.passes} passes; "
             "raise passes or alpha, or scale the features",
             ConvergenceWarning,
-            stacklevel=5,
+            stacklevel=6,
         )

@@ -104,6 +104,11 @@ def learn_machine(
         v=np.zeros(len(cliques.member_ptr) - 1),
     )
     cost, spread, left = solver.cost(n), 0.1, solver.passes
+    kept = None if solver.solved is None else solver.solved.get("limits")
+    if solver.solved is not None and kept is not None:
+        spread, left = float(kept[0]), int(kept[1])
+        for name, array in state._asdict().items():
+            array[...] = solver.solved.get(name)
     while left > 0:
         block = min(left, _BLOCK)
         visits = block * max(n * K, 1000)
@@ -116,6 +121,9 @@ def learn_machine(
             return machine
         left -= block
         spread = 0.2 * spread if reached <= spread else spread
+        if solver.solved is not None:
+            arrays = {name: array.copy() for name, array in state._asdict().items()}
+            solver.solved.put(arrays | {"limits": np.array([spread, left])})
     warnings.warn(
         f"the gap was still {machine.gap / machine.objective:.2g} of the objective after {solver.passes} passes; "
         "raise passes or alpha, or scale the features",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,16 +82,11 @@ class LMBM(MarginClassifier):
 
     # -- fitting -------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows X (n, d) and their labels y (n, K) or (n,)."""
-        self._check_options()
-        super().fit(X, y)
-        if not self._coding.varying.any():
-            none = np.zeros(0)
-            width = self.n_features_in_
-            self._machine = Machine(np.zeros((0, width)), none, none, as_cliques([], 0), 0.0, 0.0)
-            self._publish([])
-        return self
+    def _fit_nothing(self) -> None:
+        none = np.zeros(0)
+        width = self.n_features_in_
+        self._machine = Machine(np.zeros((0, width)), none, none, as_cliques([], 0), 0.0, 0.0)
+        self._publish([])
 
     def _fit(self, X: Any, signs: Floats) -> None:
         varying = np.flatnonzero(self._coding.varying)

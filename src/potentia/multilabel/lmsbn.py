@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -117,14 +117,12 @@ class LMSBN(MarginClassifier):
 
     # -- fitting -------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows X (n, d) and their labels y (n, K) or (n,)."""
+    def _check_options(self) -> None:
         self._limits(None, None)
-        super().fit(X, y)
-        if not self._coding.varying.any():
-            self.network_ = _empty(self.n_features_in_)
-            self._publish()
-        return self
+
+    def _fit_nothing(self) -> None:
+        self.network_ = _empty(self.n_features_in_)
+        self._publish()
 
     def _fit(self, X: Any, signs: Floats) -> None:
         if isinstance(self.interactions, str | bool) or self.interactions < 1:

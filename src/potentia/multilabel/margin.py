@@ -8,11 +8,14 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils import check_random_state
 
+from .._progress import Bar
 from .._types import Floats, PotentiaError
+from ..io.checkpoint import Checkpoint
 from ..io.files import read_file, write_file
 from .base import MultiLabelClassifier
 from .coding import Coding
 from .features import Features, GramFeatures, Kernel, RowFeatures, Solver, kernel_matrix, kernel_width
+from .solved import Solved
 
 #: `budget=None`: as many states as a 64-bit count holds.
 UNLIMITED = 2**62
@@ -31,6 +34,33 @@ class MarginClassifier(MultiLabelClassifier):
     random_state: Any
     gamma_: float
     _X: Any = None
+    _solved: Solved | None = None
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> Self:
+        """Learn from rows X (n, d) and their labels y (n, K) or (n,).
+
+        Args:
+            progress: show a progress bar.
+            checkpoint: a file that keeps what is found every few seconds and at Ctrl-C; if it exists, the fit goes on
+                from there. Meant for the same data and options, an integer `random_state` among them.
+        """
+        kept = Checkpoint(checkpoint) if isinstance(checkpoint, str | os.PathLike) else checkpoint
+        with Bar(progress) as bar:
+            self._solved = solved = Solved(bar, kept)
+            try:
+                return super().fit(X, y)
+            except KeyboardInterrupt:
+                solved.write()
+                raise
+            finally:
+                del self._solved
 
     def _solver(self) -> Solver:
         """Checked options of the solver."""
@@ -39,7 +69,7 @@ class MarginClassifier(MultiLabelClassifier):
             if isinstance(value, str | bool) or value is None or not 0 < value < np.inf:
                 raise PotentiaError(f"{name} must be a number above zero, not {value!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return Solver(float(self.alpha), float(self.tol), int(self.passes), seed)
+        return Solver(float(self.alpha), float(self.tol), int(self.passes), seed, self._solved)
 
     def _features(self, X: Any) -> Features:
         """Training rows as the solver's features; with a kernel they are kept for prediction."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .._progress import Bar
 from .._types import Floats, Ints, PotentiaError
 from ..data.example import Example
 from ..data.pictures import LabelledImage
@@ -31,7 +32,6 @@ from .image_files import (
 )
 from .outputs import Staging
 from .pipeline import Pipeline
-from .progress import with_bar
 from .training import Run, check_trainable, digest_of, fit, make_learner, make_potential
 
 #: Feature sets of pixels and of pairs: a linear function wants the papers' expanded ones.
@@ -124,8 +124,8 @@ class ImagePipeline(Pipeline):
         files = list(picture_files(source).values())
         for path in files:  # an unreadable picture ends this before hours of work rather than after
             read_image(path)
-        with Staging(out) as staging:
-            for path in with_bar(files, "predicting", progress):
+        with Staging(out) as staging, Bar(progress) as bar:
+            for path in bar.over(files, "predicting"):
                 image = read_image(path)
                 soft = self.predict_marginals(image) if marginals or self._by_marginals else None
                 labels = (
@@ -159,10 +159,11 @@ class ImagePipeline(Pipeline):
         pictures = _read_pairs(paired_files(source, masks), self.classes)
         n = len(self.classes)
         confusion = np.zeros((n, n), dtype=np.int64)
-        for picture in with_bar(pictures, "evaluating", progress):
-            truth, found = picture.labels.astype(np.int64), self.predict(picture.image)
-            pairs = (truth * n + found)[truth >= 0]
-            confusion += np.bincount(pairs, minlength=n * n).reshape(n, n)
+        with Bar(progress) as bar:
+            for picture in bar.over(pictures, "evaluating"):
+                truth, found = picture.labels.astype(np.int64), self.predict(picture.image)
+                pairs = (truth * n + found)[truth >= 0]
+                confusion += np.bincount(pairs, minlength=n * n).reshape(n, n)
         return {"pictures": len(pictures), **scores_of(confusion, self.classes.names)}
 
 

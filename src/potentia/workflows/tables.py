@@ -20,7 +20,7 @@ from .columns import Feature, Label, learn_feature, learn_label
 from .outputs import check_target
 from .pipeline import Pipeline
 from .table_files import Table, read_table, write_table
-from .training import Run
+from .training import Run, digest_of
 
 _MODELS: dict[str, type[MarginClassifier]] = {
     "lmsbn": LMSBN,
@@ -126,7 +126,9 @@ def train(
         model = _MODELS[learner](**options)
         pipeline = TablePipeline(model, learner, features, [learn_label(n, table[n]) for n in labels])
         X, y = pipeline.matrix(table), pipeline.truth(table)
-        model.fit(X[own], y[own])
+    digest = digest_of([X.tobytes(), y.tobytes(), *names, *labels])
+    with _named(source), run.resumable([digest, learner, repr(options)]) as checkpoint:
+        model.fit(X[own], y[own], progress=run.progress, checkpoint=checkpoint)
     facts = {"rows": len(y), "features": X.shape[1], "labels": list(labels)}
     facts |= _measured("training", y[own], model.predict(X[own]))
     return pipeline, facts | (_measured("validation", y[held], model.predict(X[held])) if len(held) else {})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,24 @@ class Run:
         order = np.random.default_rng(self.seed).permutation(n)
         return np.sort(order[held:]), np.sort(order[:held])
 
+    @contextmanager
+    def resumable(self, marks: Sequence[str]) -> Iterator[Checkpoint | None]:
+        """The checkpoint for a fit inside; `marks` name data and options, and Ctrl-C says what was kept.
+
+        A checkpoint of other data or options is refused.
+        """
+        mark = digest_of([*marks, f"{self.validation} {self.seed}"])
+        checkpoint = None if self.checkpoint is None else Checkpoint(self.checkpoint, mark)
+        state = None if checkpoint is None else checkpoint.load()
+        if state is not None and state["history"]:
+            self.say(f"going on after iteration {len(state['history'])}, from {self.checkpoint}")
+        elif state is not None:
+            self.say(f"going on from {self.checkpoint}")
+        try:
+            yield checkpoint
+        except KeyboardInterrupt:
+            raise Interrupted(_kept(self.checkpoint)) from None
+
 
 def make_potential(name: str, seed: int) -> Potential:
     """A potential by its name on the command line."""
@@ -105,18 +124,11 @@ def fit(
     `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.
     """
     options = replace(model.learner, iterations=0)  # type: ignore[type-var]
-    mark = digest_of([digest, repr(model.potentials), repr(options), f"{run.validation} {run.seed}"])
-    checkpoint = None if run.checkpoint is None else Checkpoint(run.checkpoint, mark)
-    done = 0 if checkpoint is None or (state := checkpoint.load()) is None else len(state["history"])
-    if done:
-        run.say(f"going on after iteration {done}, from {run.checkpoint}")
-    try:
+    with run.resumable([digest, repr(model.potentials), repr(options)]) as checkpoint:
         model.fit(train, validation=held or None, progress=run.progress, checkpoint=checkpoint)
         facts = {"iterations": len(model.history_), "objective": model.history_[-1]["objective"]}
         parts = {"training": train, "validation": held}
         return facts | {f"{name}_accuracy": model.score(part) for name, part in parts.items() if part}
-    except KeyboardInterrupt:
-        raise Interrupted(_kept(run.checkpoint)) from None
 
 
 def digest_of(parts: Iterable[str | bytes]) -> str:
@@ -130,7 +142,7 @@ def digest_of(parts: Iterable[str | bytes]) -> str:
 
 def _kept(checkpoint: Path | None) -> str:
     if checkpoint is None or not checkpoint.exists():
-        return "interrupted before the first iteration was done, so nothing is kept"
+        return "interrupted before anything was learned, so nothing is kept"
     return f"interrupted; {checkpoint} keeps what is done, and the same command goes on from there"
 
 

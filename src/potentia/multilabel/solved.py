@@ -1,0 +1,74 @@
+"""What a fit has found so far: counted by a progress bar, and kept in a file from which the fit goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Lock
+
+import numpy as np
+
+from .._progress import Bar
+from .._types import Floats
+from ..io.checkpoint import Checkpoint
+from .features import Solution
+
+#: Seconds between writings of the file: it is written whole.
+_EVERY = 5.0
+
+
+class Solved:
+    """Arrays by name, such as the solution of a label's problem by the stage of the fit and its number there.
+
+    A fit solves the same problems in the same stages each time, so that numbers are names enough.
+    """
+
+    def __init__(self, bar: Bar, checkpoint: Checkpoint | None = None) -> None:
+        self._bar, self._checkpoint = bar, checkpoint
+        saved = None if checkpoint is None else checkpoint.load()
+        self._found: dict[str, Floats] = {} if saved is None else saved["arrays"]
+        self._stage, self._lock, self._written = 0, Lock(), time.monotonic()
+
+    def stage(self, problems: int) -> Callable[[int, Callable[[], Solution]], Solution]:
+        """Begin a stage of so many problems; what takes a problem's number and solver and gives its solution."""
+        stage, self._stage = self._stage, self._stage + 1
+        self._bar.begin("labels", problems)
+
+        def take(number: int, solve: Callable[[], Solution]) -> Solution:
+            name = f"{stage}/{number}"
+            if name in self._found:
+                solution = _unpacked(self._found[name])
+            else:
+                solution = solve()
+                self.put({name: _packed(solution)})
+            self._bar.advance()
+            return solution
+
+        return take
+
+    def get(self, name: str) -> Floats | None:
+        """What was put under a name, in this fit or in the one it goes on from."""
+        return self._found.get(name)
+
+    def put(self, arrays: dict[str, Floats]) -> None:
+        """Keep some arrays, which must not change later."""
+        with self._lock:
+            self._found |= arrays
+            if time.monotonic() - self._written > _EVERY:
+                self.write()
+
+    def write(self) -> None:
+        """Write the file now."""
+        if self._checkpoint is not None and self._found:
+            self._checkpoint.save({"history": [], "potentials": {}, "arrays": self._found})
+        self._written = time.monotonic()
+
+
+def _packed(solution: Solution) -> Floats:
+    head = [solution.bias, float(solution.converged), float(len(solution.signs))]
+    return np.concatenate([head, solution.signs, solution.own])
+
+
+def _unpacked(packed: Floats) -> Solution:
+    p = 3 + int(packed[2])
+    return Solution(packed[p:], float(packed[0]), packed[3:p], bool(packed[1]))
