@@ -15,25 +15,28 @@ from .joint import Joint
 
 
 def minimise_directly(
-    joint: Joint, kinds: Sequence[str], sweeps: int, iterations: int, tol: float, record: Callable[[], bool]
+    joint: Joint,
+    kinds: Sequence[str],
+    sweeps: int,
+    iterations: int,
+    tol: float,
+    record: Callable[[float], bool],
 ) -> bool:
     """L-BFGS over the parameters of some kinds, the others' functions fixed; `sweeps` before every evaluation.
 
     Ends when the objective falls by less than `tol` of itself in ten steps, or `iterations` are done. `record` is
-    called after each step and may stop it. Returns whether the objective has settled.
+    called with the objective after each step and may stop it. Returns whether the objective has settled.
     """
     moving = {k: p for k in kinds if isinstance(p := joint.potentials[k], Differentiable)}
     if not moving:  # nothing to move: the objective is what it is
         joint.pass_messages(sweeps)
-        record()
+        record(joint.objective())
         return True
-
-    def moved() -> None:
-        for kind in moving:
-            joint.functions.moved(kind)
+    latest = [0.0]
 
     def objective() -> tuple[float, list[Floats]]:
-        moved()
+        for kind in moving:
+            joint.functions.moved(kind)
         # messages move between evaluations, which may upset a line search
         joint.pass_messages(sweeps)
         value, slopes = 0.0, []
@@ -47,10 +50,8 @@ def minimise_directly(
                 loss, penalty = joint.loss(kind), joint.potentials[kind].penalty()
             joint.losses[kind] = loss
             value += epsilon * (loss + penalty)
+        latest[0] = value
         return value, slopes
 
-    def noted() -> bool:
-        moved()
-        return record()
-
-    return descend(list(moving.values()), objective, iterations, tol, noted)
+    # a step ends where the objective was evaluated last
+    return descend(list(moving.values()), objective, iterations, tol, lambda: record(latest[0]))

@@ -143,7 +143,7 @@ class IteratedLogistic:
         return [self.delta(example) for example in examples]
 
     def _alternate(
-        self, joint: Joint, history: list[Any], record: Callable[[], bool], checkpoint: Any
+        self, joint: Joint, history: list[Any], record: Callable[[float], bool], checkpoint: Any
     ) -> None:
         """Algorithm 1.1 with kinds updated one after another, messages after each."""
         passing = self.mode != "piecewise"
@@ -161,8 +161,8 @@ class IteratedLogistic:
                     joint.pass_messages(2 * self.sweeps, _STILL)
             if stepping:
                 sweeps = -(-2 * self.sweeps // _STEPS)
-                minimise_directly(joint, stepping, sweeps, _STEPS, 0.0, lambda: False)
-            stop = record()
+                minimise_directly(joint, stepping, sweeps, _STEPS, 0.0, lambda objective: False)
+            stop = record(joint.objective())
             if checkpoint is not None:
                 checkpoint.save(joint.state(history))
             if stop or (self.tol > 0 and _settled(history, self.tol)):
@@ -174,11 +174,11 @@ class IteratedLogistic:
         history: list[dict[str, Any]],
         evaluate: Callable[[], dict[str, float]] | None,
         callback: Callback | None,
-    ) -> Callable[[], bool]:
+    ) -> Callable[[float], bool]:
         begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
 
-        def record() -> bool:
-            row: dict[str, Any] = {"iteration": len(history) + 1, "objective": joint.objective()}
+        def record(objective: float) -> bool:
+            row: dict[str, Any] = {"iteration": len(history) + 1, "objective": objective}
             row |= {f"loss_{kind}": loss for kind, loss in joint.losses.items()}
             row["seconds"] = time.perf_counter() - begun
             tracked = self.track_error
