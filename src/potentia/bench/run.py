@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .._threads import map_ranges
 from .._types import Floats
 from ..graph.schedule import pairs_of
 from ..graph.scores import Scores
@@ -21,12 +22,12 @@ from ..graph.structure import Graph
 from ..inference.engine import iterate
 from ..inference.entropy import reweighted, smoothed
 from ..inference.pair_engine import PairEngine
-from ..kernels.stream import multiply_add
+from ..kernels.stream import multiply_add, repeat_multiply_add
 from ..report.tables import Column
 from .boosting import time_rounds
 from .gradients import gradient_columns, gradient_rows
 from .sequences import sequence_columns, sequence_rows
-from .timing import best_time
+from .timing import best_time, best_times
 
 _SEED = 0
 
@@ -63,7 +64,26 @@ def _machine() -> dict[str, Any]:
     values = np.random.default_rng(_SEED).normal(size=1 << 14)
     out = np.empty_like(values)
     seconds = best_time(lambda: np.exp(values, out=out), 0.2)
-    return {"part": "machine", "numpy_exp_ns": seconds / len(values) * 1e9, "numpy": np.__version__}
+    return {
+        "part": "machine",
+        "numpy_exp_ns": seconds / len(values) * 1e9,
+        "two_threads": _two_threads(),
+        "numpy": np.__version__,
+    }
+
+
+def _two_threads() -> float:
+    """Speed-up of arithmetic in the first cache, where nothing is shared: where two threads share a core, below 2."""
+    values = np.random.default_rng(_SEED).normal(size=(2, 1 << 11))
+    out = np.empty_like(values)
+
+    def work(first: int, last: int) -> None:
+        for k in range(first, last):
+            repeat_multiply_add(values[k], 20_000, out[k])
+
+    work(0, 2)
+    one, two = best_times([lambda: work(0, 2), lambda: map_ranges(work, 0, 2, 2)], 0.3)
+    return one / two
 
 
 def _graph_rows(name: str, graph: Graph, quick: bool) -> list[dict[str, Any]]:
@@ -171,7 +191,11 @@ def tables(rows: list[dict[str, Any]]) -> list[tuple[str, list[Column], list[dic
     starts = [Column("what", "what"), Column("seconds", "seconds", "{:.2f}".format)]
     return [
         (f"Forward sweeps (NumPy exp: {exp:.2f} ns)", columns, sweeps),
-        ("Losses and gradients through inference", gradient_columns(), _part(rows, "gradient")),
+        (
+            f"Losses and gradients through inference (arithmetic alone on two threads: {rows[0]['two_threads']:.2f} x)",
+            gradient_columns(),
+            _part(rows, "gradient"),
+        ),
         ("Sequences", sequence_columns(), _part(rows, "sequence")),
         (
             "One boosting round",

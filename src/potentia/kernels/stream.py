@@ -19,3 +19,10 @@ def multiply_add(values, out):
         s2 = fma8(load8(values, k + 2 * CHUNK), factor, s2)
         s3 = fma8(load8(values, k + 3 * CHUNK), factor, s3)
     store8(out, 0, add8(add8(s0, s1), add8(s2, s3)))
+
+
+@njit(**KERNEL)
+def repeat_multiply_add(values, times, out):
+    """`multiply_add` again and again, on values that stay in the cache."""
+    for _ in range(times):
+        multiply_add(values, out)

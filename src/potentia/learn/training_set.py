@@ -16,7 +16,7 @@ from ..graph.structure import Graph
 from ..graph.union import Union
 
 #: Table entries of a shard: training holds the tables of one shard per thread, and they should stay in the cache.
-SHARD_ENTRIES = 400_000
+SHARD_ENTRIES = 200_000
 
 
 @dataclass(eq=False)
