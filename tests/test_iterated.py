@@ -11,6 +11,7 @@ import reference
 import zoo
 from pictures import noisy
 from potentia.data.example import Example
+from potentia.inference.pair_engine import PairEngine
 from potentia.learn.joint import Joint
 from potentia.learn.training_set import gather
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
@@ -295,13 +296,31 @@ def test_sparse_features_and_graphs_of_different_sizes():
 def test_shards_change_nothing(monkeypatch):
     examples = noisy(5)
     # a shard's messages rest together, so where they rest depends on the cut
-    monkeypatch.setattr("potentia.learn.iterated._STILL", 0.0)
-    whole = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(examples)
+    learner = pt.IteratedLogistic(**SMALL, rest=0.0)
+    whole = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(examples)
     monkeypatch.setattr("potentia.learn.training_set.SHARD_ENTRIES", 1)
-    cut = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(examples)
+    cut = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(examples)
     assert cut.history_[-1]["objective"] == pytest.approx(whole.history_[-1]["objective"], rel=1e-9)
     for a, b in zip(whole.predict(examples), cut.predict(examples), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("solver", ["alternating", "direct", "mixed"])
+def test_messages_that_rest_early_save_sweeps_and_lead_to_the_same_objective(solver, monkeypatch):
+    sweeps = []
+    sweep = PairEngine.sweep
+    monkeypatch.setattr(PairEngine, "sweep", lambda *given: sweeps.append(1) or sweep(*given))
+    found, counts = [], []
+    for rest in (0.0, 1e-2):
+        sweeps.clear()
+        learner = pt.IteratedLogistic(iterations=40, sweeps=25, solver=solver, rest=rest, track_error=False)
+        found.append(pt.CRF({"node": Linear(ridge=1.0), "edge": Linear(ridge=1.0)}, learner).fit(noisy(3)))
+        counts.append(len(sweeps))
+    assert counts[1] < counts[0] / 2
+    settled, early = (crf.history_[-1]["objective"] for crf in found)
+    assert early == pytest.approx(settled, rel=2e-3)
+    with pytest.raises(pt.PotentiaError, match="rest must not be negative"):
+        pt.CRF({"node": Linear()}, pt.IteratedLogistic(rest=-1.0)).fit(noisy(1))
 
 
 def test_history_callback_and_stopping_rule():

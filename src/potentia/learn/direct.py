@@ -17,19 +17,20 @@ from .joint import Joint
 def minimise_directly(
     joint: Joint,
     kinds: Sequence[str],
-    sweeps: int,
+    passing: tuple[int, float],
     iterations: int,
     tol: float,
     record: Callable[[float], bool],
 ) -> bool:
-    """L-BFGS over the parameters of some kinds, the others' functions fixed; `sweeps` before every evaluation.
+    """L-BFGS over the parameters of some kinds, the others' functions fixed.
 
-    Ends when the objective falls by less than `tol` of itself in ten steps, or `iterations` are done. `record` is
-    called with the objective after each step and may stop it. Returns whether the objective has settled.
+    `passing`, iterations and tolerance, is how messages are passed before each evaluation. Ends when the objective
+    falls by less than `tol` of itself in ten steps, or `iterations` are done. `record` is called with the objective
+    after each step and may stop it. Returns whether the objective has settled.
     """
     moving = {k: p for k in kinds if isinstance(p := joint.potentials[k], Differentiable)}
     if not moving:  # nothing to move: the objective is what it is
-        joint.pass_messages(sweeps)
+        joint.pass_messages(*passing)
         record(joint.objective())
         return True
     latest = [0.0]
@@ -38,7 +39,7 @@ def minimise_directly(
         for kind in moving:
             joint.functions.moved(kind)
         # messages move between evaluations, which may upset a line search
-        joint.pass_messages(sweeps)
+        joint.pass_messages(*passing)
         value, slopes = 0.0, []
         for kind in joint.kinds:
             epsilon = joint.epsilons[kind]
