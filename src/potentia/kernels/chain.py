@@ -1,13 +1,11 @@
-"""Dynamic programming along chains, many of one number of states at once.
+"""Dynamic programming along chains whose variables have one number of states.
 
-Chain c owns variables ptr[c] : ptr[c + 1]. `node` is flat, the scores of variable i at node_at[i]; `pair` is flat
-too, the L x L table between variables i and i + 1 at pair_at[i], so that pairs may share one table; the entry of a
-chain's last variable is not read. -inf forbids.
+`node` is flat, the scores of variable i at node_at[i]; `pair` is flat too, the L x L table between variables i and
+i + 1 at pair_at[i], so that pairs may share one table; the entry of a chain's last variable is not read. -inf forbids.
 """
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 from .vecmath import KERNEL
@@ -51,15 +49,3 @@ def _extend(pair, at, old, new, back):
             v = old[a] + pair[at + a * L + b]
             back[b] = a if v > new[b] else back[b]
             new[b] = v if v > new[b] else new[b]
-
-
-@njit(**KERNEL)
-def best_paths(ptr, node, node_at, pair, pair_at, n_states, labels, scores):
-    """The best labelling of every chain into labels (n_variables,), its score into scores (n_chains,)."""
-    longest = 0
-    for c in range(ptr.size - 1):
-        longest = max(longest, ptr[c + 1] - ptr[c])
-    value, back = np.empty((2, n_states)), np.empty((longest, n_states), dtype=np.int64)
-    for c in range(ptr.size - 1):
-        own = labels[ptr[c] : ptr[c + 1]]
-        scores[c] = best_path(node, node_at, pair, pair_at, ptr[c], ptr[c + 1], value, back, own)
