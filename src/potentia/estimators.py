@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 
 from ._html import facts_table
 from ._progress import Bar
-from ._threads import one_blas_thread
+from ._threads import map_items, one_blas_thread, thread_count
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
 from .graph.scores import Scores
@@ -115,12 +116,12 @@ class CRF:
         """A label array per example, by `decode`."""
         self._check()
         if (self.decode or getattr(self.learner, "decode", "mpm")) == "map":
-            return self._over(examples, self.inference_.maximise)
-        return self._over(examples, lambda scores: self.inference_.run(scores, None).mpm())
+            return self._over(examples, lambda inference, scores: inference.maximise(scores))
+        return self._over(examples, lambda inference, scores: inference.run(scores, None).mpm())
 
     def predict_marginals(self, examples: Sequence[Example]) -> list[Floats]:
         """Marginals of every variable per example, (n_variables, max states)."""
-        return self._over(examples, lambda scores: self.inference_.run(scores, None).variable_marginals)
+        return self._over(examples, lambda inference, scores: inference.run(scores, None).variable_marginals)
 
     def infer(self, example: Example) -> Result:
         """The whole inference result of one example."""
@@ -164,13 +165,20 @@ class CRF:
     def _scores(self, data: TrainingSet, shard: Shard) -> Scores:
         return Scores(shard.graph, self._theta(data, shard))
 
-    def _over(self, examples: Sequence[Example], read: Callable[[Scores], Any]) -> list[Any]:
-        data = self._gather(examples)
-        found: list[Any] = []
+    def _over(self, examples: Sequence[Example], read: Callable[[Inference, Scores], Any]) -> list[Any]:
+        """What `read` makes of each example; shards are shared out over the threads that inference may use."""
+        data, inference, threads = self._gather(examples), self.inference_, 1
+        if len(data.shards) > 1 and hasattr(inference, "threads"):
+            threads = thread_count(inference.threads)
+            inference = replace(inference, threads=1)  # type: ignore[type-var]
+            for kind, potential in self.potentials_.items():
+                potential.ready(data.n_rows(kind))
+
+        def of(shard: Shard) -> list[Any]:
+            return shard.union.split_variables(read(inference, self._scores(data, shard)))
+
         with one_blas_thread():
-            for shard in data.shards:
-                found += shard.union.split_variables(read(self._scores(data, shard)))
-        return found
+            return [found for part in map_items(of, data.shards, threads) for found in part]
 
     # -- saving --------------------------------------------------------------------------------------------
 
