@@ -22,7 +22,9 @@ from ..inference.base import Result
 from ..inference.pair_engine import PairEngine
 from ..kernels import binary_reverse as two
 from ..kernels import star_reverse as kernels
+from ..kernels import star_tables
 from ..kernels.simd import CHUNK
+from ..kernels.star import PRODUCT
 
 _NOTHING = np.zeros((0, 0, 0))
 
@@ -144,7 +146,7 @@ class General:
         blocks = engine.blocks
         _, states, width = blocks.lam.shape
         factored = not engine.shared and width % CHUNK == 0
-        in_tables = not engine.shared and not (factored and np.all(blocks.mode == kernels.PRODUCT))
+        in_tables = not engine.shared and not (factored and np.all(blocks.mode == PRODUCT))
         slots = max(_FACTOR_BYTES // (2 * blocks.lam.nbytes), 1)
         self.slots = min(slots, iterations + 1) if factored else 0
         self.cotangents = kernels.PairCotangents(
@@ -180,7 +182,7 @@ class General:
 
     def read_pairs(self, mu: Floats, d_mu: Floats, out: Floats) -> None:
         """From cotangents of pairs' marginals."""
-        kernels.reverse_pairs(*_pairs_of(self.engine, mu, d_mu), self.cotangents.lam, out)
+        star_tables.reverse_pairs(*_pairs_of(self.engine, mu, d_mu), self.cotangents.lam, out)
 
     def undo(self, units: Ints, before: Floats) -> None:
         """Undo updates of independent (or one thread's) blocks."""
@@ -194,7 +196,9 @@ class General:
     def _flush(self, out: Floats) -> None:
         engine = self.engine
         if self.used and self.slots:
-            kernels.flush(engine.layout, engine.pair_scores, engine.blocks, self.cotangents, self.used, out)
+            star_tables.flush(
+                engine.layout, engine.pair_scores, engine.blocks, self.cotangents, self.used, out
+            )
         self.used = 0
 
     def finish(self, out: Floats) -> None:
@@ -202,13 +206,13 @@ class General:
         engine, states = self.engine, self.engine.layout.n_states
         self._flush(out)
         if engine.shared:
-            psi = (
-                engine.blocks.table if engine.blocks.mode[0] == kernels.PRODUCT else np.ones_like(self.shared)
-            )
+            psi = engine.blocks.table if engine.blocks.mode[0] == PRODUCT else np.ones_like(self.shared)
             both = (psi * self.shared).reshape(2, states, states) / engine.count[0]
             out += (both[0] + both[1].T).ravel()
         elif self.cotangents.table.size:
-            kernels.add_tables(engine.layout, engine.pair_scores, engine.blocks, self.cotangents.table, out)
+            star_tables.add_tables(
+                engine.layout, engine.pair_scores, engine.blocks, self.cotangents.table, out
+            )
 
     def nodes(self) -> Floats:
         """d_theta of single variables, (blocks, lanes, states)."""

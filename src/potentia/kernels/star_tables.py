@@ -1,0 +1,118 @@
+"""Cotangents of pairs' tables from blocks of lanes to users' layout: the end of `star_reverse`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .simd import CHUNK, fma8, load8, mul8, store8, zero8
+from .star import PRODUCT
+from .vecmath import KERNEL
+
+
+@njit(**KERNEL)
+def flush(layout, scores, blocks, cotangents, used, out):
+    """Add psi times the sums of the first `used` kept factors, of both sides of every pair, to d_theta `out`."""
+    L, W = layout.n_states, layout.pair.shape[1]
+    sums = np.empty(L * L * CHUNK)
+    shaped = sums.reshape(L, L, CHUNK)
+    for u in range(blocks.mode.size):
+        if blocks.mode[u] != PRODUCT:
+            continue
+        for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
+            for x in range(0, W, CHUNK):
+                here = (row * (W // CHUNK) + x // CHUNK) * cotangents.slots * L * CHUNK
+                _sum_factors(cotangents.ratios, cotangents.inputs, used, here, L, sums)
+                at = blocks.base[row] + x * L * L
+                for k in range(0, L * L * CHUNK, CHUNK):
+                    store8(sums, k, mul8(load8(sums, k), load8(blocks.table, at + k)))
+                for lane in range(CHUNK):
+                    e = layout.pair[row, x + lane]
+                    if e >= 0:
+                        _add_lane(scores, e, layout.side[row, x + lane], shaped, lane, out)
+
+
+@njit(inline="always", **KERNEL)
+def _sum_factors(ratios, inputs, used, here, L, sums):
+    """sums(a, b) = sum over the kept updates of r(a) exp(l(b)), of eight lanes."""
+    step = L * CHUNK
+    for a in range(L):
+        for b in range(0, L - 3, 4):
+            s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+            i, j = here + a * CHUNK, here + b * CHUNK
+            for _ in range(used):
+                r = load8(ratios, i)
+                s0 = fma8(r, load8(inputs, j), s0)
+                s1 = fma8(r, load8(inputs, j + CHUNK), s1)
+                s2 = fma8(r, load8(inputs, j + 2 * CHUNK), s2)
+                s3 = fma8(r, load8(inputs, j + 3 * CHUNK), s3)
+                i += step
+                j += step
+            k = (a * L + b) * CHUNK
+            store8(sums, k, s0)
+            store8(sums, k + CHUNK, s1)
+            store8(sums, k + 2 * CHUNK, s2)
+            store8(sums, k + 3 * CHUNK, s3)
+        for b in range(L - L % 4, L):
+            s0 = zero8()
+            i, j = here + a * CHUNK, here + b * CHUNK
+            for _ in range(used):
+                s0 = fma8(load8(ratios, i), load8(inputs, j), s0)
+                i += step
+                j += step
+            store8(sums, (a * L + b) * CHUNK, s0)
+
+
+@njit(**KERNEL)
+def add_tables(layout, scores, blocks, d_table, out):
+    """Add the cotangents kept in tables, of both sides of every pair, to d_theta `out` in users' layout."""
+    L, W = layout.n_states, layout.pair.shape[1]
+    for u in range(blocks.mode.size):
+        product = blocks.mode[u] == PRODUCT
+        if product and W % CHUNK == 0 and L > 2:
+            continue  # `flush` does those
+        for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
+            part = d_table[row * L * L * W : (row + 1) * L * L * W]
+            if product:
+                part *= blocks.table[row * L * L * W : (row + 1) * L * L * W]
+            shaped = part.reshape(L, L, W)
+            for x in range(W):
+                e = layout.pair[row, x]
+                if e >= 0:
+                    _add_lane(scores, e, layout.side[row, x], shaped, x, out)
+
+
+@njit(inline="always", **KERNEL)
+def _add_lane(scores, e, side, sums, x, out):
+    """One pair's table in lane x of `sums` (L, L, lanes), seen from its `side`, over c_e into users' layout."""
+    n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+    scale = 1.0 / scores.count[e]
+    entries = out[scores.offset[e] : scores.offset[e] + n0 * n1].reshape(n0, n1)
+    if side == 0:
+        for a in range(n0):
+            for b in range(n1):
+                entries[a, b] += scale * sums[a, b, x]
+    else:
+        for b in range(n0):
+            for a in range(n1):
+                entries[b, a] += scale * sums[a, b, x]
+
+
+@njit(**KERNEL)
+def reverse_pairs(scores, position, marginals, d_marginals, start, lam, out):
+    """Cotangents of pair marginals softmax(b_e / c_e) pulled back to messages `lam` and tables `out`."""
+    W = lam.shape[2]
+    for e in range(position.shape[0]):
+        n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+        mu = marginals[start[e] : start[e] + n0 * n1]
+        d_mu = d_marginals[start[e] : start[e] + n0 * n1]
+        mean = 0.0
+        for k in range(n0 * n1):
+            mean += mu[k] * d_mu[k]
+        for a in range(n0):
+            for b in range(n1):
+                k = a * n1 + b
+                moved = mu[k] * (d_mu[k] - mean)
+                out[scores.offset[e] + k] += moved / scores.count[e]
+                lam[position[e, 0] // W, a, position[e, 0] % W] += moved
+                lam[position[e, 1] // W, b, position[e, 1] % W] += moved
