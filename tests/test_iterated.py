@@ -309,7 +309,7 @@ def test_shards_change_nothing(monkeypatch):
 def test_messages_that_rest_early_save_sweeps_and_lead_to_the_same_objective(solver, monkeypatch):
     sweeps = []
     sweep = PairEngine.sweep
-    monkeypatch.setattr(PairEngine, "sweep", lambda *given: sweeps.append(1) or sweep(*given))
+    monkeypatch.setattr(PairEngine, "sweep", lambda *a, **k: sweeps.append(1) or sweep(*a, **k))
     found, counts = [], []
     for rest in (0.0, 1e-2):
         sweeps.clear()

@@ -152,7 +152,7 @@ class _Tape:
         after = engine.state.copy()
         engine.restore(self._checkpoints[first // self._every])
         for done in range(first, last):
-            iterate(engine, self._session.schedule, self._session.seed, done)
+            iterate(engine, self._session.schedule, self._session.seed, done, watch=False)
             engine.save(self._segment[done - first])
         engine.state[...] = after
         self._segment_start = first

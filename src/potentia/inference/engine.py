@@ -36,7 +36,9 @@ class Engine(Protocol):
     @property
     def group_threads(self) -> int: ...
 
-    def sweep(self, units: Ints, write: bool = True) -> float: ...
+    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
+        """Update units in this order; the largest change of a marginal, which need not be known without `watch`."""
+        ...
 
     def greedy(self, priority: Floats) -> float: ...
 
@@ -93,7 +95,11 @@ def drive(
     while done < iterations and n_units and not residual < tol:
         if before is not None:
             before(done)
-        residual = engine.greedy(priority) if schedule == "greedy" else iterate(engine, schedule, seed, done)
+        # a change is between two iterations; without tolerance only the last one counts
+        watch = tol > 0 or done >= iterations - 2
+        residual = (
+            engine.greedy(priority) if schedule == "greedy" else iterate(engine, schedule, seed, done, watch)
+        )
         # the first iteration compares with nothing
         residual = np.inf if done == 0 and schedule != "greedy" else residual
         done += 1
@@ -116,16 +122,16 @@ class Session:
         return self.finish(drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, before))
 
 
-def iterate(engine: Engine, schedule: str, seed: int, done: int) -> float:
-    """Iteration number `done` of any schedule but the greedy one; the largest change of a marginal."""
+def iterate(engine: Engine, schedule: str, seed: int, done: int, watch: bool = True) -> float:
+    """Iteration number `done` of any schedule but the greedy one; the largest change of a marginal, if watched."""
     change = 0.0
     for units, threads in steps(engine, schedule, seed, done):
-        change = max(change, *_sweep_shared(engine, units, threads))
+        change = max(change, *_sweep_shared(engine, units, threads, watch))
     return change
 
 
-def _sweep_shared(engine: Engine, units: Ints, threads: int) -> list[float]:
-    return map_ranges(lambda a, b: engine.sweep(units[a:b]), 0, len(units), threads)
+def _sweep_shared(engine: Engine, units: Ints, threads: int, watch: bool) -> list[float]:
+    return map_ranges(lambda a, b: engine.sweep(units[a:b], watch=watch), 0, len(units), threads)
 
 
 def steps(engine: Engine, schedule: str, seed: int, done: int) -> list[tuple[Ints, int]]:

@@ -86,7 +86,7 @@ class MeanFieldEngine:
         total = start.sum(axis=1, keepdims=True)
         self.q = np.where(total > 0, start / np.where(total > 0, total, 1.0), self.q)
 
-    def sweep(self, units: Ints, write: bool = True) -> float:
+    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
         """Coordinate ascent over the variables at these positions, in this order."""
         return float(
             kernels.sweep_variables(

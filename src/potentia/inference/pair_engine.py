@@ -186,9 +186,9 @@ class PairEngine:
         pair_kernels.messages_out(self.layout.pair_position, self.count, self.blocks.lam, out)
         return out
 
-    def sweep(self, units: Ints, write: bool = True) -> float:
+    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
         """Update blocks in this order (or only refresh beliefs); the largest change of a belief."""
-        change, empty = star.sweep(self.blocks, units, self.damping, write)
+        change, empty = star.sweep(self.blocks, units, self.damping, write, watch)
         return self._checked(change, empty)
 
     def greedy(self, priority: Floats) -> float:

@@ -139,7 +139,7 @@ class RegionEngine:
         """Start from messages of an earlier run; what the child's own score forbids stays so."""
         self.regions.lam[:] = np.where(np.isneginf(self.regions.lam), -np.inf, messages)
 
-    def sweep(self, units: Ints, write: bool = True) -> float:
+    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
         """Update the units at these positions in this order; the largest change of a belief."""
         change, empty = region_kernels.sweep_regions(
             self.regions, self.order.units[units], self.damping, write

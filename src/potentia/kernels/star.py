@@ -54,10 +54,12 @@ class PairBlocks(NamedTuple):
 
 
 @njit(**KERNEL)
-def sweep(blocks, units, damping, write):
+def sweep(blocks, units, damping, write, watch):
     """Update the blocks listed in `units` one after another; without `write` only beliefs are refreshed.
 
-    Returns the largest change of a belief and a block in which some variable has no state left (-1: none).
+    Returns the largest change of a belief and a block in which some variable has no state left (-1: none). Without
+    `watch` the beliefs of PRODUCT blocks, where no variable loses its last state, are left as they were: no message
+    depends on them.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     widest = 0
@@ -74,6 +76,8 @@ def sweep(blocks, units, damping, write):
         _beliefs(blocks, u, incoming, sums, logm, p, peak, total)
         if write:
             change = max(change, _write_messages(blocks, u, p, logm, peak, damping))
+        if not watch and blocks.mode[u] == PRODUCT:
+            continue
         change = max(change, _refresh_belief(blocks, u, p, peak, total, moves))
         for x in range(W):
             if peak[x] == -np.inf:
@@ -91,7 +95,7 @@ def greedy(blocks, priority, reach_ptr, reach, n_updates, damping):
     worst, empty = 0.0, -1
     for _ in range(n_updates):
         unit[0] = np.argmax(priority)
-        change, none_left = sweep(blocks, unit, damping, True)
+        change, none_left = sweep(blocks, unit, damping, True, True)
         priority[unit[0]] = 0.0
         for k in range(reach_ptr[unit[0]], reach_ptr[unit[0] + 1]):
             priority[reach[k]] = max(priority[reach[k]], change)
