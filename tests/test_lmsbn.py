@@ -13,10 +13,13 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
+from potentia._progress import Bar
+from potentia.io.checkpoint import Checkpoint
 from potentia.kernels.search import Links
 from potentia.multilabel.facts import states_below
 from potentia.multilabel.features import GramFeatures, RowFeatures, SignColumns, Solver
 from potentia.multilabel.network import Network
+from potentia.multilabel.solved import Solved
 
 
 def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
@@ -466,3 +469,15 @@ def test_training_does_not_copy_sparse_rows():
     tracemalloc.stop()
     assert peak < 5 * model.coef_.nbytes + 20 * rows.data.nbytes
     assert peak < 0.02 * 8 * rows.shape[0] * rows.shape[1]
+
+
+def test_solutions_are_copied_into_a_checkpoint_and_kept_nowhere_else(tmp_path):
+    values = np.arange(3.0)
+    with Bar(False) as bar:
+        free, kept = Solved(bar), Solved(bar, Checkpoint(tmp_path / "c"))
+        for solved in (free, kept):
+            solved.put({"x": values})
+        values[:] = 7.0
+        assert free.get("x") is None
+        kept.write()
+        assert Solved(bar, Checkpoint(tmp_path / "c")).get("x").tolist() == [0.0, 1.0, 2.0]

@@ -61,10 +61,23 @@ def _parser() -> argparse.ArgumentParser:
     apply.add_predict(add("predict", apply.predict, apply.PREDICT_TEXT, apply.PREDICT_EXAMPLES))
     apply.add_evaluate(add("evaluate", apply.evaluate, apply.EVALUATE_TEXT, apply.EVALUATE_EXAMPLES))
 
-    infer = add(
+    _add_infer(add(
         "infer", _infer, "Inference on a model in the UAI format (.uai or .uai.xz).",
         "potentia infer model.uai --evidence model.uai.evid --method trw --json",
-    )  # fmt: skip
+    ))  # fmt: skip
+    _add_reproduce(add(
+        "reproduce", _reproduce, "Run a paper's table, ours beside the paper's; finished cells are not run again.",
+        "potentia reproduce denoising --quick --out results",
+    ))  # fmt: skip
+    show.add_report(add("report", show.report, show.REPORT_TEXT, show.REPORT_EXAMPLE))
+    _add_bench(add(
+        "bench", _bench, "Speed of inference beside two floors measured in the same run.",
+        "potentia bench --quick",
+    ))  # fmt: skip
+    return parser
+
+
+def _add_infer(infer: argparse.ArgumentParser) -> None:
     infer.add_argument("model", type=Path)
     infer.add_argument(
         "--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format"
@@ -77,10 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     infer.add_argument("--schedule", choices=["coloured", "sequential", "random", "greedy"])
     infer.add_argument("--out", type=Path, metavar="DIR", help="write PR, MAR and MAP result files there")
 
-    reproduce = add(
-        "reproduce", _reproduce, "Run a paper's table, ours beside the paper's; finished cells are not run again.",
-        "potentia reproduce denoising --quick --out results",
-    )  # fmt: skip
+
+def _add_reproduce(reproduce: argparse.ArgumentParser) -> None:
     reproduce.add_argument(
         "name",
         help="denoising, horses-ilr, backgrounds-ilr, misspecification, perturbation, denoising-berkeley, horses, "
@@ -94,17 +105,10 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("results"), metavar="DIR", help="folder for rows and figures"
     )
 
-    show.add_report(add("report", show.report, show.REPORT_TEXT, show.REPORT_EXAMPLE))
 
-    bench = add(
-        "bench",
-        _bench,
-        "Speed of inference beside two floors measured in the same run.",
-        "potentia bench --quick",
-    )
+def _add_bench(bench: argparse.ArgumentParser) -> None:
     bench.add_argument("--quick", action="store_true", help="smaller grids, fewer repetitions")
     bench.add_argument("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")
-    return parser
 
 
 _METHODS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -170,7 +169,7 @@ class CRF:
         data, inference, threads = self._gather(examples), self.inference_, 1
         if len(data.shards) > 1 and hasattr(inference, "threads"):
             threads = thread_count(inference.threads)
-            inference = replace(inference, threads=1)  # type: ignore[type-var]
+            inference = inference.on_one_thread()
             for kind, potential in self.potentials_.items():
                 potential.ready(data.n_rows(kind))
 

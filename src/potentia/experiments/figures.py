@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..data.example import Example
-from .ilr import CLASSES, Study, is_plain
+from ..features.image import reduced_size
+from ..features.resize import reduce_labels, resize
+from ..report.pictures import Original
+from .ilr import CLASSES, SHOWN, STUDIES, Study, is_plain
 from .rows import Row
 
 
@@ -126,6 +130,23 @@ def _show_labels(
     for panel, (_, values) in zip(panels, labels, strict=True):
         shown = np.ma.masked_less(np.asarray(values).reshape(size), 0)
         panel.imshow(shown, cmap=colours, vmin=0, vmax=top, interpolation="nearest")
+
+
+@cache
+def originals(name: str, quick: bool) -> list[Original]:
+    """What the test examples show whose predictions rows keep, and their classes, at the examples' size."""
+    study = STUDIES[name]
+    if study.pictures is None:
+        test = study.load(quick)[1][:SHOWN]
+        return [
+            (_input(e).reshape(*grid_size(e), -1), np.asarray(e.labels).reshape(grid_size(e))) for e in test
+        ]
+    found = []
+    for picture in study.pictures("test")[:SHOWN]:
+        size = reduced_size(picture.labels.shape, study.options["reduce"])
+        classes = reduce_labels(picture.labels, size, study.options["n_states"])
+        found.append((resize(picture.image, size) / 255.0, classes))
+    return found
 
 
 def epsilon_curve(rows: Sequence[Row], path: Path) -> None:

@@ -15,11 +15,9 @@ from ..data.example import Example
 from ..data.pictures import LabelledImage, horses, stanford_backgrounds
 from ..data.synthetic import denoising
 from ..estimators import CRF
-from ..features.image import image_examples, reduced_size
-from ..features.resize import reduce_labels, resize
+from ..features.image import image_examples
 from ..learn.iterated import IteratedLogistic
 from ..potentials import MLP, Boosting, Constant, Linear, Potential, Zero
-from ..report.pictures import Original
 from . import ilr_paper
 from .rows import Cell, Row, key_of, run_cells
 
@@ -216,25 +214,6 @@ def curves(model: CRF, points: int = 101) -> dict[str, Any]:
 def pictures(model: CRF, test: list[Example]) -> list[str]:
     """Predicted labels of the first test examples as strings of digits."""
     return ["".join(map(str, labels.tolist())) for labels in model.predict(test[:SHOWN])]
-
-
-@cache
-def originals(name: str, quick: bool) -> list[Original]:
-    """What the test examples of `pictures` show, and their classes, at the examples' size."""
-    study = STUDIES[name]
-    if study.pictures is None:
-        test = study.load(quick)[1][:SHOWN]
-        sides = [round(example.graph.n_variables**0.5) for example in test]
-        return [
-            (np.asarray(e.features["node"][:, 1]).reshape(s, s), np.asarray(e.labels).reshape(s, s))
-            for e, s in zip(test, sides, strict=True)
-        ]
-    found = []
-    for picture in study.pictures("test")[:SHOWN]:
-        size = reduced_size(picture.labels.shape, study.options["reduce"])
-        classes = reduce_labels(picture.labels, size, study.options["n_states"])
-        found.append((resize(picture.image, size) / 255.0, classes))
-    return found
 
 
 def run(name: str, quick: bool, out: Path, say: Callable[[str], None]) -> list[Row]:

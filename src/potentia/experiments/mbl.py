@@ -24,10 +24,6 @@ def _of(module: ModuleType) -> Experiment:
     return Experiment(runner(module.cells, module.prepare), module.tables, module.draw)
 
 
-def _of_berkeley() -> Experiment:
-    return replace(_of(berkeley), originals=berkeley.originals)
-
-
 def _of_pictures(module: ModuleType, pictures: PictureSet) -> Experiment:
     @cache
     def originals(fold: int, quick: bool) -> list[Original]:
@@ -44,7 +40,7 @@ def _of_pictures(module: ModuleType, pictures: PictureSet) -> Experiment:
 EXPERIMENTS: dict[str, Experiment] = {
     "misspecification": _of(misspecification),
     "perturbation": _of(perturbation),
-    "denoising-berkeley": _of_berkeley(),
+    "denoising-berkeley": replace(_of(berkeley), originals=berkeley.originals),
     "horses": _of_pictures(horses_mbl, horses_mbl.HORSES),
     "backgrounds": _of_pictures(backgrounds_mbl, backgrounds_mbl.BACKGROUNDS),
     "fitting-speed": _of(fitting_speed),

@@ -9,9 +9,8 @@ from types import ModuleType
 from .._types import PotentiaError
 from ..report.pictures import Original
 from ..report.tables import Table
-from . import ilr, ilr_tables, mbl, scene, search_speed
+from . import figures, ilr, ilr_tables, mbl, scene, search_speed
 from .experiment import Experiment
-from .figures import draw
 from .rows import Cell, Row
 
 
@@ -19,8 +18,8 @@ def _of_ilr(study: ilr.Study) -> Experiment:
     return Experiment(
         run=lambda quick, full, out, say: ilr.run(study.name, quick, out, say),
         tables=lambda rows: ilr_tables.tables(study, rows),
-        draw=lambda rows, quick, out: draw(study, rows, study.load(quick)[1], out),
-        originals=lambda cell: ilr.originals(study.name, cell["quick"]),
+        draw=lambda rows, quick, out: figures.draw(study, rows, study.load(quick)[1], out),
+        originals=lambda cell: figures.originals(study.name, cell["quick"]),
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -124,6 +124,10 @@ class Expectations(NamedTuple):
 
 class Inference(ABC):
     """A method that turns scores into marginals; subclasses hold its options and implement `run`."""
+
+    def on_one_thread(self) -> Self:
+        """The same method where its caller shares examples out over threads; itself if it has no threads."""
+        return replace(self, threads=1) if hasattr(self, "threads") else self  # type: ignore[type-var]
 
     def infer(
         self,

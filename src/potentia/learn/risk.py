@@ -222,9 +222,8 @@ class Risk:
         self.threads = thread_count(options.threads)
         self.inference = options.predictor([])
         self.clamped = options.clamped
-        if len(self.data.shards) > 1 and hasattr(self.inference, "threads"):
-            # examples are shared out over threads, so each is inferred on one
-            self.inference = replace(self.inference, threads=1)  # type: ignore[type-var]
+        if len(self.data.shards) > 1:
+            self.inference = self.inference.on_one_thread()
         self.weights = _shard_weights(examples, self.data)
         # what is run to convergence may start where it ended for the parameters before
         warm = not isinstance(self.gradient, Truncated) and getattr(self.inference, "tol", 0.0) > 0

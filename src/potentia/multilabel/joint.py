@@ -122,8 +122,7 @@ def learn_machine(
         left -= block
         spread = 0.2 * spread if reached <= spread else spread
         if solver.solved is not None:
-            arrays = {name: array.copy() for name, array in state._asdict().items()}
-            solver.solved.put(arrays | {"limits": np.array([spread, left])})
+            solver.solved.put(state._asdict() | {"limits": np.array([spread, left])})
     warnings.warn(
         f"the gap was still {machine.gap / machine.objective:.2g} of the objective after {solver.passes} passes; "
         "raise passes or alpha, or scale the features",

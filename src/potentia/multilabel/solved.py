@@ -20,7 +20,8 @@ _EVERY = 5.0
 class Solved:
     """Arrays by name, such as the solution of a label's problem by the stage of the fit and its number there.
 
-    A fit solves the same problems in the same stages each time, so that numbers are names enough.
+    A fit solves the same problems in the same stages each time, so that numbers are names enough. Without a
+    checkpoint nothing is kept.
     """
 
     def __init__(self, bar: Bar, checkpoint: Checkpoint | None = None) -> None:
@@ -51,17 +52,20 @@ class Solved:
         return self._found.get(name)
 
     def put(self, arrays: dict[str, Floats]) -> None:
-        """Keep some arrays, which must not change later."""
+        """Keep copies of some arrays."""
+        if self._checkpoint is None:
+            return
         with self._lock:
-            self._found |= arrays
-            if time.monotonic() - self._written > _EVERY:
-                self.write()
+            self._found |= {name: array.copy() for name, array in arrays.items()}
+        if time.monotonic() - self._written > _EVERY:
+            self.write()
 
     def write(self) -> None:
-        """Write the file now."""
-        if self._checkpoint is not None and self._found:
-            self._checkpoint.save({"history": [], "potentials": {}, "arrays": self._found})
-        self._written = time.monotonic()
+        """Write the file now; other threads wait, as they might still find something."""
+        with self._lock:
+            if self._checkpoint is not None and self._found:
+                self._checkpoint.save({"history": [], "potentials": {}, "arrays": self._found})
+            self._written = time.monotonic()
 
 
 def _packed(solution: Solution) -> Floats:
