@@ -8,6 +8,8 @@ from potentia._types import PotentiaError
 from potentia.adjoint.implicit import linear_response
 from potentia.adjoint.perturbation import Perturbation
 from potentia.adjoint.truncated import BackPropagation, Truncated
+from potentia.graph.cotangents import MarginalCotangent
+from potentia.graph.scores import Scores
 from potentia.losses.likelihood import SurrogateEM
 from potentia.losses.local import Pseudolikelihood
 from potentia.losses.marginal import SmoothedError
@@ -209,6 +211,25 @@ def test_blocks_of_every_sort_have_exact_gradients(n_states, memory):
         problem.graph, problem.theta = graph, theta
         for loss in ("univariate_quadratic", "clique_quadratic"):
             assert agrees(problem, rng, loss, pt.TRW(iterations=7, tol=0), y, Truncated(memory=memory))
+
+
+@pytest.mark.parametrize("problem", FINITE, ids=lambda p: p.name)
+def test_marginals_of_cliques_may_be_left_out(problem):
+    """Losses of variables alone ask for no more, and what they get is the same."""
+    scores = Scores(problem.graph, problem.theta)
+    cotangent = np.random.default_rng(0).normal(size=scores.singles.shape)
+    for inference in inferences(problem):
+        (whole, pull), (part, pull_part) = (
+            Truncated().solve(inference, scores, cliques=cliques) for cliques in (True, False)
+        )
+        np.testing.assert_array_equal(part.variable_marginals, whole.variable_marginals)
+        one, other = pull(MarginalCotangent(cotangent, {})), pull_part(MarginalCotangent(cotangent, {}))
+        for kind, table in one.items():
+            np.testing.assert_array_equal(other[kind], table)
+        for kind, scope in problem.graph.scopes.items():
+            if scope.shape[1] == 1:
+                for one_row, other_row in zip(part.marginals[kind], whole.marginals[kind], strict=True):
+                    np.testing.assert_array_equal(one_row, other_row)
 
 
 def test_threads_do_not_change_the_gradient(monkeypatch):

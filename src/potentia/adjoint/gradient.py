@@ -21,10 +21,13 @@ from .truncated import BackPropagation, Pull, Truncated
 
 
 class Gradient(Protocol):
-    """A way through inference: the result, and what pulls cotangents of its marginals back to scores."""
+    """A way through inference: the result, and what pulls cotangents of its marginals back to scores.
+
+    Without `cliques` the result may lack marginals of cliques and its value (nan), for losses of variables alone.
+    """
 
     def solve(
-        self, inference: Inference, scores: Scores, start: Result | None = None
+        self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
     ) -> tuple[Result, Pull]: ...
 
 
@@ -88,8 +91,8 @@ def evaluate(
     kept = memory or Memory()
     kept.rewind()
 
-    def solve(method: Inference, given: Scores) -> tuple[Result, Pull]:
-        result, pull = gradient.solve(method, given, kept.start())
+    def solve(method: Inference, given: Scores, cliques: bool = True) -> tuple[Result, Pull]:
+        result, pull = gradient.solve(method, given, kept.start(), cliques)
         kept.keep(result)
         return result, pull
 

@@ -39,7 +39,9 @@ class Implicit:
     For message passing, and exact inference on forests. Mean field optimises over no linear set.
     """
 
-    def solve(self, inference: Inference, scores: Scores, start: Result | None = None) -> tuple[Result, Pull]:
+    def solve(
+        self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
+    ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
         entropy = _entropy_of(inference, scores)
         result = inference.run(scores, start)

@@ -46,7 +46,9 @@ class Perturbation:
         if not self.multiplier > 0:
             raise PotentiaError(f"the perturbation multiplier must be positive, not {self.multiplier!r}")
 
-    def solve(self, inference: Inference, scores: Scores, start: Result | None = None) -> tuple[Result, Pull]:
+    def solve(
+        self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
+    ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
         result = inference.run(scores, start)
 

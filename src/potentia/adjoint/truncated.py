@@ -41,11 +41,13 @@ class Truncated:
 
     memory: int = 2**28
 
-    def solve(self, inference: Inference, scores: Scores, start: Result | None = None) -> tuple[Result, Pull]:
+    def solve(
+        self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
+    ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
         session = stepwise(inference, scores, start)
         tape = _Tape(session, self.memory)
-        result = session.run(before=tape.before)
+        result = session.run(tape.before, cliques)
 
         def pull(cotangent: MarginalCotangent) -> Tables:
             reverse = _REVERSE[type(session.engine)](session.engine, result)
@@ -71,10 +73,12 @@ class BackPropagation:
     threshold: float = 1e-8
     iterations: int = 10_000
 
-    def solve(self, inference: Inference, scores: Scores, start: Result | None = None) -> tuple[Result, Pull]:
+    def solve(
+        self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
+    ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
         session = stepwise(inference, scores, start)
-        result = session.run()
+        result = session.run(cliques=cliques)
         guess = None if start is None else start.memo.get("cotangents")
 
         def pull(cotangent: MarginalCotangent) -> Tables:

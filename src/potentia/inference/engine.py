@@ -42,7 +42,9 @@ class Engine(Protocol):
 
     def greedy(self, priority: Floats) -> float: ...
 
-    def read(self) -> Readout: ...
+    def read(self, cliques: bool = True) -> Readout:
+        """Marginals and value; without `cliques` those of larger regions and the value may be left out (nan)."""
+        ...
 
     def messages(self) -> Any: ...
 
@@ -115,11 +117,12 @@ class Session:
     iterations: int
     tol: float
     seed: int
-    finish: Callable[[Outcome], Result]
+    finish: Callable[[Outcome, Readout], Result]
 
-    def run(self, before: Callable[[int], None] | None = None) -> Result:
-        """Iterate and read out."""
-        return self.finish(drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, before))
+    def run(self, before: Callable[[int], None] | None = None, cliques: bool = True) -> Result:
+        """Iterate and read out; `cliques` as in `Engine.read`."""
+        outcome = drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, before)
+        return self.finish(outcome, self.engine.read(cliques))
 
 
 def iterate(engine: Engine, schedule: str, seed: int, done: int, watch: bool = True) -> float:

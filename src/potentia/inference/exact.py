@@ -14,7 +14,7 @@ from ..graph.structure import Graph
 from ..kernels.tree import descend
 from . import elimination
 from .base import Expectations, Inference, Result
-from .engine import Outcome, Session, drive
+from .engine import Outcome, Readout, Session, drive
 from .entropy import bethe
 from .forest import log_partition, parent_pairs
 from .options import check_count
@@ -43,8 +43,7 @@ class Exact(Inference):
             return None
         engine = _tree_engine(scores, maximum=False)
 
-        def finish(outcome: Outcome) -> Result:
-            read = engine.read()
+        def finish(outcome: Outcome, read: Readout) -> Result:
             return Result(
                 graph=scores.graph,
                 marginals=read.marginals,

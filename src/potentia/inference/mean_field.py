@@ -104,7 +104,7 @@ class MeanFieldEngine:
         """Not offered: a coordinate update is as cheap as finding the best one."""
         raise PotentiaError("mean field has no greedy schedule; use coloured, sequential or random")
 
-    def read(self) -> Readout:
+    def read(self, cliques: bool = True) -> Readout:
         """Product marginals and E[theta] + H(q)."""
         regions = self.scores.regions
         start = np.concatenate([[0], np.cumsum(regions.size)]).astype(np.int64)
@@ -156,8 +156,7 @@ class MeanField(Inference):
         if start is not None:
             engine.set_messages(start.variable_marginals)
 
-        def finish(outcome: Outcome) -> Result:
-            read = engine.read()
+        def finish(outcome: Outcome, read: Readout) -> Result:
             if read.value < kernels.HOPELESS:
                 raise InfeasibleError(
                     "mean field started from marginals that put weight on forbidden configurations"

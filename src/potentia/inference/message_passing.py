@@ -15,7 +15,7 @@ from ..graph.structure import Graph
 from . import entropy as entropies
 from .base import Inference, Result
 from .decode import best_labelling
-from .engine import Engine, Outcome, Session, layout_order
+from .engine import Engine, Outcome, Readout, Session, layout_order
 from .entropy import Entropy
 from .options import check_count, check_share
 from .pair_engine import PairEngine, suits_pairs
@@ -77,8 +77,7 @@ class MessagePassingMethod(Inference):
                 start.messages if same else np.where(np.isneginf(start.messages), 0.0, start.messages)
             )
 
-        def finish(outcome: Outcome) -> Result:
-            read = engine.read()
+        def finish(outcome: Outcome, read: Readout) -> Result:
             fixed = entropy.always or outcome.residual <= min(self.tol, _FIXED)
             return Result(
                 graph=scores.graph,

@@ -202,14 +202,21 @@ class PairEngine:
             raise InfeasibleError("no labelling has a finite score: some variable is left without a state")
         return float(change)
 
-    def read(self) -> Readout:
-        """Marginals and value from the current messages."""
+    def read(self, cliques: bool = True) -> Readout:
+        """Marginals and value from the current messages; without `cliques` only those of variables."""
         self._over(len(self.layout.variable), lambda a, b: self.sweep(np.arange(a, b), write=False))
         beliefs = self.blocks.belief.transpose(0, 2, 1).reshape(-1, self.layout.n_states)
         singles = beliefs[self.layout.variable_position]
         if self.entropy.maximum:
             singles = (np.arange(singles.shape[1]) == singles.argmax(axis=1)[:, None]).astype(float)
         lam = self.messages()
+        if not cliques:
+            small = {
+                k: single_tables(self.graph, k, singles)
+                for k in self.graph.kinds
+                if k not in self._pair_kinds
+            }
+            return Readout(small, singles, np.nan, lam)
         size = self.pair_scores.shapes.prod(axis=1)
         start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
         flat = borrow((int(start[-1]),))

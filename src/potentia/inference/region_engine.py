@@ -163,7 +163,7 @@ class RegionEngine:
                 f"no labelling has a finite score: variables {scope} are left without a state"
             )
 
-    def read(self) -> Readout:
+    def read(self, cliques: bool = True) -> Readout:
         """Marginals and value from the current messages."""
         g, r = self.regions, self.scores.regions
         map_ranges(

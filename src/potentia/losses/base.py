@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -18,16 +18,25 @@ from ..inference.base import Expectations, Inference, Result
 Pull = Callable[[MarginalCotangent], Tables]
 
 
+class Solve(Protocol):
+    """Inference, and what pulls cotangents of its marginals back."""
+
+    def __call__(
+        self, inference: Inference, scores: Scores, cliques: bool = True, /
+    ) -> tuple[Result, Pull]: ...
+
+
 @dataclass(frozen=True)
 class Methods:
     """How a loss may call inference: `solve` when it needs the gradient through marginals, `expect` for a value's own.
 
+    Losses of variables alone may solve without `cliques`, whose marginals and value then need not be computed.
     inference: that of the model. clamped: what runs given the observed labels, where a loss needs that (EM).
     """
 
     inference: Inference
     clamped: Inference
-    solve: Callable[[Inference, Scores], tuple[Result, Pull]]
+    solve: Solve
     expect: Callable[[Inference, Scores], Expectations]
 
 
