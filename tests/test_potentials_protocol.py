@@ -62,7 +62,7 @@ class Ignorant(Mean):
             )
         )
 
-    def _improve(self, problem):
+    def _improve(self, problem, scores):
         self._fit(problem)
         return np.inf, self._objective(problem)
 
@@ -78,7 +78,7 @@ class Unseeded(Mean):
 class Reckless(Mean):
     """Believes it always improves."""
 
-    def _improve(self, problem):
+    def _improve(self, problem, scores):
         self.table_ = self.table_ + np.array([3.0, -3.0, 0.0])
         return np.inf, self._objective(problem)
 
@@ -183,6 +183,24 @@ def test_bias_may_be_made_on_demand(factory):
     lazy = factory().fit(x, y, shards)
     np.testing.assert_array_equal(lazy.scores(x), factory().fit(x, y, table.astype(float)).scores(x))
     assert shards.largest < n / 2
+
+
+@pytest.mark.parametrize("weightless", [False, True], ids=["weighted", "weightless rows"])
+@pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
+def test_scores_at_hand_are_used_and_brought_up_to_date(factory, weightless):
+    rng = np.random.default_rng(0)
+    x, y, bias = rng.normal(size=(300, 3)), rng.integers(0, 3, 300), rng.normal(size=(300, 3))
+    weight = rng.uniform(0.5, 2.0, 300)
+    weight[:20] *= not weightless
+    plain, given = factory(), factory()
+    scores = np.zeros((300, 3))
+    for y_now in (y, (y + 1) % 3, y):
+        plain.fit(x, y_now, bias, weight)
+        given.fit(x, y_now, bias, weight, scores=scores)
+        np.testing.assert_allclose(scores, given.scores(x), atol=1e-12)
+        np.testing.assert_allclose(scores, plain.scores(x), atol=1e-9)
+    with pytest.raises(PotentiaError, match="scores must have shape"):
+        given.fit(x, y, bias, weight, scores=scores[:5])
 
 
 def test_classes_that_do_not_appear_are_declared():

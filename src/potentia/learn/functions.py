@@ -31,6 +31,11 @@ class Functions:
         """Forget scores: the potential has changed."""
         self._kept.pop(kind, None)
 
+    def kept(self, kind: str) -> Floats | None:
+        """Scores of all rows where they are kept; a fit that is given them brings them up to date."""
+        self.prepare()
+        return self._kept.get(kind)
+
     def prepare(self) -> None:
         """To be called before several threads ask for rows."""
         for kind, potential in self.potentials.items():

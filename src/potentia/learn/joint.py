@@ -85,9 +85,8 @@ class Joint:
         potential = self.potentials[kind]
         potential.fit(
             self.features(kind), self.targets[kind], self.free.bias(kind), self.data.weights[kind],
-            n_outputs=self.data.n_outputs(kind),
+            n_outputs=self.data.n_outputs(kind), scores=self.functions.kept(kind),
         )  # fmt: skip
-        self.functions.moved(kind)
         self.losses[kind] = potential.objective_ - potential.penalty()
 
     def pass_messages(self, iterations: int, tol: float = 0.0) -> None:

@@ -102,12 +102,14 @@ class Potential(Params, ABC):
         weight: ArrayLike | None = None,
         *,
         n_outputs: int | None = None,
+        scores: Floats | None = None,
     ) -> Self:
         """Lower the loss of rows x (N, d); `objective_` is then the penalised loss reached.
 
         y (N,) integers or (N, K) distributions; bias (N, K), an array or anything with a shape that returns
         rows when sliced; weight (N,). K is taken from n_outputs, bias, y (N, K), an earlier fit, or else the
-        largest label.
+        largest label. scores (N, K): f(x) before the fit where it is at hand; what it is after the fit is
+        written there.
         """
         if n_outputs is None and bias is None and self.is_fitted:
             n_outputs = self.n_outputs_
@@ -115,12 +117,20 @@ class Potential(Params, ABC):
         if not self.is_fitted:
             self.start(problem.x, problem.n_outputs)
         self._check_sizes(problem.x.shape[1], problem.n_outputs)
+        if scores is not None and np.shape(scores) != (len(np.asarray(y)), problem.n_outputs):
+            raise PotentiaError(
+                f"scores must have shape {(len(np.asarray(y)), problem.n_outputs)}, got {np.shape(scores)}."
+            )
         kept = copy.deepcopy(self._fitted())
-        before, reached = self._improve(problem)
+        known = scores if scores is not None and len(scores) == problem.n_rows else None
+        before, reached = self._improve(problem, known)
         # written so that a loss of NaN counts as worse
         if not reached <= before:
             self.reset().__dict__.update(kept)
             reached = before
+            known = None
+        if scores is not None and known is None:
+            self.scores(x, scores)
         self.n_fits_ += 1
         self.objective_ = float(reached)
         return self
@@ -169,23 +179,25 @@ class Potential(Params, ABC):
         potential.__dict__.update(fitted)
         return potential
 
-    def _improve(self, problem: Problem) -> tuple[float, float]:
-        """Fit, and return the penalised loss before and after."""
-        before = self._objective(problem)
+    def _improve(self, problem: Problem, scores: Floats | None) -> tuple[float, float]:
+        """Fit, and return the penalised loss before and after; `scores`, if given, are brought up to date."""
+        before = self._objective(problem, scores)
         reached = self._fit(problem)
-        return before, self._objective(problem) if reached is None else reached
+        if scores is not None:
+            self.scores(problem.x, scores, trusted=True)
+        return before, self._objective(problem, scores) if reached is None else reached
 
-    def _loss(self, problem: Problem) -> float:
+    def _loss(self, problem: Problem, scores: Floats | None = None) -> float:
         def of(rows: slice) -> float:
             batch = problem.take(rows)
-            scores = np.ascontiguousarray(self._scores(batch.x), dtype=np.float64)
-            return float(loss_rows(scores, *batch.targets, NO_ROWS))
+            found = self._scores(batch.x) if scores is None else scores[rows]
+            return float(loss_rows(np.ascontiguousarray(found, dtype=np.float64), *batch.targets, NO_ROWS))
 
         self.ready(problem.n_rows)
         return float(sum(map_chunks(of, problem.n_rows, self._width(), self.threaded)))
 
-    def _objective(self, problem: Problem) -> float:
-        return self._loss(problem) + self.penalty()
+    def _objective(self, problem: Problem, scores: Floats | None = None) -> float:
+        return self._loss(problem, scores) + self.penalty()
 
     def ready(self, n_rows: int) -> None:
         """Called before so many rows are scored piece by piece."""

@@ -91,10 +91,10 @@ class Boosting(Potential):
         self.edges_ = np.full((x.shape[1], MAX_BINS), np.inf)
         self._forest = Forest.empty(n_outputs)
 
-    def _improve(self, problem: Problem) -> tuple[float, float]:
+    def _improve(self, problem: Problem, scores: Floats | None) -> tuple[float, float]:
         rng = np.random.default_rng([self.seed, self.n_fits_])
         before = self._objective(problem) if self.restart else None
-        rounds = self.begin(problem, rng)
+        rounds = self.begin(problem, rng, scores)
         first = len(self.values_)
         for _ in range(rounds.n_rounds):
             rounds.step(rng)
@@ -103,17 +103,32 @@ class Boosting(Potential):
         if best:
             self._forest = rounds.trees.forest().copy()
             self.values_[first:] *= _SHARES[best]
+        if scores is not None:
+            self._add_trees(rounds, scores)
         return float(losses[0] if before is None else before), float(losses[best])
 
-    def begin(self, problem: Problem, rng: np.random.Generator) -> Rounds:
-        """Bin the rows and get ready for rounds, whose `step` can then be timed or watched one by one."""
+    def _add_trees(self, rounds: Rounds, scores: Floats) -> None:
+        """Scores of the rows with the trees grown in `rounds`, to the last bit what `scores` would compute."""
+        if rounds.binned.cell is not None:
+            self.scores(rounds.problem.x, scores, trusted=True)
+            return
+        if rounds.n_before == 0:
+            scores[:] = 0.0
+        self._forest.add_to(scores, rounds.binned.codes, rounds.n_before)
+
+    def begin(self, problem: Problem, rng: np.random.Generator, scores: Floats | None = None) -> Rounds:
+        """Bin the rows and get ready for rounds, whose `step` can then be timed or watched one by one.
+
+        scores: f(x) of the rows, where it is at hand.
+        """
         rules = self._rules()
         anew = self.restart or self.n_trees == 0
         if anew:
             self.edges_ = bin_edges(problem.x, problem.weight, self.bins, rng)
             self._forest = Forest.empty(problem.n_outputs)
+            scores = None
         n_rounds = self.rounds if anew else self.more_rounds
-        return Rounds(problem, Binned.of(problem.x, self.edges_), rules, self._forest, n_rounds)
+        return Rounds(problem, Binned.of(problem.x, self.edges_), rules, self._forest, n_rounds, scores)
 
     def _rules(self) -> Rules:
         if not 0 < self.min_leaf <= 0.5:

@@ -47,10 +47,19 @@ class Rounds:
 
     A round costs a pass over the rows drawn for every level of the tree, and a walk down the tree for every
     row, or every combination of codes where those are few. With very many rows, or scores too large to keep,
-    the scores of the rows drawn are instead computed anew; the result is the same.
+    the scores of the rows drawn are instead computed anew; the result is the same. `scores`: those of the forest
+    of all rows, where they are at hand.
     """
 
-    def __init__(self, problem: Problem, binned: Binned, rules: Rules, forest: Forest, n_rounds: int):
+    def __init__(
+        self,
+        problem: Problem,
+        binned: Binned,
+        rules: Rules,
+        forest: Forest,
+        n_rounds: int,
+        scores: Floats | None = None,
+    ):
         self.problem = problem
         self.binned = binned
         self.rules = rules
@@ -60,8 +69,10 @@ class Rounds:
         self._growth = Growth(binned.n_bins, problem.n_outputs, rules.max_leaves, rules.max_open + 2)
         self._statistics = np.empty((self.size, self._growth.width))
         self._forest = forest
-        self._scores = self._kept_scores(forest)
-        self._start = None if self._scores is None else self._scores.copy()
+        #: Trees there were before.
+        self.n_before = len(forest.depths)
+        self._start = scores if scores is not None and binned.cell is None else self._kept_scores(forest)
+        self._scores = None if self._start is None else self._start.copy()
 
     def _kept_scores(self, forest: Forest) -> Floats | None:
         """Scores of all codes, if keeping them current costs less than scoring each round's rows anew."""
@@ -105,7 +116,7 @@ class Rounds:
         codes = self.binned.codes[place]
         start, added = (np.zeros((len(codes), self.problem.n_outputs)) for _ in range(2))
         self._forest.add_to(start, codes)
-        self.trees.forest().add_to(added, codes, len(self._forest.depths))
+        self.trees.forest().add_to(added, codes, self.n_before)
         return start, added
 
     def _draw(self, rng: np.random.Generator) -> tuple[Batch, Codes, Floats]:
