@@ -45,7 +45,8 @@ class Study:
     options: Mapping[str, Any] = field(default_factory=dict)
     #: Passes of an MLP over the rows per learning iteration: fewer where rows are more.
     epochs: int = 5
-    #: When messages rest in learning.
+    #: How messages are passed in learning, and when they rest.
+    schedule: str = "sequential"
     rest: float | None = None
 
     def load(self, quick: bool) -> tuple[list[Example], list[Example]]:
@@ -77,6 +78,8 @@ STUDIES = {
         pictures=lambda split: horses(split=split),
         options={"n_states": 2, "reduce": 0.25, "when": "after"},
         epochs=1,
+        schedule="coloured",
+        rest=1e-3,
     ),
     "backgrounds-ilr": Study(
         "backgrounds-ilr",
@@ -87,6 +90,7 @@ STUDIES = {
         pictures=lambda split: stanford_backgrounds(split=split),
         options={"n_states": 8, "reduce": 0.2},
         epochs=1,
+        schedule="coloured",
         rest=1e-2,
     ),
 }
@@ -150,17 +154,18 @@ def solver_of(cell: Cell) -> str:
 
 def learner_of(cell: Cell) -> IteratedLogistic:
     """Direct cells run until the objective falls by less than 1e-4 in ten steps, others for 25 iterations."""
-    quick, solver = cell["quick"], solver_of(cell)
+    quick, solver, study = cell["quick"], solver_of(cell), STUDIES[cell["study"]]
     direct = solver == "direct"
     most, few = (400, 10) if direct else (25, 3)
     return IteratedLogistic(
         cell["epsilon"],
         few if quick else most,
         sweeps=5 if quick else 25,
-        rest=STUDIES[cell["study"]].rest,
+        rest=study.rest,
         tol=1e-4 if direct else 0.0,
         mode=cell["mode"],
         solver=solver,
+        schedule=study.schedule,
         track_error=quick or TRACKED,
     )
 
@@ -192,6 +197,7 @@ def run_cell(cell: Cell, study: Study, train: list[Example], test: list[Example]
         "train_error": 1.0 - model.score(train),
         "test_error": 1.0 - model.score(test),
         "solver": learner.solver,
+        "schedule": learner.schedule,
         "iterations": len(history),
         "settled": settled,
         "history": history,
