@@ -38,7 +38,8 @@ def reverse(blocks, cotangents, units, damping, old):
     """Undo the updates of `units`, which were made in this order; `old` holds the messages before (empty: keep)."""
     W = blocks.lam.shape[2]
     lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
-    total, moved = np.empty(W), np.empty(W)
+    total, scratch = np.empty(W), np.empty((3, W))
+    moved = scratch[0]
     shared = np.zeros((2, 3))
     keep = 1.0 - damping
     for k in range(units.size - 1, -1, -1):
@@ -57,7 +58,7 @@ def reverse(blocks, cotangents, units, damping, old):
             for x in range(W):
                 moved[x] = count[row, x] * total[x] - keep * lam[row, 0, x]
                 lam[row, 0, x] *= damping
-            _pull_row(blocks, cotangents, u, row, moved, shared)
+            _pull_row(blocks, cotangents, u, row, scratch, shared)
         for x in range(W):
             cotangents.node[u, x] += total[x]
         if old.size:
@@ -70,7 +71,8 @@ def reverse_read(blocks, cotangents, units, d_belief):
     """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back; returns as `reverse` does."""
     W = blocks.lam.shape[2]
     belief, count, inverse = blocks.belief, blocks.count, blocks.inverse
-    total, moved = np.empty(W), np.empty(W)
+    total, scratch = np.empty(W), np.empty((3, W))
+    moved = scratch[0]
     shared = np.zeros((2, 3))
     for u in units:
         for x in range(W):
@@ -79,18 +81,18 @@ def reverse_read(blocks, cotangents, units, d_belief):
         for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
             for x in range(W):
                 moved[x] = count[row, x] * total[x]
-            _pull_row(blocks, cotangents, u, row, moved, shared)
+            _pull_row(blocks, cotangents, u, row, scratch, shared)
         for x in range(W):
             cotangents.node[u, x] += total[x]
     return shared
 
 
 @njit(inline="always", **KERNEL)
-def _pull_row(blocks, cotangents, u, row, moved, shared):
-    """From the cotangents g of a row's log-odds to its table and to the messages at the opposite ends."""
-    W = moved.size
+def _pull_row(blocks, cotangents, u, row, scratch, shared):
+    """From the cotangents g of a row's log-odds, scratch[0], to its table and to the messages at the opposite ends."""
+    W = scratch.shape[1]
+    moved, low, high = scratch[0], scratch[1], scratch[2]
     lam, opposite, target = blocks.lam.reshape(-1), blocks.opposite, cotangents.lam.reshape(-1)
-    low, high = np.empty(W), np.empty(W)
     upper = lam[W:]
     for x in range(W):
         low[x], high[x] = lam[opposite[row, x]], upper[opposite[row, x]]
@@ -122,9 +124,10 @@ def _scatter(opposite, row, target, moved, low, high):
     """Add g (p(1|1) - p(1|0)) at the opposite ends; rows of messages hold two states, those of cotangents one."""
     W = moved.size
     for x in range(W):
-        at = np.int64(opposite[row, x])
-        line = at // (2 * W)
-        target[line * W + at - line * 2 * W] += moved[x] * (high[x] - low[x])
+        # numbers of lanes are powers of two, so this is (at // 2W) W + at % W
+        at = opposite[row, x]
+        lane = at & np.uint32(W - 1)
+        target[((at - lane) >> np.uint32(1)) + lane] += moved[x] * (high[x] - low[x])
 
 
 @njit(inline="always", **KERNEL)
