@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
 from .star import LOG, fetch_ahead, restore
 from .vecmath import KERNEL, exp
 
@@ -38,7 +39,7 @@ def reverse(blocks, cotangents, units, damping, old):
     """Undo the updates of `units`, which were made in this order; `old` holds the messages before (empty: keep)."""
     W = blocks.lam.shape[2]
     lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
-    total, scratch = np.empty(W), np.empty((3, W))
+    total, scratch, whole = np.empty(W), np.empty((3, W)), _whole_scratch(blocks)
     moved = scratch[0]
     shared = np.zeros((2, 3))
     keep = 1.0 - damping
@@ -47,6 +48,11 @@ def reverse(blocks, cotangents, units, damping, old):
         if k > 0:
             fetch_ahead(blocks, blocks.lam, units[k - 1])
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
+        if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
+            _pull_block(blocks, cotangents, u, keep, damping, total, whole)
+            if old.size:
+                restore(blocks.lam, old, first, last)
+            continue
         for x in range(W):
             total[x] = 0.0
         for row in range(first, last):
@@ -85,6 +91,58 @@ def reverse_read(blocks, cotangents, units, d_belief):
         for x in range(W):
             cotangents.node[u, x] += total[x]
     return shared
+
+
+@njit(inline="always", **KERNEL)
+def _whole_scratch(blocks):
+    rows = np.max(np.diff(blocks.slot_ptr)) if blocks.slot_ptr.size > 1 else 0
+    return np.empty((3, rows * blocks.lam.shape[2]))
+
+
+@njit(**KERNEL)
+def _pull_block(blocks, cotangents, u, keep, damping, total, scratch):
+    """All rows of a block with tables psi of their own: short loops cost more to start than to run."""
+    W = total.size
+    first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
+    n, base = (last - first) * W, first * W
+    moved, low, high = scratch[0], scratch[1], scratch[2]
+    lam, messages, table = cotangents.lam.reshape(-1), blocks.lam.reshape(-1), blocks.table
+    count, inverse = blocks.count.reshape(-1), blocks.inverse.reshape(-1)
+    node, sums = cotangents.node.reshape(-1), cotangents.table.reshape(-1)
+    opposite = blocks.opposite.reshape(-1)[base : base + n]
+    some, rest = spread8(keep), spread8(damping)
+    for x in range(0, W, CHUNK):
+        s = zero8()
+        for k in range(base + x, base + x + n, W):
+            s = fma8(some, load8(lam, k), s)
+        s = mul8(s, load8(inverse, u * W + x))
+        store8(node, u * W + x, add8(load8(node, u * W + x), s))
+        for i in range(x, x + n, W):
+            h = load8(lam, base + i)
+            store8(moved, i, sub8(mul8(load8(count, base + i), s), mul8(some, h)))
+            store8(lam, base + i, mul8(rest, h))
+    upper = messages[W:]
+    for i in range(n):
+        low[i], high[i] = messages[opposite[i]], upper[opposite[i]]
+    for i in range(n):
+        e = exp(low[i] + high[i])
+        low[i], high[i] = e if low[i] < 0.0 else 1.0, e if high[i] < 0.0 else 1.0
+    tiny = spread8(_TINY)
+    for row in range(first, last):
+        for x in range(0, W, CHUNK):
+            i, k, j = (row - first) * W + x, 4 * row * W + x, 3 * row * W + x
+            e0, e1, g = load8(low, i), load8(high, i), load8(moved, i)
+            up0, up1 = mul8(load8(table, k + W), e1), mul8(load8(table, k + 3 * W), e1)
+            p0 = div8(up0, add8(fma8(load8(table, k), e0, up0), tiny))
+            p1 = div8(up1, add8(fma8(load8(table, k + 2 * W), e0, up1), tiny))
+            store8(moved, i, mul8(g, sub8(p1, p0)))
+            store8(sums, j, add8(load8(sums, j), g))
+            store8(sums, j + W, fma8(g, p0, load8(sums, j + W)))
+            store8(sums, j + 2 * W, fma8(g, p1, load8(sums, j + 2 * W)))
+    for i in range(n):
+        at = opposite[i]
+        lane = at & np.uint32(W - 1)
+        lam[((at - lane) >> np.uint32(1)) + lane] += moved[i]
 
 
 @njit(inline="always", **KERNEL)

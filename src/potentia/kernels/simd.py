@@ -104,6 +104,16 @@ def add8(typingctx, a, b):
 
 
 @intrinsic
+def sub8(typingctx, a, b):
+    """a - b."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fsub(args[0], args[1])
+
+    return vector8(vector8, vector8), codegen
+
+
+@intrinsic
 def mul8(typingctx, a, b):
     """a * b."""
 
@@ -121,6 +131,17 @@ def div8(typingctx, a, b):
         return builder.fdiv(args[0], args[1])
 
     return vector8(vector8, vector8), codegen
+
+
+@intrinsic
+def below8(typingctx, a):
+    """The smaller of a and 0."""
+
+    def codegen(context, builder, signature, args):
+        zero = ir.Constant(_VECTOR, None)
+        return builder.select(builder.fcmp_ordered("<", args[0], zero), args[0], zero)
+
+    return vector8(vector8), codegen
 
 
 @intrinsic

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .simd import CHUNK, add8, fma8, load8, prefetch, spread8, store8, zero8
+from .simd import CHUNK, add8, below8, div8, fma8, load8, mul8, prefetch, spread8, store8, sub8, zero8
 from .vecmath import KERNEL, exp, log
 
 PRODUCT, LOG, MAXIMUM = 0, 1, 2
@@ -69,13 +69,17 @@ def sweep(blocks, units, damping, write, watch):
     logm = np.empty((widest, L, W))
     peak, total, moves = np.empty(W), np.empty(W), np.empty(W)
     change, empty = 0.0, -1
+    two = L == 2 and W % CHUNK == 0 and damping == 0.0 and not blocks.shared
     for k in range(units.size):
         u = units[k]
         if k + 1 < units.size:
             fetch_ahead(blocks, blocks.lam, units[k + 1])
-        _beliefs(blocks, u, incoming, sums, logm, p, peak, total)
-        if write:
-            change = max(change, _write_messages(blocks, u, p, logm, peak, damping))
+        if two and blocks.mode[u] == PRODUCT:
+            _update_binary(blocks, u, write, logm.reshape(2, widest * W), p)
+        else:
+            _beliefs(blocks, u, incoming, sums, logm, p, peak, total)
+            if write:
+                change = max(change, _write_messages(blocks, u, p, logm, peak, damping))
         if not watch and blocks.mode[u] == PRODUCT:
             continue
         change = max(change, _refresh_belief(blocks, u, p, peak, total, moves))
@@ -157,6 +161,51 @@ def _beliefs(blocks, u, incoming, sums, logm, p, peak, total):
     for a in range(L):
         for x in range(W):
             p[a, x] *= inverse[u, x]
+
+
+@njit(**KERNEL)
+def _update_binary(blocks, u, write, scratch, p):
+    """P of a block of two states with tables psi of its own, and its messages where they are to be written.
+
+    As `_beliefs` and `_write_messages`, but for all rows at once: short loops cost more to start than to run.
+    """
+    W = p.shape[1]
+    first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
+    n, base = (last - first) * W, first * W
+    low, high = scratch[0], scratch[1]
+    lam, table, count = blocks.lam.reshape(-1), blocks.table, blocks.count.reshape(-1)
+    node, inverse = blocks.node.reshape(-1), blocks.inverse.reshape(-1)
+    opposite = blocks.opposite.reshape(-1)[base : base + n]
+    upper = lam[W:]
+    for i in range(n):
+        low[i], high[i] = lam[opposite[i]], upper[opposite[i]]
+    for i in range(n):
+        # one of the two messages is 0, so one exp serves both
+        e = exp(low[i] + high[i])
+        low[i], high[i] = e if low[i] < 0.0 else 1.0, e if high[i] < 0.0 else 1.0
+    for row in range(first, last):
+        for x in range(0, W, CHUNK):
+            i, k = (row - first) * W + x, 4 * row * W + x
+            e0, e1 = load8(low, i), load8(high, i)
+            down = fma8(load8(table, k), e0, mul8(load8(table, k + W), e1))
+            up = fma8(load8(table, k + 2 * W), e0, mul8(load8(table, k + 3 * W), e1))
+            store8(low, i, div8(up, down))
+    for i in range(n):
+        low[i] = log(low[i])
+    for x in range(0, W, CHUNK):
+        share = load8(inverse, u * W + x)
+        p0, p1 = mul8(load8(node, 2 * u * W + x), share), load8(node, (2 * u + 1) * W + x)
+        for i in range(x, x + n, W):
+            p1 = fma8(load8(count, base + i), load8(low, i), p1)
+        p1 = mul8(p1, share)
+        store8(p, x, p0)
+        store8(p, W + x, p1)
+        if write:
+            for i in range(x, x + n, W):
+                d = sub8(sub8(p1, load8(low, i)), p0)
+                to = 2 * (base + i - x) + x
+                store8(lam, to, below8(sub8(zero8(), d)))
+                store8(lam, to + W, below8(d))
 
 
 @njit(inline="always", **KERNEL)
