@@ -145,6 +145,16 @@ def below8(typingctx, a):
 
 
 @intrinsic
+def max8(typingctx, a, b):
+    """The larger of a and b; b where a is nan."""
+
+    def codegen(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[0], args[1])
+
+    return vector8(vector8, vector8), codegen
+
+
+@intrinsic
 def prefetch(typingctx, array, index):
     """Ask for the cache line of array[index]; a hint, with no effect on results."""
 

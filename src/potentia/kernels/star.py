@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .simd import CHUNK, add8, below8, div8, fma8, load8, mul8, prefetch, spread8, store8, sub8, zero8
+from .simd import CHUNK, add8, below8, div8, fma8, load8, max8, mul8, prefetch, spread8, store8, sub8, zero8
 from .vecmath import KERNEL, exp, log
 
 PRODUCT, LOG, MAXIMUM = 0, 1, 2
@@ -339,6 +339,10 @@ def _write_messages(blocks, u, p, logm, peak, damping):
         for row in range(first, blocks.slot_ptr[u + 1]):
             _write_binary(lam, row, p, logm, row - first)
         return lag
+    if damping == 0.0 and W % CHUNK == 0:
+        for row in range(first, blocks.slot_ptr[u + 1]):
+            _write_row(lam.reshape(-1), row * L * W, p, logm[row - first], L, W)
+        return lag
     for row in range(first, blocks.slot_ptr[u + 1]):
         fresh = logm[row - first]
         for x in range(W):
@@ -355,6 +359,21 @@ def _write_messages(blocks, u, p, logm, peak, damping):
         else:
             lag = max(lag, _damp(lam, row, fresh, peak, damping))
     return lag
+
+
+@njit(inline="always", **KERNEL)
+def _write_row(lam, at, p, fresh, L, W):
+    """A row's messages, eight lanes at a time; `fresh` (log M) is spent."""
+    dead = spread8(-np.inf)
+    for x in range(0, W, CHUNK):
+        peak = dead
+        for k in range(x, L * W, W):
+            # -inf - -inf is nan, which stands for -inf, too
+            v = max8(sub8(load8(p, k), load8(fresh, k)), dead)
+            store8(fresh, k, v)
+            peak = max8(v, peak)
+        for k in range(x, L * W, W):
+            store8(lam, at + k, sub8(load8(fresh, k), peak))
 
 
 @njit(inline="always", **KERNEL)
