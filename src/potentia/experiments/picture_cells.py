@@ -125,7 +125,7 @@ def share_wrong(model: CRF, pictures: Sequence[LabelledImage], examples: Sequenc
 
 def tables(pictures: PictureSet, rows: Sequence[Row]) -> list[Table]:
     """Test and training errors by loss and inference, a column per number of iterations; ours / the paper's."""
-    rounds = sorted({r for line in pictures.paper.values() for r in line})
+    rounds = sorted({r for line in pictures.paper.values() for r in line} | {_key(row)[2] for row in rows})
     columns = [Column("loss", "loss"), Column("inference", "inference")]
     columns += [Column(f"{r} iterations" if r else "–", str(r), str) for r in rounds]
     found = []
@@ -133,10 +133,11 @@ def tables(pictures: PictureSet, rows: Sequence[Row]) -> list[Table]:
         lines: list[dict[str, Any]] = []
         for (loss, inference), printed in pictures.paper.items():
             line = {"loss": NAMES[loss], "inference": inference.replace("_", " ")}
-            for r, errors in printed.items():
+            for r in rounds:
                 own = [row[f"{part}_error"] for row in rows if _key(row) == (loss, inference, r)]
                 if own:
-                    line[str(r)] = f"{np.mean(own):.3f} / {errors[place]:.3f}"
+                    theirs = f"{printed[r][place]:.3f}" if r in printed else "–"
+                    line[str(r)] = f"{np.mean(own):.3f} / {theirs}"
             lines.append(line)
         found.append((f"{pictures.title}, {part} error (ours / paper)", columns, lines))
     return found
