@@ -27,7 +27,7 @@ N_PICTURES = 100
 ROUNDS = (1, 5, 10, 20)
 THRESHOLDS = (1e-1, 1e-2, 1e-3, 1e-4)
 #: Processor seconds of training, of all cores together; a step that has begun is finished.
-LIMIT = 600.0
+LIMIT = 240.0
 #: Iterations after which inference or back-propagation to a threshold is cut off.
 _MOST = 200
 
@@ -49,7 +49,7 @@ def learner_of(cell: Cell) -> MarginalRisk:
         return MarginalRisk("univariate_logistic", truncated_inference("trw", cell["rounds"]), **options)
     threshold = cell["threshold"]
     gradient = BackPropagation(threshold, _MOST) if cell["gradient"] == "backpropagation" else Perturbation()
-    inference = TRW(iterations=_MOST, tol=threshold, schedule="sequential")
+    inference = TRW(iterations=_MOST, tol=threshold)
     return MarginalRisk("univariate_logistic", inference, gradient, **options)
 
 

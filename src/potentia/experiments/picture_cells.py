@@ -25,8 +25,12 @@ from .marginal_cells import LOCAL, NAMES, loss_named, train, training_facts, tru
 from .marginal_pictures import draw_pictures, pack, unpack
 from .rows import Cell, Row
 
-#: Errors (training, test) by number of iterations; 0 stands for losses that need no inference to train.
+#: Errors (training, test) by number of iterations, empty for what the paper has not; 0 stands for losses that need no
+#: inference to train.
 Printed = Mapping[tuple[str, str], Mapping[int, tuple[float, float]]]
+
+#: Inference as the tables print it.
+_INFERENCE = {"trw": "trw", "mean_field": "mean field", "trw_raster": "trw, raster and back"}
 
 #: Examples per call of prediction, to bound memory.
 _CHUNK = 64
@@ -132,7 +136,7 @@ def tables(pictures: PictureSet, rows: Sequence[Row]) -> list[Table]:
     for place, part in ((1, "test"), (0, "train")):
         lines: list[dict[str, Any]] = []
         for (loss, inference), printed in pictures.paper.items():
-            line = {"loss": NAMES[loss], "inference": inference.replace("_", " ")}
+            line = {"loss": NAMES[loss], "inference": _INFERENCE[inference]}
             for r in rounds:
                 own = [row[f"{part}_error"] for row in rows if _key(row) == (loss, inference, r)]
                 if own:
@@ -158,7 +162,8 @@ def originals(pictures: PictureSet, fold: int, quick: bool) -> list[Original]:
 def draw(pictures: PictureSet, rows: Sequence[Row], quick: bool, out: Path) -> None:
     """Marginals of some test pictures, the largest number of iterations of each loss and inference."""
     best: dict[tuple[str, str], Row] = {}
-    for row in sorted((r for r in rows if r["cell"]["fold"] == 0), key=lambda r: r["cell"]["rounds"]):
+    shown = [r for r in rows if r["cell"]["fold"] == 0 and r["cell"]["inference"] != "trw_raster"]
+    for row in sorted(shown, key=lambda r: r["cell"]["rounds"]):
         best[row["cell"]["loss"], row["cell"]["inference"]] = row
     lines = []
     for number, (image, labels) in enumerate(originals(pictures, 0, quick)):
