@@ -61,7 +61,9 @@ def test_full_tables_have_a_cell_for_every_printed_error():
     ):
         found = [(c["loss"], c["inference"], c["rounds"]) for c in module.cells(False, False)]
         assert len(found) == len(set(found))
-        assert set(found) == {(*key, rounds) for key, line in pictures.paper.items() for rounds in line}
+        printed = {(*key, rounds) for key, line in pictures.paper.items() for rounds in line}
+        assert printed == {key for key in found if key[1] != "trw_raster"}
+        assert {key[:2] for key in found} <= set(pictures.paper), "every cell has a place in the table"
     every = backgrounds_mbl.cells(False, True)
     assert len(every) == 5 * len(backgrounds_mbl.cells(False, False))
     assert len({key_of(c) for c in every}) == len(every)
