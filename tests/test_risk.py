@@ -1,6 +1,7 @@
 """Marginal-based learning: the learner, its objective, and what it recovers."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import potentia as pt
 from pictures import noisy
 from potentia import Constant, Example, Linear, PotentiaError
+from potentia.learn.descent import descend
 from potentia.learn.risk import MarginalRisk, Risk
 from reference import differences
 
@@ -267,3 +269,17 @@ def test_potentials_without_gradients_and_examples_without_labels_are_refused():
     blank = [Example(e.graph, e.features, np.full(e.graph.n_variables, -1)) for e in noisy(1)]
     with pytest.raises(PotentiaError, match="label"):
         crf().fit(blank)
+
+
+def test_an_objective_without_minimum_ends_at_parameters_that_can_be_used():
+    """As the truncated likelihood with too few iterations [MBL-tpami sec. 7.3]."""
+    slide = SimpleNamespace(parameters=np.ones(2), n_parameters=2)
+    largest = []
+
+    def objective():
+        largest.append(np.abs(slide.parameters).max())
+        return -float((slide.parameters**4).sum()), [-4.0 * slide.parameters**3]
+
+    assert not descend([slide], objective, 1000, 0.0, lambda: False)
+    assert max(largest) <= 1e50
+    assert 1e3 < np.abs(slide.parameters).max() <= 1e50

@@ -14,6 +14,10 @@ class _StopError(Exception):
     """Raised inside the optimiser to end it."""
 
 
+#: Parameters beyond this are on their way to infinity: the objective has no minimum.
+_FAR = 1e50
+
+
 #: Steps over which the objective's fall is judged: a single step of L-BFGS may be short without being the last.
 _WINDOW = 10
 
@@ -29,18 +33,24 @@ def descend(
 
     `objective` returns its value and gradients at the functions' current parameters. `record` is called after each
     step, at the parameters it reached, and may stop it. Where a line search fails, L-BFGS begins anew while that
-    helps. Returns whether the objective has settled.
+    helps. Where the objective falls without bound, the last step whose parameters can be used is kept. Returns
+    whether the objective has settled.
     """
     from scipy.optimize import minimize
 
     cuts = np.cumsum([f.n_parameters for f in functions])[:-1]
     latest, values = [np.inf], list[float]()
+    point = np.concatenate([f.parameters for f in functions])
+    reached = [point]
 
     def move(vector: Floats) -> None:
         for function, part in zip(functions, np.split(vector, cuts), strict=True):
             function.parameters = part
 
     def evaluate(vector: Floats) -> tuple[float, Floats]:
+        if not np.abs(vector).max(initial=0.0) <= _FAR:
+            move(reached[0])
+            raise _StopError
         move(vector)
         latest[0], slopes = objective()
         return latest[0], np.concatenate(slopes)
@@ -52,11 +62,11 @@ def descend(
 
     def after(vector: Floats) -> None:
         values.append(latest[0])
+        reached[0] = vector.copy()
         move(vector)
         if record() or settled():
             raise _StopError
 
-    point = np.concatenate([f.parameters for f in functions])
     # pairs of steps and gradients kept: with millions of parameters they are what the time and memory go to
     memory = 20 if point.size < 500_000 else 6
     try:
