@@ -128,23 +128,41 @@ def share_wrong(model: CRF, pictures: Sequence[LabelledImage], examples: Sequenc
 
 
 def tables(pictures: PictureSet, rows: Sequence[Row]) -> list[Table]:
-    """Test and training errors by loss and inference, a column per number of iterations; ours / the paper's."""
-    rounds = sorted({r for line in pictures.paper.values() for r in line} | {_key(row)[2] for row in rows})
-    columns = [Column("loss", "loss"), Column("inference", "inference")]
-    columns += [Column(f"{r} iterations" if r else "–", str(r), str) for r in rounds]
+    """Test and training errors by loss and inference, a column per number of iterations; ours / the paper's.
+
+    What the paper has not comes in tables of its own.
+    """
+    theirs = [key for key, line in pictures.paper.items() if line]
+    ours = [key for key, line in pictures.paper.items() if not line]
     found = []
-    for place, part in ((1, "test"), (0, "train")):
-        lines: list[dict[str, Any]] = []
-        for (loss, inference), printed in pictures.paper.items():
-            line = {"loss": NAMES[loss], "inference": _INFERENCE[inference]}
-            for r in rounds:
-                own = [row[f"{part}_error"] for row in rows if _key(row) == (loss, inference, r)]
-                if own:
-                    theirs = f"{printed[r][place]:.3f}" if r in printed else "–"
-                    line[str(r)] = f"{np.mean(own):.3f} / {theirs}"
-            lines.append(line)
-        found.append((f"{pictures.title}, {part} error (ours / paper)", columns, lines))
+    for keys, note in ((theirs, " (ours / paper)"), (ours, ", not in the paper")):
+        shown = [row for row in rows if _key(row)[:2] in keys]
+        rounds = {r for key in keys for r in pictures.paper[key]} | {_key(row)[2] for row in shown}
+        for part in ("test", "train"):
+            if shown or keys is theirs:
+                lines = [_line(pictures, key, sorted(rounds), shown, part) for key in keys]
+                found.append((f"{pictures.title}, {part} error{note}", _columns(sorted(rounds)), lines))
     return found
+
+
+def _columns(rounds: Sequence[int]) -> list[Column]:
+    names = {r: f"{r} iteration{'s' if r > 1 else ''}" if r else "–" for r in rounds}
+    first = [Column("loss", "loss"), Column("inference", "inference")]
+    return first + [Column(name, str(r), str) for r, name in names.items()]
+
+
+def _line(
+    pictures: PictureSet, key: tuple[str, str], rounds: Sequence[int], rows: Sequence[Row], part: str
+) -> dict[str, Any]:
+    """One loss and inference: its errors by number of iterations."""
+    printed = pictures.paper[key]
+    line: dict[str, Any] = {"loss": NAMES[key[0]], "inference": _INFERENCE[key[1]]}
+    for r in rounds:
+        own = [row[f"{part}_error"] for row in rows if _key(row) == (*key, r)]
+        if own:
+            theirs = f" / {printed[r][part == 'test']:.3f}" if printed else ""
+            line[str(r)] = f"{np.mean(own):.3f}{theirs}"
+    return line
 
 
 def _key(row: Row) -> tuple[str, str, int]:
