@@ -10,6 +10,7 @@ from potentia.adjoint.perturbation import Perturbation
 from potentia.adjoint.truncated import BackPropagation, Truncated
 from potentia.graph.cotangents import MarginalCotangent
 from potentia.graph.scores import Scores
+from potentia.inference.pair_engine import suits_pairs
 from potentia.losses.likelihood import SurrogateEM
 from potentia.losses.local import Pseudolikelihood
 from potentia.losses.marginal import SmoothedError
@@ -223,6 +224,10 @@ def test_marginals_of_cliques_may_be_left_out(problem):
             Truncated().solve(inference, scores, cliques=cliques) for cliques in (True, False)
         )
         np.testing.assert_array_equal(part.variable_marginals, whole.variable_marginals)
+        if suits_pairs(problem.graph) and not isinstance(inference, pt.MeanField):
+            assert np.isnan(part.value)
+            scopes = problem.graph.scopes
+            assert all(scopes[kind].shape[1] != 2 or not len(scopes[kind]) for kind in part.marginals)
         one, other = pull(MarginalCotangent(cotangent, {})), pull_part(MarginalCotangent(cotangent, {}))
         for kind, table in one.items():
             np.testing.assert_array_equal(other[kind], table)

@@ -549,3 +549,21 @@ def test_the_lp_does_not_call_exact_what_its_solver_could_not_resolve():
         result = pt.LinearProgram().infer(graph, theta)
         best = reference.max_score(graph, theta)
         assert result.bound == "estimate" or result.value >= best - 1e-6
+
+
+@pytest.mark.parametrize("n_states", [2, 3])
+@pytest.mark.parametrize("schedule", ["coloured", "sequential"])
+def test_a_warm_start_takes_states_that_are_newly_forbidden(n_states, schedule):
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid((10, 12), n_states=n_states)
+    edges = len(graph.scopes["edge"])
+    theta = {
+        "node": 2 * rng.normal(size=(120, n_states)),
+        "edge": 2 * rng.normal(size=(edges, n_states, n_states)),
+    }
+    method = pt.TRW(iterations=2000, tol=1e-10, schedule=schedule)
+    free = method.infer(graph, theta)
+    for _ in range(10):
+        observed = np.where(rng.random(120) < 0.2, rng.integers(0, n_states, 120), -1)
+        warm, cold = (method.infer(graph, theta, observed=observed, start=start) for start in (free, None))
+        np.testing.assert_allclose(warm.variable_marginals, cold.variable_marginals, atol=1e-7)

@@ -12,12 +12,14 @@ from sklearn.preprocessing import Binarizer, SplineTransformer
 from potentia._types import PotentiaError
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Potential, Zero
 from potentia.potentials.contract import check_potential
+from potentia.potentials.forest import Forest
 
 FACTORIES = {
     "zero": Zero,
     "constant": lambda: Constant(ridge=0.1),
     "linear": Linear,
     "boosting": lambda: Boosting(rounds=6, more_rounds=2),
+    "boosting on few bins": lambda: Boosting(rounds=4, more_rounds=2, bins=3),
     "boosting anew": lambda: Boosting(rounds=4, restart=True),
     "boosting without refit": lambda: Boosting(rounds=4, refit=False),
     "mlp": lambda: MLP(hidden=8, batch=20, epochs=2, ridge=0.01),
@@ -201,6 +203,27 @@ def test_scores_at_hand_are_used_and_brought_up_to_date(factory, weightless):
         np.testing.assert_allclose(scores, plain.scores(x), atol=1e-9)
     with pytest.raises(PotentiaError, match="scores must have shape"):
         given.fit(x, y, bias, weight, scores=scores[:5])
+    with pytest.raises(PotentiaError, match="writeable array of float64"):
+        given.fit(x, y, bias, weight, scores=scores.astype(np.float32))
+
+
+def test_boosting_walks_only_new_trees_where_scores_are_at_hand(monkeypatch):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(500, 3)), rng.integers(0, 3, 500)
+    boosting, scores = Boosting(rounds=30, more_rounds=2), np.zeros((500, 3))
+    boosting.fit(x, y, scores=scores)
+    walked = []
+    add_to = Forest.add_to
+    monkeypatch.setattr(
+        Forest,
+        "add_to",
+        lambda self, out, codes, first=0: (
+            walked.append(len(self.depths) - first) or add_to(self, out, codes, first)
+        ),
+    )
+    boosting.fit(x, y, scores=scores)
+    assert walked
+    assert max(walked) <= 2
 
 
 def test_classes_that_do_not_appear_are_declared():

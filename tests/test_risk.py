@@ -9,6 +9,7 @@ import pytest
 import potentia as pt
 from pictures import noisy
 from potentia import Constant, Example, Linear, PotentiaError
+from potentia.learn import descent
 from potentia.learn.descent import descend
 from potentia.learn.risk import MarginalRisk, Risk
 from reference import differences
@@ -280,6 +281,14 @@ def test_an_objective_without_minimum_ends_at_parameters_that_can_be_used():
         largest.append(np.abs(slide.parameters).max())
         return -float((slide.parameters**4).sum()), [-4.0 * slide.parameters**3]
 
-    assert not descend([slide], objective, 1000, 0.0, lambda: False)
+    assert descend([slide], objective, 1000, 0.0, lambda: False) is None
     assert max(largest) <= 1e50
     assert 1e3 < np.abs(slide.parameters).max() <= 1e50
+
+
+def test_running_away_is_said_and_ends_the_fit(monkeypatch):
+    monkeypatch.setattr(descent, "_FAR", 1e-3)
+    with pytest.warns(pt.ConvergenceWarning, match="ran away") as caught:
+        model = crf(start="zero", incremental=2).fit(noisy(4))
+    assert len(caught) == 1
+    assert model.history_ == []

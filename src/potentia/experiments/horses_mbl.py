@@ -35,7 +35,7 @@ _PAPER: Printed = {
 
 
 def cells(quick: bool, full: bool) -> list[Cell]:
-    """TRW with the losses that differ most first, fewer iterations first, mean field last."""
+    """TRW with the losses that differ most first, fewer iterations first, mean field last; raster order in between."""
     base = {"study": "horses", "quick": quick, "seed": 0, "fold": 0}
     smoothed = ("smoothed_error_5", "smoothed_error_15", "smoothed_error_50")
     order = [(loss, "trw", 10) for loss in _MAIN] + [(loss, "trw", 0) for loss in reversed(LOCAL)]

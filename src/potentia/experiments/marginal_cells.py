@@ -54,7 +54,7 @@ def truncated_inference(name: str, rounds: int) -> Inference:
     """So many iterations by colours; of "trw_raster" in raster order and back, which is two of ours each.
 
     The paper does not print its order of updates. What it says of likelihoods with few iterations holds by colours,
-    where news travel one pixel per iteration, and not in raster order, where they cross the picture in one.
+    where news travel two pixels per iteration, and not in raster order, where they cross the picture in one.
     """
     options: dict[str, Any] = {"iterations": rounds, "tol": 0.0}
     if name == "trw_raster":

@@ -160,7 +160,7 @@ def _line(
     for r in rounds:
         own = [row[f"{part}_error"] for row in rows if _key(row) == (*key, r)]
         if own:
-            theirs = f" / {printed[r][part == 'test']:.3f}" if printed else ""
+            theirs = f" / {printed[r][part == 'test']:.3f}" if r in printed else " / –" if printed else ""
             line[str(r)] = f"{np.mean(own):.3f}{theirs}"
     return line
 

@@ -12,7 +12,8 @@ from .._types import Ints
 from ..kernels.traversal import breadth_first, greedy_colours, sequential_levels
 from .structure import Graph
 
-#: Lane counts a layout may use. Widths are a compromise between padding and the cost of short loops.
+#: Lane counts a layout may use, a compromise between padding and the cost of short loops. The kernels count on 1 or
+#: multiples of `CHUNK`, and on powers of two.
 _LANES = (1, 8, 16, 32, 64, 128)
 #: What starting one more block costs, in lanes of work.
 _BLOCK_COST = 12

@@ -49,7 +49,7 @@ def reverse(blocks, cotangents, units, damping, old):
             fetch_ahead(blocks, blocks.lam, units[k - 1])
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
-            _pull_block(blocks, cotangents, u, keep, damping, total, whole)
+            _pull_block(blocks, cotangents, u, keep, damping, whole)
             if old.size:
                 restore(blocks.lam, old, first, last)
             continue
@@ -100,9 +100,12 @@ def _whole_scratch(blocks):
 
 
 @njit(**KERNEL)
-def _pull_block(blocks, cotangents, u, keep, damping, total, scratch):
-    """All rows of a block with tables psi of their own: short loops cost more to start than to run."""
-    W = total.size
+def _pull_block(blocks, cotangents, u, keep, damping, scratch):
+    """Undo the update of a block with tables psi of its own, all rows at once.
+
+    Short loops cost more to start than to run.
+    """
+    W = blocks.lam.shape[2]
     first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
     n, base = (last - first) * W, first * W
     moved, low, high = scratch[0], scratch[1], scratch[2]

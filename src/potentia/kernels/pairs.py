@@ -121,9 +121,11 @@ def messages_in(position, count, given, lam):
     for e in range(position.shape[0]):
         for side in range(2):
             row, x = position[e, side] // W, position[e, side] % W
+            # the largest message of the states that are left is 0
             peak = -np.inf
             for a in range(L):
-                peak = max(peak, given[e, side, a])
+                if lam[row, a, x] > -np.inf:
+                    peak = max(peak, given[e, side, a])
             for a in range(L):
                 if lam[row, a, x] > -np.inf:
                     lam[row, a, x] = (given[e, side, a] - peak) / count[e]

@@ -1,7 +1,8 @@
-"""Vectors of eight doubles for the one loop that LLVM does not vectorise well by itself.
+"""Vectors of eight doubles for loops that LLVM does not vectorise well by itself.
 
-A product with a small table keeps its running sums in registers and reads the table strictly in order, which
-needs explicit vectors. LLVM lowers them to whatever the machine has (AVX-512, two AVX2 halves, NEON).
+A product with a small table keeps its running sums in registers and reads the table strictly in order, and loops over
+few lanes cost more to start than to run; both need explicit vectors. LLVM lowers them to whatever the machine has
+(AVX-512, two AVX2 halves, NEON).
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def div8(typingctx, a, b):
 
 @intrinsic
 def below8(typingctx, a):
-    """The smaller of a and 0."""
+    """The smaller of a and 0; 0 where a is nan."""
 
     def codegen(context, builder, signature, args):
         zero = ir.Constant(_VECTOR, None)

@@ -14,6 +14,10 @@ class _StopError(Exception):
     """Raised inside the optimiser to end it."""
 
 
+class _DivergedError(Exception):
+    """Raised inside the optimiser where parameters run away."""
+
+
 #: Parameters beyond this are on their way to infinity: the objective has no minimum.
 _FAR = 1e50
 
@@ -28,13 +32,13 @@ def descend(
     iterations: int,
     tol: float,
     record: Callable[[], bool],
-) -> bool:
+) -> bool | None:
     """Minimise until the objective falls by less than `tol` of itself in ten steps, or `iterations` are done.
 
     `objective` returns its value and gradients at the functions' current parameters. `record` is called after each
     step, at the parameters it reached, and may stop it. Where a line search fails, L-BFGS begins anew while that
-    helps. Where the objective falls without bound, the last step whose parameters can be used is kept. Returns
-    whether the objective has settled.
+    helps. Returns whether the objective has settled; None where parameters run away, as they do when it has no
+    minimum: then those of the last step are kept.
     """
     from scipy.optimize import minimize
 
@@ -50,7 +54,7 @@ def descend(
     def evaluate(vector: Floats) -> tuple[float, Floats]:
         if not np.abs(vector).max(initial=0.0) <= _FAR:
             move(reached[0])
-            raise _StopError
+            raise _DivergedError
         move(vector)
         latest[0], slopes = objective()
         return latest[0], np.concatenate(slopes)
@@ -85,5 +89,7 @@ def descend(
                 break
     except _StopError:
         return settled()
+    except _DivergedError:
+        return None
     evaluate(point)
     return settled() or len(values) < iterations

@@ -21,12 +21,12 @@ def minimise_directly(
     iterations: int,
     tol: float,
     record: Callable[[float], bool],
-) -> bool:
+) -> bool | None:
     """L-BFGS over the parameters of some kinds, the others' functions fixed.
 
     `passing`, iterations and tolerance, is how messages are passed before each evaluation. Ends when the objective
     falls by less than `tol` of itself in ten steps, or `iterations` are done. `record` is called with the objective
-    after each step and may stop it. Returns whether the objective has settled.
+    after each step and may stop it. Returns as `descend` does.
     """
     moving = {k: p for k in kinds if isinstance(p := joint.potentials[k], Differentiable)}
     if not moving:  # nothing to move: the objective is what it is
@@ -55,4 +55,7 @@ def minimise_directly(
         return value, slopes
 
     # a step ends where the objective was evaluated last
-    return descend(list(moving.values()), objective, iterations, tol, lambda: record(latest[0]))
+    settled = descend(list(moving.values()), objective, iterations, tol, lambda: record(latest[0]))
+    for kind in moving:
+        joint.functions.moved(kind)
+    return settled

@@ -47,7 +47,7 @@ class IteratedLogistic:
     Attributes:
         epsilon: smoothing, one number or {kind: number}.
         iterations: learning iterations; one fits every kind once, with message passing after each fit.
-        sweeps: message-passing sweeps after each fit, each there and back over all variables.
+        sweeps: message-passing sweeps after each fit, each twice over all variables (there and back, if sequential).
         rest: an example's messages rest before that once none of its marginals moves by more than this in half a
             sweep. None for 1e-3, and for 0 in the direct solver, whose line searches want messages that have settled;
             1e-2 is much faster with many states, where they settle soon.

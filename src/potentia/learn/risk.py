@@ -113,7 +113,7 @@ class MarginalRisk:
         saved = None if checkpoint is None else checkpoint.load()
         history = [] if saved is None else take_up(potentials, saved)
         begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
-        settled = False
+        settled: bool | None = False
         for number, steps in self._stages(len(weighted), history):
             risk = Risk(potentials, weighted[:number], self)
             if not history:
@@ -134,7 +134,15 @@ class MarginalRisk:
                 return bool(callback(history)) if callback is not None else False
 
             settled = self._minimise(potentials, risk, weighted[:number], steps, record)
-        if self.tol > 0 and not settled and self.batch is None:
+            if settled is None:
+                break
+        if settled is None:
+            warnings.warn(
+                f"the parameters ran away after {len(history)} iterations: this loss seems to have no minimum here",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        elif self.tol > 0 and not settled and self.batch is None:
             warnings.warn(
                 f"the objective still fell by more than {self.tol:g} of itself after {len(history)} iterations",
                 ConvergenceWarning,
@@ -177,7 +185,7 @@ class MarginalRisk:
         examples: Sequence[Example],
         steps: int,
         record: Callable[[], bool],
-    ) -> bool:
+    ) -> bool | None:
         if self.batch is None:
             return descend(risk.functions, risk, steps, self.tol, record)
         cuts = range(0, len(examples), self.batch)

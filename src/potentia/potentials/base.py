@@ -117,10 +117,8 @@ class Potential(Params, ABC):
         if not self.is_fitted:
             self.start(problem.x, problem.n_outputs)
         self._check_sizes(problem.x.shape[1], problem.n_outputs)
-        if scores is not None and np.shape(scores) != (len(np.asarray(y)), problem.n_outputs):
-            raise PotentiaError(
-                f"scores must have shape {(len(np.asarray(y)), problem.n_outputs)}, got {np.shape(scores)}."
-            )
+        if scores is not None:
+            _check_scores(scores, (len(np.asarray(y)), problem.n_outputs))
         kept = copy.deepcopy(self._fitted())
         known = scores if scores is not None and len(scores) == problem.n_rows else None
         before, reached = self._improve(problem, known)
@@ -221,3 +219,11 @@ class Potential(Params, ABC):
             raise PotentiaError(
                 f"The rows have {n_outputs} configurations but {name} was fitted on {self.n_outputs_}."
             )
+
+
+def _check_scores(scores: Any, shape: tuple[int, int]) -> None:
+    """Scores to be brought up to date must be able to hold them."""
+    if not isinstance(scores, np.ndarray) or scores.dtype != np.float64 or not scores.flags.writeable:
+        raise PotentiaError("scores must be a writeable array of float64.")
+    if scores.shape != shape:
+        raise PotentiaError(f"scores must have shape {shape}, got {scores.shape}.")

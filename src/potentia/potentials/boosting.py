@@ -93,7 +93,7 @@ class Boosting(Potential):
 
     def _improve(self, problem: Problem, scores: Floats | None) -> tuple[float, float]:
         rng = np.random.default_rng([self.seed, self.n_fits_])
-        before = self._objective(problem) if self.restart else None
+        before = self._objective(problem, scores) if self.restart else None
         rounds = self.begin(problem, rng, scores)
         first = len(self.values_)
         for _ in range(rounds.n_rounds):

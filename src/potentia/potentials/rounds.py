@@ -17,7 +17,7 @@ from potentia.potentials.forest import Forest, GrowingForest
 from potentia.potentials.growth import Growth, Tree
 from potentia.potentials.problem import NO_ROWS, Batch, Problem
 
-#: Scores of all rows are kept up to date between rounds up to this many numbers, and never beyond.
+#: Scores of all rows that are not at hand are computed and kept between rounds up to this many numbers.
 _MAX_KEPT = 1 << 26
 #: Mean gradient at which a leaf counts as fitted.
 _LEAF_TOL = 1e-4
