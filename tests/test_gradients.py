@@ -372,3 +372,15 @@ def test_forbidden_labels_get_a_sentence():
     for loss in ("univariate_logistic", "surrogate_likelihood", "pseudolikelihood", "piecewise"):
         with pytest.raises(PotentiaError, match="forbid"):
             pt.loss_and_gradient(loss, pt.TRW(), graph, theta, [1, 0])
+
+
+def test_marginals_next_to_zero_leave_likelihoods_finite():
+    graph = pt.Graph.grid((1, 2), n_states=2)
+    theta = {"node": np.array([[0.0, -355.0], [0.0, -356.0]]), "edge": np.zeros((1, 2, 2))}
+    mu = pt.MeanField(iterations=2, tol=0).infer(graph, theta).marginals["edge"]
+    assert 0 < mu.min() < 2.3e-308, "a marginal too small to have its logarithm taken"
+    value, slopes = pt.loss_and_gradient(
+        "truncated_likelihood", pt.MeanField(iterations=2, tol=0), graph, theta, [0, 0]
+    )
+    assert value == pytest.approx(0.0, abs=1e-12)
+    assert all(np.isfinite(slope).all() for slope in slopes.values())

@@ -292,3 +292,18 @@ def test_running_away_is_said_and_ends_the_fit(monkeypatch):
         model = crf(start="zero", incremental=2).fit(noisy(4))
     assert len(caught) == 1
     assert model.history_ == []
+
+
+def test_a_line_search_that_meets_no_number_begins_anew():
+    """Beyond 2 the objective is nan, which L-BFGS would take for a fall; its minimum is at 1.9."""
+    hill = SimpleNamespace(parameters=np.array([-3.0]), n_parameters=1)
+
+    def objective():
+        x = float(hill.parameters[0])
+        return (np.nan, [np.array([np.nan])]) if x > 2 else ((x - 1.9) ** 4, [np.array([4 * (x - 1.9) ** 3])])
+
+    descend([hill], objective, 200, 0.0, lambda: False)
+    assert hill.parameters[0] == pytest.approx(1.9, abs=0.1)
+    hill.parameters = np.array([3.0])
+    with pytest.raises(PotentiaError, match="where the fit begins"):
+        descend([hill], objective, 200, 0.0, lambda: False)

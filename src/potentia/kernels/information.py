@@ -6,13 +6,16 @@ from numba import njit
 
 from .vecmath import KERNEL, log
 
+#: The smallest number whose logarithm `log` takes.
+_TINY = 2.2250738585072014e-308
+
 
 @njit(**KERNEL)
 def information(scopes, n_states, weight, counting, theta, mu, singles, log_singles, d_mu, d_singles):
     """sum over cliques of w (theta . mu - c I(mu)), I = sum mu (log mu - sum_i log mu_i); adds its derivatives.
 
     scopes (m, k); theta, mu and d_mu hold the cliques' own tables one after another; singles (n, states).
-    Configurations of zero probability take no part.
+    Configurations of probability zero, or next to it, take no part.
     """
     value, at = 0.0, 0
     for r in range(scopes.shape[0]):
@@ -22,7 +25,7 @@ def information(scopes, n_states, weight, counting, theta, mu, singles, log_sing
         w, c = weight[r], weight[r] * counting[r]
         for y in range(size):
             p = mu[at + y]
-            if p > 0.0:
+            if p >= _TINY:
                 ratio = log(p)
                 step = size
                 for k in range(scopes.shape[1]):

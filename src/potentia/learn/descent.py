@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .._types import Floats
+from .._types import Floats, PotentiaError
 from ..potentials.differentiable import Differentiable
 
 
@@ -16,6 +16,10 @@ class _StopError(Exception):
 
 class _DivergedError(Exception):
     """Raised inside the optimiser where parameters run away."""
+
+
+class _BrokenError(Exception):
+    """Raised inside the optimiser where the objective is no number, which a line search would take for a fall."""
 
 
 #: Parameters beyond this are on their way to infinity: the objective has no minimum.
@@ -36,9 +40,9 @@ def descend(
     """Minimise until the objective falls by less than `tol` of itself in ten steps, or `iterations` are done.
 
     `objective` returns its value and gradients at the functions' current parameters. `record` is called after each
-    step, at the parameters it reached, and may stop it. Where a line search fails, L-BFGS begins anew while that
-    helps. Returns whether the objective has settled; None where parameters run away, as they do when it has no
-    minimum: then those of the last step are kept.
+    step, at the parameters it reached, and may stop it. Where a line search fails or meets an objective that is no
+    finite number, L-BFGS begins anew while that helps. Returns whether the objective has settled; None where parameters
+    run away, as they do when it has no minimum: then those of the last step are kept.
     """
     from scipy.optimize import minimize
 
@@ -56,8 +60,13 @@ def descend(
             move(reached[0])
             raise _DivergedError
         move(vector)
-        latest[0], slopes = objective()
-        return latest[0], np.concatenate(slopes)
+        value, slopes = objective()
+        slope = np.concatenate(slopes)
+        if not (np.isfinite(value) and np.isfinite(slope).all()):
+            move(reached[0])
+            raise _BrokenError
+        latest[0] = value
+        return value, slope
 
     def settled() -> bool:
         if tol == 0 or len(values) <= _WINDOW:
@@ -73,6 +82,7 @@ def descend(
 
     # pairs of steps and gradients kept: with millions of parameters they are what the time and memory go to
     memory = 20 if point.size < 500_000 else 6
+    broken = False
     try:
         while len(values) < iterations:
             before = len(values)
@@ -83,13 +93,23 @@ def descend(
                 "gtol": 0.0,
                 "maxcor": memory,
             }
-            found = minimize(evaluate, point, jac=True, method="L-BFGS-B", callback=after, options=options)
-            point = found.x
-            if found.success or len(values) == before:
+            try:
+                found = minimize(
+                    evaluate, point, jac=True, method="L-BFGS-B", callback=after, options=options
+                )
+            except _BrokenError:
+                point, done, broken = reached[0], False, True
+            else:
+                point, done, broken = found.x, found.success, False
+            if done or len(values) == before:
                 break
     except _StopError:
         return settled()
     except _DivergedError:
         return None
+    if broken:
+        if np.isinf(latest[0]):
+            raise PotentiaError("the objective is no finite number where the fit begins")
+        return False
     evaluate(point)
     return settled() or len(values) < iterations
