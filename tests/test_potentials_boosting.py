@@ -157,3 +157,14 @@ def test_impossible_settings_are_refused(setting, message):
 def test_rows_without_features_are_refused():
     with pytest.raises(PotentiaError, match="features"):
         Boosting().fit(None, [0, 1])
+
+
+def test_many_features_that_do_not_vary():
+    rng = np.random.default_rng(0)
+    x = np.zeros((400, 90))
+    fresh = Boosting(rounds=3)
+    fresh.start(x, 2)
+    np.testing.assert_array_equal(fresh.scores(x), 0.0)
+    x[:, 70] = rng.integers(0, 2, 400)
+    fitted = Boosting(rounds=3).fit(x, x[:, 70].astype(int))
+    np.testing.assert_array_equal(fitted.scores(x).argmax(axis=1), x[:, 70])

@@ -65,10 +65,14 @@ def encode(x: Floats, edges: Floats) -> Codes:
 
 def all_cells(n_bins: Ints, n_rows: int) -> Codes | None:
     """Every combination of codes (M, d), the last feature fastest, if they are far fewer than n_rows."""
-    if prod(int(n) for n in n_bins) > min(_MAX_CELLS, n_rows // 2):
+    n_cells = prod(int(n) for n in n_bins)
+    if n_cells > min(_MAX_CELLS, n_rows // 2):
         return None
-    grid = np.indices(tuple(n_bins), dtype=np.uint8)
-    return np.ascontiguousarray(grid.reshape(len(n_bins), -1).T)
+    # arrays have at most 64 axes, but features of one bin need none
+    varying = np.flatnonzero(n_bins > 1)
+    cells = np.zeros((n_cells, len(n_bins)), np.uint8)
+    cells[:, varying] = np.indices(tuple(n_bins[varying]), dtype=np.uint8).reshape(len(varying), n_cells).T
+    return cells
 
 
 def cell_of(codes: Codes, n_bins: Ints) -> Ints:
