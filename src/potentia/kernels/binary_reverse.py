@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from .binary import gather_exp
 from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
 from .star import LOG, fetch_ahead, restore
 from .vecmath import KERNEL, exp
@@ -124,12 +125,7 @@ def _pull_block(blocks, cotangents, u, keep, damping, scratch):
             h = load8(lam, base + i)
             store8(moved, i, sub8(mul8(load8(count, base + i), s), mul8(some, h)))
             store8(lam, base + i, mul8(rest, h))
-    upper = messages[W:]
-    for i in range(n):
-        low[i], high[i] = messages[opposite[i]], upper[opposite[i]]
-    for i in range(n):
-        e = exp(low[i] + high[i])
-        low[i], high[i] = e if low[i] < 0.0 else 1.0, e if high[i] < 0.0 else 1.0
+    gather_exp(messages, W, opposite, low, high)
     tiny = spread8(_TINY)
     for row in range(first, last):
         for x in range(0, W, CHUNK):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from .vecmath import KERNEL, log
-
-#: The smallest number whose logarithm `log` takes.
-_TINY = 2.2250738585072014e-308
+from .vecmath import KERNEL, TINY, log
 
 
 @njit(**KERNEL)
@@ -25,7 +22,7 @@ def information(scopes, n_states, weight, counting, theta, mu, singles, log_sing
         w, c = weight[r], weight[r] * counting[r]
         for y in range(size):
             p = mu[at + y]
-            if p >= _TINY:
+            if p >= TINY:
                 ratio = log(p)
                 step = size
                 for k in range(scopes.shape[1]):

@@ -22,7 +22,8 @@ _MAGIC = 6755399441055744.0
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 0.6931471805598903  # ln 2 with its last 11 bits clear, so that k * _LN2_HIGH is exact
 _LN2_LOW = 5.497923018708371e-14
-_TINY = 2.2250738585072014e-308
+#: The smallest number whose logarithm `log` takes.
+TINY = 2.2250738585072014e-308
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 
 
@@ -87,4 +88,4 @@ def log(x):
     )
     half = 0.5 * f * f
     value = k * _LN2_HIGH - ((half - (s * (half + (t1 + t2)) + k * _LN2_LOW)) - f)
-    return value if x >= _TINY else -np.inf
+    return value if x >= TINY else -np.inf

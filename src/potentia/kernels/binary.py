@@ -1,0 +1,92 @@
+"""The star update for two states, where log M matters only by its difference; see `star`."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from .simd import CHUNK, below8, div8, fma8, load8, mul8, store8, sub8, zero8
+from .vecmath import KERNEL, exp, log
+
+
+@njit(**KERNEL)
+def update(blocks, u, write, scratch, p):
+    """P of a block of two states with tables psi of its own, and its messages where they are to be written.
+
+    As the general update of `star`, but for all rows at once: short loops cost more to start than to run.
+    """
+    W = p.shape[1]
+    first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
+    n, base = (last - first) * W, first * W
+    low, high = scratch[0], scratch[1]
+    lam, table, count = blocks.lam.reshape(-1), blocks.table, blocks.count.reshape(-1)
+    node, inverse = blocks.node.reshape(-1), blocks.inverse.reshape(-1)
+    opposite = blocks.opposite.reshape(-1)[base : base + n]
+    gather_exp(lam, W, opposite, low, high)
+    for row in range(first, last):
+        for x in range(0, W, CHUNK):
+            i, k = (row - first) * W + x, 4 * row * W + x
+            e0, e1 = load8(low, i), load8(high, i)
+            down = fma8(load8(table, k), e0, mul8(load8(table, k + W), e1))
+            up = fma8(load8(table, k + 2 * W), e0, mul8(load8(table, k + 3 * W), e1))
+            store8(low, i, div8(up, down))
+    for i in range(n):
+        low[i] = log(low[i])
+    for x in range(0, W, CHUNK):
+        share = load8(inverse, u * W + x)
+        p0, p1 = mul8(load8(node, 2 * u * W + x), share), load8(node, (2 * u + 1) * W + x)
+        for i in range(x, x + n, W):
+            p1 = fma8(load8(count, base + i), load8(low, i), p1)
+        p1 = mul8(p1, share)
+        store8(p, x, p0)
+        store8(p, W + x, p1)
+        if write:
+            for i in range(x, x + n, W):
+                d = sub8(sub8(p1, load8(low, i)), p0)
+                to = 2 * (base + i - x) + x
+                store8(lam, to, below8(sub8(zero8(), d)))
+                store8(lam, to + W, below8(d))
+
+
+@njit(inline="always", **KERNEL)
+def gather_exp(lam, W, opposite, low, high):
+    """exp of the messages at the opposite ends, of states 0 and 1; the larger message is 0, so one exp serves both."""
+    upper = lam[W:]
+    for i in range(opposite.size):
+        low[i], high[i] = lam[opposite[i]], upper[opposite[i]]
+    for i in range(opposite.size):
+        e = exp(low[i] + high[i])
+        low[i], high[i] = e if low[i] < 0.0 else 1.0, e if high[i] < 0.0 else 1.0
+
+
+@njit(inline="always", **KERNEL)
+def _log_odds(l0, l1, t00, t01, t10, t11):
+    """log(M(1) / M(0)) of a binary pair; one of its two messages is 0, so one exp serves both."""
+    e = exp(l0 + l1)
+    e0, e1 = e if l0 < 0.0 else 1.0, e if l1 < 0.0 else 1.0
+    return log((t10 * e0 + t11 * e1) / (t00 * e0 + t01 * e1))
+
+
+@njit(inline="always", **KERNEL)
+def log_odds_row(table, lines, at, row, shared, incoming, logm, s):
+    """log M of two states up to a constant, which no message and no marginal depends on: half the work."""
+    if shared:
+        t00, t01, t10, t11 = table[at], table[at + 1], table[at + 2], table[at + 3]
+        for x in range(incoming.shape[1]):
+            logm[s, 1, x] = _log_odds(incoming[0, x], incoming[1, x], t00, t01, t10, t11)
+    else:
+        k = 4 * row
+        for x in range(incoming.shape[1]):
+            logm[s, 1, x] = _log_odds(
+                incoming[0, x], incoming[1, x], lines[k, x], lines[k + 1, x], lines[k + 2, x], lines[k + 3, x]
+            )
+    for x in range(incoming.shape[1]):
+        logm[s, 0, x] = 0.0
+
+
+@njit(inline="always", **KERNEL)
+def write_row(lam, row, p, logm, s):
+    """The messages of a binary row in one pass; log M(0) is 0 there."""
+    for x in range(p.shape[1]):
+        d = (p[1, x] - logm[s, 1, x]) - p[0, x]
+        lam[row, 0, x] = -d if d > 0.0 else 0.0
+        lam[row, 1, x] = d if d < 0.0 else 0.0
