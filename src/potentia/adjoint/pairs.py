@@ -23,6 +23,7 @@ from ..inference.pair_engine import PairEngine
 from ..kernels import binary_reverse as two
 from ..kernels import star_reverse as kernels
 from ..kernels import star_tables
+from ..kernels.pairs import to_lanes
 from ..kernels.simd import CHUNK
 from ..kernels.star import PRODUCT
 
@@ -51,8 +52,7 @@ class PairReverse:
             self._read_cliques(cotangent)
         if cotangent.singles is not None:
             d_belief = borrow_zeros(engine.blocks.belief.shape)
-            used = engine.layout.variable >= 0
-            d_belief.transpose(0, 2, 1)[used] = cotangent.singles[engine.layout.variable[used]]
+            to_lanes(engine.layout.variable, cotangent.singles, d_belief)
             self.parts.read(d_belief, self.pair_tables)
 
     def _read_cliques(self, cotangent: MarginalCotangent) -> None:

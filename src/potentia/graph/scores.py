@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
-from ..kernels.scan import first_bad_table
+from ..kernels.scan import add_singles, first_bad_table
 from .assign import observed_states
 from .flat import Regions, flat_regions, table_sizes
 from .structure import Graph
@@ -122,9 +122,7 @@ class Scores:
         for kind, scope in graph.scopes.items():
             if scope.shape[1] == 1 and len(scope):
                 values, offset = self.kind(kind)
-                variables = scope[:, 0]
-                column = np.minimum(np.arange(width), graph.n_states[variables, None] - 1)
-                padded[variables] += values[offset[:, None] + column]
+                add_singles(values, offset, scope.reshape(-1), graph.n_states, padded)
         return self._held(padded, observed)
 
     def _held(self, padded: Floats, observed: Ints) -> Floats:

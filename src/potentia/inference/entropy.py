@@ -5,8 +5,9 @@ A(theta) = max over the local polytope of  theta . mu + sum_alpha c_alpha H(mu_a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from ..graph.flat import flat_regions
 from ..graph.forests import certified, cliques_of, forest_weights, is_acyclic
 from ..graph.links import region_links
 from ..graph.structure import Graph
+
+T = TypeVar("T")
 
 #: Counting numbers closer to zero than this are rounding of sums such as 1 - 2 * 0.5.
 _ZERO = 1e-12
@@ -39,6 +42,14 @@ class Entropy:
     bound: str
     always: bool = False
     maximum: bool = False
+    _memo: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def cached(self, key: Any, make: Callable[[], T]) -> T:
+        """What an engine derives from the counting numbers, computed once; an entropy belongs to one graph."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        found: T = self._memo[key]
+        return found
 
 
 def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
@@ -81,6 +92,12 @@ def reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
     rho: None for valid weights from spanning forests, one number, one per clique in the order of the graph's
     kinds, or {kind: number or array}.
     """
+    if rho is None:
+        return graph.cached("reweighted", lambda: _reweighted(graph, None))
+    return _reweighted(graph, rho)
+
+
+def _reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
     given = _clique_weights(graph, rho)
     if given.size and not (np.all(np.isfinite(given)) and given.min() > 0):
         raise PotentiaError("rho must be positive and finite for every clique")
@@ -124,8 +141,12 @@ def _tree_counting(graph: Graph, weights: Floats) -> Floats:
 
 def bethe(graph: Graph) -> Entropy:
     """Loopy BP: c = 1 on cliques, 1 - (number of cliques) on variables; exact on forests."""
-    counting = _tree_counting(graph, np.ones(len(cliques_of(graph))))
-    return Entropy(counting, "star", "log_partition", "exact" if is_acyclic(graph) else "estimate")
+
+    def build() -> Entropy:
+        counting = _tree_counting(graph, np.ones(len(cliques_of(graph))))
+        return Entropy(counting, "star", "log_partition", "exact" if is_acyclic(graph) else "estimate")
+
+    return graph.cached("bethe", build)
 
 
 def kikuchi(graph: Graph) -> Entropy:

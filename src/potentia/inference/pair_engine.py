@@ -10,6 +10,7 @@ import numpy as np
 from .._memory import borrow, borrow_zeros
 from .._threads import map_ranges
 from .._types import Floats, InfeasibleError, Ints
+from ..graph.flat import flat_regions
 from ..graph.schedule import PairLayout, pair_layout, pairs_of
 from ..graph.scores import Scores, shape_tables
 from ..graph.structure import Graph
@@ -42,9 +43,18 @@ class PairEngine:
 
     def __init__(self, scores: Scores, entropy: Entropy, order: str, damping: float, threads: int) -> None:
         self.graph, self.entropy, self.damping, self.threads = scores.graph, entropy, damping, threads
-        regions = scores.regions
         self.pairs = pairs_of(self.graph)
         self._pair_kinds = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
+        self.count, self.counting, total = entropy.cached("pairs", self._weights)
+        self.shared = self._one_table(scores)
+        self.layout = pair_layout(self.graph, order, oriented=self.shared)
+        self.blocks = self._allocate(*entropy.cached((order, self.shared), lambda: self._in_lanes(total)))
+        self.load(scores)
+        self.reset()
+
+    def _weights(self) -> tuple[Floats, Floats, Floats]:
+        """c of pairs and of variables, and C of variables."""
+        regions, counting = flat_regions(self.graph), self.entropy.counting
         numbers = [
             np.arange(regions.kind_ptr[i], regions.kind_ptr[i + 1])
             for i, kind in enumerate(self.graph.kinds)
@@ -52,14 +62,15 @@ class PairEngine:
         ]
         pair_region = np.concatenate(numbers) if numbers else np.zeros(0, dtype=np.int64)
         parent, child = np.repeat(pair_region, 2), regions.single[self.pairs].ravel()
-        total = check_counting(self.graph, entropy.counting, parent, child)
-        self.count = entropy.counting[pair_region]
-        self.counting = entropy.counting[regions.single]
-        self.shared = self._one_table(scores)
-        self.layout = pair_layout(self.graph, order, oriented=self.shared)
-        self.blocks = self._allocate(total[regions.single])
-        self.load(scores)
-        self.reset()
+        total = check_counting(self.graph, counting, parent, child)
+        return counting[pair_region], counting[regions.single], total[regions.single]
+
+    def _in_lanes(self, total: Floats) -> tuple[Floats, Floats, Floats]:
+        """`count`, `even` and `inverse` of the blocks."""
+        layout = self.layout
+        count = np.where(layout.pair >= 0, self.count[layout.pair] if len(self.count) else 0.0, 0.0)
+        even = np.where(count.min(axis=1) == count.max(axis=1), count[:, 0], 0.0)
+        return count, even, np.where(layout.variable >= 0, 1.0 / total[layout.variable], 1.0)
 
     @property
     def group_ptr(self) -> Ints:
@@ -80,18 +91,16 @@ class PairEngine:
         offset, states = scores.kind(self._pair_kinds[0])[1], self.graph.n_states
         return bool(np.all(offset == offset[0]) and states.min() == states.max())
 
-    def _allocate(self, total: Floats) -> star.PairBlocks:
+    def _allocate(self, count: Floats, even: Floats, inverse: Floats) -> star.PairBlocks:
         layout = self.layout
         rows, width = layout.pair.shape
         n_blocks, states = len(layout.variable), layout.n_states
         size = states * states
-        count = np.where(layout.pair >= 0, self.count[layout.pair] if len(self.count) else 0.0, 0.0)
-        inverse = np.where(layout.variable >= 0, 1.0 / total[layout.variable], 1.0)
         return star.PairBlocks(
             slot_ptr=layout.slot_ptr,
             opposite=layout.opposite,
             count=count,
-            even=np.where(count.min(axis=1) == count.max(axis=1), count[:, 0], 0.0),
+            even=even,
             inverse=inverse,
             node=borrow_zeros((n_blocks, states, width)),
             table=borrow((2 * size if self.shared else (rows - 1) * size * width,)),
@@ -107,9 +116,7 @@ class PairEngine:
         self.scores = scores
         self.pair_scores = self._pair_scores(scores)
         blocks, layout = self.blocks, self.layout
-        used = layout.variable >= 0
-        lanes = blocks.node.transpose(0, 2, 1)
-        lanes[used] = scores.singles[layout.variable[used]]
+        pair_kernels.to_lanes(layout.variable, scores.singles, blocks.node)
         if self.shared:
             self._fill_shared()
             return

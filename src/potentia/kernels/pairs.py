@@ -94,6 +94,17 @@ def _fill_lanes(layout, scores, row, x, high, out):
 
 
 @njit(**KERNEL)
+def to_lanes(variable, singles, out):
+    """out[u, a, x] = singles[i, a] for the variable i in lane x of block u; what has none stays."""
+    for u in range(variable.shape[0]):
+        for x in range(variable.shape[1]):
+            i = variable[u, x]
+            if i >= 0:
+                for a in range(out.shape[1]):
+                    out[u, a, x] = singles[i, a]
+
+
+@njit(**KERNEL)
 def reset_messages(node, slot_ptr, lam):
     """Zero messages, -inf at states that the variable's own score forbids."""
     for u in range(node.shape[0]):

@@ -1,4 +1,4 @@
-"""One pass over score tables that finds what may not be there."""
+"""Passes over score tables as they come in: what may not be there, and the sum of each variable's own."""
 
 from __future__ import annotations
 
@@ -31,3 +31,12 @@ def first_bad_table(values, offset, size):
         if dead == table.size:
             return r, 2
     return -1, 0
+
+
+@njit(**KERNEL)
+def add_singles(values, offset, variables, n_states, out):
+    """out(i, a) += the scores of single-variable regions, table r at values[offset[r]:] of variables[r]."""
+    for r in range(variables.size):
+        i = variables[r]
+        for a in range(n_states[i]):
+            out[i, a] += values[offset[r] + a]
