@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -16,9 +17,24 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
+#: What `using_threads` has set.
+_chosen: ContextVar[int | None] = ContextVar("potentia_threads", default=None)
+
+
+@contextmanager
+def using_threads(threads: int) -> Iterator[None]:
+    """Where a number of threads is not given, inside this is it: learners pass on theirs to potentials so."""
+    token = _chosen.set(threads)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
 def thread_count(threads: int | None) -> int:
-    """`threads`, or where None the variable POTENTIA_THREADS, or the cores this process may use."""
-    given: int | str | None = threads if threads is not None else os.environ.get("POTENTIA_THREADS")
+    """`threads`, or where None that of `using_threads`, POTENTIA_THREADS, or the cores this process may use."""
+    chosen = threads if threads is not None else _chosen.get()
+    given: int | str | None = chosen if chosen is not None else os.environ.get("POTENTIA_THREADS")
     if given is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not str(given).isdigit() or int(given) < 1:

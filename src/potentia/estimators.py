@@ -11,7 +11,7 @@ import numpy as np
 
 from ._html import facts_table
 from ._progress import Bar
-from ._threads import map_items, one_blas_thread, thread_count
+from ._threads import map_items, one_blas_thread, thread_count, using_threads
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
 from .graph.scores import Scores
@@ -84,7 +84,8 @@ class CRF:
         self.potentials_ = fitted or {kind: _fresh(p) for kind, p in self.potentials.items()}
         self.scales_ = learner.scales(kinds)
         self.inference_ = self.inference or learner.predictor(kinds)
-        with Bar(progress) as bar, one_blas_thread():
+        threads = thread_count(getattr(learner, "threads", None))
+        with Bar(progress) as bar, one_blas_thread(), using_threads(threads):
             bar.begin("fitting", learner.iterations)
 
             def after(history: list[dict[str, Any]]) -> bool:

@@ -25,25 +25,22 @@ from ..kernels import star_reverse as kernels
 from ..kernels import star_tables
 from ..kernels.pairs import to_lanes
 from ..kernels.simd import CHUNK
-from ..kernels.star import PRODUCT
-
-_NOTHING = np.zeros((0, 0, 0))
-
-
-#: Bytes of factors kept before they are summed into tables.
-_FACTOR_BYTES = 2**28
+from ..kernels.star import PRODUCT, Record
 
 
 class PairReverse:
-    """Cotangents beside a `PairEngine` whose messages are those of its last read-out."""
+    """Cotangents beside a `PairEngine` that left its updates on a tape, those of the read-out in slot 0.
 
-    def __init__(self, engine: PairEngine, result: Result) -> None:
+    fixed: every update undone is that of slot 0, not one of its own.
+    """
+
+    def __init__(self, engine: PairEngine, result: Result, tape: Record, fixed: bool) -> None:
         if engine.entropy.maximum:
             raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon")
         self.engine, self.result = engine, result
         self.pair_tables = borrow_zeros((len(engine.pair_scores.values),))
         binary = engine.layout.n_states == 2
-        self.parts: Binary | General = Binary(engine) if binary else General(engine, result.iterations)
+        self.parts: Binary | General = Binary(engine, tape) if binary else General(engine, tape, fixed)
 
     def read(self, cotangent: MarginalCotangent) -> None:
         """Cotangents of the marginals, pulled back to messages and scores."""
@@ -53,7 +50,7 @@ class PairReverse:
         if cotangent.singles is not None:
             d_belief = borrow_zeros(engine.blocks.belief.shape)
             to_lanes(engine.layout.variable, cotangent.singles, d_belief)
-            self.parts.read(d_belief, self.pair_tables)
+            self.parts.read(d_belief)
 
     def _read_cliques(self, cotangent: MarginalCotangent) -> None:
         kinds = clique_kinds(self.result.scores)
@@ -61,12 +58,14 @@ class PairReverse:
         d_mu = [cotangent.cliques.get(kind, np.zeros(mu[kind].size)) for kind in kinds]
         self.parts.read_pairs(np.concatenate(list(mu.values())), np.concatenate(d_mu), self.pair_tables)
 
-    def undo(self, groups: Sequence[tuple[Ints, int]], old: Floats | None) -> None:
-        """Undo an iteration made of these groups of units; `old`: the messages before it (None: they stay)."""
-        before = _NOTHING if old is None else old
-        self.parts.begin(self.pair_tables)
+    def undo(self, groups: Sequence[tuple[Ints, int]], slot: int) -> None:
+        """Undo an iteration made of these groups of units, which is in a slot of the tape."""
         for units, threads in reversed(groups):
-            map_ranges(lambda a, b, u=units: self.parts.undo(u[a:b], before), 0, len(units), threads)  # type: ignore[misc]
+            map_ranges(lambda a, b, u=units: self.parts.undo(u[a:b], slot), 0, len(units), threads)  # type: ignore[misc]
+
+    def flush(self, used: int) -> None:
+        """Called before the first `used` slots of the tape are filled again."""
+        self.parts.flush(used, self.pair_tables)
 
     @property
     def pending(self) -> Floats:
@@ -93,8 +92,8 @@ class PairReverse:
 class Binary:
     """Cotangents of two states: one number per message."""
 
-    def __init__(self, engine: PairEngine) -> None:
-        self.engine = engine
+    def __init__(self, engine: PairEngine, tape: Record) -> None:
+        self.engine, self.tape = engine, tape
         rows, _, width = engine.blocks.lam.shape
         self.cotangents = two.BinaryCotangents(
             lam=borrow_zeros((rows, 1, width)),
@@ -104,24 +103,26 @@ class Binary:
         self.shared = np.zeros((2, 3))
         self._lock = Lock()
 
-    def begin(self, out: Floats) -> None:
-        """Called before an iteration is undone."""
-
-    def read(self, d_belief: Floats, out: Floats) -> None:
+    def read(self, d_belief: Floats) -> None:
         """From cotangents of variables' marginals."""
         units = np.arange(len(d_belief))
-        self.shared += two.reverse_read(self.engine.blocks, self.cotangents, units, d_belief)
+        slot = self.tape._replace(slot=0)
+        self.shared += two.reverse_read(self.engine.blocks, self.cotangents, slot, units, d_belief)
 
     def read_pairs(self, mu: Floats, d_mu: Floats, out: Floats) -> None:
         """From cotangents of pairs' marginals."""
         two.reverse_pairs(*_pairs_of(self.engine, mu, d_mu), self.cotangents.lam, out)
 
-    def undo(self, units: Ints, before: Floats) -> None:
+    def undo(self, units: Ints, slot: int) -> None:
         """Undo updates of independent (or one thread's) blocks."""
         engine = self.engine
-        part = two.reverse(engine.blocks, self.cotangents, units, engine.damping, before)
+        record = self.tape._replace(slot=slot)
+        part = two.reverse(engine.blocks, self.cotangents, record, units, engine.damping)
         with self._lock:
             self.shared += part
+
+    def flush(self, used: int, out: Floats) -> None:
+        """Nothing is left on the tape."""
 
     def finish(self, out: Floats) -> None:
         """Add what was kept to d_theta of the pairs."""
@@ -141,70 +142,64 @@ class Binary:
 class General:
     """Cotangents of any number of states."""
 
-    def __init__(self, engine: PairEngine, iterations: int) -> None:
-        self.engine = engine
+    def __init__(self, engine: PairEngine, tape: Record, fixed: bool) -> None:
+        self.engine, self.tape, self.fixed = engine, tape, fixed
         blocks = engine.blocks
         _, states, width = blocks.lam.shape
-        factored = not engine.shared and width % CHUNK == 0
-        in_tables = not engine.shared and not (factored and np.all(blocks.mode == PRODUCT))
-        slots = max(_FACTOR_BYTES // (2 * blocks.lam.nbytes), 1)
-        self.slots = min(slots, iterations + 1) if factored else 0
+        self.factored = not engine.shared and width % CHUNK == 0
+        in_tables = not engine.shared and not (self.factored and np.all(blocks.mode == PRODUCT))
         self.cotangents = kernels.PairCotangents(
             lam=borrow_zeros(blocks.lam.shape),
             node=borrow_zeros(blocks.node.shape),
             table=borrow_zeros((blocks.table.size if in_tables else 0,)),
-            ratios=borrow((self.slots * blocks.lam.size,)),
-            inputs=borrow((self.slots * blocks.lam.size,)),
-            slots=self.slots,
+            ratios=(borrow_zeros if fixed else borrow)((tape.inputs.size if self.factored else 0,)),
         )
+        #: First slot that holds factors: that of the read-out does once it has been undone.
+        self.first = 0 if fixed else 1
         held = np.zeros(len(blocks.node))
         # rows of messages to the blocks they belong to
         owner = np.repeat(np.arange(len(held)), np.diff(blocks.slot_ptr))
         np.add.at(held, owner, (blocks.count[: len(owner)] * blocks.inverse[owner]).max(axis=1))
         self.centre = bool(held.max(initial=0.0) > 2.0 + 1e-9)
-        self.used = 0
         self.shared = np.zeros(2 * states * states)
         self._lock = Lock()
 
-    def begin(self, out: Floats) -> None:
-        """A free place for factors."""
-        if self.used == self.slots:
-            self._flush(out)
-        self.used += 1
-
-    def read(self, d_belief: Floats, out: Floats) -> None:
+    def read(self, d_belief: Floats) -> None:
         """From cotangents of variables' marginals."""
-        self.begin(out)
-        units = np.arange(len(d_belief))
+        self.first = 0
         self.shared += kernels.reverse_read(
-            self.engine.blocks, self.cotangents, self.used - 1, units, d_belief
-        )
+            self.engine.blocks, self.cotangents, self.tape._replace(slot=0), self.fixed,
+            np.arange(len(d_belief)), d_belief,
+        )  # fmt: skip
 
     def read_pairs(self, mu: Floats, d_mu: Floats, out: Floats) -> None:
         """From cotangents of pairs' marginals."""
         star_tables.reverse_pairs(*_pairs_of(self.engine, mu, d_mu), self.cotangents.lam, out)
 
-    def undo(self, units: Ints, before: Floats) -> None:
+    def undo(self, units: Ints, slot: int) -> None:
         """Undo updates of independent (or one thread's) blocks."""
-        engine = self.engine
         part = kernels.reverse(
-            engine.blocks, self.cotangents, self.used - 1, units, engine.damping, self.centre, before
-        )
+            self.engine.blocks, self.cotangents, self.tape._replace(slot=slot), self.fixed, units,
+            self.engine.damping, self.centre,
+        )  # fmt: skip
         with self._lock:
             self.shared += part
 
-    def _flush(self, out: Floats) -> None:
+    def flush(self, used: int, out: Floats) -> None:
+        """Add the factors in the first `used` slots to d_theta of the pairs."""
         engine = self.engine
-        if self.used and self.slots:
+        if self.factored and self.first < used:
             star_tables.flush(
-                engine.layout, engine.pair_scores, engine.blocks, self.cotangents, self.used, out
-            )
-        self.used = 0
+                engine.layout, engine.pair_scores, engine.blocks, self.cotangents.ratios, self.tape.inputs,
+                self.first, used, out,
+            )  # fmt: skip
+        self.first = 1
 
     def finish(self, out: Floats) -> None:
         """Add what was kept to d_theta of the pairs."""
         engine, states = self.engine, self.engine.layout.n_states
-        self._flush(out)
+        # what has not been flushed: the slot of a fixed point, or that of the read-out where there was no iteration
+        self.flush(1, out)
         if engine.shared:
             psi = engine.blocks.table if engine.blocks.mode[0] == PRODUCT else np.ones_like(self.shared)
             both = (psi * self.shared).reshape(2, states, states) / engine.count[0]

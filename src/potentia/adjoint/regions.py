@@ -17,10 +17,10 @@ from ..kernels import mean_field_reverse, regions_reverse
 class RegionReverse:
     """Cotangents beside a `RegionEngine` whose messages are those of its last read-out."""
 
-    def __init__(self, engine: RegionEngine, result: Result) -> None:
+    def __init__(self, engine: RegionEngine, result: Result, tape: Floats, fixed: bool) -> None:
         if engine.regions.maximum:
             raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon")
-        self.engine = engine
+        self.engine, self.tape = engine, tape
         self.d_theta, self.d_lam = np.zeros_like(engine.regions.theta), np.zeros_like(engine.regions.lam)
 
     def read(self, cotangent: MarginalCotangent) -> None:
@@ -29,9 +29,9 @@ class RegionReverse:
         d_belief = flat_cotangent(self.engine.scores, cotangent, g.belief_at, g.belief.size)
         regions_reverse.reverse_read(g, self.d_theta, self.d_lam, d_belief)
 
-    def undo(self, groups: Sequence[tuple[Ints, int]], old: Floats | None) -> None:
+    def undo(self, groups: Sequence[tuple[Ints, int]], slot: int) -> None:
         """Undo an iteration made of these groups of units; parents' tables are shared between them: one thread."""
-        engine, before = self.engine, np.zeros(0) if old is None else old
+        engine, before = self.engine, self.tape[slot]
         units = engine.order.units[np.concatenate([units for units, _ in groups])]
         regions_reverse.reverse_regions(
             engine.regions, self.d_theta, self.d_lam, units, engine.damping, before
@@ -42,6 +42,9 @@ class RegionReverse:
         """Cotangents of the messages, still to be pulled back."""
         return self.d_lam
 
+    def flush(self, used: int) -> None:
+        """Nothing is left on the tape."""
+
     def tables(self) -> Tables:
         """d_theta gathered so far."""
         return split_flat(self.engine.scores, self.d_theta, self.engine.regions.at)
@@ -50,8 +53,8 @@ class RegionReverse:
 class MeanFieldReverse:
     """Cotangents beside a `MeanFieldEngine`."""
 
-    def __init__(self, engine: MeanFieldEngine, result: Result) -> None:
-        self.engine = engine
+    def __init__(self, engine: MeanFieldEngine, result: Result, tape: Floats, fixed: bool) -> None:
+        self.engine, self.tape = engine, tape
         self.d_theta, self.d_q = np.zeros_like(engine.theta), np.zeros_like(engine.q)
 
     def read(self, cotangent: MarginalCotangent) -> None:
@@ -61,9 +64,9 @@ class MeanFieldReverse:
         flat = flat_cotangent(self.engine.scores, cotangent, start, int(regions.size.sum()))
         mean_field_reverse.reverse_products(regions, self.engine.q, flat, start, self.d_q)
 
-    def undo(self, groups: Sequence[tuple[Ints, int]], old: Floats | None) -> None:
+    def undo(self, groups: Sequence[tuple[Ints, int]], slot: int) -> None:
         """Undo an iteration made of these groups of variables."""
-        engine, before = self.engine, np.zeros((0, 0)) if old is None else old
+        engine, before = self.engine, self.tape[slot]
         variables = engine.variables[np.concatenate([units for units, _ in groups])]
         mean_field_reverse.reverse_variables(
             engine.scores.regions,
@@ -82,6 +85,9 @@ class MeanFieldReverse:
     def pending(self) -> Floats:
         """Cotangents of the marginals, still to be pulled back."""
         return self.d_q
+
+    def flush(self, used: int) -> None:
+        """Nothing is left on the tape."""
 
     def tables(self) -> Tables:
         """d_theta gathered so far."""

@@ -14,7 +14,7 @@ from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
-from ..inference.engine import Session, iterate, steps
+from ..inference.engine import Engine, Session, iterate, steps
 from ..inference.mean_field import MeanFieldEngine
 from ..inference.pair_engine import PairEngine
 from ..inference.region_engine import RegionEngine
@@ -35,11 +35,12 @@ _REVERSE: dict[type, Any] = {
 class Truncated:
     """The exact gradient of the marginals after however many iterations were run [MBL-tpami sec. 7].
 
-    Messages before every iteration are kept, or where that takes more than `memory` bytes those before every
-    sqrt(N)-th, from which the others are computed again: a second forward pass for 2 sqrt(N) instead of N copies.
+    Iterations leave on a tape what their reverse needs, or where that takes more than `memory` bytes only states
+    before every sqrt(N)-th are kept, from which a segment at a time is run again: a second forward pass for
+    2 sqrt(N) instead of N slots.
     """
 
-    memory: int = 2**28
+    memory: int = 2**29
 
     def solve(
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
@@ -47,14 +48,17 @@ class Truncated:
         """Inference and the function that pulls cotangents of its marginals back."""
         session = stepwise(inference, scores, start)
         tape = _Tape(session, self.memory)
-        result = session.run(tape.before, cliques)
+        result = session.run(tape, cliques)
 
         def pull(cotangent: MarginalCotangent) -> Tables:
-            reverse = _REVERSE[type(session.engine)](session.engine, result)
+            reverse = _REVERSE[type(session.engine)](session.engine, result, tape.slots, fixed=False)
             reverse.read(cotangent)
-            for done in reversed(range(result.iterations)):
-                groups = steps(session.engine, session.schedule, session.seed, done)
-                reverse.undo(groups, tape.before_iteration(done))
+            for first, last in tape.segments(result.iterations):
+                tape.fill(first, last)
+                for done in reversed(range(first, last)):
+                    groups = steps(session.engine, session.schedule, session.seed, done)
+                    reverse.undo(groups, 1 + done - first)
+                reverse.flush(1 + last - first)
             tables: Tables = reverse.tables()
             return tables
 
@@ -78,11 +82,12 @@ class BackPropagation:
     ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
         session = stepwise(inference, scores, start)
-        result = session.run(cliques=cliques)
+        end = _End(session.engine)
+        result = session.run(end, cliques)
         guess = None if start is None else start.memo.get("cotangents")
 
         def pull(cotangent: MarginalCotangent) -> Tables:
-            reverse = _REVERSE[type(session.engine)](session.engine, result)
+            reverse = _REVERSE[type(session.engine)](session.engine, result, end.slots, fixed=True)
             reverse.read(cotangent)
             # any order of updates has the same fixed point and gradient, so one order serves all iterations
             order = steps(session.engine, session.schedule, session.seed, 0)
@@ -101,13 +106,13 @@ class BackPropagation:
             total += guess
             direct = left.copy()
             left[...] = guess
-            reverse.undo(order, None)
+            reverse.undo(order, 0)
             left += direct - guess
         for _ in range(self.iterations):
             if np.abs(left).max(initial=0.0) <= self.threshold * first:
                 break
             total += left
-            reverse.undo(order, None)
+            reverse.undo(order, 0)
         return total
 
 
@@ -124,39 +129,55 @@ def stepwise(inference: Inference, scores: Scores, start: Result | None) -> Sess
     return session
 
 
+class _End:
+    """Keeps what the read-out leaves, which at a fixed point is what any further iteration would."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self.slots = engine, engine.tape(1)
+
+    def before(self, done: int) -> None:
+        """Nothing of earlier iterations."""
+
+    def reading(self) -> None:
+        """Slot 0."""
+        self._engine.record(self.slots, 0)
+
+
 class _Tape:
-    """States before iterations: all of them, or checkpoints from which a segment at a time is made again."""
+    """Slot 0 of the read-out and one for every iteration: of all of them, or of a segment at a time."""
 
     def __init__(self, session: Session, memory: int) -> None:
         self._session = session
-        shape, n = session.engine.saved_shape, max(session.iterations, 1)
-        fits = n * 8 * math.prod(shape) <= memory
-        self._every = 1 if fits else math.isqrt(n - 1) + 1
-        self._checkpoints = borrow((-(-n // self._every), *shape))
-        self._segment = borrow((self._every - 1, *shape))
-        self._segment_start = -1
+        engine, n = session.engine, max(session.iterations, 1)
+        self._whole = (n + 1) * engine.slot_bytes <= memory
+        self._every = n if self._whole else math.isqrt(n - 1) + 1
+        self._checkpoints = borrow((0 if self._whole else -(-n // self._every), *engine.saved_shape))
+        self.slots = engine.tape(1 + self._every)
 
     def before(self, done: int) -> None:
         """Called before each iteration of the forward run."""
-        if done % self._every == 0:
+        if self._whole:
+            self._session.engine.record(self.slots, 1 + done)
+        elif done % self._every == 0:
             self._session.engine.save(self._checkpoints[done // self._every])
 
-    def before_iteration(self, done: int) -> Floats:
-        """The saved state before iteration `done`; asked for from the last iteration to the first."""
-        first = done - done % self._every
-        if done == first:
-            return self._checkpoints[done // self._every]
-        if self._segment_start != first:
-            self._make_segment(first, done)
-        state: Floats = self._segment[done - first - 1]
-        return state
+    def reading(self) -> None:
+        """Called before the read-out."""
+        self._session.engine.record(self.slots, 0)
 
-    def _make_segment(self, first: int, last: int) -> None:
+    def segments(self, iterations: int) -> list[tuple[int, int]]:
+        """Ranges of iterations that are on the tape together, from the last to the first."""
+        starts = range(0, iterations, self._every)
+        return [(first, min(first + self._every, iterations)) for first in reversed(starts)]
+
+    def fill(self, first: int, last: int) -> None:
+        """Run a segment again, for the tape; the engine's state afterwards is that of before."""
+        if self._whole:
+            return
         engine = self._session.engine
         after = engine.state.copy()
         engine.restore(self._checkpoints[first // self._every])
         for done in range(first, last):
+            engine.record(self.slots, 1 + done - first)
             iterate(engine, self._session.schedule, self._session.seed, done, watch=False)
-            engine.save(self._segment[done - first])
         engine.state[...] = after
-        self._segment_start = first

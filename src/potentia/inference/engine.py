@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from .._memory import borrow
 from .._threads import map_ranges
 from .._types import Floats, Ints, PotentiaError
 from .base import Result
@@ -61,6 +63,66 @@ class Engine(Protocol):
     def save(self, out: Floats) -> None: ...
 
     def restore(self, saved: Floats) -> None: ...
+
+    @property
+    def slot_bytes(self) -> int:
+        """Memory of a slot of a tape."""
+        ...
+
+    def tape(self, slots: int) -> Any:
+        """Room for what this many iterations leave for their reverse."""
+        ...
+
+    def record(self, tape: Any, slot: int) -> None:
+        """Leave what the reverse of the next iteration (or read-out) needs in a slot of the tape."""
+        ...
+
+
+class WholeStates(ABC):
+    """An engine whose states are saved as they are, and whose reverse needs the state before an iteration."""
+
+    @property
+    @abstractmethod
+    def state(self) -> Floats:
+        """What iterations change."""
+
+    @property
+    def saved_shape(self) -> tuple[int, ...]:
+        """Shape of a saved state."""
+        return self.state.shape
+
+    def save(self, out: Floats) -> None:
+        """Keep the state in `out`."""
+        out[...] = self.state
+
+    def restore(self, saved: Floats) -> None:
+        """Take up a saved state."""
+        self.state[...] = saved
+
+    @property
+    def slot_bytes(self) -> int:
+        """Memory of a slot of a tape."""
+        return self.state.nbytes
+
+    def tape(self, slots: int) -> Floats:
+        """Room for the states before this many iterations."""
+        return borrow((slots, *self.state.shape))
+
+    def record(self, tape: Floats, slot: int) -> None:
+        """Keep the state before an iteration."""
+        tape[slot] = self.state
+
+
+class Recorder(Protocol):
+    """Told what is about to happen, so that the engine leaves on a tape what the reverse will need."""
+
+    def before(self, done: int) -> None:
+        """Another iteration, after `done` of them."""
+        ...
+
+    def reading(self) -> None:
+        """The read-out."""
+        ...
 
 
 class Outcome(NamedTuple):
@@ -119,9 +181,12 @@ class Session:
     seed: int
     finish: Callable[[Outcome, Readout], Result]
 
-    def run(self, before: Callable[[int], None] | None = None, cliques: bool = True) -> Result:
+    def run(self, recorder: Recorder | None = None, cliques: bool = True) -> Result:
         """Iterate and read out; `cliques` as in `Engine.read`."""
+        before = None if recorder is None else recorder.before
         outcome = drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, before)
+        if recorder is not None:
+            recorder.reading()
         return self.finish(outcome, self.engine.read(cliques))
 
 

@@ -15,7 +15,7 @@ from ..graph.structure import Graph
 from ..kernels import mean_field as kernels
 from .base import Inference, Result
 from .decode import best_labelling, feasible_labelling
-from .engine import Outcome, Readout, Session, layout_order
+from .engine import Outcome, Readout, Session, WholeStates, layout_order
 from .options import check_count, check_share
 from .readout import marginals_by_kind
 
@@ -23,7 +23,7 @@ from .readout import marginals_by_kind
 _PARALLEL_WORK = 20_000
 
 
-class MeanFieldEngine:
+class MeanFieldEngine(WholeStates):
     """Variables in groups of which no two share a region, and the current product distribution."""
 
     def __init__(self, scores: Scores, order: str, threads: int) -> None:
@@ -62,19 +62,6 @@ class MeanFieldEngine:
     def state(self) -> Floats:
         """The product distribution itself."""
         return self.q
-
-    @property
-    def saved_shape(self) -> tuple[int, ...]:
-        """Shape of a saved state."""
-        return self.state.shape
-
-    def save(self, out: Floats) -> None:
-        """Keep the state in `out`."""
-        out[...] = self.state
-
-    def restore(self, saved: Floats) -> None:
-        """Take up a saved state."""
-        self.state[...] = saved
 
     def messages(self) -> Floats:
         """The product distribution, (n, states)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -49,6 +50,7 @@ class PairEngine:
         self.shared = self._one_table(scores)
         self.layout = pair_layout(self.graph, order, oriented=self.shared)
         self.blocks = self._allocate(*entropy.cached((order, self.shared), lambda: self._in_lanes(total)))
+        self._record = star.NO_RECORD
         self.load(scores)
         self.reset()
 
@@ -170,6 +172,19 @@ class PairEngine:
         return lam
 
     @property
+    def slot_bytes(self) -> int:
+        """Memory of a slot of a tape, with the factors that the reverse puts beside it."""
+        return 8 * math.prod(self.saved_shape) * (1 if self.layout.n_states == 2 else 2)
+
+    def tape(self, slots: int) -> star.Record:
+        """Room for what this many iterations leave for their reverse."""
+        return star.Record(borrow((slots * math.prod(self.saved_shape),)), slots, 0)
+
+    def record(self, tape: star.Record, slot: int) -> None:
+        """Leave what the reverse of the next iteration (or read-out) needs in a slot of the tape."""
+        self._record = tape._replace(slot=slot)
+
+    @property
     def saved_shape(self) -> tuple[int, ...]:
         """Shape of a saved state; of two states one number is enough, since the larger message is 0."""
         rows, states, width = self.blocks.lam.shape
@@ -185,7 +200,12 @@ class PairEngine:
 
     def restore(self, saved: Floats) -> None:
         """Take up saved messages."""
-        star.restore(self.blocks.lam, saved, 0, len(saved))
+        lam = self.blocks.lam
+        if saved.shape == lam.shape:
+            lam[...] = saved
+        else:
+            np.minimum(saved[:, 0], 0.0, out=lam[:, 1])
+            np.minimum(-saved[:, 0], 0.0, out=lam[:, 0])
 
     def messages(self) -> Floats:
         """lam of both ends of every pair in score units, (m, 2, states)."""
@@ -195,13 +215,15 @@ class PairEngine:
 
     def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
         """Update blocks in this order (or only refresh beliefs); the largest change of a belief."""
-        change, empty = star.sweep(self.blocks, units, self.damping, write, watch)
+        change, empty = star.sweep(self.blocks, units, self.damping, write, watch, self._record)
         return self._checked(change, empty)
 
     def greedy(self, priority: Floats) -> float:
         """As many updates as there are blocks, each of the block with the highest pending change."""
         reach_ptr, reach = self.graph.cached(("reach", id(self.layout)), lambda: block_reach(self.layout))
-        _, empty = star.greedy(self.blocks, priority, reach_ptr, reach, len(priority), self.damping)
+        _, empty = star.greedy(
+            self.blocks, priority, reach_ptr, reach, len(priority), self.damping, self._record
+        )
         return self._checked(float(priority.max()), empty)
 
     def _checked(self, change: float, empty: int) -> float:

@@ -14,7 +14,7 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import regions as region_kernels
 from ..kernels.traversal import greedy_colours, sequential_levels
-from .engine import Readout
+from .engine import Readout, WholeStates
 from .entropy import Entropy, check_counting
 from .readout import all_singles, marginals_by_kind
 
@@ -70,7 +70,7 @@ def _csr(keys: Ints, n: int) -> tuple[Ints, Ints]:
     )
 
 
-class RegionEngine:
+class RegionEngine(WholeStates):
     """Scores, messages and beliefs of all regions, for one graph, entropy and order of update."""
 
     def __init__(self, scores: Scores, entropy: Entropy, order: str, damping: float, threads: int) -> None:
@@ -117,19 +117,6 @@ class RegionEngine:
         """All messages, flat."""
         lam: Floats = self.regions.lam
         return lam
-
-    @property
-    def saved_shape(self) -> tuple[int, ...]:
-        """Shape of a saved state."""
-        return self.state.shape
-
-    def save(self, out: Floats) -> None:
-        """Keep the state in `out`."""
-        out[...] = self.state
-
-    def restore(self, saved: Floats) -> None:
-        """Take up a saved state."""
-        self.state[...] = saved
 
     def messages(self) -> Floats:
         """All messages, flat."""

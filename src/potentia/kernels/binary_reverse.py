@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .binary import gather_exp
-from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
-from .star import LOG, fetch_ahead, restore
+from .simd import CHUNK, above8, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
+from .star import LOG
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at a state a variable does not have and far above this at all others.
@@ -36,23 +35,19 @@ class BinaryCotangents(NamedTuple):
 
 
 @njit(**KERNEL)
-def reverse(blocks, cotangents, units, damping, old):
-    """Undo the updates of `units`, which were made in this order; `old` holds the messages before (empty: keep)."""
+def reverse(blocks, cotangents, record, units, damping):
+    """Undo the updates of `units`, which were made in this order and left their record in its slot."""
     W = blocks.lam.shape[2]
     lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
-    total, scratch, whole = np.empty(W), np.empty((3, W)), _whole_scratch(blocks)
+    total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(_most_rows(blocks) * W)
     moved = scratch[0]
     shared = np.zeros((2, 3))
     keep = 1.0 - damping
     for k in range(units.size - 1, -1, -1):
         u = units[k]
-        if k > 0:
-            fetch_ahead(blocks, blocks.lam, units[k - 1])
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
-            _pull_block(blocks, cotangents, u, keep, damping, whole)
-            if old.size:
-                restore(blocks.lam, old, first, last)
+            _pull_block(blocks, cotangents, record, u, keep, damping, moved_all)
             continue
         for x in range(W):
             total[x] = 0.0
@@ -65,17 +60,15 @@ def reverse(blocks, cotangents, units, damping, old):
             for x in range(W):
                 moved[x] = count[row, x] * total[x] - keep * lam[row, 0, x]
                 lam[row, 0, x] *= damping
-            _pull_row(blocks, cotangents, u, row, scratch, shared)
+            _pull_row(blocks, cotangents, record, u, row, scratch, shared)
         for x in range(W):
             cotangents.node[u, x] += total[x]
-        if old.size:
-            restore(blocks.lam, old, first, last)
     return shared
 
 
 @njit(**KERNEL)
-def reverse_read(blocks, cotangents, units, d_belief):
-    """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back; returns as `reverse` does."""
+def reverse_read(blocks, cotangents, record, units, d_belief):
+    """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back; otherwise as `reverse`."""
     W = blocks.lam.shape[2]
     belief, count, inverse = blocks.belief, blocks.count, blocks.inverse
     total, scratch = np.empty(W), np.empty((3, W))
@@ -88,20 +81,19 @@ def reverse_read(blocks, cotangents, units, d_belief):
         for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
             for x in range(W):
                 moved[x] = count[row, x] * total[x]
-            _pull_row(blocks, cotangents, u, row, scratch, shared)
+            _pull_row(blocks, cotangents, record, u, row, scratch, shared)
         for x in range(W):
             cotangents.node[u, x] += total[x]
     return shared
 
 
 @njit(inline="always", **KERNEL)
-def _whole_scratch(blocks):
-    rows = np.max(np.diff(blocks.slot_ptr)) if blocks.slot_ptr.size > 1 else 0
-    return np.empty((3, rows * blocks.lam.shape[2]))
+def _most_rows(blocks):
+    return np.max(np.diff(blocks.slot_ptr)) if blocks.slot_ptr.size > 1 else 0
 
 
 @njit(**KERNEL)
-def _pull_block(blocks, cotangents, u, keep, damping, scratch):
+def _pull_block(blocks, cotangents, record, u, keep, damping, moved):
     """Undo the update of a block with tables psi of its own, all rows at once.
 
     Short loops cost more to start than to run.
@@ -109,8 +101,8 @@ def _pull_block(blocks, cotangents, u, keep, damping, scratch):
     W = blocks.lam.shape[2]
     first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
     n, base = (last - first) * W, first * W
-    moved, low, high = scratch[0], scratch[1], scratch[2]
-    lam, messages, table = cotangents.lam.reshape(-1), blocks.lam.reshape(-1), blocks.table
+    lam, table, inputs = cotangents.lam.reshape(-1), blocks.table, record.inputs
+    start = record.slot * blocks.count.size + base
     count, inverse = blocks.count.reshape(-1), blocks.inverse.reshape(-1)
     node, sums = cotangents.node.reshape(-1), cotangents.table.reshape(-1)
     opposite = blocks.opposite.reshape(-1)[base : base + n]
@@ -125,12 +117,12 @@ def _pull_block(blocks, cotangents, u, keep, damping, scratch):
             h = load8(lam, base + i)
             store8(moved, i, sub8(mul8(load8(count, base + i), s), mul8(some, h)))
             store8(lam, base + i, mul8(rest, h))
-    gather_exp(messages, W, opposite, low, high)
-    tiny = spread8(_TINY)
+    tiny, one = spread8(_TINY), spread8(1.0)
     for row in range(first, last):
         for x in range(0, W, CHUNK):
             i, k, j = (row - first) * W + x, 4 * row * W + x, 3 * row * W + x
-            e0, e1, g = load8(low, i), load8(high, i), load8(moved, i)
+            e, g = load8(inputs, start + i), load8(moved, i)
+            e0, e1 = above8(sub8(zero8(), e), one), above8(e, one)
             up0, up1 = mul8(load8(table, k + W), e1), mul8(load8(table, k + 3 * W), e1)
             p0 = div8(up0, add8(fma8(load8(table, k), e0, up0), tiny))
             p1 = div8(up1, add8(fma8(load8(table, k + 2 * W), e0, up1), tiny))
@@ -145,22 +137,21 @@ def _pull_block(blocks, cotangents, u, keep, damping, scratch):
 
 
 @njit(inline="always", **KERNEL)
-def _pull_row(blocks, cotangents, u, row, scratch, shared):
+def _pull_row(blocks, cotangents, record, u, row, scratch, shared):
     """From the cotangents g of a row's log-odds, scratch[0], to its table and to the messages at the opposite ends."""
     W = scratch.shape[1]
     moved, low, high = scratch[0], scratch[1], scratch[2]
-    lam, opposite, target = blocks.lam.reshape(-1), blocks.opposite, cotangents.lam.reshape(-1)
-    upper = lam[W:]
-    for x in range(W):
-        low[x], high[x] = lam[opposite[row, x]], upper[opposite[row, x]]
+    opposite, target = blocks.opposite, cotangents.lam.reshape(-1)
+    start = record.slot * blocks.count.size + row * W
+    kept = record.inputs[start : start + W]
     table = blocks.table.reshape(-1, 1 if blocks.shared else W)
     k = 4 * row
     if blocks.shared:
         k = 0 if blocks.base[row] == 0 else 4
     if blocks.mode[u] == LOG:
-        _conditionals_log(table, k, low, high)
+        _conditionals_log(table, k, kept, low, high)
     else:
-        _conditionals(table, k, low, high)
+        _conditionals(table, k, kept, low, high)
     _scatter(opposite, row, target, moved, low, high)
     if blocks.shared:
         sums = shared[0 if k == 0 else 1]
@@ -188,30 +179,28 @@ def _scatter(opposite, row, target, moved, low, high):
 
 
 @njit(inline="always", **KERNEL)
-def _conditionals(table, k, low, high):
-    """p(1|0) and p(1|1) in place of the messages l(0) and l(1), of which one is 0, from tables psi."""
+def _conditionals(table, k, kept, low, high):
+    """p(1|0) and p(1|1) from the messages `kept` (packed) and tables psi."""
     if table.shape[1] == 1:
         t00, t01, t10, t11 = table[k, 0], table[k + 1, 0], table[k + 2, 0], table[k + 3, 0]
         for x in range(low.size):
-            e = exp(low[x] + high[x])
-            e0, e1 = e if low[x] < 0.0 else 1.0, e if high[x] < 0.0 else 1.0
+            e0, e1 = -kept[x] if kept[x] < 0.0 else 1.0, kept[x] if kept[x] > 0.0 else 1.0
             low[x] = t01 * e1 / (t00 * e0 + t01 * e1 + _TINY)
             high[x] = t11 * e1 / (t10 * e0 + t11 * e1 + _TINY)
     else:
         for x in range(low.size):
-            e = exp(low[x] + high[x])
-            e0, e1 = e if low[x] < 0.0 else 1.0, e if high[x] < 0.0 else 1.0
+            e0, e1 = -kept[x] if kept[x] < 0.0 else 1.0, kept[x] if kept[x] > 0.0 else 1.0
             up0, up1 = table[k + 1, x] * e1, table[k + 3, x] * e1
             low[x] = up0 / (table[k, x] * e0 + up0 + _TINY)
             high[x] = up1 / (table[k + 2, x] * e0 + up1 + _TINY)
 
 
 @njit(**KERNEL)
-def _conditionals_log(table, k, low, high):
-    """The same from tables of logarithms, -inf included."""
+def _conditionals_log(table, k, kept, low, high):
+    """The same from differences of messages and tables of logarithms, -inf included."""
     width = table.shape[1]
     for x in range(low.size):
-        l0, l1 = low[x], high[x]
+        l0, l1 = -max(kept[x], 0.0), min(kept[x], 0.0)
         low[x] = _share(table[k, x % width] + l0, table[k + 1, x % width] + l1)
         high[x] = _share(table[k + 2, x % width] + l0, table[k + 3, x % width] + l1)
 
@@ -231,14 +220,26 @@ def add_tables(layout, scores, sums, out):
         for x in range(sums.shape[2]):
             e = layout.pair[row, x]
             if e >= 0:
-                n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
-                scale = 1.0 / scores.count[e]
-                entries = out[scores.offset[e] : scores.offset[e] + n0 * n1].reshape(n0, n1)
-                spread = _spread(sums[row, 0, x], sums[row, 1, x], sums[row, 2, x])
-                for a in range(n0):
-                    for b in range(n1):
-                        own, other = (a, b) if layout.side[row, x] == 0 else (b, a)
-                        entries[a, b] += scale * spread[2 * own + other]
+                _add_spread(
+                    scores, e, layout.side[row, x], sums[row, 0, x], sums[row, 1, x], sums[row, 2, x], out
+                )
+
+
+@njit(inline="always", **KERNEL)
+def _add_spread(scores, e, side, g, g_low, g_high, out):
+    """One pair's table; a variable may have a single state."""
+    n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+    own, other = (n0, n1) if side == 0 else (n1, n0)
+    down, right = (n1, 1) if side == 0 else (1, n1)
+    at, scale = scores.offset[e], 1.0 / scores.count[e]
+    s00, s01, s10, s11 = _spread(g, g_low, g_high)
+    out[at] += scale * s00
+    if other == 2:
+        out[at + right] += scale * s01
+    if own == 2:
+        out[at + down] += scale * s10
+        if other == 2:
+            out[at + down + right] += scale * s11
 
 
 @njit(inline="always", **KERNEL)

@@ -77,20 +77,18 @@ def _fill_lanes(layout, scores, row, x, high, out):
                     out[a, b, lane] = 0.0
             continue
         n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
-        entries = scores.values[scores.offset[e] : scores.offset[e] + n0 * n1].reshape(n0, n1)
+        entries = scores.values[scores.offset[e] : scores.offset[e] + n0 * n1]
         scale, top = 1.0 / scores.count[e], high[e]
+        turned = layout.side[row, x + lane] != 0
         if n0 < L or n1 < L:
             for a in range(L):
                 for b in range(L):
                     out[a, b, lane] = -np.inf
-        if layout.side[row, x + lane] == 0:
-            for a in range(n0):
-                for b in range(n1):
-                    out[a, b, lane] = (entries[a, b] - top) * scale
-        else:
-            for a in range(n1):
-                for b in range(n0):
-                    out[a, b, lane] = (entries[b, a] - top) * scale
+        rows, columns = (n1, n0) if turned else (n0, n1)
+        down, right = (1, n1) if turned else (n1, 1)
+        for a in range(rows):
+            for b in range(columns):
+                out[a, b, lane] = (entries[a * down + b * right] - top) * scale
 
 
 @njit(**KERNEL)

@@ -146,6 +146,17 @@ def below8(typingctx, a):
 
 
 @intrinsic
+def above8(typingctx, a, b):
+    """a where it is above 0, b elsewhere."""
+
+    def codegen(context, builder, signature, args):
+        zero = ir.Constant(_VECTOR, None)
+        return builder.select(builder.fcmp_ordered(">", args[0], zero), args[0], args[1])
+
+    return vector8(vector8, vector8), codegen
+
+
+@intrinsic
 def max8(typingctx, a, b):
     """The larger of a and b; b where a is nan."""
 

@@ -54,8 +54,24 @@ class PairBlocks(NamedTuple):
     belief: Any
 
 
+class Record(NamedTuple):
+    """What updates leave for their reverse: the messages they read, slot by slot.
+
+    inputs: exp(l) in PRODUCT blocks, l in others, [slot][row][lane chunk][state][chunk]. Of two states one number of
+    `binary.packed` is enough, [slot][row][lane]. slot: where those of the next updates go; slots: how many there
+    are, 0 to keep nothing.
+    """
+
+    inputs: Any
+    slots: Any
+    slot: Any
+
+
+NO_RECORD = Record(np.zeros(0), 0, 0)
+
+
 @njit(**KERNEL)
-def sweep(blocks, units, damping, write, watch):
+def sweep(blocks, units, damping, write, watch, record):
     """Update the blocks listed in `units` one after another; without `write` only beliefs are refreshed.
 
     Returns the largest change of a belief and a block in which some variable has no state left (-1: none). Without
@@ -76,9 +92,9 @@ def sweep(blocks, units, damping, write, watch):
         if k + 1 < units.size:
             fetch_ahead(blocks, blocks.lam, units[k + 1])
         if two and blocks.mode[u] == PRODUCT:
-            binary.update(blocks, u, write, logm.reshape(2, widest * W), p)
+            binary.update(blocks, u, write, logm.reshape(2, widest * W), p, record)
         else:
-            _beliefs(blocks, u, incoming, sums, logm, p, peak, total)
+            _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record)
             if write:
                 change = max(change, _write_messages(blocks, u, p, logm, peak, damping))
         if not watch and blocks.mode[u] == PRODUCT:
@@ -91,7 +107,7 @@ def sweep(blocks, units, damping, write, watch):
 
 
 @njit(**KERNEL)
-def greedy(blocks, priority, reach_ptr, reach, n_updates, damping):
+def greedy(blocks, priority, reach_ptr, reach, n_updates, damping, record):
     """`n_updates` block updates, always of the block whose surroundings changed most since its own last update.
 
     `priority` (B) is kept between calls; reach_ptr, reach: CSR of the blocks adjacent to each block.
@@ -100,7 +116,7 @@ def greedy(blocks, priority, reach_ptr, reach, n_updates, damping):
     worst, empty = 0.0, -1
     for _ in range(n_updates):
         unit[0] = np.argmax(priority)
-        change, none_left = sweep(blocks, unit, damping, True, True)
+        change, none_left = sweep(blocks, unit, damping, True, True, record)
         priority[unit[0]] = 0.0
         for k in range(reach_ptr[unit[0]], reach_ptr[unit[0] + 1]):
             priority[reach[k]] = max(priority[reach[k]], change)
@@ -126,7 +142,7 @@ def fetch_ahead(blocks, messages, u):
 
 
 @njit(inline="always", **KERNEL)
-def _beliefs(blocks, u, incoming, sums, logm, p, peak, total):
+def _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record):
     """log M of every slot of block u, and P = (theta + sum_e c_e log M_e) / C."""
     L, W = p.shape
     lam, opposite, count, even = blocks.lam.reshape(-1), blocks.opposite, blocks.count, blocks.even
@@ -143,13 +159,19 @@ def _beliefs(blocks, u, incoming, sums, logm, p, peak, total):
             source = lam[b * W :]
             for x in range(W):
                 incoming[b, x] = source[opposite[row, x]]
+        if L == 2 and record.slots > 0:
+            binary.keep_row(record, row, blocks.lam.shape[0], incoming, blocks.mode[u] == PRODUCT)
         if blocks.mode[u] == PRODUCT and L == 2:
             binary.log_odds_row(blocks.table, lines, blocks.base[row], row, blocks.shared, incoming, logm, s)
         elif blocks.mode[u] == PRODUCT:
             _exp_row(flat_incoming, 0)
+            if record.slots > 0:
+                _keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
             _product(blocks.table, blocks.base[row], blocks.shared, flat_incoming[0], flat_logm[s], L, W)
             _log_row(flat_logm, s)
         else:
+            if record.slots > 0 and L > 2:
+                _keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
             _log_or_max(blocks, row, blocks.mode[u] == LOG, incoming, sums, logm, s, peak, total)
         if even[row] > 0.0:
             for a in range(L):
@@ -162,6 +184,20 @@ def _beliefs(blocks, u, incoming, sums, logm, p, peak, total):
     for a in range(L):
         for x in range(W):
             p[a, x] *= inverse[u, x]
+
+
+@njit(**KERNEL)
+def _keep_row(record, row, n_rows, incoming, L, W):
+    """A row's messages into the record."""
+    here = (record.slot * n_rows + row) * L * W
+    if W % CHUNK != 0:  # a single lane
+        for a in range(L):
+            record.inputs[here + a] = incoming[a]
+        return
+    for x in range(0, W, CHUNK):
+        for k in range(x, L * W, W):
+            store8(record.inputs, here, load8(incoming, k))
+            here += CHUNK
 
 
 @njit(inline="always", **KERNEL)
@@ -305,19 +341,6 @@ def _write_row(lam, at, p, fresh, L, W):
             peak = max8(v, peak)
         for k in range(x, L * W, W):
             store8(lam, at + k, sub8(load8(fresh, k), peak))
-
-
-@njit(**KERNEL)
-def restore(lam, saved, first, last):
-    """Rows first..last of saved messages; of two states the difference was saved, and the larger message is 0."""
-    if saved.shape[1] == lam.shape[1]:
-        lam[first:last] = saved[first:last]
-        return
-    for row in range(first, last):
-        for x in range(lam.shape[2]):
-            d = saved[row, 0, x]
-            lam[row, 0, x] = -d if d > 0.0 else 0.0
-            lam[row, 1, x] = d if d < 0.0 else 0.0
 
 
 @njit(**KERNEL)

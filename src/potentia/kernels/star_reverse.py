@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, zero8
-from .star import LOG, fetch_ahead, restore
+from .star import LOG, fetch_ahead
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.
@@ -31,25 +31,24 @@ class PairCotangents(NamedTuple):
     """Cotangents of what `PairBlocks` holds, in its layout: lam (R, L, W), node (B, L, W), table.
 
     A PRODUCT table's cotangent is psi(a, b) times a sum over updates of r(a) exp(l(b)), r = dlogM / M. Adding to
-    tables after every update would cost more than all the rest, so the factors r and exp(l) of many updates are
-    kept, `ratios` and `inputs` [row][lane chunk][slot][state][8], and summed by `star_tables.flush`. LOG tables are
-    finished cotangents. When one table is `shared`, `reverse` returns the sums, so that threads do not meet in them.
+    tables after every update would cost more than all the rest, so the factors r of many updates are kept, `ratios`
+    in the layout of the record of exp(l), and both are summed by `star_tables.flush`. Tables of LOG blocks and of
+    single lanes are finished cotangents. When one table is `shared`, `reverse` returns the sums, so that threads do
+    not meet in them.
     """
 
     lam: Any
     node: Any
     table: Any
     ratios: Any
-    inputs: Any
-    slots: Any
 
 
 @njit(**KERNEL)
-def reverse(blocks, cotangents, slot, units, damping, centre, old):
-    """Undo the updates of `units`, which were made in this order; `old` holds the messages before (empty: keep).
+def reverse(blocks, cotangents, record, add, units, damping, centre):
+    """Undo the updates of `units`, which were made in this order and left their record in its slot.
 
-    `slot` is where factors go. Returns the cotangent of a shared table, seen from both sides, (2 L L); zeros where
-    none is shared.
+    The factors r go to the same slot of `ratios`, with `add` on top of what is there. Returns the cotangent of a
+    shared table, seen from both sides, (2 L L); zeros where none is shared.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     scratch = _scratch(L, W)
@@ -58,7 +57,6 @@ def reverse(blocks, cotangents, slot, units, damping, centre, old):
     for k in range(units.size - 1, -1, -1):
         u = units[k]
         if k > 0:
-            fetch_ahead(blocks, blocks.lam, units[k - 1])
             fetch_ahead(blocks, cotangents.lam, units[k - 1])
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if centre:
@@ -66,16 +64,14 @@ def reverse(blocks, cotangents, slot, units, damping, centre, old):
         _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
         for row in range(first, last):
             _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
-            _pull_row(blocks, cotangents, slot, u, row, scratch, shared)
+            _pull_row(blocks, cotangents, record, add, u, row, scratch, shared)
         _add_node(blocks, cotangents.node, u, scratch.dp)
-        if old.size:
-            restore(blocks.lam, old, first, last)
     return shared
 
 
 @njit(**KERNEL)
-def reverse_read(blocks, cotangents, slot, units, d_belief):
-    """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back; returns as `reverse` does."""
+def reverse_read(blocks, cotangents, record, add, units, d_belief):
+    """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back; otherwise as `reverse`."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     scratch = _scratch(L, W)
     shared = np.zeros(2 * L * L)
@@ -83,7 +79,7 @@ def reverse_read(blocks, cotangents, slot, units, d_belief):
         _back_normalise(blocks.belief, d_belief, u, scratch.dp)
         for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
             _split(blocks, cotangents.lam, u, row, 0.0, 1.0, scratch)
-            _pull_row(blocks, cotangents, slot, u, row, scratch, shared)
+            _pull_row(blocks, cotangents, record, add, u, row, scratch, shared)
         _add_node(blocks, cotangents.node, u, scratch.dp)
     return shared
 
@@ -131,35 +127,32 @@ def _sum_rows(lam, first, last, keep, dp):
 
 @njit(inline="always", **KERNEL)
 def _split(blocks, lam, u, row, keep, damping, scratch):
-    """dlogM of a row, its own cotangents reduced to what damping passes on, and the messages it had read."""
+    """dlogM of a row; its own cotangents are reduced to what damping passes on."""
     L, W = scratch.dp.shape
-    count, inverse, opposite = blocks.count, blocks.inverse, blocks.opposite
-    dp, dlog, incoming = scratch.dp, scratch.dlog, scratch.incoming
+    count, inverse, dp, dlog = blocks.count, blocks.inverse, scratch.dp, scratch.dlog
     for a in range(L):
         for x in range(W):
             dlog[a, x] = count[row, x] * inverse[u, x] * dp[a, x] - keep * lam[row, a, x]
             lam[row, a, x] *= damping
-    flat = blocks.lam.reshape(-1)
-    for b in range(L):
-        source = flat[b * W :]
-        for x in range(W):
-            incoming[b, x] = source[opposite[row, x]]
 
 
 @njit(inline="always", **KERNEL)
-def _pull_row(blocks, cotangents, slot, u, row, scratch, shared):
+def _pull_row(blocks, cotangents, record, add, u, row, scratch, shared):
     """From dlogM of a row to its table and the messages at the opposite ends."""
     L, W = scratch.dp.shape
     side = 0 if blocks.base[row] == 0 else 1
     sums = shared[side * L * L : (side + 1) * L * L]
-    if blocks.mode[u] == LOG:
-        _pull_log(blocks, cotangents.table, row, scratch, sums)
-    elif blocks.shared:
-        _pull_shared(blocks.table, blocks.base[row], scratch, sums)
-    elif W % CHUNK != 0:
-        _pull_lane(blocks.table, cotangents.table, blocks.base[row], scratch)
+    if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
+        here = (record.slot * blocks.lam.shape[0] + row) * L * W
+        _pull_product(blocks.table, blocks.base[row], record.inputs, cotangents.ratios, here, add, scratch)
     else:
-        _pull_product(blocks.table, blocks.base[row], scratch, cotangents, row, slot)
+        _unpack(record, row, blocks.lam.shape[0], scratch.incoming)
+        if blocks.mode[u] == LOG:
+            _pull_log(blocks, cotangents.table, row, scratch, sums)
+        elif blocks.shared:
+            _pull_shared(blocks.table, blocks.base[row], scratch, sums)
+        else:
+            _pull_lane(blocks.table, cotangents.table, blocks.base[row], scratch)
     target, opposite, back = cotangents.lam.reshape(-1), blocks.opposite, scratch.back
     for b in range(L):
         out = target[b * W :]
@@ -212,16 +205,26 @@ def _total8(s):
 
 
 @njit(**KERNEL)
+def _unpack(record, row, n_rows, incoming):
+    """A row's messages from the record."""
+    L, W = incoming.shape
+    width = CHUNK if W % CHUNK == 0 else 1
+    here = (record.slot * n_rows + row) * L * W
+    for x in range(0, W, width):
+        for a in range(L):
+            for lane in range(width):
+                incoming[a, x + lane] = record.inputs[here]
+                here += 1
+
+
+@njit(**KERNEL)
 def _pull_shared(table, at, scratch, sums):
     """One table [a][b] for all lanes."""
     L, W = scratch.dp.shape
     incoming, dlog, back, ratio, total = (
         scratch.incoming, scratch.dlog, scratch.back, scratch.ratio, scratch.total,
     )  # fmt: skip
-    for b in range(L):
-        for x in range(W):
-            incoming[b, x] = exp(incoming[b, x])
-            back[b, x] = 0.0
+    back[:] = 0.0
     for a in range(L):
         total[:] = _TINY
         for b in range(L):
@@ -245,37 +248,24 @@ def _pull_lane(table, d_table, at, scratch):
     """A single lane."""
     L = scratch.dp.shape[0]
     incoming, dlog, back = scratch.incoming, scratch.dlog, scratch.back
-    for b in range(L):
-        incoming[b, 0] = exp(incoming[b, 0])
-        back[b, 0] = 0.0
+    back[:] = 0.0
     for a in range(L):
         total = _TINY
         for b in range(L):
             total += table[at + a * L + b] * incoming[b, 0]
         r = dlog[a, 0] / total
         for b in range(L):
-            back[b, 0] += table[at + a * L + b] * r
-            d_table[at + a * L + b] += r * incoming[b, 0]
-    for b in range(L):
-        back[b, 0] *= incoming[b, 0]
+            moved = table[at + a * L + b] * incoming[b, 0] * r
+            back[b, 0] += moved
+            d_table[at + a * L + b] += moved
 
 
 @njit(**KERNEL)
-def _pull_product(table, at, scratch, cotangents, row, slot):
-    """Chunks of lanes; a chunk's table is read from memory once and stays in the cache for its second use.
-
-    What a chunk uses is kept together: rows of a whole block, a power of two apart, would fight for cache lines.
-    """
+def _pull_product(table, at, inputs, ratios, here, add, scratch):
+    """Chunks of lanes; a chunk's table is read from memory once and stays in the cache for its second use."""
     L, W = scratch.dp.shape
-    dlog, back, message = scratch.dlog, scratch.back, scratch.incoming
-    ratios, inputs = cotangents.ratios, cotangents.inputs
-    for b in range(L):
-        for x in range(W):
-            message[b, x] = exp(message[b, x])
+    dlog, back, ratio = scratch.dlog, scratch.back, scratch.ratio
     for x in range(0, W, CHUNK):
-        here = ((row * (W // CHUNK) + x // CHUNK) * cotangents.slots + slot) * L * CHUNK
-        for b in range(L):
-            store8(inputs, here + b * CHUNK, load8(message, b * W + x))
         k = at
         for a in range(L):
             s0, s1 = spread8(_TINY), zero8()
@@ -288,19 +278,24 @@ def _pull_product(table, at, scratch, cotangents, row, slot):
             if L % 2 == 1:
                 s0 = fma8(load8(table, k), load8(inputs, j), s0)
                 k += CHUNK
-            store8(ratios, here + a * CHUNK, div8(load8(dlog, a * W + x), add8(s0, s1)))
-        _product_transposed(table, at, ratios, inputs, here, back, x, L, W)
+            r = div8(load8(dlog, a * W + x), add8(s0, s1))
+            store8(ratio, a * CHUNK, r)
+            if add:
+                r = add8(load8(ratios, here + a * CHUNK), r)
+            store8(ratios, here + a * CHUNK, r)
+        _product_transposed(table, at, ratio, inputs, here, back, x, L, W)
         at += L * L * CHUNK
+        here += L * CHUNK
 
 
 @njit(inline="always", **KERNEL)
-def _product_transposed(table, at, ratios, inputs, here, back, x, L, W):
+def _product_transposed(table, at, ratio, inputs, here, back, x, L, W):
     """back(b) = exp(l(b)) sum_a psi(a, b) r(a), of eight lanes."""
     for b in range(0, L - 3, 4):
         s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
         j = at + b * CHUNK
         for a in range(L):
-            r = load8(ratios, here + a * CHUNK)
+            r = load8(ratio, a * CHUNK)
             s0 = fma8(load8(table, j), r, s0)
             s1 = fma8(load8(table, j + CHUNK), r, s1)
             s2 = fma8(load8(table, j + 2 * CHUNK), r, s2)
@@ -315,7 +310,7 @@ def _product_transposed(table, at, ratios, inputs, here, back, x, L, W):
         s0 = zero8()
         j = at + b * CHUNK
         for a in range(L):
-            s0 = fma8(load8(table, j), load8(ratios, here + a * CHUNK), s0)
+            s0 = fma8(load8(table, j), load8(ratio, a * CHUNK), s0)
             j += L * CHUNK
         store8(back, b * W + x, mul8(s0, load8(inputs, here + b * CHUNK)))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .simd import CHUNK, fma8, load8, mul8, store8, zero8
+from .simd import CHUNK, fma8, load8, mul8, prefetch, store8, zero8
 from .star import PRODUCT
 from .vecmath import KERNEL
 
 
 @njit(**KERNEL)
-def flush(layout, scores, blocks, cotangents, used, out):
-    """Add psi times the sums of the first `used` kept factors, of both sides of every pair, to d_theta `out`."""
+def flush(layout, scores, blocks, ratios, inputs, first, last, out):
+    """Add psi times the sums of the factors in slots first..last, of both sides of every pair, to d_theta `out`."""
     L, W = layout.n_states, layout.pair.shape[1]
     sums = np.empty(L * L * CHUNK)
     shaped = sums.reshape(L, L, CHUNK)
@@ -21,8 +21,9 @@ def flush(layout, scores, blocks, cotangents, used, out):
             continue
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
             for x in range(0, W, CHUNK):
-                here = (row * (W // CHUNK) + x // CHUNK) * cotangents.slots * L * CHUNK
-                _sum_factors(cotangents.ratios, cotangents.inputs, used, here, L, sums)
+                here = first * blocks.lam.size + row * L * W + x * L
+                _fetch_factors(ratios, inputs, last - first, here + L * CHUNK, blocks.lam.size, L)
+                _sum_factors(ratios, inputs, last - first, here, blocks.lam.size, L, sums)
                 at = blocks.base[row] + x * L * L
                 for k in range(0, L * L * CHUNK, CHUNK):
                     store8(sums, k, mul8(load8(sums, k), load8(blocks.table, at + k)))
@@ -33,7 +34,16 @@ def flush(layout, scores, blocks, cotangents, used, out):
 
 
 @njit(inline="always", **KERNEL)
-def _sum_factors(ratios, inputs, used, here, L, sums):
+def _fetch_factors(ratios, inputs, used, here, stride, L):
+    """Call for the factors of a chunk: as many short pieces as there are slots, which no hardware foresees."""
+    for i in range(here, here + used * stride, stride):
+        for k in range(i, i + L * CHUNK, CHUNK):
+            prefetch(ratios, k)
+            prefetch(inputs, k)
+
+
+@njit(inline="always", **KERNEL)
+def _sum_factors(ratios, inputs, used, here, stride, L, sums):
     """sums(a, b) = sum over the kept updates of r(a) exp(l(b)), of eight lanes: two by four entries at a time."""
     step = L * CHUNK
     for a in range(0, L - 1, 2):
@@ -47,17 +57,17 @@ def _sum_factors(ratios, inputs, used, here, L, sums):
                 v2, v3 = load8(inputs, j + 2 * CHUNK), load8(inputs, j + 3 * CHUNK)
                 s0, s1, s2, s3 = fma8(r, v0, s0), fma8(r, v1, s1), fma8(r, v2, s2), fma8(r, v3, s3)
                 t0, t1, t2, t3 = fma8(q, v0, t0), fma8(q, v1, t1), fma8(q, v2, t2), fma8(q, v3, t3)
-                i += step
-                j += step
+                i += stride
+                j += stride
             k = (a * L + b) * CHUNK
             _store4(sums, k, s0, s1, s2, s3)
             _store4(sums, k + step, t0, t1, t2, t3)
         for b in range(L - L % 4, L):
-            _sum_one(ratios, inputs, used, here, a, b, L, sums)
-            _sum_one(ratios, inputs, used, here, a + 1, b, L, sums)
+            _sum_one(ratios, inputs, used, here, stride, a, b, L, sums)
+            _sum_one(ratios, inputs, used, here, stride, a + 1, b, L, sums)
     if L % 2 == 1:
         for b in range(L):
-            _sum_one(ratios, inputs, used, here, L - 1, b, L, sums)
+            _sum_one(ratios, inputs, used, here, stride, L - 1, b, L, sums)
 
 
 @njit(inline="always", **KERNEL)
@@ -69,13 +79,13 @@ def _store4(sums, k, s0, s1, s2, s3):
 
 
 @njit(inline="always", **KERNEL)
-def _sum_one(ratios, inputs, used, here, a, b, L, sums):
+def _sum_one(ratios, inputs, used, here, stride, a, b, L, sums):
     s = zero8()
     i, j = here + a * CHUNK, here + b * CHUNK
     for _ in range(used):
         s = fma8(load8(ratios, i), load8(inputs, j), s)
-        i += L * CHUNK
-        j += L * CHUNK
+        i += stride
+        j += stride
     store8(sums, (a * L + b) * CHUNK, s)
 
 
@@ -84,13 +94,10 @@ def add_tables(layout, scores, blocks, d_table, out):
     """Add the cotangents kept in tables, of both sides of every pair, to d_theta `out` in users' layout."""
     L, W = layout.n_states, layout.pair.shape[1]
     for u in range(blocks.mode.size):
-        product = blocks.mode[u] == PRODUCT
-        if product and W % CHUNK == 0 and L > 2:
+        if blocks.mode[u] == PRODUCT and W % CHUNK == 0:
             continue  # `flush` does those
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
             part = d_table[row * L * L * W : (row + 1) * L * L * W]
-            if product:
-                part *= blocks.table[row * L * L * W : (row + 1) * L * L * W]
             shaped = part.reshape(L, L, W)
             for x in range(W):
                 e = layout.pair[row, x]
