@@ -23,7 +23,7 @@ from ..inference.pair_engine import PairEngine
 from ..kernels import binary_reverse as two
 from ..kernels import star_reverse as kernels
 from ..kernels import star_tables
-from ..kernels.pairs import to_lanes
+from ..kernels.pairs import from_lanes, to_lanes
 from ..kernels.simd import CHUNK
 from ..kernels.star import PRODUCT, Record
 
@@ -84,8 +84,9 @@ class PairReverse:
             pairs = scope.shape[1] == 2
             tables[kind] = self.pair_tables[first : first + size] if pairs else np.zeros(size)
             first += size if pairs else 0
-        lanes = self.parts.nodes().reshape(-1, engine.layout.n_states)
-        add_singles(scores, lanes[engine.layout.variable_position], tables)
+        singles = np.empty((scores.graph.n_variables, engine.layout.n_states))
+        from_lanes(engine.layout.variable_position, self.parts.nodes(), singles)
+        add_singles(scores, singles, tables)
         return tables
 
 
@@ -134,9 +135,9 @@ class Binary:
             two.add_tables(engine.layout, engine.pair_scores, self.cotangents.table, out)
 
     def nodes(self) -> Floats:
-        """d_theta of single variables, (blocks, lanes, states)."""
+        """d_theta of single variables, (blocks, states, lanes)."""
         up = self.cotangents.node
-        return np.stack([-up, up], axis=-1)
+        return np.stack([-up, up], axis=1)
 
 
 class General:
@@ -210,9 +211,9 @@ class General:
             )
 
     def nodes(self) -> Floats:
-        """d_theta of single variables, (blocks, lanes, states)."""
+        """d_theta of single variables, (blocks, states, lanes)."""
         node: Floats = self.cotangents.node
-        return node.transpose(0, 2, 1)
+        return node
 
 
 def _pairs_of(engine: PairEngine, mu: Floats, d_mu: Floats) -> tuple[Any, ...]:

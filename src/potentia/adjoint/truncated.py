@@ -14,7 +14,7 @@ from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
-from ..inference.engine import Engine, Session, iterate, steps
+from ..inference.engine import Session, iterate, steps
 from ..inference.mean_field import MeanFieldEngine
 from ..inference.pair_engine import PairEngine
 from ..inference.region_engine import RegionEngine
@@ -55,9 +55,9 @@ class Truncated:
             reverse.read(cotangent)
             for first, last in tape.segments(result.iterations):
                 tape.fill(first, last)
-                for done in reversed(range(first, last)):
-                    groups = steps(session.engine, session.schedule, session.seed, done)
-                    reverse.undo(groups, 1 + done - first)
+                for start, stop in reversed(pieces(first, last, session.engine.bulk)):
+                    groups = steps(session.engine, session.schedule, session.seed, start, stop - start)
+                    reverse.undo(groups, 1 + start - first)
                 reverse.flush(1 + last - first)
             tables: Tables = reverse.tables()
             return tables
@@ -82,7 +82,7 @@ class BackPropagation:
     ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
         session = stepwise(inference, scores, start)
-        end = _End(session.engine)
+        end = _End(session)
         result = session.run(end, cliques)
         guess = None if start is None else start.memo.get("cotangents")
 
@@ -129,18 +129,24 @@ def stepwise(inference: Inference, scores: Scores, start: Result | None) -> Sess
     return session
 
 
+def pieces(first: int, last: int, size: int) -> list[tuple[int, int]]:
+    """first..last in pieces of at most `size`."""
+    return [(start, min(start + size, last)) for start in range(first, last, size)]
+
+
 class _End:
     """Keeps what the read-out leaves, which at a fixed point is what any further iteration would."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self.slots = engine, engine.tape(1)
+    def __init__(self, session: Session) -> None:
+        self._session, self.slots = session, session.engine.tape(1)
 
-    def before(self, done: int) -> None:
-        """Nothing of earlier iterations."""
+    def before(self, done: int) -> int:
+        """Nothing of the iterations themselves."""
+        return self._session.iterations
 
     def reading(self) -> None:
         """Slot 0."""
-        self._engine.record(self.slots, 0)
+        self._session.engine.record(self.slots, 0)
 
 
 class _Tape:
@@ -154,12 +160,13 @@ class _Tape:
         self._checkpoints = borrow((0 if self._whole else -(-n // self._every), *engine.saved_shape))
         self.slots = engine.tape(1 + self._every)
 
-    def before(self, done: int) -> None:
-        """Called before each iteration of the forward run."""
+    def before(self, done: int) -> int:
+        """Called before iterations of the forward run; how many may follow before the next call."""
         if self._whole:
             self._session.engine.record(self.slots, 1 + done)
         elif done % self._every == 0:
             self._session.engine.save(self._checkpoints[done // self._every])
+        return self._every - done % self._every
 
     def reading(self) -> None:
         """Called before the read-out."""
@@ -167,8 +174,7 @@ class _Tape:
 
     def segments(self, iterations: int) -> list[tuple[int, int]]:
         """Ranges of iterations that are on the tape together, from the last to the first."""
-        starts = range(0, iterations, self._every)
-        return [(first, min(first + self._every, iterations)) for first in reversed(starts)]
+        return pieces(0, iterations, self._every)[::-1]
 
     def fill(self, first: int, last: int) -> None:
         """Run a segment again, for the tape; the engine's state afterwards is that of before."""
@@ -177,7 +183,7 @@ class _Tape:
         engine = self._session.engine
         after = engine.state.copy()
         engine.restore(self._checkpoints[first // self._every])
-        for done in range(first, last):
-            engine.record(self.slots, 1 + done - first)
-            iterate(engine, self._session.schedule, self._session.seed, done, watch=False)
+        for start, stop in pieces(first, last, engine.bulk):
+            engine.record(self.slots, 1 + start - first)
+            iterate(engine, self._session.schedule, self._session.seed, start, stop - start, watch=False)
         engine.state[...] = after

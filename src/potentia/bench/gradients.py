@@ -27,7 +27,7 @@ def gradient_rows(quick: bool) -> list[dict[str, Any]]:
     """Univariate logistic loss with 20 TRW iterations, one thread, float64."""
     grids = [((100, 100), 2), ((48, 64), 8)] + ([] if quick else [((100, 100), 21)])
     rows = [_one(shape, states, 0.5 if quick else 4.0) for shape, states in grids]
-    rows.append(_batch(4 if quick else 16, 0.5 if quick else 4.0))
+    rows.append(_batch(4 if quick else 16, 0.5 if quick else 10.0))
     if not quick:
         rows.append(in_fresh_process("potentia.bench.gradients", "1000", "40"))
     return rows

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._types import Floats, Ints
+from ..kernels.scan import take_singles
 from .flat import table_sizes
 from .scores import Scores, shape_tables
 
@@ -34,16 +35,8 @@ def add_singles(scores: Scores, d_singles: Floats, tables: Tables) -> None:
     """Add cotangents of all variables' scores, (n, states), to the kinds of single variables."""
     graph = scores.graph
     for kind, scope in graph.scopes.items():
-        if scope.shape[1] != 1 or len(scope) == 0:
-            continue
-        offset = scores.kind(kind)[1]
-        one = graph.shared_shape(kind)
-        if one is not None and len(tables[kind]) == len(scope) * one[0]:
-            tables[kind] += d_singles[scope[:, 0], : one[0]].ravel()
-            continue
-        inside = np.arange(d_singles.shape[1]) < graph.n_states[scope]
-        where = (offset[:, None] + np.arange(d_singles.shape[1]))[inside]
-        np.add.at(tables[kind], where, d_singles[scope[:, 0]][inside])
+        if scope.shape[1] == 1 and len(scope):
+            take_singles(d_singles, scores.kind(kind)[1], scope.reshape(-1), graph.n_states, tables[kind])
 
 
 def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> None:

@@ -118,7 +118,8 @@ class Scores:
         """Single-variable scores as (n_variables, max states); -inf beyond a variable's states and off its clamp."""
         graph = self.graph
         width = int(graph.n_states.max())
-        padded = np.where(np.arange(width) < graph.n_states[:, None], 0.0, -np.inf)
+        inside = graph.cached("inside", lambda: np.arange(width) < graph.n_states[:, None])
+        padded = np.zeros(inside.shape) if inside.all() else np.where(inside, 0.0, -np.inf)
         for kind, scope in graph.scopes.items():
             if scope.shape[1] == 1 and len(scope):
                 values, offset = self.kind(kind)

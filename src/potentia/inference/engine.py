@@ -38,6 +38,11 @@ class Engine(Protocol):
     @property
     def group_threads(self) -> int: ...
 
+    @property
+    def bulk(self) -> int:
+        """Iterations that one call of `sweep` may be given where nothing needs to be known between them."""
+        ...
+
     def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
         """Update units in this order; the largest change of a marginal, which need not be known without `watch`."""
         ...
@@ -81,6 +86,8 @@ class Engine(Protocol):
 class WholeStates(ABC):
     """An engine whose states are saved as they are, and whose reverse needs the state before an iteration."""
 
+    bulk = 1
+
     @property
     @abstractmethod
     def state(self) -> Floats:
@@ -116,8 +123,8 @@ class WholeStates(ABC):
 class Recorder(Protocol):
     """Told what is about to happen, so that the engine leaves on a tape what the reverse will need."""
 
-    def before(self, done: int) -> None:
-        """Another iteration, after `done` of them."""
+    def before(self, done: int) -> int:
+        """Another iteration, after `done` of them; how many may follow before this is called again."""
         ...
 
     def reading(self) -> None:
@@ -146,27 +153,26 @@ def drive(
     iterations: int,
     tol: float,
     seed: int,
-    before: Callable[[int], None] | None = None,
+    recorder: Recorder | None = None,
 ) -> Outcome:
-    """Iterate (every message once per iteration) until the largest change of a marginal is below `tol`.
-
-    `before` is called with the number of iterations done before each.
-    """
+    """Iterate (every message once per iteration) until the largest change of a marginal is below `tol`."""
     n_units = int(engine.group_ptr[-1])
     priority = np.full(n_units, np.inf)
     residual = np.inf if n_units else 0.0
     done = 0
     while done < iterations and n_units and not residual < tol:
-        if before is not None:
-            before(done)
+        room = iterations if recorder is None else recorder.before(done)
+        if schedule == "greedy":
+            residual = engine.greedy(priority)
+            done += 1
+            continue
         # a change is between two iterations; without tolerance only the last one counts
         watch = tol > 0 or done >= iterations - 2
-        residual = (
-            engine.greedy(priority) if schedule == "greedy" else iterate(engine, schedule, seed, done, watch)
-        )
+        many = 1 if watch else min(room, engine.bulk, iterations - 2 - done)
+        residual = iterate(engine, schedule, seed, done, many, watch)
         # the first iteration compares with nothing
-        residual = np.inf if done == 0 and schedule != "greedy" else residual
-        done += 1
+        residual = np.inf if done == 0 else residual
+        done += many
     return Outcome(done, float(residual), bool(residual <= tol))
 
 
@@ -183,17 +189,19 @@ class Session:
 
     def run(self, recorder: Recorder | None = None, cliques: bool = True) -> Result:
         """Iterate and read out; `cliques` as in `Engine.read`."""
-        before = None if recorder is None else recorder.before
-        outcome = drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, before)
+        outcome = drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, recorder)
         if recorder is not None:
             recorder.reading()
         return self.finish(outcome, self.engine.read(cliques))
 
 
-def iterate(engine: Engine, schedule: str, seed: int, done: int, watch: bool = True) -> float:
-    """Iteration number `done` of any schedule but the greedy one; the largest change of a marginal, if watched."""
+def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, watch: bool = True) -> float:
+    """Iterations from number `done` on of any schedule but the greedy one.
+
+    The largest change of a marginal, if watched; `many` at most what `Engine.bulk` allows.
+    """
     change = 0.0
-    for units, threads in steps(engine, schedule, seed, done):
+    for units, threads in steps(engine, schedule, seed, done, many):
         change = max(change, *_sweep_shared(engine, units, threads, watch))
     return change
 
@@ -202,14 +210,14 @@ def _sweep_shared(engine: Engine, units: Ints, threads: int, watch: bool) -> lis
     return map_ranges(lambda a, b: engine.sweep(units[a:b], watch=watch), 0, len(units), threads)
 
 
-def steps(engine: Engine, schedule: str, seed: int, done: int) -> list[tuple[Ints, int]]:
-    """What iteration number `done` updates, in order: arrays of units, and the threads that may share each."""
+def steps(engine: Engine, schedule: str, seed: int, done: int, many: int = 1) -> list[tuple[Ints, int]]:
+    """What iterations from number `done` on update, in order: arrays of units, and the threads that may share each."""
     ptr, threads = engine.group_ptr, engine.group_threads
-    n_units = int(ptr[-1])
+    order, numbers = np.arange(int(ptr[-1])), range(done, done + many)
     if schedule == "random":
-        return [(np.random.default_rng([seed, done]).permutation(n_units), 1)]
-    backwards = schedule == "sequential" and done % 2 == 1
+        return [(np.concatenate([np.random.default_rng([seed, k]).permutation(order) for k in numbers]), 1)]
+    back = [schedule == "sequential" and k % 2 == 1 for k in numbers]
     if threads == 1:
-        return [(np.arange(n_units)[:: -1 if backwards else 1].copy(), 1)]
-    groups = [(np.arange(a, b), threads) for a, b in pairwise(ptr.tolist()) if b > a]
-    return groups[::-1] if backwards else groups
+        return [(np.concatenate([order[::-1] if b else order for b in back]), 1)]
+    groups = [(order[a:b], threads) for a, b in pairwise(ptr.tolist()) if b > a]
+    return groups[::-1] if back[0] else groups

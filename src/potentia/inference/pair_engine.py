@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 #: Multiply-adds a group of blocks must hold before a second thread pays.
 _PARALLEL_WORK = 500_000
+#: Multiply-adds of one call, where iterations are done together: some hundredths of a second.
+_CALL_WORK = 20_000_000
 
 
 def suits_pairs(graph: Graph) -> bool:
@@ -82,9 +84,18 @@ class PairEngine:
     @property
     def group_threads(self) -> int:
         """Threads that pay for a group of average size."""
+        groups = max(len(self.group_ptr) - 1, 1)
+        return self.threads if self._work() >= _PARALLEL_WORK * groups else 1
+
+    @property
+    def bulk(self) -> int:
+        """Iterations that one call of `sweep` may be given, so few that it soon comes back."""
+        return 1 if self.group_threads > 1 else max(1, _CALL_WORK // self._work())
+
+    def _work(self) -> int:
+        """Multiply-adds of an iteration."""
         rows, states, width = self.blocks.lam.shape
-        work = rows * width * (states * states + 8 * states) / max(len(self.group_ptr) - 1, 1)
-        return self.threads if work >= _PARALLEL_WORK else 1
+        return rows * width * (states * states + 8 * states)
 
     def _one_table(self, scores: Scores) -> bool:
         """Whether all pairs share one table and counting number, so that it need not be copied per pair."""
@@ -234,8 +245,8 @@ class PairEngine:
     def read(self, cliques: bool = True) -> Readout:
         """Marginals and value from the current messages; without `cliques` only those of variables."""
         self._over(len(self.layout.variable), lambda a, b: self.sweep(np.arange(a, b), write=False))
-        beliefs = self.blocks.belief.transpose(0, 2, 1).reshape(-1, self.layout.n_states)
-        singles = beliefs[self.layout.variable_position]
+        singles = np.empty((self.graph.n_variables, self.layout.n_states))
+        pair_kernels.from_lanes(self.layout.variable_position, self.blocks.belief, singles)
         if self.entropy.maximum:
             singles = (np.arange(singles.shape[1]) == singles.argmax(axis=1)[:, None]).astype(float)
         lam = self.messages()

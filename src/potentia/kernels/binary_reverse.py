@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from .simd import CHUNK, above8, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
-from .star import LOG
+from .star import LOG, slot_of
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at a state a variable does not have and far above this at all others.
@@ -36,7 +36,7 @@ class BinaryCotangents(NamedTuple):
 
 @njit(**KERNEL)
 def reverse(blocks, cotangents, record, units, damping):
-    """Undo the updates of `units`, which were made in this order and left their record in its slot."""
+    """Undo the updates of `units`, which were made in this order and left this record."""
     W = blocks.lam.shape[2]
     lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
     total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(_most_rows(blocks) * W)
@@ -44,10 +44,10 @@ def reverse(blocks, cotangents, record, units, damping):
     shared = np.zeros((2, 3))
     keep = 1.0 - damping
     for k in range(units.size - 1, -1, -1):
-        u = units[k]
+        u, here = units[k], slot_of(record, k, blocks)
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
-            _pull_block(blocks, cotangents, record, u, keep, damping, moved_all)
+            _pull_block(blocks, cotangents, here, u, keep, damping, moved_all)
             continue
         for x in range(W):
             total[x] = 0.0
@@ -60,7 +60,7 @@ def reverse(blocks, cotangents, record, units, damping):
             for x in range(W):
                 moved[x] = count[row, x] * total[x] - keep * lam[row, 0, x]
                 lam[row, 0, x] *= damping
-            _pull_row(blocks, cotangents, record, u, row, scratch, shared)
+            _pull_row(blocks, cotangents, here, u, row, scratch, shared)
         for x in range(W):
             cotangents.node[u, x] += total[x]
     return shared

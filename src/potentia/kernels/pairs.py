@@ -103,6 +103,16 @@ def to_lanes(variable, singles, out):
 
 
 @njit(**KERNEL)
+def from_lanes(position, lanes, out):
+    """out[i, a] of the variable i at position[i] = block * W + lane of `lanes` (B, L, W)."""
+    W = lanes.shape[2]
+    for i in range(position.size):
+        u, x = position[i] // W, position[i] % W
+        for a in range(out.shape[1]):
+            out[i, a] = lanes[u, a, x]
+
+
+@njit(**KERNEL)
 def reset_messages(node, slot_ptr, lam):
     """Zero messages, -inf at states that the variable's own score forbids."""
     for u in range(node.shape[0]):

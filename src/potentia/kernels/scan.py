@@ -40,3 +40,12 @@ def add_singles(values, offset, variables, n_states, out):
         i = variables[r]
         for a in range(n_states[i]):
             out[i, a] += values[offset[r] + a]
+
+
+@njit(**KERNEL)
+def take_singles(d_out, offset, variables, n_states, d_values):
+    """The reverse of `add_singles`: d_values of regions that share a table are summed."""
+    for r in range(variables.size):
+        i = variables[r]
+        for a in range(n_states[i]):
+            d_values[offset[r] + a] += d_out[i, a]

@@ -74,9 +74,9 @@ NO_RECORD = Record(np.zeros(0), 0, 0)
 def sweep(blocks, units, damping, write, watch, record):
     """Update the blocks listed in `units` one after another; without `write` only beliefs are refreshed.
 
-    Returns the largest change of a belief and a block in which some variable has no state left (-1: none). Without
-    `watch` the beliefs of PRODUCT blocks, where no variable loses its last state, are left as they were: no message
-    depends on them.
+    `units` may hold all blocks several times over: the record then goes from slot to slot. Returns the largest
+    change of a belief and a block in which some variable has no state left (-1: none). Without `watch` the beliefs
+    of PRODUCT blocks, where no variable loses its last state, are left as they were: no message depends on them.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     widest = 0
@@ -91,10 +91,11 @@ def sweep(blocks, units, damping, write, watch, record):
         u = units[k]
         if k + 1 < units.size:
             fetch_ahead(blocks, blocks.lam, units[k + 1])
+        here = slot_of(record, k, blocks)
         if two and blocks.mode[u] == PRODUCT:
-            binary.update(blocks, u, write, logm.reshape(2, widest * W), p, record)
+            binary.update(blocks, u, write, logm.reshape(2, widest * W), p, here)
         else:
-            _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record)
+            _beliefs(blocks, u, incoming, sums, logm, p, peak, total, here)
             if write:
                 change = max(change, _write_messages(blocks, u, p, logm, peak, damping))
         if not watch and blocks.mode[u] == PRODUCT:
@@ -104,6 +105,12 @@ def sweep(blocks, units, damping, write, watch, record):
             if peak[x] == -np.inf:
                 empty = u
     return change, empty
+
+
+@njit(inline="always", **KERNEL)
+def slot_of(record, k, blocks):
+    """The record of the k-th update of a list of all blocks, several times over."""
+    return Record(record.inputs, record.slots, record.slot + k // blocks.mode.size)
 
 
 @njit(**KERNEL)

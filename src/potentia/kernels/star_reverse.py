@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, zero8
-from .star import LOG, fetch_ahead
+from .star import LOG, fetch_ahead, slot_of
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.
@@ -45,7 +45,7 @@ class PairCotangents(NamedTuple):
 
 @njit(**KERNEL)
 def reverse(blocks, cotangents, record, add, units, damping, centre):
-    """Undo the updates of `units`, which were made in this order and left their record in its slot.
+    """Undo the updates of `units`, which were made in this order and left this record.
 
     The factors r go to the same slot of `ratios`, with `add` on top of what is there. Returns the cotangent of a
     shared table, seen from both sides, (2 L L); zeros where none is shared.
@@ -64,7 +64,7 @@ def reverse(blocks, cotangents, record, add, units, damping, centre):
         _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
         for row in range(first, last):
             _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
-            _pull_row(blocks, cotangents, record, add, u, row, scratch, shared)
+            _pull_row(blocks, cotangents, slot_of(record, k, blocks), add, u, row, scratch, shared)
         _add_node(blocks, cotangents.node, u, scratch.dp)
     return shared
 

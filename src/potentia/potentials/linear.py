@@ -129,7 +129,7 @@ class Linear(Differentiable):
         d_table = np.empty_like(self.table_)
         d_table[: expanded.shape[1]] = expanded.T @ d_scores
         if self.intercept:
-            d_table[-1] = d_scores.sum(0)
+            d_table[-1] = np.ones(len(d_scores)) @ d_scores  # far faster than summing narrow rows
         return self._pull_back(d_table)
 
 
