@@ -236,6 +236,37 @@ def both_engines(problem, entropy, order, schedule, iterations=6):
     return reads
 
 
+@pytest.mark.parametrize("schedule", ["coloured", "sequential", "random"])
+@pytest.mark.parametrize("states", [2, 3])
+def test_iterations_done_together_are_those_done_one_by_one(states, schedule, monkeypatch):
+    rng = np.random.default_rng(states)
+    graph = pt.Graph.grid((9, 11), n_states=states)
+    theta = {"node": rng.normal(size=(99, states)), "edge": rng.normal(size=(178, states, states))}
+    y = rng.integers(states, size=99)
+    method = pt.TRW(iterations=9, tol=0, schedule=schedule, seed=3)
+
+    def found():
+        result = method.infer(graph, theta)
+        value, tables = pt.loss_and_gradient("univariate_logistic", method, graph, theta, y)
+        return result.residual, value, result.variable_marginals, tables["node"], tables["edge"]
+
+    calls = []
+    sweep = PairEngine.sweep
+
+    def counted(engine, units, *a, **k):
+        calls.append(len(units))
+        return sweep(engine, units, *a, **k)
+
+    monkeypatch.setattr(PairEngine, "sweep", counted)
+    together = found()
+    n_together = len(calls)
+    calls.clear()
+    monkeypatch.setattr(PairEngine, "bulk", 1)
+    for a, b in zip(together, found(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert n_together < len(calls) / 2
+
+
 METHODS = {
     "trw": lambda g: entropies.reweighted(g, None),
     "bethe": entropies.bethe,
