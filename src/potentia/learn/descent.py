@@ -24,8 +24,6 @@ class _BrokenError(Exception):
 
 #: Parameters beyond this are on their way to infinity: the objective has no minimum.
 _FAR = 1e50
-
-
 #: Steps over which the objective's fall is judged: a single step of L-BFGS may be short without being the last.
 _WINDOW = 10
 
@@ -44,72 +42,91 @@ def descend(
     finite number, L-BFGS begins anew while that helps. Returns whether the objective has settled; None where parameters
     run away, as they do when it has no minimum: then those of the last step are kept.
     """
-    from scipy.optimize import minimize
-
-    cuts = np.cumsum([f.n_parameters for f in functions])[:-1]
-    latest, values = [np.inf], list[float]()
-    point = np.concatenate([f.parameters for f in functions])
-    reached = [point]
-
-    def move(vector: Floats) -> None:
-        for function, part in zip(functions, np.split(vector, cuts), strict=True):
-            function.parameters = part
-
-    def evaluate(vector: Floats) -> tuple[float, Floats]:
-        if not np.abs(vector).max(initial=0.0) <= _FAR:
-            move(reached[0])
-            raise _DivergedError
-        move(vector)
-        value, slopes = objective()
-        slope = np.concatenate(slopes)
-        if not (np.isfinite(value) and np.isfinite(slope).all()):
-            move(reached[0])
-            raise _BrokenError
-        latest[0] = value
-        return value, slope
-
-    def settled() -> bool:
-        if tol == 0 or len(values) <= _WINDOW:
-            return False
-        return values[-1 - _WINDOW] - values[-1] <= tol * abs(values[-1 - _WINDOW])
-
-    def after(vector: Floats) -> None:
-        values.append(latest[0])
-        reached[0] = vector.copy()
-        move(vector)
-        if record() or settled():
-            raise _StopError
-
-    # pairs of steps and gradients kept: with millions of parameters they are what the time and memory go to
-    memory = 20 if point.size < 500_000 else 6
-    broken = False
+    descent = _Descent(functions, objective, tol, record)
+    steps, broken = 0, False
     try:
-        while len(values) < iterations:
-            before = len(values)
-            options = {
-                "maxiter": iterations - before,
-                "maxfun": 2**31 - 1,
-                "ftol": 1e-12,
-                "gtol": 0.0,
-                "maxcor": memory,
-            }
-            try:
-                found = minimize(
-                    evaluate, point, jac=True, method="L-BFGS-B", callback=after, options=options
-                )
-            except _BrokenError:
-                point, done, broken = reached[0], False, True
-            else:
-                point, done, broken = found.x, found.success, False
-            if done or len(values) == before:
+        while steps < iterations:
+            success, broken = descent.minimise(iterations - steps)
+            if success or len(descent.values) == steps:
                 break
+            steps = len(descent.values)
     except _StopError:
-        return settled()
+        return descent.settled()
     except _DivergedError:
         return None
     if broken:
-        if np.isinf(latest[0]):
+        if not descent.begun:
             raise PotentiaError("the objective is no finite number where the fit begins")
         return False
-    evaluate(point)
-    return settled() or len(values) < iterations
+    descent.evaluate(descent.point)
+    return descent.settled() or len(descent.values) < iterations
+
+
+class _Descent:
+    """Where a descent is: the parameters that the last step reached, and the objective after every step."""
+
+    def __init__(
+        self,
+        functions: Sequence[Differentiable],
+        objective: Callable[[], tuple[float, list[Floats]]],
+        tol: float,
+        record: Callable[[], bool],
+    ) -> None:
+        self.functions, self.objective, self.tol, self.record = functions, objective, tol, record
+        self.point: Floats = np.concatenate([f.parameters for f in functions])
+        self.values: list[float] = []
+        self.latest = np.inf
+
+    @property
+    def begun(self) -> bool:
+        """Whether the objective was a number anywhere."""
+        return bool(np.isfinite(self.latest))
+
+    def minimise(self, steps: int) -> tuple[bool, bool]:
+        """L-BFGS from where we are; whether it ended at a minimum, and whether the objective was no number."""
+        from scipy.optimize import minimize
+
+        # pairs of steps and gradients kept: with millions of parameters they are what the time and memory go to
+        memory = 20 if self.point.size < 500_000 else 6
+        options = {"maxiter": steps, "maxfun": 2**31 - 1, "ftol": 1e-12, "gtol": 0.0, "maxcor": memory}
+        try:
+            found = minimize(
+                self.evaluate, self.point, jac=True, method="L-BFGS-B", callback=self._after, options=options
+            )
+        except _BrokenError:
+            return False, True
+        self.point = found.x
+        return bool(found.success), False
+
+    def evaluate(self, vector: Floats) -> tuple[float, Floats]:
+        """The objective and its gradient; where there is none the functions go back to the last step."""
+        if not np.abs(vector).max(initial=0.0) <= _FAR:
+            self._move(self.point)
+            raise _DivergedError
+        self._move(vector)
+        value, slopes = self.objective()
+        slope = np.concatenate(slopes)
+        if not (np.isfinite(value) and np.isfinite(slope).all()):
+            self._move(self.point)
+            raise _BrokenError
+        self.latest = value
+        return value, slope
+
+    def settled(self) -> bool:
+        """Whether the last steps hardly lowered the objective."""
+        if self.tol == 0 or len(self.values) <= _WINDOW:
+            return False
+        before, now = self.values[-1 - _WINDOW], self.values[-1]
+        return before - now <= self.tol * abs(before)
+
+    def _move(self, vector: Floats) -> None:
+        cuts = np.cumsum([f.n_parameters for f in self.functions])[:-1]
+        for function, part in zip(self.functions, np.split(vector, cuts), strict=True):
+            function.parameters = part
+
+    def _after(self, vector: Floats) -> None:
+        self.values.append(self.latest)
+        self.point = vector.copy()
+        self._move(vector)
+        if self.record() or self.settled():
+            raise _StopError
