@@ -45,6 +45,8 @@ class Study:
     options: Mapping[str, Any] = field(default_factory=dict)
     #: Passes of an MLP over the rows per learning iteration: fewer where rows are more.
     epochs: int = 5
+    #: Iterations after which errors are noted for the learning curves; predicting costs as much as learning.
+    tracked: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 18, 25, 40, 60, 100, 200)
     #: How messages are passed in learning, and when they rest.
     schedule: str = "sequential"
     rest: float | None = None
@@ -90,6 +92,7 @@ STUDIES = {
         pictures=lambda split: stanford_backgrounds(split=split),
         options={"n_states": 8, "reduce": 0.2},
         epochs=1,
+        tracked=(1, 5, 12, 25, 100),
         schedule="coloured",
         rest=1e-2,
     ),
@@ -106,8 +109,6 @@ def make_potential(name: str, kind: str, cell: Cell, epochs: int) -> Potential:
 
 
 MODES = ("joint", "univariate_fixed", "piecewise")
-#: Iterations after which errors are noted for the learning curves; predicting costs as much as learning.
-TRACKED = (1, 2, 3, 5, 8, 12, 18, 25, 40, 60, 100, 200)
 EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -166,7 +167,7 @@ def learner_of(cell: Cell) -> IteratedLogistic:
         mode=cell["mode"],
         solver=solver,
         schedule=study.schedule,
-        track_error=quick or TRACKED,
+        track_error=quick or study.tracked,
     )
 
 
