@@ -13,7 +13,7 @@ from potentia.graph.scores import Scores
 from potentia.inference.pair_engine import suits_pairs
 from potentia.losses.likelihood import SurrogateEM
 from potentia.losses.local import Pseudolikelihood
-from potentia.losses.marginal import SmoothedError
+from potentia.losses.marginal import SmoothedError, UnivariateLogistic
 from potentia.losses.names import LOSSES
 from reference import label_scores, labellings, map_labellings
 from zoo import problems
@@ -235,6 +235,17 @@ def test_marginals_of_cliques_may_be_left_out(problem):
             if scope.shape[1] == 1:
                 for one_row, other_row in zip(part.marginals[kind], whole.marginals[kind], strict=True):
                     np.testing.assert_array_equal(one_row, other_row)
+
+
+def test_a_loss_with_derivatives_of_another_shape_is_told_so():
+    class Wrong(UnivariateLogistic):
+        def terms(self, mu, y):
+            losses, slopes = super().terms(mu, y)
+            return losses, slopes[:, :1]
+
+    graph = pt.Graph.grid((3, 3), n_states=2)
+    with pytest.raises(PotentiaError, match=r"Wrong\.terms gave derivatives of shape"):
+        pt.loss_and_gradient(Wrong(), pt.TRW(), graph, {}, np.zeros(9, dtype=int))
 
 
 def test_threads_do_not_change_the_gradient(monkeypatch):

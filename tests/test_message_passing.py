@@ -407,6 +407,14 @@ def test_damping_keeps_fixed_points_and_helps_where_bp_oscillates():
     assert pt.LoopyBP(iterations=500, damping=0.7).infer(graph, theta).converged
 
 
+@pytest.mark.parametrize("method", [pt.TRW(), pt.LoopyBP(), pt.Exact()])
+def test_counting_numbers_are_the_caller_s_own(method):
+    problem = zoo.zoo()["tree"]
+    first = method.infer(*problem.model).value
+    method.counting_numbers(problem.graph)[:] *= 2
+    assert method.infer(*problem.model).value == first
+
+
 def test_epsilon_per_kind_equals_counting_numbers_per_kind():
     problem = zoo.zoo()["nested"]
     given = {"node": 0.2, "edge": 0.5, "triple": 1.0}

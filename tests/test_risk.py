@@ -9,6 +9,7 @@ import pytest
 import potentia as pt
 from pictures import noisy
 from potentia import Constant, Example, Linear, PotentiaError
+from potentia._threads import thread_count
 from potentia.learn import descent
 from potentia.learn.descent import descend
 from potentia.learn.risk import MarginalRisk, Risk
@@ -59,6 +60,22 @@ def test_the_gradient_reaches_every_parameter(loss, edge):
     point = 0.3 * rng.standard_normal(sum(f.n_parameters for f in functions))
     slopes = np.concatenate(at(point)[1])
     np.testing.assert_allclose(slopes, differences(lambda v: at(v)[0], point), rtol=1e-5, atol=1e-8)
+
+
+def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
+    monkeypatch.setenv("POTENTIA_THREADS", "3")
+    seen = []
+    learner = MarginalRisk(inference=pt.TRW(iterations=2, tol=0), iterations=1, tol=0.0, threads=2)
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, learner)
+    crf.fit(noisy(2), callback=lambda history: seen.append(thread_count(None)))
+    assert seen == [2]
+    assert thread_count(None) == 3
+    # where shards are shared out, neither of the two inferences asks the same pool for threads of its own
+    monkeypatch.setattr("potentia.learn.training_set.SHARD_ENTRIES", 1)
+    both = MarginalRisk("truncated_em", pt.TRW(), clamped=pt.TRW())
+    risk = Risk({"node": Linear(), "edge": Linear()}, noisy(2), both)
+    assert len(risk.data.shards) == 2
+    assert risk.inference.threads == risk.clamped.threads == 1
 
 
 def test_shards_and_threads_change_nothing(monkeypatch):

@@ -23,7 +23,7 @@ _chosen: ContextVar[int | None] = ContextVar("potentia_threads", default=None)
 
 @contextmanager
 def using_threads(threads: int) -> Iterator[None]:
-    """Where a number of threads is not given, inside this is it: learners pass on theirs to potentials so."""
+    """The number of threads wherever None is given, in this thread: how learners pass theirs on to potentials."""
     token = _chosen.set(threads)
     try:
         yield

@@ -23,7 +23,7 @@ from ..inference.pair_engine import PairEngine
 from ..kernels import binary_reverse as two
 from ..kernels import star_reverse as kernels
 from ..kernels import star_tables
-from ..kernels.pairs import from_lanes, to_lanes
+from ..kernels.pairs import to_lanes
 from ..kernels.simd import CHUNK
 from ..kernels.star import PRODUCT, Record
 
@@ -84,9 +84,7 @@ class PairReverse:
             pairs = scope.shape[1] == 2
             tables[kind] = self.pair_tables[first : first + size] if pairs else np.zeros(size)
             first += size if pairs else 0
-        singles = np.empty((scores.graph.n_variables, engine.layout.n_states))
-        from_lanes(engine.layout.variable_position, self.parts.nodes(), singles)
-        add_singles(scores, singles, tables)
+        add_singles(scores, engine.by_variable(self.parts.nodes()), tables)
         return tables
 
 

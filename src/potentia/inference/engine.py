@@ -59,7 +59,7 @@ class Engine(Protocol):
 
     @property
     def state(self) -> Floats:
-        """What iterations change: messages, or marginals of mean field; written to by undoing them."""
+        """What iterations change: messages, or marginals of mean field."""
         ...
 
     @property

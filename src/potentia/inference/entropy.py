@@ -42,7 +42,7 @@ class Entropy:
     bound: str
     always: bool = False
     maximum: bool = False
-    _memo: dict[Any, Any] = field(default_factory=dict, repr=False)
+    _memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
         """What an engine derives from the counting numbers, computed once; an entropy belongs to one graph."""

@@ -70,7 +70,7 @@ class Exact(Inference):
 
     def counting_numbers(self, graph: Graph) -> Floats | None:
         """Bethe's on forests, where they are exact."""
-        return bethe(graph).counting if _by_tree(graph) else None
+        return bethe(graph).counting.copy() if _by_tree(graph) else None
 
     def expectations(self, scores: Scores, start: Result | None = None) -> Expectations:
         """log Z and its gradient; on forests in two passes that make nothing else."""
@@ -133,7 +133,6 @@ def _tree_labels(scores: Scores, rng: np.random.Generator | None, n: int) -> Int
 def _root_scores(engine: PairEngine, singles: Floats, maximum: bool) -> Floats:
     """Log-marginals, or max-beliefs."""
     if maximum:
-        beliefs = engine.blocks.belief.transpose(0, 2, 1).reshape(-1, engine.layout.n_states)
-        return beliefs[engine.layout.variable_position]
+        return engine.beliefs()
     with np.errstate(divide="ignore"):
         return np.log(singles)

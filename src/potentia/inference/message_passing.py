@@ -52,7 +52,7 @@ class MessagePassingMethod(Inference):
 
     def counting_numbers(self, graph: Graph) -> Floats:
         """Those of its entropy."""
-        return self.entropy(graph).counting
+        return self.entropy(graph).counting.copy()
 
     def engine(self, scores: Scores, entropy: Entropy) -> Engine:
         """An engine loaded with scores, its messages at zero."""

@@ -95,7 +95,7 @@ class PairEngine:
     def _work(self) -> int:
         """Multiply-adds of an iteration."""
         rows, states, width = self.blocks.lam.shape
-        return rows * width * (states * states + 8 * states)
+        return rows * width * states * states + (rows + len(self.blocks.node)) * width * 8 * states
 
     def _one_table(self, scores: Scores) -> bool:
         """Whether all pairs share one table and counting number, so that it need not be copied per pair."""
@@ -242,11 +242,20 @@ class PairEngine:
             raise InfeasibleError("no labelling has a finite score: some variable is left without a state")
         return float(change)
 
+    def beliefs(self) -> Floats:
+        """What is in `blocks.belief`, of all variables in their order, (n, states)."""
+        return self.by_variable(self.blocks.belief)
+
+    def by_variable(self, lanes: Floats) -> Floats:
+        """Tables of blocks, (blocks, states, lanes), in the order of variables, (n, states)."""
+        out = np.empty((self.graph.n_variables, self.layout.n_states))
+        pair_kernels.from_lanes(self.layout.variable_position, lanes, out)
+        return out
+
     def read(self, cliques: bool = True) -> Readout:
         """Marginals and value from the current messages; without `cliques` only those of variables."""
         self._over(len(self.layout.variable), lambda a, b: self.sweep(np.arange(a, b), write=False))
-        singles = np.empty((self.graph.n_variables, self.layout.n_states))
-        pair_kernels.from_lanes(self.layout.variable_position, self.blocks.belief, singles)
+        singles = self.beliefs()
         if self.entropy.maximum:
             singles = (np.arange(singles.shape[1]) == singles.argmax(axis=1)[:, None]).astype(float)
         lam = self.messages()

@@ -11,7 +11,7 @@ from .vecmath import KERNEL
 
 @njit(**KERNEL)
 def reverse_variables(regions, stars, theta, at, pair_at, variables, q, d_q, d_theta, old):
-    """Undo the updates of `variables`, made in this order; `old` holds the marginals before (empty: keep them)."""
+    """Undo the updates of `variables`, made in this order; `old` holds the marginals before."""
     field = np.empty(q.shape[1])
     for s in range(variables.size - 1, -1, -1):
         i = variables[s]
@@ -29,9 +29,8 @@ def reverse_variables(regions, stars, theta, at, pair_at, variables, q, d_q, d_t
         for k in range(stars.wide_ptr[i], stars.wide_ptr[i + 1]):
             r = stars.wide[k]
             _pull_product(regions, at[r], r, stars.wide_at[k], q, field, theta, d_q, d_theta)
-        if old.size:
-            for a in range(n):
-                q[i, a] = old[i, a]
+        for a in range(n):
+            q[i, a] = old[i, a]
 
 
 @njit(inline="always", **KERNEL)

@@ -11,7 +11,7 @@ from .vecmath import KERNEL, exp
 
 @njit(**KERNEL)
 def reverse_regions(g, d_theta, d_lam, units, damping, old):
-    """Undo the updates of `units`, made in this order; `old` holds the messages before (empty: keep them).
+    """Undo the updates of `units`, made in this order; `old` holds the messages before.
 
     d_theta is aligned with g.theta, d_lam with g.lam.
     """
@@ -34,10 +34,9 @@ def reverse_regions(g, d_theta, d_lam, units, damping, old):
                 d_lam[at + y] *= damping
             _pull_message(g, d_theta, d_lam, g.up[k], dm, work)
         _pull_down(g, d_theta, d_lam, u, dq, -1)
-        if old.size:
-            for k in range(g.up_ptr[u], g.up_ptr[u + 1]):
-                at = g.lam_at[g.up[k]]
-                g.lam[at : at + n] = old[at : at + n]
+        for k in range(g.up_ptr[u], g.up_ptr[u + 1]):
+            at = g.lam_at[g.up[k]]
+            g.lam[at : at + n] = old[at : at + n]
 
 
 @njit(**KERNEL)

@@ -57,9 +57,9 @@ class PairBlocks(NamedTuple):
 class Record(NamedTuple):
     """What updates leave for their reverse: the messages they read, slot by slot.
 
-    inputs: exp(l) in PRODUCT blocks, l in others, [slot][row][lane chunk][state][chunk]. Of two states one number of
-    `binary.packed` is enough, [slot][row][lane]. slot: where those of the next updates go; slots: how many there
-    are, 0 to keep nothing.
+    inputs: exp(l) in PRODUCT blocks, l in others, [slot][row][lane chunk][state][chunk]. Of two states one number is
+    enough, [slot][row][lane]: `binary.packed`, or l(1) - l(0). slot: where those of the next updates go; slots: how
+    many there are, 0 to keep nothing.
     """
 
     inputs: Any
@@ -117,7 +117,8 @@ def slot_of(record, k, blocks):
 def greedy(blocks, priority, reach_ptr, reach, n_updates, damping, record):
     """`n_updates` block updates, always of the block whose surroundings changed most since its own last update.
 
-    `priority` (B) is kept between calls; reach_ptr, reach: CSR of the blocks adjacent to each block.
+    `record` must be empty: nothing undoes an order that depends on the scores. `priority` (B) is kept between calls;
+    reach_ptr, reach: CSR of the blocks adjacent to each block.
     """
     unit = np.empty(1, dtype=np.int64)
     worst, empty = 0.0, -1

@@ -231,7 +231,9 @@ class Risk:
         self.inference = options.predictor([])
         self.clamped = options.clamped
         if len(self.data.shards) > 1:
+            # shards are what threads share out; work inside one must not wait for the pool it runs in
             self.inference = self.inference.on_one_thread()
+            self.clamped = None if self.clamped is None else self.clamped.on_one_thread()
         self.weights = _shard_weights(examples, self.data)
         # what is run to convergence may start where it ended for the parameters before
         warm = not isinstance(self.gradient, Truncated) and getattr(self.inference, "tol", 0.0) > 0

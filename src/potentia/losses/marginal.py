@@ -27,7 +27,7 @@ class MarginalLoss(Loss):
 
     @abstractmethod
     def terms(self, mu: Floats, y: Ints) -> tuple[Floats, Floats]:
-        """Loss of every row of mu (k, states) with label y (k,), and its derivatives, (k, states)."""
+        """Loss of every row of mu (k, states) with label y (k,), and its derivatives, (k, states); mu must stay."""
 
     def evaluate(
         self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
@@ -44,12 +44,17 @@ class MarginalLoss(Loss):
         self, scores: Scores, result: Result, labels: Ints, weights: Floats | None
     ) -> tuple[float, MarginalCotangent]:
         mu = result.variable_marginals
-        if weights is None and np.all(labels >= 0):  # the usual case needs no copies
-            losses, slopes = self.terms(mu, labels)
-            return float(losses.sum()), MarginalCotangent(slopes, {})
-        seen = np.flatnonzero(labels >= 0)
+        whole = weights is None and bool(np.all(labels >= 0))  # the usual case needs no copies
+        seen = slice(None) if whole else np.flatnonzero(labels >= 0)
         losses, slopes = self.terms(mu[seen], labels[seen])
-        weight = np.ones(len(seen)) if weights is None else weights[seen]
+        if slopes.shape != mu[seen].shape:
+            raise PotentiaError(
+                f"{type(self).__name__}.terms gave derivatives of shape {slopes.shape} for marginals of shape "
+                f"{mu[seen].shape}"
+            )
+        if whole:
+            return float(losses.sum()), MarginalCotangent(slopes, {})
+        weight = np.ones(len(losses)) if weights is None else weights[seen]
         d_mu = np.zeros_like(mu)
         d_mu[seen] = weight[:, None] * slopes
         return float(weight @ losses), MarginalCotangent(d_mu, {})
