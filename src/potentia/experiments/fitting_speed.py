@@ -90,7 +90,7 @@ def prepare(quick: bool) -> Callable[[Cell], Row]:
 def name_of(cell: Cell) -> str:
     """What a curve is called."""
     if cell["gradient"] == "truncated":
-        return f"truncated, {cell['rounds']} iterations"
+        return f"truncated, {cell['rounds']} iteration{'s' * (cell['rounds'] > 1)}"
     return f"{cell['gradient']}, {cell['threshold']:g}"
 
 
@@ -124,5 +124,6 @@ def draw(rows: Sequence[Row], quick: bool, out: Path) -> None:
         panel.set_xlabel("processor seconds", fontsize=8)
         panel.set_ylabel("objective", fontsize=8)
         panel.label_outer()
-        panel.legend(fontsize=7, frameon=False)
+        title = None if method == "truncated" else "threshold"
+        panel.legend(fontsize=7, frameon=False, title=title, title_fontsize=7)
     figure.savefig(out / "fitting_speed.png", dpi=150)
