@@ -20,6 +20,8 @@ def best_time(work: Callable[[], object], budget: float) -> float:
 
 def best_times(works: Sequence[Callable[[], object]], budget: float) -> list[float]:
     """Least seconds of each of several calls, tried in turn, so that a slow spell of the machine meets all of them."""
+    for work in works:  # compiles what is not compiled yet
+        work()
     best, begun = [np.inf] * len(works), time.perf_counter()
     while time.perf_counter() - begun < budget * len(works) or not np.isfinite(best[-1]):
         for k, work in enumerate(works):
