@@ -9,9 +9,9 @@ from scipy import sparse
 import potentia as pt
 import reference
 import zoo
+from counting import counted_updates
 from pictures import noisy
 from potentia.data.example import Example
-from potentia.inference.pair_engine import PairEngine
 from potentia.learn.joint import Joint
 from potentia.learn.training_set import gather
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
@@ -307,14 +307,7 @@ def test_shards_change_nothing(monkeypatch):
 
 @pytest.mark.parametrize("solver", ["alternating", "direct", "mixed"])
 def test_messages_that_rest_early_save_sweeps_and_lead_to_the_same_objective(solver, monkeypatch):
-    updated = []
-    sweep = PairEngine.sweep
-
-    def counted(engine, units, *a, **k):
-        updated.append(len(units))
-        return sweep(engine, units, *a, **k)
-
-    monkeypatch.setattr(PairEngine, "sweep", counted)
+    updated = counted_updates(monkeypatch)
     found, counts = [], []
     for rest in (0.0, 1e-2):
         updated.clear()

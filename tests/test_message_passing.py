@@ -9,6 +9,7 @@ import potentia as pt
 import reference
 import twins
 import zoo
+from counting import counted_updates
 from potentia.graph.scores import Scores
 from potentia.inference import entropy as entropies
 from potentia.inference.engine import drive
@@ -250,14 +251,7 @@ def test_iterations_done_together_are_those_done_one_by_one(states, schedule, mo
         value, tables = pt.loss_and_gradient("univariate_logistic", method, graph, theta, y)
         return result.residual, value, result.variable_marginals, tables["node"], tables["edge"]
 
-    calls = []
-    sweep = PairEngine.sweep
-
-    def counted(engine, units, *a, **k):
-        calls.append(len(units))
-        return sweep(engine, units, *a, **k)
-
-    monkeypatch.setattr(PairEngine, "sweep", counted)
+    calls = counted_updates(monkeypatch)
     together = found()
     n_together = len(calls)
     calls.clear()

@@ -24,8 +24,9 @@ from ..kernels import binary_reverse as two
 from ..kernels import star_reverse as kernels
 from ..kernels import star_tables
 from ..kernels.pairs import to_lanes
+from ..kernels.record import Record
 from ..kernels.simd import CHUNK
-from ..kernels.star import PRODUCT, Record
+from ..kernels.star import PRODUCT
 
 
 class PairReverse:

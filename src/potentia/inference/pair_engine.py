@@ -17,6 +17,7 @@ from ..graph.scores import Scores, shape_tables
 from ..graph.structure import Graph
 from ..kernels import pairs as pair_kernels
 from ..kernels import star
+from ..kernels.record import NO_RECORD, Record
 from .engine import Readout
 from .entropy import Entropy, check_counting
 from .readout import single_tables
@@ -52,7 +53,7 @@ class PairEngine:
         self.shared = self._one_table(scores)
         self.layout = pair_layout(self.graph, order, oriented=self.shared)
         self.blocks = self._allocate(*entropy.cached((order, self.shared), lambda: self._in_lanes(total)))
-        self._record = star.NO_RECORD
+        self._record = NO_RECORD
         self.load(scores)
         self.reset()
 
@@ -187,11 +188,11 @@ class PairEngine:
         """Memory of a slot of a tape, with the factors that the reverse puts beside it."""
         return 8 * math.prod(self.saved_shape) * (1 if self.layout.n_states == 2 else 2)
 
-    def tape(self, slots: int) -> star.Record:
+    def tape(self, slots: int) -> Record:
         """Room for what this many iterations leave for their reverse."""
-        return star.Record(borrow((slots * math.prod(self.saved_shape),)), slots, 0)
+        return Record(borrow((slots * math.prod(self.saved_shape),)), 0)
 
-    def record(self, tape: star.Record, slot: int) -> None:
+    def record(self, tape: Record, slot: int) -> None:
         """Leave what the reverse of the next iteration (or read-out) needs in a slot of the tape."""
         self._record = tape._replace(slot=slot)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from numba import njit
 
+from .record import packed
 from .simd import CHUNK, below8, div8, fma8, load8, mul8, store8, sub8, zero8
 from .vecmath import KERNEL, exp, log
-
-#: Smallest exp of a message in a record, far below what matters beside 1, so that its sign is never lost.
-_LEAST = 1e-300
 
 
 @njit(**KERNEL)
@@ -25,7 +23,7 @@ def update(blocks, u, write, scratch, p, record):
     node, inverse = blocks.node.reshape(-1), blocks.inverse.reshape(-1)
     opposite = blocks.opposite.reshape(-1)[base : base + n]
     gather_exp(lam, W, opposite, low, high)
-    if record.slots > 0:
+    if record.inputs.size > 0:
         start = record.slot * blocks.count.size + base
         kept = record.inputs[start : start + n]
         for i in range(n):
@@ -64,24 +62,6 @@ def gather_exp(lam, W, opposite, low, high):
     for i in range(opposite.size):
         e = exp(low[i] + high[i])
         low[i], high[i] = e if low[i] < 0.0 else 1.0, e if high[i] < 0.0 else 1.0
-
-
-@njit(inline="always", **KERNEL)
-def packed(e0, e1):
-    """exp of two messages, one of which is 1, as one number: the other, negative where it is that of state 0."""
-    return max(e1, _LEAST) if e1 < 1.0 else -max(e0, _LEAST)
-
-
-@njit(inline="always", **KERNEL)
-def keep_row(record, row, n_rows, incoming, product):
-    """A row's messages into the record: `packed`, or where tables are logarithms l(1) - l(0)."""
-    W = incoming.shape[1]
-    start = (record.slot * n_rows + row) * W
-    kept = record.inputs[start : start + W]
-    for x in range(W):
-        kept[x] = (
-            packed(exp(incoming[0, x]), exp(incoming[1, x])) if product else incoming[1, x] - incoming[0, x]
-        )
 
 
 @njit(inline="always", **KERNEL)

@@ -20,6 +20,7 @@ import numpy as np
 from numba import njit
 
 from . import binary
+from .record import keep_row, keep_two, slot_of
 from .simd import CHUNK, add8, fma8, load8, max8, prefetch, spread8, store8, sub8, zero8
 from .vecmath import KERNEL, exp, log
 
@@ -52,22 +53,6 @@ class PairBlocks(NamedTuple):
     mode: Any
     lam: Any
     belief: Any
-
-
-class Record(NamedTuple):
-    """What updates leave for their reverse: the messages they read, slot by slot.
-
-    inputs: exp(l) in PRODUCT blocks, l in others, [slot][row][lane chunk][state][chunk]. Of two states one number is
-    enough, [slot][row][lane]: `binary.packed`, or l(1) - l(0). slot: where those of the next updates go; slots: how
-    many there are, 0 to keep nothing.
-    """
-
-    inputs: Any
-    slots: Any
-    slot: Any
-
-
-NO_RECORD = Record(np.zeros(0), 0, 0)
 
 
 @njit(**KERNEL)
@@ -105,12 +90,6 @@ def sweep(blocks, units, damping, write, watch, record):
             if peak[x] == -np.inf:
                 empty = u
     return change, empty
-
-
-@njit(inline="always", **KERNEL)
-def slot_of(record, k, blocks):
-    """The record of the k-th update of a list of all blocks, several times over."""
-    return Record(record.inputs, record.slots, record.slot + k // blocks.mode.size)
 
 
 @njit(**KERNEL)
@@ -167,19 +146,19 @@ def _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record):
             source = lam[b * W :]
             for x in range(W):
                 incoming[b, x] = source[opposite[row, x]]
-        if L == 2 and record.slots > 0:
-            binary.keep_row(record, row, blocks.lam.shape[0], incoming, blocks.mode[u] == PRODUCT)
+        if L == 2 and record.inputs.size > 0:
+            keep_two(record, row, blocks.lam.shape[0], incoming, blocks.mode[u] == PRODUCT)
         if blocks.mode[u] == PRODUCT and L == 2:
             binary.log_odds_row(blocks.table, lines, blocks.base[row], row, blocks.shared, incoming, logm, s)
         elif blocks.mode[u] == PRODUCT:
             _exp_row(flat_incoming, 0)
-            if record.slots > 0:
-                _keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
+            if record.inputs.size > 0:
+                keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
             _product(blocks.table, blocks.base[row], blocks.shared, flat_incoming[0], flat_logm[s], L, W)
             _log_row(flat_logm, s)
         else:
-            if record.slots > 0 and L > 2:
-                _keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
+            if record.inputs.size > 0 and L > 2:
+                keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
             _log_or_max(blocks, row, blocks.mode[u] == LOG, incoming, sums, logm, s, peak, total)
         if even[row] > 0.0:
             for a in range(L):
@@ -192,20 +171,6 @@ def _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record):
     for a in range(L):
         for x in range(W):
             p[a, x] *= inverse[u, x]
-
-
-@njit(**KERNEL)
-def _keep_row(record, row, n_rows, incoming, L, W):
-    """A row's messages into the record."""
-    here = (record.slot * n_rows + row) * L * W
-    if W % CHUNK != 0:  # a single lane
-        for a in range(L):
-            record.inputs[here + a] = incoming[a]
-        return
-    for x in range(0, W, CHUNK):
-        for k in range(x, L * W, W):
-            store8(record.inputs, here, load8(incoming, k))
-            here += CHUNK
 
 
 @njit(inline="always", **KERNEL)

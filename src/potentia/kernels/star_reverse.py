@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from .record import slot_of, take_row
 from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, zero8
-from .star import LOG, fetch_ahead, slot_of
+from .star import LOG, fetch_ahead
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.
@@ -146,7 +147,7 @@ def _pull_row(blocks, cotangents, record, add, u, row, scratch, shared):
         here = (record.slot * blocks.lam.shape[0] + row) * L * W
         _pull_product(blocks.table, blocks.base[row], record.inputs, cotangents.ratios, here, add, scratch)
     else:
-        _unpack(record, row, blocks.lam.shape[0], scratch.incoming)
+        take_row(record, row, blocks.lam.shape[0], scratch.incoming)
         if blocks.mode[u] == LOG:
             _pull_log(blocks, cotangents.table, row, scratch, sums)
         elif blocks.shared:
@@ -202,19 +203,6 @@ def _total8(s):
     part = np.empty(CHUNK)
     store8(part, 0, s)
     return np.sum(part)
-
-
-@njit(**KERNEL)
-def _unpack(record, row, n_rows, incoming):
-    """A row's messages from the record."""
-    L, W = incoming.shape
-    width = CHUNK if W % CHUNK == 0 else 1
-    here = (record.slot * n_rows + row) * L * W
-    for x in range(0, W, width):
-        for a in range(L):
-            for lane in range(width):
-                incoming[a, x + lane] = record.inputs[here]
-                here += 1
 
 
 @njit(**KERNEL)
