@@ -148,5 +148,5 @@ def test_nested_parameters_are_reached():
 
 
 def test_negative_ridge_is_refused():
-    with pytest.raises(PotentiaError, match="ridge must not be negative"):
+    with pytest.raises(PotentiaError, match="ridge must be a finite number, at least 0"):
         Linear(ridge=-1.0).fit(*rows())

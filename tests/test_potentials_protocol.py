@@ -291,12 +291,57 @@ def test_lightgbm_learns_in_the_saturated_regime():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (1000, 2))
     y = (x[:, 0] * x[:, 1] > 0).astype(int)
-    for height in (10.0, 30.0):
+    for height in (3.0, 10.0, 30.0, 100.0):
         bias = np.full((1000, 2), height)
         bias[np.arange(1000), y] = 0.0
-        light = LightGBM(rounds=30, learning_rate=0.3).fit(x, y, bias)
-        assert light.objective_ < 0.2 * 1000 * height
-        assert (light.scores(x).argmax(1) == y).mean() > 0.95
+        for params in ({}, {"min_data_in_leaf": 1}):
+            light = LightGBM(rounds=30, learning_rate=0.3, params=params)
+            for _ in range(3):  # a later fit sees rows that are nearly certain
+                light.fit(x, y, bias)
+            assert light.objective_ < 0.05 * 1000 * height
+            assert (light.scores(x).argmax(1) == y).mean() > 0.95
+
+
+def test_the_contract_finds_a_potential_that_takes_the_bias_for_an_array():
+    class Whole(Constant):
+        def _fit(self, problem):
+            problem.bias + 0.0
+            return super()._fit(problem)
+
+    with pytest.raises(AssertionError, match="may only be sliced"):
+        check_potential(Whole)
+
+
+@pytest.mark.parametrize(
+    "potential",
+    [
+        Linear(ridge=np.nan),
+        Linear(ridge=np.inf),
+        Constant(ridge=-1),
+        MLP(ridge=-1),
+        MLP(epochs=-1),
+        MLP(learning_rate=np.nan),
+        MLP(momentum=1.0),
+        MLP(hidden=0),
+        Boosting(shrinkage=-1),
+        Boosting(shrinkage=np.nan),
+        Boosting(min_split=2),
+        Boosting(rounds=-3),
+        Boosting(seed=None),
+    ],
+    ids=repr,
+)
+def test_options_without_sense_are_refused(potential):
+    with pytest.raises(PotentiaError, match="must be a finite number"):
+        potential.fit(np.eye(4), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("make", [scipy.sparse.csr_matrix, scipy.sparse.csr_array])
+def test_very_many_sparse_features(make):
+    rows = scipy.sparse.random(120, 600, 0.02, random_state=0, format="csr")
+    y = np.arange(120) % 3
+    dense, thin = (Linear(tol=1e-12, max_iter=2000).fit(x, y) for x in (rows.toarray(), make(rows)))
+    assert thin.objective_ == pytest.approx(dense.objective_, rel=1e-9)
 
 
 def test_importing_is_light():

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.special import softmax
 
+from potentia._threads import thread_count
 from potentia._types import Floats, PotentiaError
 from potentia.potentials.base import Potential
 from potentia.potentials.problem import Problem
+
+#: Hessian per row below which a leaf's value would be a leap.
+_LEAST_CURVATURE = 0.05
 
 
 class LightGBM(Potential):
     """Boosted trees by LightGBM, one tree per configuration and round, with the bias as initial score.
 
     With biases of 10 and more LightGBM's own leaf values, gradient over Hessian, are in the tens of thousands
-    and learning stays at chance; `max_delta_step` bounds them. The first fit grows `rounds` rounds, every
-    further one adds `more_rounds`. Soft targets become one weighted row per configuration of positive target.
-    `params` are passed on to LightGBM. A row of weight 2 is not quite two rows, because leaves are limited by
-    counts. Saved as LightGBM's own text.
+    and learning stays at chance; at 100 the Hessian is zero in its arithmetic. So the loss is given to it with
+    a Hessian of at least 0.05 per row, and `max_delta_step` bounds leaf values. The first fit grows `rounds`
+    rounds, every further one adds `more_rounds`. `params` are passed on to LightGBM. A row of weight 2 is not
+    quite two rows, because leaves are limited by counts. Saved as LightGBM's own text.
     """
 
     weights_are_copies: ClassVar[bool] = False
@@ -52,29 +58,27 @@ class LightGBM(Potential):
 
     def _fit(self, problem: Problem) -> None:
         lightgbm = _import_lightgbm()
-        rows, labels, weight = _hard_rows(problem)
-        x = problem.x[rows]
-        start = self._scores(x)
+        start = self._scores(problem.x)
         if problem.bias is not None:
-            start += problem.bias[rows]
+            start += problem.bias[:]
         # a flat initial score is read column by column; Fortran order is that order whatever the version
         data = lightgbm.Dataset(
-            x, labels, weight=weight, init_score=np.asfortranarray(start), params={"verbosity": -1}
+            problem.x,
+            np.zeros(problem.n_rows),
+            init_score=np.asfortranarray(start),
+            params={"verbosity": -1},
         )
         n_rounds = self.more_rounds if self.models_ else self.rounds
-        booster = lightgbm.train(self._settings(), data, n_rounds)
+        booster = lightgbm.train(self._settings() | {"objective": _slopes(problem)}, data, n_rounds)
         self.models_ = [*self.models_, booster.model_to_string()]
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "objective": "multiclass",
             "num_class": self.n_outputs_,
             "learning_rate": self.learning_rate,
             "num_leaves": self.num_leaves,
             "max_delta_step": self.max_delta_step,
-            "boost_from_average": False,
-            # its default of 1e-3 forbids every split once biases reach 30
-            "min_sum_hessian_in_leaf": 0.0,
+            "num_threads": thread_count(None),
             "seed": self.seed + self.n_fits_,
             "deterministic": True,
             "force_row_wise": True,
@@ -105,10 +109,14 @@ def _import_lightgbm() -> Any:
     return lightgbm
 
 
-def _hard_rows(problem: Problem) -> tuple[Any, Any, Floats]:
-    """(row numbers, labels, weights): soft targets as several rows each."""
+def _slopes(problem: Problem) -> Callable[[Floats, Any], tuple[Floats, Floats]]:
+    """LightGBM's form of the loss: first and second derivatives at scores that include the bias."""
     weight = problem.weight if len(problem.weight) else np.ones(problem.n_rows)
-    if len(problem.labels):
-        return np.arange(problem.n_rows), problem.labels, weight
-    rows, labels = np.nonzero(problem.soft)
-    return rows, labels, weight[rows] * problem.soft[rows, labels]
+    target = problem.soft if len(problem.soft) else np.eye(problem.n_outputs)[problem.labels]
+
+    def of(scores: Floats, data: Any) -> tuple[Floats, Floats]:
+        beliefs = softmax(scores, axis=1)
+        curvature = np.maximum(beliefs * (1.0 - beliefs), _LEAST_CURVATURE)
+        return weight[:, None] * (beliefs - target), weight[:, None] * curvature
+
+    return of

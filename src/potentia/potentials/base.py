@@ -13,9 +13,10 @@ temperature.
     _scores(x)              f(x) as an (n, K) array, for a piece of the rows
 
 and `penalty()` if it has one. `problem.x` are all rows and `problem.take(rows)` some, with their targets.
-What a fit learns goes in attributes that end in an underscore: arrays, numbers, strings or lists of them. The
-base class checks input, keeps the old function when a fit came out worse, works piece by piece, saves and
-loads. `potentia.potentials.contract.check_potential(YourClass)` tests all of it.
+What a fit learns goes in attributes that end in an underscore: arrays, plain numbers and strings, or lists of
+plain ones. `problem.bias` may be something that makes its rows on demand: take rows of it by slicing. The base
+class checks input, keeps the old function when a fit came out worse, works piece by piece, saves and loads.
+`potentia.potentials.contract.check_potential(YourClass)` tests all of it.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from potentia.kernels.trees import MAX_BINS
 from potentia.potentials.base import Potential
 from potentia.potentials.binning import Binned, all_cells, bin_edges, cell_of, count_bins, encode
 from potentia.potentials.forest import Forest
+from potentia.potentials.params import check_number
 from potentia.potentials.problem import Problem
 from potentia.potentials.rounds import Rounds, Rules
 
@@ -92,6 +93,7 @@ class Boosting(Potential):
         self._forest = Forest.empty(n_outputs)
 
     def _improve(self, problem: Problem, scores: Floats | None) -> tuple[float, float]:
+        check_number("seed", self.seed)
         rng = np.random.default_rng([self.seed, self.n_fits_])
         before = self._objective(problem, scores) if self.restart else None
         rounds = self.begin(problem, rng, scores)
@@ -131,6 +133,10 @@ class Boosting(Potential):
         return Rounds(problem, Binned.of(problem.x, self.edges_), rules, self._forest, n_rounds, scores)
 
     def _rules(self) -> Rules:
+        for name, least, most in (
+            ("shrinkage", 0.0, 1.0), ("min_split", 0.0, 1.0), ("rounds", 0, np.inf), ("more_rounds", 0, np.inf)
+        ):  # fmt: skip
+            check_number(name, getattr(self, name), least, most)
         if not 0 < self.min_leaf <= 0.5:
             raise PotentiaError(f"min_leaf must be a share in (0, 0.5], got {self.min_leaf}.")
         if not 2 <= self.bins <= MAX_BINS:

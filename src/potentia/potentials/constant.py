@@ -9,6 +9,7 @@ import numpy as np
 from potentia._types import Floats
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.lbfgs import linear_loss, minimise
+from potentia.potentials.params import check_number
 from potentia.potentials.problem import Problem
 
 
@@ -29,6 +30,7 @@ class Constant(Differentiable):
         self.tol = tol
 
     def _start(self, x: Any, n_outputs: int) -> None:
+        check_number("ridge", self.ridge)
         self.table_ = np.zeros(n_outputs)
 
     def _fit(self, problem: Problem) -> float:

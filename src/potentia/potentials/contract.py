@@ -100,8 +100,23 @@ def _check_never_worse(factory: Factory, rows: _Rows) -> None:
         assert abs(potential.objective_ - after) <= 1e-9 * (1 + after), "objective_ must be the loss reached."
 
 
+class _OnDemand:
+    """A bias that makes its rows when they are asked for, as learners pass it for large tables."""
+
+    def __init__(self, table: Floats) -> None:
+        self._table, self.shape = table, table.shape
+
+    def __getitem__(self, rows: Any) -> Floats:
+        return self._table[rows].copy()
+
+
 def _check_bias(factory: Factory, rows: _Rows) -> None:
     with_bias = rows.on(factory())
+    try:
+        lazily = factory().fit(rows.x, rows.y, _OnDemand(rows.bias), rows.weight).scores(rows.x)
+    except TypeError as error:
+        raise AssertionError(f"A bias may only be sliced, it need not be an array ({error}).") from None
+    assert np.array_equal(lazily, with_bias.scores(rows.x)), "A bias made on demand must act as the array."
     lifted = replace(rows, bias=rows.bias + np.arange(len(rows.y))[:, None] % 7)
     assert _same(lifted.on(factory()).scores(rows.x), with_bias.scores(rows.x), 1e-3), (
         "A bias that is constant within rows must change nothing."

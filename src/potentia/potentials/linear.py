@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from potentia._types import Floats, PotentiaError
+from potentia._types import Floats
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.lbfgs import linear_loss, minimise
+from potentia.potentials.params import check_number
 from potentia.potentials.problem import Problem, check_features
 
 #: Up to this many features the coordinates are decorrelated, beyond only rescaled.
@@ -60,8 +61,7 @@ class Linear(Differentiable):
         return self.table_[-1] if self.intercept else np.zeros(self.n_outputs_)
 
     def _start(self, x: Any, n_outputs: int) -> None:
-        if self.ridge < 0:
-            raise PotentiaError(f"ridge must not be negative, got {self.ridge}.")
+        check_number("ridge", self.ridge)
         self.transformer_ = None
         if self.transformer is not None:
             from sklearn.base import clone
@@ -145,7 +145,9 @@ def _basis(x: Any, ridge: float, intercept: bool) -> Floats:
         return np.ones(size)
     penalty = np.append(np.full(d, ridge), np.zeros(size - d)) / n_rows
     if d > _MAX_WHITENED:
-        squares = x.multiply(x).sum(0) if hasattr(x, "tocsr") else np.einsum("ij,ij->j", x, x)
+        squares = (
+            np.asarray(x.multiply(x).sum(0)).ravel() if hasattr(x, "tocsr") else np.einsum("ij,ij->j", x, x)
+        )
         curvature = np.append(squares, np.full(size - d, n_rows)) / (4 * n_rows) + penalty
         return 1 / np.sqrt(np.where(curvature > 0, curvature, 1.0))
     hessian = np.zeros((size, size))

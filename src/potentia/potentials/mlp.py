@@ -9,6 +9,7 @@ import numpy as np
 from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.differentiable import Differentiable
+from potentia.potentials.params import check_number
 from potentia.potentials.problem import Batch, Problem
 
 
@@ -52,9 +53,7 @@ class MLP(Differentiable):
         self.seed = seed
 
     def _start(self, x: Any, n_outputs: int) -> None:
-        if self.hidden < 1 or self.batch < 1 or not 0 <= self.momentum < 1:
-            got = f"{self.hidden}, {self.batch}, {self.momentum}"
-            raise PotentiaError(f"MLP needs hidden >= 1, batch >= 1 and 0 <= momentum < 1, got {got}.")
+        check_number("hidden", self.hidden, 1)
         d = x.shape[1]
         self.mean_, self.scale_ = np.zeros(d), np.ones(d)
         if self.standardise and len(x):
@@ -96,6 +95,14 @@ class MLP(Differentiable):
         return float(loss), self._backward(inputs, hidden, residual)
 
     def _fit(self, problem: Problem) -> float:
+        for name, least in (("learning_rate", 0.0), ("batch", 1), ("epochs", 1), ("ridge", 0.0), ("seed", 0)):
+            check_number(name, getattr(self, name), least)
+        check_number("momentum", self.momentum, 0.0, 0.999999)
+        expected = (problem.x.shape[1] + 1) * self.hidden + (self.hidden + 1) * problem.n_outputs
+        if len(self.weights_) != expected:
+            raise PotentiaError(
+                f"This MLP was fitted with another number of hidden units than {self.hidden}."
+            )
         rng = np.random.default_rng([self.seed, self.n_fits_])
         best, kept = np.inf, self.weights_
         self.weights_ = self.weights_.copy()

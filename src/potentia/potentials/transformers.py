@@ -35,8 +35,9 @@ def pack_transformer(path: str, transformer: Any, arrays: dict[str, NDArray[Any]
     if hasattr(transformer, "n_features_in_"):
         packed["n_features_in"] = int(transformer.n_features_in_)
         for key in _FITTED[name]:
-            arrays[f"{path}.{key}"] = np.asarray(getattr(transformer, key), dtype=np.float64)
-            packed["fitted"][key] = f"{path}.{key}"
+            if getattr(transformer, key) is not None:  # a scaler that does not scale
+                arrays[f"{path}.{key}"] = np.asarray(getattr(transformer, key), dtype=np.float64)
+                packed["fitted"][key] = f"{path}.{key}"
         splines = getattr(transformer, "bsplines_", [])
         packed["splines"] = [_pack_spline(f"{path}.{i}", spline, arrays) for i, spline in enumerate(splines)]
     return packed
