@@ -56,7 +56,9 @@ def image_example(
     if labels is not None and np.shape(labels) != full:
         raise PotentiaError(f"labels has shape {np.shape(labels)}, but the image is {full}")
     picture = rgb if small == full else resize(rgb, small)
-    grid = Graph.grid(small, n_states=n_states) if graph is None else graph
+    if cell < 1:
+        raise PotentiaError(f"cell is the side of a HOG cell in pixels, at least 1, not {cell}")
+    grid = Graph.grid(small, n_states=n_states) if graph is None else _checked_grid(graph, small, n_states)
     if when == "before":
         nodes = pixel_features(picture, node, cell=cell, dtype=dtype)
     else:
@@ -84,6 +86,17 @@ def reduced_size(size: Sequence[int], reduce: float) -> tuple[int, int]:
         raise PotentiaError(f"reduce is the share of the sides to keep, in (0, 1], not {reduce}")
     height, width = (max(1, round(side * reduce)) for side in size)
     return height, width
+
+
+def _checked_grid(graph: Graph, size: tuple[int, int], n_states: int) -> Graph:
+    """A user's graph, where its variables are the pixels and its pairs are neighbours."""
+    rows, columns = np.divmod(graph.scopes.get("edge", np.zeros((0, 2), dtype=np.int64)), size[1])
+    apart = max(np.ptp(rows, axis=1).max(initial=0), np.ptp(columns, axis=1).max(initial=0))
+    if graph.n_variables != size[0] * size[1] or "edge" not in graph.scopes or apart > 1:
+        raise PotentiaError(f"graph must be a grid of {size[0]} x {size[1]} pixels, not {graph!r}")
+    if np.any(graph.n_states != n_states):
+        raise PotentiaError(f"graph must have {n_states} states everywhere, not {graph!r}")
+    return graph
 
 
 def _small_labels(labels: ArrayLike | None, small: tuple[int, int], n_states: int) -> np.ndarray | None:

@@ -28,6 +28,8 @@ def superpixels(image: ArrayLike, n_segments: int = 200, compactness: float = 10
     if n_segments < 1:
         raise PotentiaError(f"n_segments must be at least 1, not {n_segments}")
     rgb = np.ascontiguousarray(as_rgb(image))
+    if not compactness > 0:
+        raise PotentiaError(f"compactness must be positive, not {compactness}")
     found = slic(rgb, n_segments=n_segments, compactness=compactness, start_label=0, channel_axis=-1)
     return np.unique(found, return_inverse=True)[1].reshape(found.shape).astype(np.int64)
 
