@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 import potentia as pt
 from pictures import noisy
@@ -188,3 +189,101 @@ def wider():
 def mixed():
     graph = pt.Graph.chain(3, n_states=[2, 3, 2])
     return Example(graph, {"node": np.ones((3, 1)), "edge": np.ones((2, 1))}, [0, 1, 1])
+
+
+@pytest.mark.parametrize("examples", [[], noisy(1)[0], [3], [Example(noisy(1)[0].graph)]])
+def test_a_fit_that_fails_leaves_the_model_as_it_was(examples):
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, QUICK)
+    with pytest.raises(pt.PotentiaError) as caught:
+        crf.fit(examples)
+    assert "\n" not in str(caught.value)
+    assert not hasattr(crf, "potentials_")
+    before = crf.fit(noisy()).predict_marginals(noisy())
+    for warm in (False, True):
+        with pytest.raises(pt.PotentiaError):
+            crf.fit(examples, warm_start=warm)
+    np.testing.assert_array_equal(crf.predict_marginals(noisy()), before)
+
+
+def test_an_interrupted_fit_leaves_the_model_as_it_was():
+    def interrupt(history):
+        raise KeyboardInterrupt
+
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy())
+    before = crf.predict_marginals(noisy())
+    with pytest.raises(KeyboardInterrupt):
+        crf.fit(noisy(seed=4), callback=interrupt, warm_start=True)
+    np.testing.assert_array_equal(crf.predict_marginals(noisy()), before)
+
+
+def test_warm_start_takes_new_options():
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy())
+    crf.set_params(node__ridge=1000.0, edge=Zero()).fit(noisy(), warm_start=True)
+    assert crf.potentials_["node"].ridge == 1000.0
+    assert type(crf.potentials_["edge"]) is Zero
+    network = pt.CRF({"node": MLP(hidden=3), "edge": Constant()}, QUICK).fit(noisy())
+    with pytest.raises(pt.PotentiaError, match="hidden units"):
+        network.set_params(node__hidden=4).fit(noisy(), warm_start=True)
+
+
+def test_clones_share_nothing_and_keep_their_class():
+    class Own(pt.CRF):
+        pass
+
+    base = Own({"node": Linear(transformer=PolynomialFeatures(2)), "edge": Constant()}, QUICK)
+    copied = clone(base).set_params(node__transformer__degree=5)
+    assert type(copied) is Own
+    assert base.potentials["node"].transformer.degree == 2
+    plain = pt.CRF({"node": Linear(), "edge": Constant()})
+    assert plain.set_params(learner__epsilon=0.3).learner.epsilon == 0.3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"class_weight": np.array([1.0, 2.0])}, {"track_error": range(1, 3)}, {"threads": np.int64(1)}],
+)
+def test_options_of_any_plain_type_are_saved(options, tmp_path):
+    learner = pt.IteratedLogistic(iterations=2, sweeps=3, **options)
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(noisy())
+    crf.save(tmp_path / "model")
+    loaded = pt.load(tmp_path / "model")
+    ((name, value),) = options.items()
+    np.testing.assert_array_equal(getattr(loaded.learner, name), value)
+    np.testing.assert_array_equal(loaded.predict(noisy()), crf.predict(noisy()))
+
+
+def test_a_scaler_that_does_not_scale_is_saved(tmp_path):
+    node = Linear(transformer=StandardScaler(with_std=False))
+    crf = pt.CRF({"node": node, "edge": Constant()}, QUICK).fit(noisy())
+    crf.save(tmp_path / "model")
+    np.testing.assert_array_equal(
+        pt.load(tmp_path / "model").predict_marginals(noisy()), crf.predict_marginals(noisy())
+    )
+
+
+def test_other_numbers_of_states_than_those_fitted_are_refused():
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy())
+    graph = pt.Graph.chain(3, n_states=3)
+    with pytest.raises(pt.PotentiaError, match=r"tables of shape \(3,\), but this CRF was fitted"):
+        crf.predict([Example(graph, {"node": np.ones((3, 2)), "edge": np.ones((2, 2))})])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda head: head["content"].pop("potentials"),
+        lambda head: head["content"].pop("learner"),
+        lambda head: head["content"].pop("decode"),
+        lambda head: head["content"]["learner"]["options"].update(unknown=1),
+        lambda head: head["content"]["potentials"]["node"]["params"].update(unknown={"value": 1}),
+        lambda head: head.update(content=[]),
+        lambda head: head.update(arrays=5),
+    ],
+)
+def test_a_head_that_was_tampered_with_gets_one_sentence(change, tmp_path):
+    path = tmp_path / "model"
+    pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy()).save(path)
+    damage(path, change)
+    with pytest.raises(pt.PotentiaError, match="model is damaged") as caught:
+        pt.load(path)
+    assert "\n" not in str(caught.value)

@@ -67,8 +67,54 @@ def test_mixed_steps_go_further_than_alternating_ones(node, edge):
         [r["objective"] for r in pt.CRF(potentials, learner).fit(noisy()).history_]
         for learner in (pt.IteratedLogistic(**SMALL, solver="mixed"), pt.IteratedLogistic(**SMALL))
     )
-    assert np.all(np.diff(mixed) <= 1e-7 * np.abs(mixed[:-1]))
+    slack = 1e-9 if (node, edge) == ("linear", "boosting") else 1e-7
+    assert np.all(np.diff(mixed) <= slack * np.abs(mixed[:-1]))
     assert mixed[-1] < plain[-1]
+
+
+def test_every_solver_of_convex_functions_reaches_the_minimum_without_rising():
+    examples, found = noisy(2, (4, 5)), {}
+    for solver in ("direct", "mixed"):
+        learner = pt.IteratedLogistic(1.0, 150, sweeps=20, tol=0, solver=solver, track_error=False)
+        crf = pt.CRF({"node": Linear(0.1), "edge": Linear(0.1)}, learner).fit(examples)
+        found[solver] = np.array([row["objective"] for row in crf.history_])
+        assert np.all(np.diff(found[solver]) <= 1e-9 * found[solver][:-1])
+    assert found["mixed"][-1] == pytest.approx(found["direct"][-1], rel=1e-3)
+
+
+BARE = {
+    "pairs only": {"edge": [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]},
+    "some variables": {"node": [[0], [3]], "edge": [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]},
+    "triples only": {"edge": [[0, 1, 2], [2, 3, 4], [3, 4, 5]]},
+}
+
+
+@pytest.mark.parametrize("name", BARE)
+@pytest.mark.parametrize("solver", ["alternating", "direct"])
+def test_variables_without_a_region_of_their_own_count(name, solver):
+    rng = np.random.default_rng(27)
+    graph, kinds, examples = pt.Graph([2] * 6, BARE[name]), list(BARE[name]), []
+    for _ in range(3):
+        y = rng.integers(0, 2, 6)
+        features = {
+            k: y[s].sum(1, keepdims=True) + rng.normal(size=(len(s), 1)) for k, s in graph.scopes.items()
+        }
+        examples.append(Example(graph, features, y))
+    learner = pt.IteratedLogistic(0.3, 12, sweeps=60, rest=0, solver=solver, delta=None, track_error=False)
+    crf = pt.CRF({kind: Linear(1.0) for kind in kinds}, learner).fit(examples)
+    objectives = np.array([row["objective"] for row in crf.history_])
+    assert np.all(np.diff(objectives) <= 1e-9 * objectives[:-1])
+    assert set(crf.potentials_) == set(kinds)
+    exact = sum(0.3 * crf.potentials_[kind].penalty() for kind in kinds)
+    for example in examples:
+        theta = crf.theta(example)
+        exact += pt.Smoothed(0.3, iterations=5000, tol=1e-12).infer(graph, theta).value
+        exact -= sum(
+            t[(np.arange(len(t)), *example.labels[graph.scopes[k]].T)].sum() for k, t in theta.items()
+        )
+    assert objectives[-1] == pytest.approx(exact, rel=1e-6)
+    learner.delta = "hamming"
+    assert crf.fit(examples).history_[-1]["objective"] > objectives[-1] + 1.0
 
 
 def joint_of(examples, epsilon=0.3, **options):
@@ -368,8 +414,118 @@ def test_a_resumed_fit_is_the_same_fit(name, tmp_path):
         examples, checkpoint=path
     )
     assert [r["objective"] for r in rest.history_] == [r["objective"] for r in straight.history_]
-    with pytest.raises(pt.PotentiaError, match="other examples"):
+    with pytest.raises(pt.PotentiaError, match="other options or data"):
         pt.CRF({"node": make(), "edge": make()}, half).fit(noisy(2), checkpoint=path)
+
+
+def test_a_direct_fit_can_be_resumed_and_knows_that_it_has_settled(tmp_path):
+    potentials, path = {"node": Linear(0.1), "edge": Linear(0.1)}, tmp_path / "state"
+
+    def fit(iterations):
+        learner = pt.IteratedLogistic(
+            0.5, iterations, sweeps=20, tol=1e-4, solver="direct", track_error=False
+        )
+        return pt.CRF(potentials, learner).fit(noisy(), checkpoint=path).history_
+
+    with pytest.warns(pt.ConvergenceWarning):
+        short = fit(5)
+    whole = fit(200)
+    assert [row["objective"] for row in whole[:5]] == [row["objective"] for row in short]
+    assert 5 < len(whole) < 200
+    assert whole[-1]["objective"] < short[-1]["objective"]
+    assert fit(200) == whole
+
+
+def test_a_settled_fit_is_not_continued(tmp_path):
+    learner = pt.IteratedLogistic(iterations=50, sweeps=20, tol=1e-2, track_error=False)
+    crf = pt.CRF({"node": Constant(), "edge": Constant()}, learner)
+    lengths = {len(crf.fit(noisy(), checkpoint=tmp_path / "state").history_) for _ in range(3)}
+    assert len(lengths) == 1
+
+
+@pytest.mark.parametrize("name", ["soft", "triples", "mixed", "lightgbm"])
+def test_resuming_changes_nothing_whatever_the_fit(name, tmp_path):
+    options = {"soft": {"hidden": "soft"}, "mixed": {"solver": "mixed"}}.get(name, {})
+    examples = triples() if name == "triples" else noisy()
+    make = LightGBM if name == "lightgbm" else Linear
+    potentials = {kind: make() if kind == "node" else Linear() for kind in examples[0].graph.kinds}
+    if name == "soft":
+        hidden = np.random.default_rng(0).random(90) < 0.3
+        examples = [Example(e.graph, e.features, np.where(hidden, -1, e.labels)) for e in examples]
+    straight = pt.CRF(potentials, pt.IteratedLogistic(**SMALL, **options)).fit(examples)
+    for iterations in (2, 4):
+        learner = pt.IteratedLogistic(**{**SMALL, "iterations": iterations}, **options)
+        resumed = pt.CRF(potentials, learner).fit(examples, checkpoint=tmp_path / "state")
+    assert [r["objective"] for r in resumed.history_] == [r["objective"] for r in straight.history_]
+
+
+@pytest.mark.parametrize("change", ["class", "ridge", "epsilon", "features", "labels"])
+def test_a_checkpoint_of_another_fit_is_refused(change, tmp_path):
+    def fit(potential, epsilon, examples):
+        learner = pt.IteratedLogistic(epsilon, **{**SMALL, "iterations": 1})
+        return pt.CRF({"node": potential, "edge": Linear()}, learner).fit(
+            examples, checkpoint=tmp_path / "state"
+        )
+
+    fit(Linear(), 0.1, noisy())
+    examples = noisy(seed=1 if change == "features" else 0)
+    if change == "labels":
+        first = examples[0]
+        examples[0] = Example(first.graph, first.features, 1 - first.labels)
+    potential = {"class": MLP(), "ridge": Linear(100.0)}.get(change, Linear())
+    with pytest.raises(pt.PotentiaError, match="other options or data"):
+        fit(potential, 5.0 if change == "epsilon" else 0.1, examples)
+
+
+def test_a_callback_that_stops_is_no_failure_to_converge():
+    learner = pt.IteratedLogistic(iterations=9, sweeps=2, tol=1e-12, track_error=False)
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, learner)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(crf.fit(noisy(), callback=lambda history: len(history) == 2).history_) == 2
+
+
+def test_kinds_without_regions_and_examples_without_labels_do_no_harm():
+    single = Example(pt.Graph.chain(1, n_states=2), {"node": [[1.0]]}, [1])
+    alone = pt.CRF({"node": Linear()}, pt.IteratedLogistic(**SMALL)).fit([single])
+    assert alone.predict([single])[0].tolist() == [1]
+    nodes = pt.Graph([2], {"node": [[0]]})
+    potentials = {"node": Linear(), "edge": Linear()}
+    crf = pt.CRF(potentials, pt.IteratedLogistic(**SMALL)).fit(noisy())
+    unknown = [Example(e.graph, e.features, np.full(90, -1)) for e in noisy(1, seed=5)]
+    with_unknown = pt.CRF(potentials, pt.IteratedLogistic(**SMALL)).fit([*unknown, *noisy()])
+    assert with_unknown.history_[-1]["objective"] == crf.history_[-1]["objective"]
+    for graph in (nodes, pt.Graph.chain(1, n_states=2)):
+        assert crf.predict([Example(graph, {"node": [[1.0, 1.0]]})])[0].shape == (1,)
+    with pytest.raises(pt.PotentiaError, match="no variable of these examples"):
+        crf.fit(unknown)
+    with pytest.raises(pt.PotentiaError, match="no example has a region of kind 'edge' to train"):
+        crf.fit([single])
+
+
+def test_a_delta_of_ones_own_is_checked_and_follows_what_is_kept():
+    def hamming(example):
+        return {"node": 1.0 - np.eye(2)[example.labels]}
+
+    weights = np.ones(90)
+    weights[:5] = 0.0
+    examples = [Example(e.graph, e.features, e.labels, weights) for e in noisy()]
+    own, named = (
+        pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL, delta=delta)).fit(examples)
+        for delta in (hamming, "hamming")
+    )
+    assert own.history_[-1]["objective"] == pytest.approx(named.history_[-1]["objective"], rel=1e-12)
+    wrong = {
+        "shape": lambda e: {"node": hamming(e)["node"].T},
+        "names kind 'nodes'": lambda e: {"nodes": hamming(e)["node"]},
+        "not a NoneType": lambda e: None,
+        "not finite": lambda e: {"node": np.full((90, 2), np.nan)},
+    }
+    for words, delta in wrong.items():
+        with pytest.raises(pt.PotentiaError, match=words):
+            pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL, delta=delta)).fit(
+                noisy(1)
+            )
 
 
 def test_warm_start_continues_from_the_fitted_potentials():
@@ -390,6 +546,10 @@ def test_warm_start_continues_from_the_fitted_potentials():
         ({"delta": 3}, "delta"),
         ({"sweeps": -1}, "sweeps"),
         ({"class_weight": [1.0]}, "class_weight"),
+        ({"class_weight": "balanced"}, "class_weight"),
+        ({"class_weight": {0: 1.0, 1: 2.0}}, "class_weight"),
+        ({"track_error": 3}, "track_error"),
+        ({"hidden": "soft", "class_weight": [0.0, 1.0]}, "weights must be positive"),
         ({"schedule": "spiral"}, "schedule"),
     ],
 )

@@ -376,7 +376,7 @@ def test_a_fit_can_be_resumed(solver, tmp_path):
     for a, b in zip(whole.history_, resumed.history_, strict=True):
         assert a["objective"] == pytest.approx(b["objective"], rel=1e-9)
         assert a["train_error"] == b["train_error"]
-    with pytest.raises(pt.PotentiaError, match="checkpoint belongs to other"):
+    with pytest.raises(pt.PotentiaError, match="other options or data"):
         pt.CRF(potentials, long).fit(words(seed=1), checkpoint=tmp_path / "state")
 
 
@@ -423,7 +423,7 @@ def test_what_cannot_be_trained_is_refused():
     with pytest.raises(pt.PotentiaError, match="potential of 'node' must be linear in its parameters"):
         pt.CRF({"node": pt.Boosting(), "edge": pt.Constant()}, pt.MaxMargin()).fit(words())
     graph = pt.Graph([2, 2], {"edge": [[0, 1]]})
-    with pytest.raises(pt.PotentiaError, match="needs regions of single variables"):
+    with pytest.raises(pt.PotentiaError, match="a region of its own for every variable"):
         pt.CRF({"edge": pt.Constant()}, pt.MaxMargin()).fit([pt.Example(graph, labels=[0, 1])])
     hidden = [pt.Example(pt.Graph.chain(3, n_states=2), labels=[0, 1, -1])]
     learner = pt.MaxMargin(delta=random_delta)

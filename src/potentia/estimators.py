@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +18,13 @@ from .data.example import Example
 from .graph.scores import Scores
 from .inference.base import Inference, Result
 from .io.checkpoint import Checkpoint
-from .io.files import read_file, write_file
+from .io.files import read_file, reading, write_file
 from .io.objects import from_json, to_json
 from .learn.iterated import Callback, IteratedLogistic
 from .learn.max_margin import MaxMargin
+from .learn.resume import mark_of
 from .learn.risk import MarginalRisk
-from .learn.training_set import Shard, TrainingSet, gather
+from .learn.training_set import Shard, TrainingSet, gather, list_examples
 from .potentials.base import Potential
 
 DECODES = ("mpm", "map")
@@ -74,14 +76,40 @@ class CRF:
             validation: examples whose error is tracked beside the training error.
             callback: called after every iteration with the history; returning True stops.
             progress: show a progress bar.
-            checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it.
-            warm_start: start from the potentials of an earlier fit.
+            checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it. One
+                of other options or examples is refused.
+            warm_start: start from the potentials of an earlier fit, where their class is still the same.
+
+        A fit that fails leaves the model as it was before.
         """
         self._check()
+        examples = list_examples(examples)
         learner = self.learner or IteratedLogistic()
+        before = _fitted(self)
+        try:
+            self._fit(learner, examples, validation, callback, progress, checkpoint, warm_start)
+        except BaseException:
+            for name in _fitted(self):
+                delattr(self, name)
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def _fit(
+        self,
+        learner: IteratedLogistic | MarginalRisk | MaxMargin,
+        examples: Sequence[Example],
+        validation: Sequence[Example] | None,
+        callback: Callback | None,
+        progress: bool,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None,
+        warm_start: bool,
+    ) -> None:
         kinds = list(self.potentials)
-        fitted = getattr(self, "potentials_", None) if warm_start else None
-        self.potentials_ = fitted or {kind: _fresh(p) for kind, p in self.potentials.items()}
+        fitted = getattr(self, "potentials_", {}) if warm_start else {}
+        self.potentials_ = {kind: _begun(p, fitted.get(kind)) for kind, p in self.potentials.items()}
+        if isinstance(checkpoint, str | os.PathLike):
+            checkpoint = Checkpoint(checkpoint, mark_of(learner, self.potentials, examples))
         self.scales_ = learner.scales(kinds)
         self.inference_ = self.inference or learner.predictor(kinds)
         threads = thread_count(getattr(learner, "threads", None))
@@ -98,11 +126,8 @@ class CRF:
                 examples,
                 evaluate=lambda: self._errors(examples, validation),
                 callback=after,
-                checkpoint=Checkpoint(checkpoint)
-                if isinstance(checkpoint, str | os.PathLike)
-                else checkpoint,
+                checkpoint=checkpoint,
             )
-        return self
 
     def _errors(self, examples: Sequence[Example], validation: Sequence[Example] | None) -> dict[str, float]:
         errors = {"train_error": 1.0 - self.score(examples)}
@@ -158,8 +183,13 @@ class CRF:
             if rows.stop > rows.start:
                 x = data.features[kind]
                 features = np.zeros((rows.stop - rows.start, 0)) if x is None else x[rows]
-                table = self.potentials_[kind].scores(features) * self.scales_[kind]
-                theta[kind] = table.reshape(len(table), *data.shapes[kind])
+                potential, shape = self.potentials_[kind], data.shapes[kind]
+                if potential.n_outputs_ != data.n_outputs(kind):
+                    raise PotentiaError(
+                        f"regions of kind {kind!r} have tables of shape {shape}, but this CRF was fitted on tables of "
+                        f"{potential.n_outputs_} numbers"
+                    )
+                theta[kind] = (potential.scores(features) * self.scales_[kind]).reshape(-1, *shape)
         return theta
 
     def _scores(self, data: TrainingSet, shard: Shard) -> Scores:
@@ -183,7 +213,10 @@ class CRF:
     # -- saving --------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file: JSON and arrays, no code."""
+        """Write the fitted model to one file: JSON and arrays, no code.
+
+        A function of one's own among the learner's options (`delta`) is left out: the loaded learner has its default.
+        """
         write_file(path, "CRF", *self.state())
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -209,7 +242,8 @@ class CRF:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CRF:
         """The model that `save` wrote; predictions are identical."""
-        return cls.from_state(*read_file(path, "CRF"))
+        with reading(path):
+            return cls.from_state(*read_file(path, "CRF"))
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> CRF:
@@ -254,7 +288,8 @@ class CRF:
                 else:
                     self.potentials = {**self.potentials, outer: value}
             elif outer == "learner" and inner:
-                if self.learner is None or not hasattr(self.learner, inner):
+                self.learner = self.learner or IteratedLogistic()
+                if not hasattr(self.learner, inner):
                     raise PotentiaError(f"the learner has no option {inner!r}")
                 setattr(self.learner, inner, value)
             elif outer in ("potentials", "learner", "inference", "decode") and not inner:
@@ -271,10 +306,12 @@ class CRF:
 
     def __sklearn_clone__(self) -> CRF:
         """An unfitted copy."""
-        import copy
-
-        potentials = {kind: _fresh(p) for kind, p in self.potentials.items()}
-        return CRF(potentials, copy.deepcopy(self.learner), copy.deepcopy(self.inference), self.decode)
+        copied = copy.copy(self)
+        for name in _fitted(copied):
+            delattr(copied, name)
+        copied.potentials = {kind: _fresh(p) for kind, p in self.potentials.items()}
+        copied.learner, copied.inference = copy.deepcopy(self.learner), copy.deepcopy(self.inference)
+        return copied
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
@@ -316,4 +353,17 @@ def _shown(row: Mapping[str, Any]) -> str:
 
 def _fresh(potential: Potential) -> Potential:
     """An unfitted copy."""
-    return type(potential)(**potential.get_params(deep=False))
+    return type(potential)(**copy.deepcopy(potential.get_params(deep=False)))
+
+
+def _begun(template: Potential, fitted: Potential | None) -> Potential:
+    """Where a fit of this potential starts: what an earlier one found, with the options of now, or an unfitted copy."""
+    fresh = _fresh(template)
+    if type(fitted) is not type(template):
+        return fresh
+    return copy.deepcopy(fitted).set_params(**fresh.get_params(deep=False))
+
+
+def _fitted(model: CRF) -> dict[str, Any]:
+    """What a fit has set."""
+    return {name: value for name, value in vars(model).items() if name.endswith("_")}

@@ -57,8 +57,7 @@ def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
 
     Regions of a variable without a single-variable region take the largest epsilon given.
     """
-    epsilons = _per_kind(graph, epsilon)
-    values = np.array([*epsilons.values(), max(epsilons.values(), default=0.0)])
+    values = _per_kind(graph, epsilon)
     if not np.all(np.isfinite(values)) or values.min() < 0:
         raise PotentiaError(f"epsilon must be finite and not negative, not {epsilon}")
     maximum = bool(values.max() == 0)
@@ -68,15 +67,16 @@ def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
     return Entropy(counting, "containment", "max_score", "upper", always=True, maximum=maximum)
 
 
-def _per_kind(graph: Graph, epsilon: float | Mapping[str, float]) -> dict[str, float]:
+def _per_kind(graph: Graph, epsilon: float | Mapping[str, float]) -> Floats:
+    """Epsilon of each kind, and last the largest one; a kind without regions need not be named."""
     if not isinstance(epsilon, Mapping):
-        value = real_number(epsilon, "epsilon")
-        return dict.fromkeys(graph.kinds, value) or {"node": value}
-    unknown = [k for k in epsilon if k not in graph.scopes]
-    missing = [k for k in graph.kinds if k not in epsilon]
-    if unknown or missing:
-        raise PotentiaError(f"epsilon must name the graph's kinds {list(graph.kinds)}, not {list(epsilon)}")
-    return {kind: real_number(epsilon[kind], f"epsilon[{kind!r}]") for kind in graph.kinds}
+        return np.full(len(graph.kinds) + 1, real_number(epsilon, "epsilon"))
+    held = [kind for kind, scopes in graph.scopes.items() if len(scopes)]
+    if not epsilon or any(kind not in epsilon for kind in held):
+        raise PotentiaError(f"epsilon must name the graph's kinds {held}, not {list(epsilon)}")
+    given = {kind: real_number(value, f"epsilon[{kind!r}]") for kind, value in epsilon.items()}
+    largest = max(given.values())
+    return np.array([*(given.get(kind, largest) for kind in graph.kinds), largest])
 
 
 def _spread(graph: Graph, values: Floats) -> Floats:

@@ -23,7 +23,9 @@ SCHEMA = 1
 _HEAD = "potentia.json"
 
 #: What reading a file that is cut short or altered may raise.
-_DAMAGE = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, RuntimeError)
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, LookupError, ValueError, EOFError, OSError, RuntimeError, TypeError, AttributeError
+)  # fmt: skip
 
 
 def write_file(
@@ -80,19 +82,25 @@ def _read(
     source = Path(path)
     if not source.is_file():
         raise PotentiaError(f"{source} does not exist or is not a file")
+    with reading(source), zipfile.ZipFile(source) as archive:
+        head = json.loads(archive.read(_HEAD))
+        _check_head(source, head, kind)
+        arrays = {
+            name: np.lib.format.read_array(io.BytesIO(archive.read(f"{number}.npy")), allow_pickle=False)
+            for number, name in enumerate(head["arrays"] if kind is not None else ())
+        }
+        return head["content"], arrays, head["kind"]
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Says that a file is damaged where what is done with its content fails."""
     try:
-        with zipfile.ZipFile(source) as archive:
-            head = json.loads(archive.read(_HEAD))
-            _check_head(source, head, kind)
-            arrays = {
-                name: np.lib.format.read_array(io.BytesIO(archive.read(f"{number}.npy")), allow_pickle=False)
-                for number, name in enumerate(head["arrays"] if kind is not None else ())
-            }
-            return head["content"], arrays, head["kind"]
+        yield
     except PotentiaError:
         raise
     except _DAMAGE as error:
-        raise PotentiaError(f"{source} is damaged or not a potentia file ({error})") from None
+        raise PotentiaError(f"{path} is damaged or not a potentia file ({error})") from None
 
 
 def _check_head(source: Path, head: Any, kind: str | None) -> None:
@@ -108,10 +116,10 @@ def _check_head(source: Path, head: Any, kind: str | None) -> None:
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):
-        return value.item()
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
+    if isinstance(value, range):
+        return list(value)
     raise PotentiaError(
         f"a {type(value).__name__} cannot be saved; give plain numbers, strings, lists and dicts"
     )

@@ -34,16 +34,20 @@ def descend(
     iterations: int,
     tol: float,
     record: Callable[[], bool],
+    past: Sequence[float] = (),
 ) -> bool | None:
     """Minimise until the objective falls by less than `tol` of itself in ten steps, or `iterations` are done.
 
     `objective` returns its value and gradients at the functions' current parameters. `record` is called after each
     step, at the parameters it reached, and may stop it. Where a line search fails or meets an objective that is no
     finite number, L-BFGS begins anew while that helps. Returns whether the objective has settled; None where parameters
-    run away, as they do when it has no minimum: then those of the last step are kept.
+    run away, as they do when it has no minimum: then those of the last step are kept. `past`: the objective after the
+    steps of a fit that is taken up, which count among the iterations.
     """
-    descent = _Descent(functions, objective, tol, record)
-    steps, broken = 0, False
+    descent = _Descent(functions, objective, tol, record, past)
+    steps, broken = len(past), False
+    if descent.settled():
+        return True
     try:
         while steps < iterations:
             success, broken = descent.minimise(iterations - steps)
@@ -71,10 +75,11 @@ class _Descent:
         objective: Callable[[], tuple[float, list[Floats]]],
         tol: float,
         record: Callable[[], bool],
+        past: Sequence[float],
     ) -> None:
         self.functions, self.objective, self.tol, self.record = functions, objective, tol, record
         self.point: Floats = np.concatenate([f.parameters for f in functions])
-        self.values: list[float] = []
+        self.values = list(past)
         self.latest = np.inf
 
     @property

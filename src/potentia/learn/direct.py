@@ -21,24 +21,28 @@ def minimise_directly(
     iterations: int,
     tol: float,
     record: Callable[[float], bool],
+    past: Sequence[float] = (),
 ) -> bool | None:
     """L-BFGS over the parameters of some kinds, the others' functions fixed.
 
     `passing`, iterations and tolerance, is how messages are passed before each evaluation. Ends when the objective
     falls by less than `tol` of itself in ten steps, or `iterations` are done. `record` is called with the objective
-    after each step and may stop it. Returns as `descend` does.
+    after each step and may stop it. `past` and what is returned are those of `descend`.
     """
     moving = {k: p for k in kinds if isinstance(p := joint.potentials[k], Differentiable)}
     if not moving:  # nothing to move: the objective is what it is
         joint.pass_messages(*passing)
-        record(joint.objective())
+        if not past:
+            record(joint.objective())
         return True
     latest = [0.0]
+    joint.free.keep()
 
     def objective() -> tuple[float, list[Floats]]:
         for kind in moving:
             joint.functions.moved(kind)
-        # messages move between evaluations, which may upset a line search
+        # always from the messages of the last step: a line search that went too far must find its way back
+        joint.free.go_back()
         joint.pass_messages(*passing)
         value, slopes = 0.0, []
         for kind in joint.kinds:
@@ -54,8 +58,13 @@ def minimise_directly(
         latest[0] = value
         return value, slopes
 
-    # a step ends where the objective was evaluated last
-    settled = descend(list(moving.values()), objective, iterations, tol, lambda: record(latest[0]))
+    def after_step() -> bool:
+        # a step ends where the objective was evaluated last
+        joint.free.keep()
+        return record(latest[0])
+
+    settled = descend(list(moving.values()), objective, iterations, tol, after_step, past)
+    joint.free.forget()
     for kind in moving:
         joint.functions.moved(kind)
     return settled

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,12 @@ from ..data.example import Example
 from ..inference.base import Inference
 from ..inference.message_passing import Smoothed
 from ..potentials.base import Potential
+from ..potentials.zero import Zero
 from .direct import minimise_directly
 from .joint import Joint
 from .shown import call_repr
-from .training_set import gather
+from .singles import with_singles
+from .training_set import gather, list_examples
 
 #: What `rest` is between fits by default: the next fit moves marginals more.
 _STILL = 1e-3
@@ -116,14 +118,14 @@ class IteratedLogistic:
         self._check(potentials)
         joint = self._joint(potentials, examples)
         history = joint.resume(checkpoint)
-        record = self._record(joint, history, evaluate, callback)
+        record = _Record(self, joint, history, potentials, evaluate, callback, checkpoint)
         if self.solver == "direct":
-            passing = 2 * self.sweeps, self.rest or 0.0
-            settled = minimise_directly(joint, joint.kinds, passing, self.iterations, self.tol, record)
+            passing, past = (2 * self.sweeps, self.rest or 0.0), [row["objective"] for row in history]
+            settled = minimise_directly(joint, joint.kinds, passing, self.iterations, self.tol, record, past)
         else:
-            self._alternate(joint, history, record, checkpoint)
+            self._alternate(joint, history, record)
             settled = _settled(history, self.tol)
-        if self.tol > 0 and self.mode == "joint" and not settled:
+        if self.tol > 0 and self.mode == "joint" and not settled and not record.stopped:
             warnings.warn(
                 f"the objective still fell by more than {self.tol:g} of itself after {len(history)} iterations",
                 ConvergenceWarning,
@@ -133,25 +135,21 @@ class IteratedLogistic:
 
     def _joint(self, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> Joint:
         weighted = class_weighted(examples, self.class_weight)
-        data = gather(weighted, list(potentials), labelled=True, drop_hidden=self.hidden == "drop")
-        return Joint(potentials, data, self._delta_tables(weighted), self.scales(list(potentials)), self)
+        if self.hidden == "soft" and any(e.weights is not None and not np.all(e.weights) for e in weighted):
+            raise PotentiaError("hidden='soft' keeps every variable, so weights must be positive; one is 0")
+        completed, bare = with_singles(weighted)
+        scales = self.scales(list(potentials))
+        scales |= dict.fromkeys(bare, max(scales.values()))
+        functions = {**potentials, **{kind: Zero() for kind in bare}}
+        data = gather(completed, list(functions), labelled=True, drop_hidden=self.hidden == "drop")
+        return Joint(functions, data, self.delta, scales, self)
 
-    def _delta_tables(self, examples: Sequence[Example]) -> Any:
-        if self.delta is None or self.delta == "hamming":
-            return self.delta
-        if any(e.labels is None or np.any(e.labels < 0) for e in examples):
-            raise PotentiaError("a Delta of one's own needs examples without hidden labels")
-        assert callable(self.delta)
-        return [self.delta(example) for example in examples]
-
-    def _alternate(
-        self, joint: Joint, history: list[Any], record: Callable[[float], bool], checkpoint: Any
-    ) -> None:
+    def _alternate(self, joint: Joint, history: list[Any], record: Callable[[float], bool]) -> None:
         """Algorithm 1.1 with kinds updated one after another, messages after each."""
         passing = self.mode != "piecewise"
         rounds = self.iterations if passing else min(self.iterations, 1)
         stepping = [k for k in joint.kinds if self.solver == "mixed" and joint.potentials[k].convex]
-        while len(history) < rounds:
+        while len(history) < rounds and not (self.tol > 0 and _settled(history, self.tol)):
             for kind in joint.kinds:
                 if kind in stepping:
                     continue
@@ -164,33 +162,8 @@ class IteratedLogistic:
             if stepping:
                 passes = -(-2 * self.sweeps // _STEPS), self.rest or 0.0
                 minimise_directly(joint, stepping, passes, _STEPS, 0.0, lambda objective: False)
-            stop = record(joint.objective())
-            if checkpoint is not None:
-                checkpoint.save(joint.state(history))
-            if stop or (self.tol > 0 and _settled(history, self.tol)):
+            if record(joint.objective()):
                 break
-
-    def _record(
-        self,
-        joint: Joint,
-        history: list[dict[str, Any]],
-        evaluate: Callable[[], dict[str, float]] | None,
-        callback: Callback | None,
-    ) -> Callable[[float], bool]:
-        begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
-
-        def record(objective: float) -> bool:
-            row: dict[str, Any] = {"iteration": len(history) + 1, "objective": objective}
-            row |= {f"loss_{kind}": loss for kind, loss in joint.losses.items()}
-            row["seconds"] = time.perf_counter() - begun
-            tracked = self.track_error
-            due = tracked if isinstance(tracked, bool) else row["iteration"] in tracked
-            if due and evaluate is not None:
-                row |= evaluate()
-            history.append(row)
-            return bool(callback(history)) if callback is not None else False
-
-        return record
 
     def _check(self, potentials: Mapping[str, Potential]) -> None:
         choices = {"mode": MODES, "solver": SOLVERS, "hidden": ("drop", "soft")}
@@ -205,6 +178,10 @@ class IteratedLogistic:
             )
         if self.iterations < 0 or self.sweeps < 0 or not self.tol >= 0 or not (self.rest or 0.0) >= 0:
             raise PotentiaError("iterations, sweeps, tol and rest must not be negative")
+        if not isinstance(self.track_error, bool | Sequence):
+            raise PotentiaError(
+                f"track_error must be True, False or a list of iterations, not {self.track_error!r}"
+            )
         if self.solver == "direct":
             stiff = [
                 kind for kind, p in potentials.items() if not (p.differentiable or type(p).__name__ == "Zero")
@@ -215,6 +192,38 @@ class IteratedLogistic:
                 )
         if self.solver != "alternating" and (self.mode != "joint" or self.hidden != "drop"):
             raise PotentiaError(f"solver={self.solver!r} trains in mode 'joint' with hidden='drop' only")
+
+
+class _Record:
+    """Adds an iteration to the history and the checkpoint; returns whether the callback wants to stop."""
+
+    def __init__(
+        self,
+        learner: IteratedLogistic,
+        joint: Joint,
+        history: list[dict[str, Any]],
+        shown: Collection[str],
+        evaluate: Callable[[], dict[str, float]] | None,
+        callback: Callback | None,
+        checkpoint: Any,
+    ) -> None:
+        self.tracked, self.joint, self.history, self.shown = learner.track_error, joint, history, shown
+        self.evaluate, self.callback, self.checkpoint = evaluate, callback, checkpoint
+        self.begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
+        self.stopped = False
+
+    def __call__(self, objective: float) -> bool:
+        row: dict[str, Any] = {"iteration": len(self.history) + 1, "objective": objective}
+        row |= {f"loss_{kind}": loss for kind, loss in self.joint.losses.items() if kind in self.shown}
+        row["seconds"] = time.perf_counter() - self.begun
+        due = self.tracked if isinstance(self.tracked, bool) else row["iteration"] in self.tracked
+        if due and self.evaluate is not None:
+            row |= self.evaluate()
+        self.history.append(row)
+        self.stopped = bool(self.callback(self.history)) if self.callback is not None else False
+        if self.checkpoint is not None:
+            self.checkpoint.save(self.joint.state(self.history))
+        return self.stopped
 
 
 def _settled(history: Sequence[Mapping[str, Any]], tol: float) -> bool:
@@ -228,10 +237,15 @@ def class_weighted(examples: Sequence[Example], class_weight: Sequence[float] | 
     """The examples with every variable's weight multiplied by that of its label."""
     if class_weight is None:
         return examples
-    table: Floats = np.asarray(class_weight, dtype=float)
-    states = max(int(e.graph.n_states.max()) for e in examples)
+    states = max(int(e.graph.n_states.max()) for e in list_examples(examples))
+    try:
+        table: Floats = np.asarray(class_weight, dtype=float)
+    except (TypeError, ValueError):
+        table = np.zeros(0)
     if table.shape != (states,) or not np.all(np.isfinite(table) & (table >= 0)):
-        raise PotentiaError(f"class_weight must hold {states} finite numbers >= 0, one per state")
+        raise PotentiaError(
+            f"class_weight must hold {states} finite numbers >= 0, one per state, not {class_weight!r}"
+        )
     weighted = []
     for e in examples:
         own = np.ones(e.graph.n_variables) if e.weights is None else e.weights

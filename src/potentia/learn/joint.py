@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from .._threads import thread_count
 from .._types import Floats, PotentiaError
+from ..data.example import Example
 from ..kernels.logistic import loss_rows
 from ..potentials.base import Potential
 from ..potentials.chunks import map_chunks
@@ -40,7 +41,7 @@ class Joint:
         self.soft = options.hidden == "soft"
         self.losses: dict[str, float] = {}
         self.functions = Functions(self.potentials, data)
-        tables = hamming(data, data.targets) if delta == "hamming" else own_delta(data, delta)
+        tables = hamming(data) if delta == "hamming" else own_delta(data, delta)
         threads = thread_count(options.threads)
         self.free = Messages(data, scales, tables, options.schedule, threads)
         self.targets: dict[str, Any] = dict(data.targets)
@@ -52,7 +53,7 @@ class Joint:
                 potential.start(self.features(kind), data.n_outputs(kind))
         self.sweeps = 2 * options.sweeps
         if self.soft:
-            self._clamp()
+            self._clamp(self.sweeps)
 
     def features(self, kind: str) -> Any:
         """The kind's features, or (N, 0) where it has none."""
@@ -97,12 +98,12 @@ class Joint:
         self.functions.prepare()
         self.free.run(self.theta, iterations, tol)
         if self.soft:
-            self._clamp()
+            self._clamp(self.sweeps)
 
-    def _clamp(self) -> None:
+    def _clamp(self, iterations: int) -> None:
         """Targets of regions with hidden variables: marginals given the labels (the E step)."""
         assert self.clamped is not None
-        reads = self.clamped.run(self._plain_theta, self.sweeps, read=True)
+        reads = self.clamped.run(self._plain_theta, iterations, read=True)
         for kind in self.kinds:
             parts = [
                 np.asarray(read.marginals[kind]).reshape(-1, self.data.n_outputs(kind))
@@ -163,23 +164,43 @@ class Joint:
                 own = {k.partition("/")[2]: v for k, v in saved["arrays"].items() if k.startswith(f"{name}/")}
                 messages.restore(own)
         if self.soft:
-            self._clamp()
+            self._clamp(0)
         return history
 
 
-def own_delta(data: TrainingSet, delta: list[Mapping[str, Any]] | None) -> dict[str, Floats | None]:
-    """A user's Delta of all examples, per kind (N, K)."""
+def own_delta(
+    data: TrainingSet, delta: Callable[[Example], Mapping[str, Any]] | None
+) -> dict[str, Floats | None]:
+    """A user's Delta of all examples, per kind (N, K); None for a kind that it never names."""
     if delta is None:
         return dict.fromkeys(data.shapes)
-    result: dict[str, Floats | None] = {}
-    for kind in data.shapes:
-        given = [np.asarray(d[kind], dtype=float).ravel() for d in delta if kind in d]
-        values = np.concatenate(given) if given else np.zeros(0)
-        shape = data.n_rows(kind), data.n_outputs(kind)
-        table = values.reshape(shape) if given and values.size == shape[0] * shape[1] else None
-        if given and (table is None or not np.all(np.isfinite(table))):
-            raise PotentiaError(
-                f"delta must give a finite table for each of the {data.n_rows(kind)} {kind!r} regions"
-            )
-        result[kind] = table
-    return result
+    given = [_checked_delta(delta(example), example, data.shapes) for example in data.examples]
+    found: dict[str, Floats | None] = {}
+    for kind, shape in data.shapes.items():
+        if not any(kind in own for own in given):
+            found[kind] = None
+            continue
+        parts = [np.zeros((0, data.n_outputs(kind)))]
+        for own, example, kept in zip(given, data.examples, data.kept, strict=True):
+            table = own.get(kind, np.zeros((len(example.graph.scopes.get(kind, ())), *shape)))
+            parts.append((table if kept is None else table[kept[kind]]).reshape(-1, data.n_outputs(kind)))
+        found[kind] = np.concatenate(parts)
+    return found
+
+
+def _checked_delta(tables: Any, example: Example, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
+    """What a user's Delta returned for an example, as finite tables of its regions."""
+    if not isinstance(tables, Mapping):
+        raise PotentiaError(f"delta must return {{kind: table}}, not a {type(tables).__name__}")
+    if example.labels is None or np.any(example.labels < 0):
+        raise PotentiaError("a Delta of one's own needs examples without hidden labels")
+    scopes, found = example.graph.scopes, {}
+    for kind, given in tables.items():
+        if kind not in scopes or kind not in shapes:
+            raise PotentiaError(f"delta names kind {kind!r}, but the graph has {', '.join(scopes)}")
+        table, shape = np.asarray(given, dtype=float), (len(scopes[kind]), *shapes[kind])
+        if table.shape != shape or not np.all(np.isfinite(table)):
+            got = "one that is not finite" if table.shape == shape else str(table.shape)
+            raise PotentiaError(f"delta must give a finite table of shape {shape} for {kind!r}, not {got}")
+        found[kind] = table
+    return found

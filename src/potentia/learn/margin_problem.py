@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._types import Floats, Ints, PotentiaError
-from ..data.example import Example
 from ..kernels.frank_wolfe import Design
 from ..kernels.margin_chain import Chains
 from ..potentials.affine import design, own_ridge, write_table
@@ -232,15 +231,16 @@ def _chain_kinds(data: TrainingSet) -> tuple[str, str | None] | None:
     return node, pair
 
 
-def make_delta(data: TrainingSet, delta: Any, examples: Sequence[Example]) -> dict[str, Floats | None]:
+def make_delta(data: TrainingSet, delta: Any) -> dict[str, Floats | None]:
     """Tables of Delta per kind (N, K): Hamming times the variables' weights, or a user's."""
     if delta != "hamming":
-        if any(e.labels is None or np.any(e.labels < 0) for e in examples):
-            raise PotentiaError("a Delta of one's own needs examples without hidden labels")
-        return own_delta(data, [delta(example) for example in examples])
-    found = hamming(data, data.targets)
-    if all(table is None for table in found.values()):
-        raise PotentiaError("delta='hamming' needs regions of single variables; the examples have none")
+        return own_delta(data, delta)
+    found = hamming(data)
+    held = sum(len(table) for table in found.values() if table is not None)
+    if held < data.n_variables:
+        raise PotentiaError(
+            f"delta='hamming' needs a region of its own for every variable; {data.n_variables - held} have none"
+        )
     for kind, table in found.items():
         weights = data.weights[kind]
         if table is not None and weights is not None:

@@ -91,7 +91,7 @@ class MaxMargin:
         """
         self._check(potentials)
         data = gather(examples, list(potentials), labelled=True, drop_hidden=True)
-        problem = MarginProblem(potentials, data, make_delta(data, self.delta, examples), self.ridge)
+        problem = MarginProblem(potentials, data, make_delta(data, self.delta), self.ridge)
         solver = SOLVERS[self.solver](problem, make_oracle(problem, self.predictor([]), self.batch), self)
         history = _resume(solver, checkpoint)
         begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)

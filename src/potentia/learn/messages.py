@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._threads import map_items
-from .._types import Floats, Ints, PotentiaError
+from .._types import Floats, PotentiaError
 from ..graph.flat import flat_regions
 from ..graph.schedule import pairs_of
 from ..graph.scores import Scores
@@ -54,6 +54,10 @@ class Messages:
         observed: clamp labelled variables (the second inference of training with hidden variables).
     """
 
+    _kept_lam: dict[str, Floats]
+    _kept_terms: dict[str, Floats]
+    _kept_flat: list[Floats | None]
+
     def __init__(
         self,
         data: TrainingSet,
@@ -71,6 +75,7 @@ class Messages:
         self._lam: dict[str, Floats] = {}
         self._flat: list[Floats | None] = [None] * len(data.shards)
         self._terms: dict[str, Floats] = {}
+        self.forget()
         for kind, shape in data.shapes.items():
             if self._pairwise and len(shape) == 2:
                 self._lam[kind] = np.zeros((data.n_rows(kind), 2, states))
@@ -80,7 +85,9 @@ class Messages:
     def _entropy(self, shard: Shard) -> Entropy:
         regions = flat_regions(shard.graph)
         counting = np.full(len(regions.size), max(self.epsilons.values()))
-        for number, kind in enumerate(shard.graph.kinds):
+        for number, (kind, scope) in enumerate(shard.graph.scopes.items()):
+            if len(scope) == 0:
+                continue
             first, last = regions.kind_ptr[number], regions.kind_ptr[number + 1]
             counting[first:last] = self.epsilons[kind]
             weights = self.data.weights[kind]
@@ -115,7 +122,7 @@ class Messages:
 
     def _shard_messages(self, shard: Shard) -> Floats:
         states = int(shard.graph.n_states.max())
-        kinds = [kind for kind, scope in shard.graph.scopes.items() if scope.shape[1] == 2]
+        kinds = [kind for kind, scope in shard.graph.scopes.items() if len(scope) and scope.shape[1] == 2]
         parts = [self._lam[kind][shard.rows[kind], :, :states] for kind in kinds]
         return np.concatenate([np.zeros((0, 2, states)), *parts])
 
@@ -126,7 +133,9 @@ class Messages:
         assert isinstance(engine, RegionEngine)
         self._flat[number] = engine.regions.lam.copy()
         ptr = flat_regions(shard.graph).kind_ptr
-        for k, kind in enumerate(shard.graph.kinds):
+        for k, (kind, scope) in enumerate(shard.graph.scopes.items()):
+            if len(scope) == 0:
+                continue
             rows = self._terms[kind][shard.rows[kind]]
             out = np.empty(rows.size)
             message_terms(engine.regions, ptr[k], ptr[k + 1], out)
@@ -140,10 +149,12 @@ class Messages:
         terms = np.empty((shard.graph.n_variables, lam.shape[2]))
         take_messages(pairs_of(shard.graph), lam, terms)
         for kind, scope in shard.graph.scopes.items():
+            if len(scope) == 0:
+                continue
             if scope.shape[1] == 2:
                 self._lam[kind][shard.rows[kind], :, : lam.shape[2]] = lam[first : first + len(scope)]
                 first += len(scope)
-            elif len(scope):
+            else:
                 self._terms[kind][shard.rows[kind]] = terms[scope[:, 0], : self.data.n_outputs(kind)]
 
     def bias(self, kind: str) -> Any:
@@ -161,6 +172,24 @@ class Messages:
             return PairBias(self._lam[kind], self.data.shapes[kind], scale, extra)
         table = self._terms[kind] * scale[:, None]
         return table if extra is None else table + extra
+
+    def keep(self) -> None:
+        """Remember the messages as they are, for `go_back`."""
+        for own, kept in ((self._lam, self._kept_lam), (self._terms, self._kept_terms)):
+            for kind, values in own.items():
+                np.copyto(kept.setdefault(kind, np.empty_like(values)), values)
+        self._kept_flat = list(self._flat)  # these are replaced, never written to
+
+    def go_back(self) -> None:
+        """Take the messages that were kept last."""
+        for own, kept in ((self._lam, self._kept_lam), (self._terms, self._kept_terms)):
+            for kind, values in own.items():
+                np.copyto(values, kept[kind])
+        self._flat = list(self._kept_flat)
+
+    def forget(self) -> None:
+        """Let go of the messages that were kept."""
+        self._kept_lam, self._kept_terms, self._kept_flat = {}, {}, []
 
     def state(self) -> dict[str, Floats]:
         """All messages as named arrays, for a checkpoint."""
@@ -182,7 +211,7 @@ class Messages:
                 self._flat[i] = arrays[f"flat{i}"].copy()
 
 
-def hamming(data: TrainingSet, targets: Mapping[str, Ints]) -> dict[str, Floats | None]:
+def hamming(data: TrainingSet) -> dict[str, Floats | None]:
     """Delta of the Hamming distance: 1 for every wrong state of a labelled variable, on single-variable kinds."""
     result: dict[str, Floats | None] = {}
     for kind, shape in data.shapes.items():
@@ -190,8 +219,9 @@ def hamming(data: TrainingSet, targets: Mapping[str, Ints]) -> dict[str, Floats 
             result[kind] = None
             continue
         wrong = np.ones((data.n_rows(kind), shape[0]))
-        known = np.flatnonzero(targets[kind] >= 0)
-        wrong[known, targets[kind][known]] = 0.0
-        wrong[targets[kind] < 0] = 0.0
+        targets = data.targets[kind]
+        known = np.flatnonzero(targets >= 0)
+        wrong[known, targets[known]] = 0.0
+        wrong[targets < 0] = 0.0
         result[kind] = wrong
     return result

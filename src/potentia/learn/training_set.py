@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,8 @@ class TrainingSet:
     """Rows of all examples per kind, and the shards they belong to.
 
     Attributes:
+        examples: those that take part; under `drop_hidden` one without any label does not.
+        kept: per example the numbers of its regions that take part, per kind, or None for all.
         shards: consecutive examples joined into unions of bounded size.
         features: per kind (N, d), dense or sparse, or None where the kind has none.
         shapes: per kind the table shape of its regions.
@@ -45,6 +47,8 @@ class TrainingSet:
         weights: per kind the weight of each region, the mean over its variables, or None where all are 1.
     """
 
+    examples: list[Example]
+    kept: list[dict[str, Any] | None]
     shards: list[Shard]
     features: dict[str, Any]
     shapes: dict[str, tuple[int, ...]]
@@ -69,11 +73,13 @@ def gather(
     examples: Sequence[Example], kinds: Sequence[str], *, labelled: bool, drop_hidden: bool
 ) -> TrainingSet:
     """Join examples; with `drop_hidden` only variables with a label and a positive weight remain, and their regions."""
-    examples = list(examples)
-    if not examples:
-        raise PotentiaError("there are no examples")
+    examples = list_examples(examples)
     for number, example in enumerate(examples):
         _check(number, example, kinds, labelled)
+    if drop_hidden:
+        examples = [example for example in examples if _useful(example).any()]
+        if not examples:
+            raise PotentiaError("no variable of these examples has a label and a positive weight")
     graphs, rows = [], []
     for example in examples:
         graph, kept = _observed(example) if drop_hidden else (example.graph, None)
@@ -86,7 +92,20 @@ def gather(
     features = {kind: _features(kind, examples, graphs, rows) for kind in kinds}
     targets = {kind: _targets(kind, shards) for kind in kinds}
     weights = _weights(kinds, examples, graphs, drop_hidden)
-    return TrainingSet(shards, features, shapes, targets, weights)
+    return TrainingSet(examples, rows, shards, features, shapes, targets, weights)
+
+
+def list_examples(examples: Any) -> list[Example]:
+    """A list of at least one example, or a sentence about what was given."""
+    if not isinstance(examples, Iterable):
+        raise PotentiaError(f"examples must be a list of Example, not one {type(examples).__name__}")
+    found = list(examples)
+    if not found:
+        raise PotentiaError("there are no examples")
+    for number, example in enumerate(found):
+        if not isinstance(example, Example):
+            raise PotentiaError(f"examples[{number}] is a {type(example).__name__}, not an Example")
+    return found
 
 
 def _check(number: int, example: Example, kinds: Sequence[str], labelled: bool) -> None:
@@ -110,8 +129,6 @@ def _observed(example: Example) -> tuple[Graph, dict[str, Any] | None]:
     keep = _useful(example)
     if keep.all():
         return example.graph, None
-    if not keep.any():
-        raise PotentiaError(f"{example.name or 'an example'} has no labelled variable of positive weight")
     return induced(example.graph, keep)
 
 
@@ -167,7 +184,7 @@ def _one_shape(kind: str, graphs: Sequence[Graph]) -> tuple[int, ...]:
     """The table shape that all regions of a kind share: what a common function needs."""
     found = {graph.shared_shape(kind) for graph in graphs if kind in graph.scopes and len(graph.scopes[kind])}
     if not found:
-        raise PotentiaError(f"no example has a region of kind {kind!r}")
+        raise PotentiaError(f"no example has a region of kind {kind!r} to train its potential on")
     shape = found.pop()
     if found or shape is None:
         raise PotentiaError(

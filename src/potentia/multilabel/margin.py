@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from .._progress import Bar
 from .._types import Floats, PotentiaError
 from ..io.checkpoint import Checkpoint
-from ..io.files import read_file, write_file
+from ..io.files import read_file, reading, write_file
 from .base import MultiLabelClassifier
 from .coding import Coding
 from .features import Features, GramFeatures, Kernel, RowFeatures, Solver, kernel_matrix, kernel_width
@@ -126,7 +126,8 @@ class MarginClassifier(MultiLabelClassifier):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """A model written by `save`."""
-        return cls.from_state(*read_file(path, cls.__name__))
+        with reading(path):
+            return cls.from_state(*read_file(path, cls.__name__))
 
     @classmethod
     def from_state(cls, content: dict[str, Any], arrays: dict[str, Any]) -> Self:

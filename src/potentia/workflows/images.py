@@ -20,6 +20,7 @@ from ..features.image import image_example, reduced_size
 from ..features.resize import upsample_marginals
 from ..features.superpixels import superpixel_example
 from ..graph.structure import Graph
+from ..io.digest import digest_of
 from .classes import Classes, find_classes
 from .image_files import (
     check_same_size,
@@ -32,7 +33,7 @@ from .image_files import (
 )
 from .outputs import Staging
 from .pipeline import Pipeline
-from .training import Run, check_trainable, digest_of, fit, make_learner, make_potential
+from .training import Run, check_trainable, fit, make_learner, make_potential
 
 #: Feature sets of pixels and of pairs: a linear function wants the papers' expanded ones.
 _SETS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr"}

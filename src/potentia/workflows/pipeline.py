@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from .._types import PotentiaError
-from ..io.files import read_file, write_file
+from ..io.files import read_file, reading, write_file
 
 #: Where the pipeline of each form of data is.
 _FORMS = {
@@ -59,10 +59,10 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
     """The pipeline that `save` wrote; predictions are identical, and nothing in the file is executed."""
     content, arrays = read_file(path, "pipeline")
     try:
-        module, name = _FORMS[content["form"]]
-        kind: type[Pipeline] = getattr(import_module(f".{module}", __package__), name)
-        return kind.restore(content["settings"], content["model"], arrays)
+        with reading(path):
+            module, name = _FORMS[content["form"]]
+            kind: type[Pipeline] = getattr(import_module(f".{module}", __package__), name)
+            return kind.restore(content["settings"], content["model"], arrays)
     except PotentiaError as error:
-        raise PotentiaError(f"{os.fspath(path)}: {error}") from None
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise PotentiaError(f"{os.fspath(path)} is damaged ({error!r})") from None
+        told = str(error)
+        raise PotentiaError(told if os.fspath(path) in told else f"{os.fspath(path)}: {told}") from None

@@ -14,12 +14,13 @@ from ..data.sequences import conll
 from ..estimators import CRF
 from ..features.tokens import Sentence, TokenFeatures, span_scores
 from ..inference.exact import Exact
+from ..io.digest import digest_of
 from ..learn.risk import MarginalRisk
 from ..potentials.constant import Constant
 from ..potentials.linear import Linear
 from .outputs import check_target, write_text
 from .pipeline import Pipeline
-from .training import Run, digest_of, fit
+from .training import Run, fit
 
 #: Tokens beyond which an indicator must occur twice.
 _MANY = 10_000

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._types import Floats, Ints, PotentiaError
+from ..io.digest import digest_of
 from ..metrics import all_measures
 from ..multilabel.baselines import IndependentClassifiers
 from ..multilabel.lmbm import LMBM
@@ -20,7 +21,7 @@ from .columns import Feature, Label, learn_feature, learn_label
 from .outputs import check_target
 from .pipeline import Pipeline
 from .table_files import Table, read_table, write_table
-from .training import Run, digest_of
+from .training import Run
 
 _MODELS: dict[str, type[MarginClassifier]] = {
     "lmsbn": LMSBN,

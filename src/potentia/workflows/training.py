@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from ..data.example import Example
 from ..estimators import CRF
 from ..inference.message_passing import Smoothed
 from ..io.checkpoint import Checkpoint
+from ..io.digest import digest_of
 from ..learn.iterated import IteratedLogistic
 from ..learn.max_margin import MaxMargin
 from ..learn.risk import MarginalRisk
@@ -129,15 +129,6 @@ def fit(
         facts = {"iterations": len(model.history_), "objective": model.history_[-1]["objective"]}
         parts = {"training": train, "validation": held}
         return facts | {f"{name}_accuracy": model.score(part) for name, part in parts.items() if part}
-
-
-def digest_of(parts: Iterable[str | bytes]) -> str:
-    """A digest of texts and bytes, by which data and options are known again."""
-    found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        found.update(len(data).to_bytes(8, "little") + data)
-    return found.hexdigest()
 
 
 def _kept(checkpoint: Path | None) -> str:
