@@ -150,6 +150,26 @@ def no_change(folder):
     pass
 
 
+def one_label(folder):
+    (folder / "train.tsv").write_text("a\tx\tN\nb\tx\tN\n")
+
+
+def lone_words(folder):
+    (folder / "train.tsv").write_text("a\tx\tN\n\nb\tx\tM\n")
+
+
+def huge_numbers(folder):
+    (folder / "data.csv").write_text("size,a\n1e308,1\n-1e308,0\n1e308,1\n")
+
+
+def empty_palette(folder):
+    (folder / "palette.csv").write_text("")
+
+
+def damaged_checkpoint(folder):
+    (folder / "m.checkpoint").write_text("x")
+
+
 @pytest.mark.parametrize(
     ("change", "line", "words"),
     [
@@ -179,7 +199,15 @@ def no_change(folder):
         (no_change, "train --table data.csv --labels size --out m", "data.csv: row 6 has no value"),
         (no_change, "train --table data.csv --labels a --out data.csv", "data.csv is the data itself"),
         (no_change, "train --table nowhere.csv --labels a --out m", "nowhere.csv: there is no such file"),
+        (no_change, "train --table data.csv --labels a,b,a --out m", "--labels names 'a' twice"),
+        (huge_numbers, "train --table data.csv --labels a --out m", "data.csv: column 'size' has numbers too large"),
         (no_change, "train --sequences nowhere.tsv --out m", "nowhere.tsv: there is no such file"),
+        (one_label, "train --sequences train.tsv --out m", "train.tsv: the last column, which holds the labels, has"),
+        (lone_words, "train --sequences train.tsv --out m", "each stands alone"),
+        (no_change, IMAGES + " --reduce 0", "reduce is the share"),
+        (no_change, IMAGES + " --reduce 0.01", "each stands alone"),
+        (empty_palette, IMAGES + " --palette palette.csv", "palette.csv lists 0 classes"),
+        (damaged_checkpoint, IMAGES, "delete it to start anew"),
         (no_change, "train --sequences train.tsv --alpha 1 --out m", "--alpha does not go with --sequences"),
         (no_change, "predict nowhere --table data.csv --out p.csv", "nowhere does not exist"),
         (no_change, "predict data.csv --table data.csv --out p.csv", "data.csv is damaged or not a potentia"),
@@ -194,6 +222,38 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(change, line, words, folde
     assert words in error
     assert error.count("\n") == 1
     assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("seed", ["-1", "4294967296", "x"])
+@pytest.mark.parametrize("command", ["train --table data.csv --labels a --out m", "demo --out m"])
+def test_a_seed_is_a_whole_number(command, seed, folder, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([*command.split(), "--seed", seed])
+    assert "is not a whole number from 0 to 4294967295" in capsys.readouterr().err
+
+
+def test_brackets_in_names_are_shown_as_they_are(folder, capsys):
+    (folder / "[v2].tsv").write_text("a\t[/x]\nb\t[O]\n\na\t[/x]\nb\t[O]\n")
+    assert main(["train", "--sequences", "[v2].tsv", "--out", "[b]m", "--iterations", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "trained on [v2].tsv" in shown
+    assert "[/x], [O]" in shown
+    assert "[b]m" in shown
+
+
+def test_links_are_followed_and_devices_left_alone(trained, capsys):
+    folder = trained.parent
+    (folder / "real.csv").write_text("old")
+    (folder / "link.csv").symlink_to("real.csv")
+    (folder / "out").symlink_to("pipe")
+    assert main(["predict", "model", "--table", "data.csv", "--out", "link.csv", "--quiet"]) == 0
+    assert (folder / "link.csv").is_symlink()
+    assert (folder / "real.csv").read_text().startswith("a,b,c\n")
+    os.mkfifo(folder / "pipe")
+    for name in ("out", "pipe"):
+        assert main(f"predict model --table data.csv --out {name}".split()) == 2
+        assert "no regular file" in capsys.readouterr().err
+    assert (folder / "pipe").is_fifo()
 
 
 def test_wrong_data_for_a_model_is_one_sentence(folder, capsys):

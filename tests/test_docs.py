@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import potentia as pt
 from potentia import ConvergenceWarning
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -18,6 +19,11 @@ def test_there_are_pages_with_examples():
     assert {"quickstart.md", "image.md", "sequence.md", "multilabel.md", "custom.md"} <= {
         p.name for p in PAGES
     }
+
+
+def test_every_public_name_is_in_the_reference():
+    listed = set(re.findall(r"potentia\.(\w+)", (DOCS / "api.md").read_text()))
+    assert set(pt.__all__) - listed == {"__version__"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)

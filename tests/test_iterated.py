@@ -12,6 +12,7 @@ import zoo
 from counting import counted_updates
 from pictures import noisy
 from potentia.data.example import Example
+from potentia.learn import functions
 from potentia.learn.joint import Joint
 from potentia.learn.training_set import gather
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
@@ -80,6 +81,27 @@ def test_every_solver_of_convex_functions_reaches_the_minimum_without_rising():
         found[solver] = np.array([row["objective"] for row in crf.history_])
         assert np.all(np.diff(found[solver]) <= 1e-9 * found[solver][:-1])
     assert found["mixed"][-1] == pytest.approx(found["direct"][-1], rel=1e-3)
+
+
+@pytest.mark.parametrize("solver", ["alternating", "mixed", "direct"])
+def test_scores_too_many_to_keep_change_nothing(solver, monkeypatch):
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, 90)
+    examples = [Example(e.graph, e.features, e.labels, weights) for e in noisy()]
+
+    def edge_delta(example):
+        return {
+            "node": 1.0 - np.eye(2)[example.labels],
+            "edge": np.full((len(example.graph.scopes["edge"]), 2, 2), 0.1),
+        }
+
+    edge = Linear() if solver == "direct" else MLP(hidden=8, epochs=1)
+    learner = pt.IteratedLogistic(**SMALL, solver=solver, delta=edge_delta)
+    found = []
+    for most in (1 << 25, 0):
+        monkeypatch.setattr(functions, "_MAX_KEPT", most)
+        crf = pt.CRF({"node": Linear(), "edge": edge}, learner).fit(examples)
+        found.append([row["objective"] for row in crf.history_])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
 
 
 BARE = {

@@ -8,7 +8,10 @@ import pytest
 
 import potentia as pt
 from potentia.experiments.reproduce import tables
+from potentia.features import TokenFeatures
 from potentia.report.tables import Column, Table
+from potentia.workflows.sequences import SequencePipeline
+from potentia.workflows.tables import TablePipeline
 
 matplotlib.use("Agg")
 
@@ -92,6 +95,7 @@ def test_layout_puts_neighbours_of_a_grid_together():
         (lambda: pt.plot.marginals(np.ones(4)), "shape"),
         (lambda: pt.plot.graph(pt.Graph.chain(3, n_states=2), positions=[[0, 0]]), "positions"),
         (lambda: pt.plot.graph(pt.Graph.chain(2000, n_states=2)), "needs positions"),
+        (lambda: pt.plot.graph(pt.Graph.chain(3, n_states=2), labels=[0, 1]), "labels must have shape"),
     ],
 )
 def test_bad_input_is_one_sentence(draw, words):
@@ -104,6 +108,16 @@ def test_features_and_axes_are_checked(crf):
         pt.plot.potentials(crf, feature=5)
     with pytest.raises(pt.PotentiaError, match="axes"):
         pt.plot.potentials(crf, axes=[])
+    with pytest.raises(pt.PotentiaError, match="0 examples"):
+        pt.plot.potentials(crf, [])
+
+
+def test_pipelines_around_a_crf_are_plotted(crf):
+    pipeline = SequencePipeline(crf, TokenFeatures())
+    assert pt.plot.history(pipeline).get_xlabel() == "iteration"
+    assert len(pt.plot.potentials(pipeline)) == 2
+    with pytest.raises(pt.PotentiaError, match="not a LMSBN"):
+        pt.plot.history(TablePipeline(pt.LMSBN(), "lmsbn", [], []))
 
 
 def test_reprs_are_calls_with_what_was_changed():

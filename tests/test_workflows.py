@@ -14,7 +14,7 @@ from potentia.workflows.classes import Classes, find_classes
 from potentia.workflows.columns import Label, learn_feature, learn_label
 from potentia.workflows.image_files import Mask, read_image, read_mask, write_mask
 from potentia.workflows.outputs import Staging
-from potentia.workflows.table_files import read_table
+from potentia.workflows.table_files import read_table, write_table
 from potentia.workflows.training import Run
 
 Image = pytest.importorskip("PIL.Image")
@@ -78,8 +78,8 @@ def test_palette_files_name_classes_of_numbers_and_of_colours(tmp_path):
         ("0\n", "value,name"),
         ("0,a\n0,b\n", "value 0 is there twice"),
         ("0,a\n1,a\n", "name a is there twice"),
-        ("0,a,red\n", "'red' is not a colour"),
-        ("0,a\n", "1 classes"),
+        ("0,a,red\n", "line 1: 'red' is not a colour #rrggbb$"),
+        ("0,a\n", "lists 1 classes"),
     ],
 )
 def test_bad_palette_files_are_one_sentence(text, words, tmp_path):
@@ -238,6 +238,8 @@ def test_parquet_tables_hold_the_same(tmp_path):
     columns = {"x": [1.5, None], "flag": [True, False], "t": ["a", ""]}
     parquet.write_table(arrow.table(columns), tmp_path / "t.parquet")
     assert read_table(tmp_path / "t.parquet") == {"x": ["1.5", None], "flag": ["1", "0"], "t": ["a", None]}
+    write_table(tmp_path / "w.parquet", {"a": ["1", "0"], "b": ["yes", "no"]})
+    assert read_table(tmp_path / "w.parquet") == {"a": ["1", "0"], "b": ["yes", "no"]}
     (tmp_path / "bad.parquet").write_text("x")
     with pytest.raises(pt.PotentiaError, match=r"bad\.parquet"):
         read_table(tmp_path / "bad.parquet")
@@ -259,6 +261,8 @@ def test_a_saved_table_pipeline_predicts_identically(learner, tmp_path):
     assert set(found.predict(table)["b"]) == {"no", "yes"}
     measures = found.evaluate_files(tmp_path / "data.csv")
     assert set(measures) == {"rows", "exact_match", "hamming_loss", "f_micro", "f_macro", "f_samples"}
+    assert repr(found).startswith("TablePipeline(labels: a, b, c; feature columns: 2; model: ")
+    assert "a, b, c" in found._repr_html_()
 
 
 # -- sequences -------------------------------------------------------------------------------------------------
@@ -285,6 +289,9 @@ def test_a_saved_sequence_pipeline_predicts_identically(tmp_path):
     scores = found.evaluate_files(tmp_path / "train.tsv")
     assert scores["span_f1"] == span_scores([s[2] for s in columns], [s[3] for s in columns])["f1"]
     assert scores["tokens"] == 40
+    assert repr(found).startswith("SequencePipeline(labels: B-NP, I-NP, O; indicators: ")
+    (tmp_path / "train.tsv").write_text("\ufeff" + text, encoding="utf-8")
+    assert pt.datasets.conll(tmp_path / "train.tsv")[0][0][0] in ("the", "a")
 
 
 # -- files -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from .data.example import Example
 from .estimators import CRF
 from .graph.structure import Graph
 from .inference.base import Result
+from .workflows.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 _MOST = 500
 
 
-def history(model: CRF | Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
+def history(model: CRF | Pipeline | Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
     """Errors by learning iteration, on a logarithmic axis, or the objective where no error was tracked.
 
-    model: a fitted CRF or its `history_`.
+    model: a fitted CRF, a pipeline around one, or its `history_`.
     """
-    rows = _fitted(model).history_ if isinstance(model, CRF) else model
+    rows = _fitted(model).history_ if isinstance(model, CRF | Pipeline) else model
     if not rows:
         raise PotentiaError("the history is empty")
     keys = [key for key in ("train_error", "validation_error") if any(key in row for row in rows)]
@@ -73,7 +74,10 @@ def marginals(
 
 
 def potentials(
-    crf: CRF, examples: Sequence[Example] | None = None, feature: int = -1, axes: Sequence[Axes] | None = None
+    crf: CRF | Pipeline,
+    examples: Sequence[Example] | None = None,
+    feature: int = -1,
+    axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
     """Learned scores theta, an axis per kind: as functions of one feature, or as a table where they are constant.
 
@@ -112,6 +116,8 @@ def _probe(
     middle, low, high = np.ones(n_features), 0.0, 1.0
     if examples is not None:
         seen = [e.features[kind] for e in examples if kind in e.features]
+        if not seen:
+            raise PotentiaError(f"none of the {len(examples)} examples has features of kind {kind!r}")
         dense = np.concatenate([m.toarray() if hasattr(m, "toarray") else m for m in seen])
         middle, low, high = dense.mean(axis=0), dense[:, feature].min(), dense[:, feature].max()
     x = np.linspace(low, high, 201)
@@ -148,6 +154,8 @@ def graph(
     where = _layout(g) if positions is None else np.asarray(positions, dtype=float)
     if where.shape != (g.n_variables, 2):
         raise PotentiaError(f"positions must have shape ({g.n_variables}, 2), not {where.shape}")
+    if labels is not None and np.shape(labels) != (g.n_variables,):
+        raise PotentiaError(f"labels must have shape ({g.n_variables},), not {np.shape(labels)}")
     axes = ax or _new()
     for number, (kind, scopes) in enumerate(g.scopes.items()):
         if scopes.shape[1] == 2:
@@ -204,7 +212,10 @@ def _layout(g: Graph) -> Floats:
     return where
 
 
-def _fitted(crf: CRF) -> CRF:
+def _fitted(model: CRF | Pipeline) -> CRF:
+    crf = model.model if isinstance(model, Pipeline) else model
+    if not isinstance(crf, CRF):
+        raise PotentiaError(f"only a CRF has potentials and a history to plot, not a {type(crf).__name__}")
     if not hasattr(crf, "history_"):
         raise PotentiaError("this CRF is not fitted: call fit first")
     return crf

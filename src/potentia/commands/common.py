@@ -53,6 +53,13 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
+def seed(text: str) -> int:
+    """An option that numbers what is random."""
+    if not text.isdigit() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 4294967295")
+    return int(text)
+
+
 def source_of(arguments: argparse.Namespace) -> tuple[str, Path]:
     """Which form of data was given, and where it is."""
     return next(

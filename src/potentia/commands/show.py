@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .common import json_text
+from .common import json_text, seed
 
 DEMO_TEXT = (
     "Train CRFs on noisy images and a network of labels on digits; writes rows and report.html (a minute)."
@@ -27,7 +27,7 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("demo"), metavar="DIR", help="folder for rows and page"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of images, noise and the split of digits")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of images, noise and the split of digits")
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:

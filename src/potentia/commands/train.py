@@ -16,6 +16,7 @@ from .common import (
     bar_shown,
     note,
     own_options,
+    seed,
     show_facts,
     source_of,
     well_behaved,
@@ -76,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--iterations", "--epochs", type=at_least_one, metavar="N", help="limit of iterations"
     )
     learning.add_argument("--validation", type=float, metavar="SHARE", help="share to hold out and measure")
-    learning.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
+    learning.add_argument("--seed", type=seed, default=0, help="of everything random (default: 0)")
     add_manners(parser)
 
 
@@ -124,4 +125,8 @@ def _listed(options: dict[str, Any]) -> dict[str, Any]:
     }
     if several.get("labels") == []:
         raise PotentiaError("--labels names no column")
+    for name, columns in several.items():
+        twice = [column for k, column in enumerate(columns) if column in columns[:k]]
+        if twice:
+            raise PotentiaError(f"--{name} names {twice[0]!r} twice")
     return options | several

@@ -54,7 +54,7 @@ def conll(path: FilePath) -> list[list[list[str]]]:
     """
     name = Path(path)
     try:
-        with (gzip.open if name.suffix == ".gz" else open)(name, "rt", encoding="utf-8") as lines:
+        with (gzip.open if name.suffix == ".gz" else open)(name, "rt", encoding="utf-8-sig") as lines:
             sentences = [_columns(tokens) for tokens in _sentences(lines, name)]
     except FileNotFoundError:
         raise PotentiaError(f"{name}: there is no such file") from None

@@ -32,7 +32,10 @@ class Checkpoint:
         """The state that `save` wrote; None where there is no file."""
         if not self.path.exists():
             return None
-        content, arrays = read_file(self.path, "checkpoint")
+        try:
+            content, arrays = read_file(self.path, "checkpoint")
+        except PotentiaError as error:
+            raise PotentiaError(f"{error}; delete it to start anew") from None
         if content.get("mark", "") != self.mark:
             raise PotentiaError(
                 f"{self.path} belongs to a run with other options or data; delete it to start anew"

@@ -51,7 +51,7 @@ def write_file(
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A new file to write to, which takes the place of `path` once it is whole; an error leaves nothing of it."""
-    target = Path(path)
+    target = regular(path)
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         try:
@@ -63,6 +63,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raise
     except OSError as error:
         raise PotentiaError(f"{target} cannot be written: {error.strerror or error}") from None
+
+
+def regular(path: str | os.PathLike[str]) -> Path:
+    """The file that a path names, links followed; refuses what is there and is no file, such as a device."""
+    target = Path(path)
+    target = target.resolve() if target.is_symlink() else target
+    if target.exists() and not target.is_file():
+        what = "a folder" if target.is_dir() else "no regular file"
+        raise PotentiaError(f"{path} cannot be written: it is {what}")
+    return target
 
 
 def file_kind(path: str | os.PathLike[str]) -> str:

@@ -43,7 +43,7 @@ def minimise_directly(
             joint.functions.moved(kind)
         # always from the messages of the last step: a line search that went too far must find its way back
         joint.free.go_back()
-        joint.pass_messages(*passing)
+        joint.pass_messages(*passing, measure=[kind for kind in joint.kinds if kind not in moving])
         value, slopes = 0.0, []
         for kind in joint.kinds:
             epsilon = joint.epsilons[kind]

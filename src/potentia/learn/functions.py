@@ -31,6 +31,10 @@ class Functions:
         """Forget scores: the potential has changed."""
         self._kept.pop(kind, None)
 
+    def is_kept(self, kind: str) -> bool:
+        """Whether scores of all rows are at hand."""
+        return kind in self._kept
+
     def kept(self, kind: str) -> Floats | None:
         """Scores of all rows where they are kept; a fit that is given them brings them up to date."""
         self.prepare()

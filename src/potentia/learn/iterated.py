@@ -158,7 +158,11 @@ class IteratedLogistic:
                     continue
                 joint.fit(kind)
                 if passing:
-                    joint.pass_messages(2 * self.sweeps, _STILL if self.rest is None else self.rest)
+                    rest, last = (
+                        _STILL if self.rest is None else self.rest,
+                        not stepping and kind == joint.kinds[-1],
+                    )
+                    joint.pass_messages(2 * self.sweeps, rest, joint.kinds if last else ())
             if stepping:
                 passes = -(-2 * self.sweeps // _STEPS), self.rest or 0.0
                 minimise_directly(joint, stepping, passes, _STEPS, 0.0, lambda objective: False)

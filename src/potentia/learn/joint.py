@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ class Joint:
         self.kinds = sorted(potentials, key=lambda kind: len(data.shapes[kind]))
         self.soft = options.hidden == "soft"
         self.losses: dict[str, float] = {}
+        self._measured: dict[str, float] = {}
         self.functions = Functions(self.potentials, data)
         tables = hamming(data) if delta == "hamming" else own_delta(data, delta)
         threads = thread_count(options.threads)
@@ -81,6 +82,13 @@ class Joint:
             found[kind] = table.reshape(len(table), *self.data.shapes[kind])
         return found
 
+    def _functions_of(self, theta: Mapping[str, Floats], kind: str, rows: slice) -> Floats:
+        """f of some rows from their theta = w (epsilon f + Delta)."""
+        table = theta[kind].reshape(rows.stop - rows.start, -1)
+        delta, weights = self.free.delta.get(kind), self.data.weights[kind]
+        table = table if weights is None else table / weights[rows, None]
+        return (table if delta is None else table - delta[rows]) / self.epsilons[kind]
+
     def fit(self, kind: str) -> None:
         """One logistic regression, biased by the current messages."""
         potential = self.potentials[kind]
@@ -89,14 +97,30 @@ class Joint:
             n_outputs=self.data.n_outputs(kind), scores=self.functions.kept(kind),
         )  # fmt: skip
         self.losses[kind] = potential.objective_ - potential.penalty()
+        self._measured.clear()
 
-    def pass_messages(self, iterations: int, tol: float = 0.0) -> None:
+    def pass_messages(self, iterations: int, tol: float = 0.0, measure: Sequence[str] = ()) -> None:
         """Lower A over the messages at the current functions; refresh soft targets.
 
-        A shard whose marginals moved by less than `tol` in an iteration is left.
+        A shard whose marginals moved by less than `tol` in an iteration is left. `measure`: kinds whose loss will be
+        asked for; where scores are not kept it is found here, while they are at hand.
         """
         self.functions.prepare()
-        self.free.run(self.theta, iterations, tol)
+        self._measured.clear()
+        problems = {
+            k: self.problem(k) for k in measure if self.free.on_demand(k) and not self.functions.is_kept(k)
+        }
+        parts: dict[str, list[float]] = {kind: [] for kind in problems}
+
+        def after(shard: Shard, theta: Mapping[str, Floats]) -> None:
+            for kind, problem in problems.items():
+                if kind in theta:
+                    batch = problem.take(shard.rows[kind])
+                    scores = self._functions_of(theta, kind, shard.rows[kind])
+                    parts[kind].append(float(loss_rows(scores, *batch.targets, NO_ROWS)))
+
+        self.free.run(self.theta, iterations, tol, after=after)
+        self._measured |= {kind: float(np.sum(values)) for kind, values in parts.items()}
         if self.soft:
             self._clamp(self.sweeps)
 
@@ -127,6 +151,8 @@ class Joint:
 
     def loss(self, kind: str) -> float:
         """The biased logistic loss of a kind at the current messages."""
+        if kind in self._measured:
+            return self._measured[kind]
         problem = self.problem(kind)
         self.functions.prepare()
 

@@ -96,15 +96,25 @@ class Messages:
         return Entropy(counting, "containment", "max_score", "upper", always=True)
 
     def run(
-        self, theta: MakeTheta, iterations: int, tol: float = 0.0, read: bool = False
+        self,
+        theta: MakeTheta,
+        iterations: int,
+        tol: float = 0.0,
+        read: bool = False,
+        after: Callable[[Shard, Mapping[str, Floats]], None] = lambda shard, theta: None,
     ) -> list[Readout | None]:
-        """Message passing on every shard, in parallel; the shards' read-outs where asked for."""
+        """Message passing on every shard, in parallel; the shards' read-outs where asked for.
+
+        `after` is called once a shard's messages are in place, with the scores it had.
+        """
 
         def one(number: int) -> Readout | None:
             shard = self.data.shards[number]
-            engine = self._engine(number, shard, theta(number, shard))
+            scores = theta(number, shard)
+            engine = self._engine(number, shard, scores)
             drive(engine, self.schedule, iterations, tol, 0)
             self._store(number, shard, engine)
+            after(shard, scores)
             return engine.read() if read else None
 
         return map_items(one, range(len(self.data.shards)), self.threads)
@@ -156,6 +166,10 @@ class Messages:
                 first += len(scope)
             else:
                 self._terms[kind][shard.rows[kind]] = terms[scope[:, 0], : self.data.n_outputs(kind)]
+
+    def on_demand(self, kind: str) -> bool:
+        """Whether biases of this kind are made row by row from messages that are written in place."""
+        return kind in self._lam
 
     def bias(self, kind: str) -> Any:
         """Biases of all regions of a kind, (N, K): an array, or something that makes rows on demand."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .._digest import digest_of
 from .._types import PotentiaError
 from ..data.example import Example
-from ..io.digest import digest_of
 from ..potentials.base import Potential
 
 #: Options that a resumed fit may change.

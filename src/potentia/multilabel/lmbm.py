@@ -31,7 +31,9 @@ class LMBM(MarginClassifier):
 
     With labels y in {-1, +1}, z_i = y_i (w_i . x + b_i) + sum over cliques C that hold i of v_C prod_{j in C} y_j, the
     loss of a labelling is sum_i [1 - z_i]_+. Learning minimises
+
         1/2 (|w|^2 + |b|^2 + (1 + eta0) |v|^2) + 1 / (alpha n) sum of losses
+
     by dual coordinate descent [LMSBN Algorithm 1]; prediction minimises the loss over labellings [LMSBN Eq. 5].
 
     Args:

@@ -41,12 +41,14 @@ def print_table(title: str, columns: Sequence[Column], rows: Sequence[Mapping[st
     """Print rows under headings; numbers align right. A missing key shows as a dash."""
     from rich.console import Console
     from rich.table import Table as Grid
+    from rich.text import Text
 
-    grid = Grid(title=title, title_justify="left")
+    # Text: names of files and classes may hold brackets, which Rich would take for markup
+    grid = Grid(title=Text(title), title_justify="left")
     for column in columns:
-        grid.add_column(column.heading, justify="left" if column.show is None else "right")
+        grid.add_column(Text(column.heading), justify="left" if column.show is None else "right")
     for row in rows:
-        grid.add_row(*(shown(column, row) for column in columns))
+        grid.add_row(*(Text(shown(column, row)) for column in columns))
     console = Console()
     # piped output has no terminal to fit: never cut a cell there
     (console if console.is_terminal else Console(width=200)).print(grid)

@@ -87,7 +87,8 @@ def find_classes(masks: Sequence[Mask], palette_file: Path | None, void: str | N
         unknown += [code for code, name, _ in listed if name.lower() == "void"]
         listed = [row for row in listed if row[0] not in unknown]
     if not 2 <= len(listed) <= _MOST:
-        raise PotentiaError(f"the masks have {len(listed)} classes, but there must be 2 to {_MOST}")
+        where = "the masks have" if palette_file is None else f"{palette_file} lists"
+        raise PotentiaError(f"{where} {len(listed)} classes, but there must be 2 to {_MOST}")
     colours = [
         _colour(k, code, coloured, palette) if given is None else given
         for k, (code, _, given) in enumerate(listed)
@@ -128,7 +129,10 @@ def _read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None
         place = f"{path}, line {number}"
         if len(row) not in (2, 3) or not row[1].strip():
             raise PotentiaError(f"{place}: a line is value,name or value,name,#rrggbb")
-        colour = parse_code(row[2], True, place) if len(row) == 3 else None
+        try:
+            colour = _hexadecimal(row[2].strip()) if len(row) == 3 else None
+        except ValueError:
+            raise PotentiaError(f"{place}: {row[2].strip()!r} is not a colour #rrggbb") from None
         found.append((parse_code(row[0], coloured, place), row[1].strip(), colour))
     for kind, column in (("value", [row[0] for row in found]), ("name", [row[1] for row in found])):
         twice = [v for k, v in enumerate(column) if v in column[:k] and str(v).lower() != "void"]

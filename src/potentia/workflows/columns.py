@@ -46,7 +46,10 @@ def learn_feature(name: str, column: Column) -> Feature:
         raise PotentiaError(f"column {name!r} has no values; leave it out with --ignore {name}")
     if all(_is_number(cell) for cell in known):
         values = np.array([_number(cell, name, row) for row, cell in enumerate(column, 1)])
-        scale = float(np.nanstd(values))
+        with np.errstate(over="ignore"):
+            scale = float(np.nanstd(values))
+        if not np.isfinite(scale):
+            raise PotentiaError(f"column {name!r} has numbers too large to compute with")
         return Feature(name, float(np.nanmean(values)), scale if scale > 0 else 1.0)
     texts = sorted(set(known))
     if len(texts) > _MOST:

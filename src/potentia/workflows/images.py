@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .._digest import digest_of
 from .._progress import Bar
 from .._types import Floats, Ints, PotentiaError
 from ..data.example import Example
@@ -20,7 +21,6 @@ from ..features.image import image_example, reduced_size
 from ..features.resize import upsample_marginals
 from ..features.superpixels import superpixel_example
 from ..graph.structure import Graph
-from ..io.digest import digest_of
 from .classes import Classes, find_classes
 from .image_files import (
     check_same_size,
@@ -39,7 +39,7 @@ from .training import Run, check_trainable, fit, make_learner, make_potential
 _SETS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr"}
 
 
-@dataclass
+@dataclass(repr=False)
 class ImagePipeline(Pipeline):
     """A CRF over the pixels or superpixels of pictures.
 
@@ -70,6 +70,12 @@ class ImagePipeline(Pipeline):
         """The pipeline that `settings` and the model's state describe."""
         others = {name: value for name, value in settings.items() if name != "classes"}
         return cls(CRF.from_state(content, arrays), Classes(**settings["classes"]), **others)
+
+    def facts(self) -> dict[str, Any]:
+        """Classes, what the variables are, and the model."""
+        cells = f"{self.superpixels} superpixels" if self.superpixels is not None else "pixels"
+        seen = cells if self.reduce == 1.0 else f"{cells} at {self.reduce:g} of the sides"
+        return {"classes": ", ".join(self.classes.names), "variables": seen, **super().facts()}
 
     def example(
         self, image: np.ndarray, labels: Ints | None = None, name: str | None = None
@@ -223,7 +229,9 @@ def train(
             raise PotentiaError(f"{mask}: every pixel is void, so there is nothing to learn")
     potentials = {"node": make_potential(node, run.seed), "edge": make_potential(edge, run.seed)}
     model = CRF(potentials, make_learner(learner, potentials, iterations, run))
-    pipeline = ImagePipeline(model, classes, _SETS[node], _SETS[edge], reduce or 1.0, superpixels)
+    pipeline = ImagePipeline(
+        model, classes, _SETS[node], _SETS[edge], 1.0 if reduce is None else reduce, superpixels
+    )
     examples = [pipeline.example(p.image, p.labels.astype(np.int64), p.name)[0] for p in pictures]
     own, held = ([examples[i] for i in part] for part in run.split(len(examples)))
     facts = fit(model, own, held, _digest(pipeline, pictures), run)

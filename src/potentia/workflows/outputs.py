@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from .._types import PotentiaError
-from ..io.files import replacing
+from ..io.files import regular, replacing
 
 
 class Staging:
@@ -71,6 +71,7 @@ def check_target(path: Path, source: Path) -> None:
         raise PotentiaError(f"{path} is the data itself; --out needs another name")
     if path.is_dir():
         raise PotentiaError(f"{path} is a folder; --out needs the name of a file")
+    regular(path)
     if not path.absolute().parent.is_dir():
         raise PotentiaError(f"{path} cannot be written: there is no folder {path.absolute().parent}")
     if not os.access(path.absolute().parent, os.W_OK):

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+from .._html import facts_table
 from .._types import PotentiaError
 from ..io.files import read_file, reading, write_file
 
@@ -46,6 +47,17 @@ class Pipeline(ABC):
     @abstractmethod
     def evaluate_files(self, source: Path, **options: Any) -> dict[str, Any]:
         """How well the labels in `source` are predicted, as facts to show."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader wants to know first."""
+        return {"model": repr(self.model)}
+
+    def __repr__(self) -> str:
+        told = "; ".join(f"{name}: {value}" for name, value in self.facts().items())
+        return f"{type(self).__name__}({told})"
+
+    def _repr_html_(self) -> str:
+        return facts_table(type(self).__name__, self.facts())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one file, whole or not at all."""

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .._digest import digest_of
 from .._types import PotentiaError
 from ..data.sequences import conll
 from ..estimators import CRF
 from ..features.tokens import Sentence, TokenFeatures, span_scores
 from ..inference.exact import Exact
-from ..io.digest import digest_of
 from ..learn.risk import MarginalRisk
 from ..potentials.constant import Constant
 from ..potentials.linear import Linear
@@ -26,7 +26,7 @@ from .training import Run, fit
 _MANY = 10_000
 
 
-@dataclass
+@dataclass(repr=False)
 class SequencePipeline(Pipeline):
     """A chain CRF over the tokens of sentences, with indicators of words, other columns and spelling as features."""
 
@@ -54,6 +54,11 @@ class SequencePipeline(Pipeline):
         features.classes_, features.n_columns_ = list(settings["labels"]), settings["columns"]
         features.index_ = {name: k for k, name in enumerate(settings["indicators"])}
         return cls(CRF.from_state(content, arrays), features)
+
+    def facts(self) -> dict[str, Any]:
+        """Labels, the number of indicators, and the model."""
+        f = self.features
+        return {"labels": ", ".join(f.classes_), "indicators": len(f.index_), **super().facts()}
 
     def predict(self, sentences: Sequence[Sentence]) -> list[list[str]]:
         """A label per token of each sentence; sentences have the training file's columns, with or without labels."""
@@ -123,6 +128,10 @@ def train(
         features = TokenFeatures(min_count=2 if tokens > _MANY else 1, spelling=True).fit(own)
     except PotentiaError as error:
         raise PotentiaError(f"{source}: {error}") from None
+    if len(features.classes_) < 2:
+        raise PotentiaError(
+            f"{source}: the last column, which holds the labels, has only one value, {features.classes_[0]!r}"
+        )
     # the penalty |w|^2 of a whole file, as usual for chunkers; the learner's is relative to a token
     learner = MarginalRisk(
         "likelihood",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._types import PotentiaError
+from ..io.files import replacing
 from .outputs import write_text
 
 #: A column's cells as text, None where the value is missing.
@@ -33,7 +34,12 @@ def read_table(path: Path) -> Table:
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[str]]) -> None:
-    """Columns as CSV, whole or not at all."""
+    """Columns as Parquet where the name ends in .parquet, else as CSV; whole or not at all."""
+    if path.suffix.lower() == ".parquet":
+        arrow, parquet = _pyarrow()
+        with replacing(path) as raw:
+            parquet.write_table(arrow.table({name: list(column) for name, column in columns.items()}), raw)
+        return
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -61,18 +67,23 @@ def _csv(path: Path) -> Table:
 
 
 def _parquet(path: Path) -> Table:
+    arrow, parquet = _pyarrow()
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_table as read
-    except ImportError:
-        raise PotentiaError("Parquet files need pyarrow: pip install potentia[parquet]") from None
-    try:
-        found = read(path)
-    except (ArrowException, OSError, ValueError) as error:
+        found = parquet.read_table(path)
+    except (arrow.ArrowException, OSError, ValueError) as error:
         raise PotentiaError(f"{path}: this is not a readable Parquet file ({error})") from None
     _check_names(path, found.column_names)
     columns = zip(found.column_names, found.columns, strict=True)
     return {name: [_text(value) for value in column.to_pylist()] for name, column in columns}
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise PotentiaError("Parquet files need pyarrow: pip install potentia[parquet]") from None
+    return pyarrow, parquet
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:

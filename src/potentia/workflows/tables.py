@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .._digest import digest_of
 from .._types import Floats, Ints, PotentiaError
-from ..io.digest import digest_of
 from ..metrics import all_measures
 from ..multilabel.baselines import IndependentClassifiers
 from ..multilabel.lmbm import LMBM
@@ -31,7 +31,7 @@ _MODELS: dict[str, type[MarginClassifier]] = {
 LEARNERS = tuple(_MODELS)
 
 
-@dataclass
+@dataclass(repr=False)
 class TablePipeline(Pipeline):
     """A multi-label model over the columns of a table.
 
@@ -65,6 +65,11 @@ class TablePipeline(Pipeline):
         labels = [Label(**label) for label in settings["labels"]]
         return cls(model, settings["learner"], features, labels)
 
+    def facts(self) -> dict[str, Any]:
+        """Labels, the number of feature columns, and the model."""
+        names = ", ".join(label.name for label in self.labels)
+        return {"labels": names, "feature columns": len(self.features), **super().facts()}
+
     def matrix(self, table: Table) -> Floats:
         """Features (n, d) of a table's rows."""
         _require(table, [feature.name for feature in self.features])
@@ -83,7 +88,7 @@ class TablePipeline(Pipeline):
     # -- files ---------------------------------------------------------------------------------------------
 
     def predict_files(self, source: Path, out: Path, **_: Any) -> dict[str, Any]:
-        """The predicted label columns of a table, row by row, as CSV."""
+        """The predicted label columns of a table, row by row, as CSV or Parquet by the name of `out`."""
         check_target(out, source)
         table = read_table(source)
         with _named(source):

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from .._digest import digest_of
 from .._types import Ints, PotentiaError
 from ..data.example import Example
 from ..estimators import CRF
 from ..inference.message_passing import Smoothed
 from ..io.checkpoint import Checkpoint
-from ..io.digest import digest_of
 from ..learn.iterated import IteratedLogistic
 from ..learn.max_margin import MaxMargin
 from ..learn.risk import MarginalRisk
@@ -123,6 +123,8 @@ def fit(
 
     `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.
     """
+    if not any(len(example.graph.scopes["edge"]) for example in train):
+        raise PotentiaError("no two pixels, regions or words to train on are neighbours: each stands alone")
     options = replace(model.learner, iterations=0)  # type: ignore[type-var]
     with run.resumable([digest, repr(model.potentials), repr(options)]) as checkpoint:
         model.fit(train, validation=held or None, progress=run.progress, checkpoint=checkpoint)
