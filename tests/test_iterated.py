@@ -5,6 +5,8 @@ import warnings
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 import potentia as pt
 import reference
@@ -167,7 +169,7 @@ def test_the_objective_is_the_smoothed_loss_at_the_messages():
 
 
 def test_theorem_1_1_bounds_the_smoothing():
-    """l1 <= l <= l1 + epsilon sum log |Y| for the loss of a trained model on small graphs."""
+    """l1 <= l <= l1 + epsilon sum log |Y| for given scores."""
     for problem in (zoo.zoo()["grid"], zoo.zoo()["nested"]):
         labels = np.zeros(problem.graph.n_variables, dtype=int)
         delta = {"node": [np.ones(s) - (np.arange(s) == 0) for s in problem.graph.n_states]}
@@ -181,6 +183,41 @@ def test_theorem_1_1_bounds_the_smoothing():
                 pt.Smoothed(epsilon, iterations=20_000, tol=1e-12).infer(problem.graph, theta).value - truth
             )
             assert lp - 1e-7 <= smooth <= lp + epsilon * np.log(sizes).sum() + 1e-7
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.5])
+def test_theorem_1_1_holds_for_a_trained_model(epsilon):
+    """The loss that training lowered lies between the linear program's and that plus epsilon sum log |Y|."""
+    examples = noisy(2, (3, 4))
+    learner = pt.IteratedLogistic(epsilon, 30, sweeps=200, solver="direct", track_error=False)
+    crf = pt.CRF({"node": Linear(0.1), "edge": Linear(0.1)}, learner).fit(examples)
+    penalty = sum(epsilon * p.penalty() for p in crf.potentials_.values())
+    smooth, lp, room = crf.history_[-1]["objective"] - penalty, 0.0, 0.0
+    for example in examples:
+        theta = crf.theta(example)
+        lp -= pt.Exact().infer(example.graph, theta).score(example.labels)
+        theta["node"] = theta["node"] + 1.0 - np.eye(2)[example.labels]
+        lp += reference.local_polytope_value(example.graph, {k: list(t) for k, t in theta.items()})
+        room += epsilon * sum(np.log(t[0].size) * len(t) for t in theta.values())
+    assert lp - 1e-7 <= smooth <= lp + room + 1e-7
+    assert smooth > lp + 1e-3
+
+
+def test_class_and_sample_weights_are_in_the_loss_and_in_delta():
+    rng, epsilon, classes = np.random.default_rng(0), 0.4, np.array([1.0, 3.0, 0.5])
+    x, y, own = rng.normal(size=(60, 2)), rng.integers(0, 3, 60), rng.uniform(0.5, 2.0, 60)
+    graph = pt.Graph(np.full(60, 3), {"node": np.arange(60)[:, None]})
+    learner = pt.IteratedLogistic(epsilon, class_weight=classes.tolist(), **SMALL)
+    crf = pt.CRF({"node": Linear(0.2, tol=1e-12, max_iter=1000)}, learner)
+    found = crf.fit([Example(graph, {"node": x}, y, own)]).history_[-1]["objective"]
+
+    def objective(vector):
+        coef, intercept = vector[:6].reshape(2, 3), vector[6:]
+        f = x @ coef + intercept
+        loss = logsumexp(f + (1 - np.eye(3)[y]) / epsilon, axis=1) - f[np.arange(60), y]
+        return epsilon * (own * classes[y] @ loss + 0.1 * (coef**2).sum())
+
+    assert found == pytest.approx(minimize(objective, np.zeros(9), tol=1e-10).fun, rel=1e-6)
 
 
 def test_without_pairs_and_delta_it_is_logistic_regression():

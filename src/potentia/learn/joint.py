@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._threads import thread_count
-from .._types import Floats, PotentiaError
-from ..data.example import Example
+from .._types import Floats
 from ..kernels.logistic import loss_rows
 from ..potentials.base import Potential
 from ..potentials.chunks import map_chunks
 from ..potentials.problem import NO_ROWS, NO_WEIGHT, Problem
+from .delta import hamming, own_delta
 from .functions import Functions
-from .messages import Messages, hamming
+from .messages import Messages
 from .resume import take_up
 from .training_set import Shard, TrainingSet
 
@@ -82,13 +82,6 @@ class Joint:
             found[kind] = table.reshape(len(table), *self.data.shapes[kind])
         return found
 
-    def _functions_of(self, theta: Mapping[str, Floats], kind: str, rows: slice) -> Floats:
-        """f of some rows from their theta = w (epsilon f + Delta)."""
-        table = theta[kind].reshape(rows.stop - rows.start, -1)
-        delta, weights = self.free.delta.get(kind), self.data.weights[kind]
-        table = table if weights is None else table / weights[rows, None]
-        return (table if delta is None else table - delta[rows]) / self.epsilons[kind]
-
     def fit(self, kind: str) -> None:
         """One logistic regression, biased by the current messages."""
         potential = self.potentials[kind]
@@ -106,21 +99,9 @@ class Joint:
         asked for; where scores are not kept it is found here, while they are at hand.
         """
         self.functions.prepare()
-        self._measured.clear()
-        problems = {
-            k: self.problem(k) for k in measure if self.free.on_demand(k) and not self.functions.is_kept(k)
-        }
-        parts: dict[str, list[float]] = {kind: [] for kind in problems}
-
-        def after(shard: Shard, theta: Mapping[str, Floats]) -> None:
-            for kind, problem in problems.items():
-                if kind in theta:
-                    batch = problem.take(shard.rows[kind])
-                    scores = self._functions_of(theta, kind, shard.rows[kind])
-                    parts[kind].append(float(loss_rows(scores, *batch.targets, NO_ROWS)))
-
-        self.free.run(self.theta, iterations, tol, after=after)
-        self._measured |= {kind: float(np.sum(values)) for kind, values in parts.items()}
+        losses = _Losses(self, () if self.soft else measure)
+        self.free.run(self.theta, iterations, tol, after=losses.add)
+        self._measured = losses.sums()
         if self.soft:
             self._clamp(self.sweeps)
 
@@ -194,39 +175,26 @@ class Joint:
         return history
 
 
-def own_delta(
-    data: TrainingSet, delta: Callable[[Example], Mapping[str, Any]] | None
-) -> dict[str, Floats | None]:
-    """A user's Delta of all examples, per kind (N, K); None for a kind that it never names."""
-    if delta is None:
-        return dict.fromkeys(data.shapes)
-    given = [_checked_delta(delta(example), example, data.shapes) for example in data.examples]
-    found: dict[str, Floats | None] = {}
-    for kind, shape in data.shapes.items():
-        if not any(kind in own for own in given):
-            found[kind] = None
-            continue
-        parts = [np.zeros((0, data.n_outputs(kind)))]
-        for own, example, kept in zip(given, data.examples, data.kept, strict=True):
-            table = own.get(kind, np.zeros((len(example.graph.scopes.get(kind, ())), *shape)))
-            parts.append((table if kept is None else table[kept[kind]]).reshape(-1, data.n_outputs(kind)))
-        found[kind] = np.concatenate(parts)
-    return found
+class _Losses:
+    """Losses of kinds whose scores are not kept, found shard by shard while the shard's scores are at hand."""
 
+    def __init__(self, joint: Joint, kinds: Sequence[str]) -> None:
+        self.joint = joint
+        wanted = [k for k in kinds if joint.free.on_demand(k) and not joint.functions.is_kept(k)]
+        self.problems = {kind: joint.problem(kind) for kind in wanted}
+        self.parts = {kind: np.zeros(len(joint.data.shards)) for kind in wanted}
 
-def _checked_delta(tables: Any, example: Example, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
-    """What a user's Delta returned for an example, as finite tables of its regions."""
-    if not isinstance(tables, Mapping):
-        raise PotentiaError(f"delta must return {{kind: table}}, not a {type(tables).__name__}")
-    if example.labels is None or np.any(example.labels < 0):
-        raise PotentiaError("a Delta of one's own needs examples without hidden labels")
-    scopes, found = example.graph.scopes, {}
-    for kind, given in tables.items():
-        if kind not in scopes or kind not in shapes:
-            raise PotentiaError(f"delta names kind {kind!r}, but the graph has {', '.join(scopes)}")
-        table, shape = np.asarray(given, dtype=float), (len(scopes[kind]), *shapes[kind])
-        if table.shape != shape or not np.all(np.isfinite(table)):
-            got = "one that is not finite" if table.shape == shape else str(table.shape)
-            raise PotentiaError(f"delta must give a finite table of shape {shape} for {kind!r}, not {got}")
-        found[kind] = table
-    return found
+    def add(self, number: int, shard: Shard, theta: Mapping[str, Floats]) -> None:
+        """Add a shard whose messages are in place; theta = w (epsilon f + Delta)."""
+        for kind, problem in self.problems.items():
+            if kind in theta:
+                rows, weights = shard.rows[kind], self.joint.data.weights[kind]
+                table = theta[kind].reshape(rows.stop - rows.start, -1)
+                table = table if weights is None else table / weights[rows, None]
+                delta = self.joint.free.delta.get(kind)
+                scores = (table if delta is None else table - delta[rows]) / self.joint.epsilons[kind]
+                self.parts[kind][number] = loss_rows(scores, *problem.take(rows).targets, NO_ROWS)
+
+    def sums(self) -> dict[str, float]:
+        """The loss of each kind, added up in the order of shards whatever the threads."""
+        return {kind: float(values.sum()) for kind, values in self.parts.items()}

@@ -13,8 +13,7 @@ from ..kernels.margin_chain import Chains
 from ..potentials.affine import design, own_ridge, write_table
 from ..potentials.base import Potential
 from ..potentials.linear import Linear
-from .joint import own_delta
-from .messages import hamming
+from .delta import hamming, own_delta
 from .training_set import TrainingSet
 
 

@@ -101,11 +101,11 @@ class Messages:
         iterations: int,
         tol: float = 0.0,
         read: bool = False,
-        after: Callable[[Shard, Mapping[str, Floats]], None] = lambda shard, theta: None,
+        after: Callable[[int, Shard, Mapping[str, Floats]], None] = lambda number, shard, theta: None,
     ) -> list[Readout | None]:
         """Message passing on every shard, in parallel; the shards' read-outs where asked for.
 
-        `after` is called once a shard's messages are in place, with the scores it had.
+        `after` is called once a shard's messages are in place, with its number and the scores it had.
         """
 
         def one(number: int) -> Readout | None:
@@ -114,7 +114,7 @@ class Messages:
             engine = self._engine(number, shard, scores)
             drive(engine, self.schedule, iterations, tol, 0)
             self._store(number, shard, engine)
-            after(shard, scores)
+            after(number, shard, scores)
             return engine.read() if read else None
 
         return map_items(one, range(len(self.data.shards)), self.threads)
@@ -223,19 +223,3 @@ class Messages:
         for i in range(len(self._flat)):
             if f"flat{i}" in arrays:
                 self._flat[i] = arrays[f"flat{i}"].copy()
-
-
-def hamming(data: TrainingSet) -> dict[str, Floats | None]:
-    """Delta of the Hamming distance: 1 for every wrong state of a labelled variable, on single-variable kinds."""
-    result: dict[str, Floats | None] = {}
-    for kind, shape in data.shapes.items():
-        if len(shape) != 1:
-            result[kind] = None
-            continue
-        wrong = np.ones((data.n_rows(kind), shape[0]))
-        targets = data.targets[kind]
-        known = np.flatnonzero(targets >= 0)
-        wrong[known, targets[known]] = 0.0
-        wrong[targets < 0] = 0.0
-        result[kind] = wrong
-    return result

@@ -1,0 +1,66 @@
+"""What a wrong labelling costs in training: Delta(y) per region, which decomposes as scores do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .._types import Floats, PotentiaError
+from ..data.example import Example
+from .training_set import TrainingSet
+
+
+def hamming(data: TrainingSet) -> dict[str, Floats | None]:
+    """Delta of the Hamming distance: 1 for every wrong state of a labelled variable, on single-variable kinds."""
+    result: dict[str, Floats | None] = {}
+    for kind, shape in data.shapes.items():
+        if len(shape) != 1:
+            result[kind] = None
+            continue
+        wrong = np.ones((data.n_rows(kind), shape[0]))
+        targets = data.targets[kind]
+        known = np.flatnonzero(targets >= 0)
+        wrong[known, targets[known]] = 0.0
+        wrong[targets < 0] = 0.0
+        result[kind] = wrong
+    return result
+
+
+def own_delta(
+    data: TrainingSet, delta: Callable[[Example], Mapping[str, Any]] | None
+) -> dict[str, Floats | None]:
+    """A user's Delta of all examples, per kind (N, K); None for a kind that it never names."""
+    if delta is None:
+        return dict.fromkeys(data.shapes)
+    given = [_checked_delta(delta(example), example, data.shapes) for example in data.examples]
+    found: dict[str, Floats | None] = {}
+    for kind, shape in data.shapes.items():
+        if not any(kind in own for own in given):
+            found[kind] = None
+            continue
+        parts = [np.zeros((0, data.n_outputs(kind)))]
+        for own, example, kept in zip(given, data.examples, data.kept, strict=True):
+            table = own.get(kind, np.zeros((len(example.graph.scopes.get(kind, ())), *shape)))
+            parts.append((table if kept is None else table[kept[kind]]).reshape(-1, data.n_outputs(kind)))
+        found[kind] = np.concatenate(parts)
+    return found
+
+
+def _checked_delta(tables: Any, example: Example, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
+    """What a user's Delta returned for an example, as finite tables of its regions."""
+    if not isinstance(tables, Mapping):
+        raise PotentiaError(f"delta must return {{kind: table}}, not a {type(tables).__name__}")
+    if example.labels is None or np.any(example.labels < 0):
+        raise PotentiaError("a Delta of one's own needs examples without hidden labels")
+    scopes, found = example.graph.scopes, {}
+    for kind, given in tables.items():
+        if kind not in scopes or kind not in shapes:
+            raise PotentiaError(f"delta names kind {kind!r}, but the graph has {', '.join(scopes)}")
+        table, shape = np.asarray(given, dtype=float), (len(scopes[kind]), *shapes[kind])
+        if table.shape != shape or not np.all(np.isfinite(table)):
+            got = "one that is not finite" if table.shape == shape else str(table.shape)
+            raise PotentiaError(f"delta must give a finite table of shape {shape} for {kind!r}, not {got}")
+        found[kind] = table
+    return found
