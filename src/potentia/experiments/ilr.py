@@ -194,9 +194,10 @@ def run_cell(cell: Cell, study: Study, train: list[Example], test: list[Example]
         {"curves": curves(model), "pictures": pictures(model, test)} if cell["node"] == cell["edge"] else {}
     )
     settled = len(history) < learner.iterations if learner.solver == "direct" else None
+    last = history[-1] if history else {}
     return {
-        "train_error": 1.0 - model.score(train),
-        "test_error": 1.0 - model.score(test),
+        "train_error": last["train_error"] if "train_error" in last else 1.0 - model.score(train),
+        "test_error": last["validation_error"] if "validation_error" in last else 1.0 - model.score(test),
         "solver": learner.solver,
         "schedule": learner.schedule,
         "iterations": len(history),
