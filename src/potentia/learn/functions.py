@@ -9,6 +9,8 @@ import numpy as np
 
 from .._types import Floats
 from ..potentials.base import Potential
+from ..potentials.constant import Constant
+from ..potentials.zero import Zero
 from .training_set import TrainingSet
 
 #: A kind's scores are kept between calls up to this many numbers, and made piece by piece beyond.
@@ -34,6 +36,10 @@ class Functions:
     def is_kept(self, kind: str) -> bool:
         """Whether scores of all rows are at hand."""
         return kind in self._kept
+
+    def is_shared(self, kind: str) -> bool:
+        """Whether all rows have the same scores."""
+        return self.data.features[kind] is None or type(self.potentials[kind]) in (Constant, Zero)
 
     def kept(self, kind: str) -> Floats | None:
         """Scores of all rows where they are kept; a fit that is given them brings them up to date."""

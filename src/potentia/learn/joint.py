@@ -73,8 +73,12 @@ class Joint:
             rows = shard.rows[kind]
             if rows.stop == rows.start:
                 continue
-            table = self.epsilons[kind] * self.functions.scores(kind, rows)
             delta, weights = self.free.delta.get(kind), self.data.weights[kind]
+            if delta is None and weights is None and self.functions.is_shared(kind):
+                table = self.epsilons[kind] * self.functions.scores(kind, slice(rows.start, rows.start + 1))
+                found[kind] = table.reshape(self.data.shapes[kind])
+                continue
+            table = self.epsilons[kind] * self.functions.scores(kind, rows)
             if with_delta and delta is not None:
                 table += delta[rows]
             if weights is not None:
@@ -189,7 +193,9 @@ class _Losses:
         for kind, problem in self.problems.items():
             if kind in theta:
                 rows, weights = shard.rows[kind], self.joint.data.weights[kind]
-                table = theta[kind].reshape(rows.stop - rows.start, -1)
+                table = np.broadcast_to(
+                    theta[kind].reshape(-1, problem.n_outputs), (rows.stop - rows.start, problem.n_outputs)
+                )
                 table = table if weights is None else table / weights[rows, None]
                 delta = self.joint.free.delta.get(kind)
                 scores = (table if delta is None else table - delta[rows]) / self.joint.epsilons[kind]
