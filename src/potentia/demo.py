@@ -139,7 +139,7 @@ class _Images:
                 "univariate_logistic", TRW(iterations=10, tol=0.0), iterations=2 * n, tol=1e-3
             )
         if cell["node"] == "linear":
-            seen = range(5, 10 * n + 1, 5)
+            seen = [*range(1, 10), *range(10, 10 * n + 1, 5)]
             return IteratedLogistic(0.1, 10 * n, sweeps=25, tol=1e-3, solver="direct", track_error=seen)
         return IteratedLogistic(0.1, n, sweeps=10)
 
