@@ -89,8 +89,7 @@ class CRF:
         try:
             self._fit(learner, examples, validation, callback, progress, checkpoint, warm_start)
         except BaseException:
-            for name in _fitted(self):
-                delattr(self, name)
+            _forget(self)
             self.__dict__.update(before)
             raise
         return self
@@ -307,8 +306,7 @@ class CRF:
     def __sklearn_clone__(self) -> CRF:
         """An unfitted copy."""
         copied = copy.copy(self)
-        for name in _fitted(copied):
-            delattr(copied, name)
+        _forget(copied)
         copied.potentials = {kind: _fresh(p) for kind, p in self.potentials.items()}
         copied.learner, copied.inference = copy.deepcopy(self.learner), copy.deepcopy(self.inference)
         return copied
@@ -362,6 +360,12 @@ def _begun(template: Potential, fitted: Potential | None) -> Potential:
     if type(fitted) is not type(template):
         return fresh
     return copy.deepcopy(fitted).set_params(**fresh.get_params(deep=False))
+
+
+def _forget(model: CRF) -> None:
+    """Make a model one that was never fitted."""
+    for name in _fitted(model):
+        delattr(model, name)
 
 
 def _fitted(model: CRF) -> dict[str, Any]:

@@ -17,6 +17,11 @@ from .training_set import TrainingSet
 _MAX_KEPT = 1 << 25
 
 
+def one_table(data: TrainingSet, kind: str, potential: Potential) -> bool:
+    """Whether all regions of a kind have one table, which need not be written out."""
+    return data.features[kind] is None or type(potential) in (Constant, Zero)
+
+
 class Functions:
     """f(x) of any rows of a kind; computed once per change of the potential where keeping all rows is cheap."""
 
@@ -39,7 +44,7 @@ class Functions:
 
     def is_shared(self, kind: str) -> bool:
         """Whether all rows have the same scores."""
-        return self.data.features[kind] is None or type(self.potentials[kind]) in (Constant, Zero)
+        return one_table(self.data, kind, self.potentials[kind])
 
     def kept(self, kind: str) -> Floats | None:
         """Scores of all rows where they are kept; a fit that is given them brings them up to date."""

@@ -158,10 +158,8 @@ class IteratedLogistic:
                     continue
                 joint.fit(kind)
                 if passing:
-                    rest, last = (
-                        _STILL if self.rest is None else self.rest,
-                        not stepping and kind == joint.kinds[-1],
-                    )
+                    rest = _STILL if self.rest is None else self.rest
+                    last = not stepping and kind == joint.kinds[-1]  # the objective is asked for next
                     joint.pass_messages(2 * self.sweeps, rest, joint.kinds if last else ())
             if stepping:
                 passes = -(-2 * self.sweeps // _STEPS), self.rest or 0.0

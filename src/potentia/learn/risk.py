@@ -22,10 +22,10 @@ from ..inference.message_passing import TRW
 from ..losses.base import Loss
 from ..losses.names import loss_of
 from ..potentials.base import Potential
-from ..potentials.constant import Constant
 from ..potentials.differentiable import Differentiable
 from ..potentials.zero import Zero
 from .descent import descend
+from .functions import one_table
 from .iterated import Callback, class_weighted
 from .resume import take_up
 from .shown import call_repr
@@ -343,7 +343,7 @@ class Risk:
 
     def _shared(self, kind: str) -> bool:
         """Whether all regions of the kind have one table, which need not be written out."""
-        return self.data.features[kind] is None or isinstance(self.potentials[kind], Constant | Zero)
+        return one_table(self.data, kind, self.potentials[kind])
 
     def _rows(self, kind: str, shard: Shard) -> Any:
         """The features of a shard's regions; one row where none matter."""
