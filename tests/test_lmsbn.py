@@ -16,6 +16,7 @@ import potentia as pt
 from potentia._progress import Bar
 from potentia.io.checkpoint import Checkpoint
 from potentia.kernels.search import Links
+from potentia.multilabel.baselines import IndependentClassifiers
 from potentia.multilabel.facts import states_below
 from potentia.multilabel.features import GramFeatures, RowFeatures, SignColumns, Solver
 from potentia.multilabel.network import Network
@@ -476,8 +477,34 @@ def test_solutions_are_copied_into_a_checkpoint_and_kept_nowhere_else(tmp_path):
     with Bar(False) as bar:
         free, kept = Solved(bar), Solved(bar, Checkpoint(tmp_path / "c"))
         for solved in (free, kept):
+            solved.open(str)
             solved.put({"x": values})
         values[:] = 7.0
         assert free.get("x") is None
         kept.write()
-        assert Solved(bar, Checkpoint(tmp_path / "c")).get("x").tolist() == [0.0, 1.0, 2.0]
+        again = Solved(bar, Checkpoint(tmp_path / "c"))
+        again.open(str)
+        assert again.get("x").tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("model", [pt.LMSBN, pt.LMBM, IndependentClassifiers])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_a_checkpoint_of_other_data_or_options_is_refused(tmp_path, monkeypatch, model, form):
+    monkeypatch.setattr("potentia.multilabel.solved._EVERY", 0.0)
+    path = tmp_path / "state"
+    X, Y = labelled_rows()
+    whole = model(alpha=0.1).fit(form(X), Y, checkpoint=path)
+    assert path.exists()
+    again = model(alpha=0.1).fit(form(X), Y, checkpoint=path)
+    assert np.array_equal(again.decision_function(form(X)), whole.decision_function(form(X)))
+    moved, flipped = X.copy(), Y.copy()
+    moved[3, 2] += 1e-9
+    flipped[3, 2] ^= 1
+    for options, rows, labels in (
+        ({"alpha": 0.2}, X, Y),
+        ({"alpha": 0.1, "random_state": 1}, X, Y),
+        ({"alpha": 0.1}, moved, Y),
+        ({"alpha": 0.1}, X, flipped),
+    ):
+        with pytest.raises(pt.PotentiaError, match=r"state belongs to a run with other options or data"):
+            model(**options).fit(form(rows), labels, checkpoint=path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,3 +24,8 @@ def digest_of(parts: Iterable[str | bytes | np.ndarray[Any, Any]]) -> str:
         found.update(head + len(data).to_bytes(8, "little"))
         found.update(data)
     return found.hexdigest()
+
+
+def told(value: Any) -> str:
+    """How a value prints; objects that print as their address are known by their class or name."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

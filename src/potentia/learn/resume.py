@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .._digest import digest_of
+from .._digest import digest_of, told
 from .._types import PotentiaError
 from ..data.example import Example
 from ..potentials.base import Potential
@@ -33,9 +32,7 @@ def take_up(potentials: Mapping[str, Potential], saved: Mapping[str, Any]) -> li
 def mark_of(learner: Any, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> str:
     """A digest of options and examples: a fit with another one cannot be taken up."""
     options = {name: value for name, value in vars(learner).items() if name not in _FREE}
-    told = repr((type(learner).__name__, options, dict(potentials)))
-    # objects that print as their address are known by their class or name
-    return digest_of([re.sub(r" at 0x[0-9a-f]+", "", told), *_arrays(examples)])
+    return digest_of([told((type(learner).__name__, options, dict(potentials))), *_arrays(examples)])
 
 
 def _arrays(examples: Sequence[Example]) -> Iterator[Any]:

@@ -46,7 +46,7 @@ class IndependentClassifiers(MarginClassifier):
         self.random_state = random_state
 
     def _fit(self, X: Any, signs: Floats) -> None:
-        self._publish(*independent(self._features(X), signs, self._solver()))
+        self._publish(*independent(self._features(X), signs, self._solver(X, signs)))
 
     def _publish(self, own: Floats, bias: Floats) -> None:
         self._own, self.intercept_ = own, bias

@@ -99,7 +99,7 @@ class LMBM(MarginClassifier):
         if self.kernel is not None:
             self._X, self.gamma_ = X, kernel_width(self.gamma, X)
             gram = self._kernel(X)
-        self._machine = learn_machine(X, gram, signs, cliques, self._solver(), 1.0 + float(self.eta0))
+        self._machine = learn_machine(X, gram, signs, cliques, self._solver(X, signs), 1.0 + float(self.eta0))
         self._publish(sets)
 
     def _publish(self, sets: list[tuple[int, ...]]) -> None:

@@ -129,7 +129,11 @@ class LMSBN(MarginClassifier):
             raise PotentiaError(f"interactions must be a whole number above zero, not {self.interactions!r}")
         if isinstance(self.label_scale, str | bool) or not 0 < self.label_scale < np.inf:
             raise PotentiaError(f"label_scale must be a number above zero, not {self.label_scale!r}")
-        solver, features, varying = self._solver(), self._features(X), np.flatnonzero(self._coding.varying)
+        solver, features, varying = (
+            self._solver(X, signs),
+            self._features(X),
+            np.flatnonzero(self._coding.varying),
+        )
         all_parents = parent_sets(self.parents, self.n_labels_)
         order = self._order(features, signs, solver, varying, all_parents)
         self.network_ = learn_network(

@@ -6,8 +6,10 @@ import os
 from typing import Any, Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils import check_random_state
 
+from .._digest import digest_of, told
 from .._progress import Bar
 from .._types import Floats, PotentiaError
 from ..io.checkpoint import Checkpoint
@@ -49,11 +51,10 @@ class MarginClassifier(MultiLabelClassifier):
         Args:
             progress: show a progress bar.
             checkpoint: a file that keeps what is found every few seconds and at Ctrl-C; if it exists, the fit goes on
-                from there. Meant for the same data and options, an integer `random_state` among them.
+                from there. One of other data or options, an integer `random_state` among them, is refused.
         """
-        kept = Checkpoint(checkpoint) if isinstance(checkpoint, str | os.PathLike) else checkpoint
         with Bar(progress) as bar:
-            self._solved = solved = Solved(bar, kept)
+            self._solved = solved = Solved(bar, checkpoint)
             try:
                 return super().fit(X, y)
             except KeyboardInterrupt:
@@ -62,14 +63,22 @@ class MarginClassifier(MultiLabelClassifier):
             finally:
                 del self._solved
 
-    def _solver(self) -> Solver:
-        """Checked options of the solver."""
+    def _solver(self, X: Any, signs: Floats) -> Solver:
+        """Checked options of the solver of a fit to X and signs, which takes up the fit's checkpoint if it has one."""
         for name in ("alpha", "tol", "passes"):
             value = getattr(self, name)
             if isinstance(value, str | bool) or value is None or not 0 < value < np.inf:
                 raise PotentiaError(f"{name} must be a number above zero, not {value!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        if self._solved is not None:
+            self._solved.open(lambda: self._mark(X, signs, seed))
         return Solver(float(self.alpha), float(self.tol), int(self.passes), seed, self._solved)
+
+    def _mark(self, X: Any, signs: Floats, seed: int) -> str:
+        """What a checkpoint of this fit is known by."""
+        options = {k: v for k, v in self.get_params(deep=False).items() if k != "random_state"}
+        rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)
+        return digest_of([told((type(self).__name__, options, seed)), *rows, signs])
 
     def _features(self, X: Any) -> Features:
         """Training rows as the solver's features; with a kernel they are kept for prediction."""
@@ -116,9 +125,7 @@ class MarginClassifier(MultiLabelClassifier):
         X = self._X
         if X is not None:
             parts = (
-                {"data": X.data, "indices": X.indices, "indptr": X.indptr}
-                if hasattr(X, "indptr")
-                else {"X": X}
+                {"data": X.data, "indices": X.indices, "indptr": X.indptr} if sparse.issparse(X) else {"X": X}
             )
             arrays |= {f"rows/{name}": value for name, value in parts.items()}
         return arrays
@@ -151,8 +158,6 @@ class MarginClassifier(MultiLabelClassifier):
         if "rows/X" in arrays:
             self._X = arrays["rows/X"]
         elif "rows/data" in arrays:
-            from scipy import sparse
-
             parts = tuple(arrays[f"rows/{name}"] for name in ("data", "indices", "indptr"))
             self._X = sparse.csr_array(parts, shape=(len(parts[2]) - 1, content["n_features"]))
 

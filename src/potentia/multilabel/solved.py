@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from threading import Lock
@@ -24,11 +25,19 @@ class Solved:
     checkpoint nothing is kept.
     """
 
-    def __init__(self, bar: Bar, checkpoint: Checkpoint | None = None) -> None:
-        self._bar, self._checkpoint = bar, checkpoint
-        saved = None if checkpoint is None else checkpoint.load()
-        self._found: dict[str, Floats] = {} if saved is None else saved["arrays"]
+    def __init__(self, bar: Bar, checkpoint: str | os.PathLike[str] | Checkpoint | None = None) -> None:
+        self._bar, self._given = bar, checkpoint
+        self._checkpoint: Checkpoint | None = None
+        self._found: dict[str, Floats] = {}
         self._stage, self._lock, self._written = 0, Lock(), time.monotonic()
+
+    def open(self, mark: Callable[[], str]) -> None:
+        """Take up what the file holds; a file given by its path must belong to the fit of that mark."""
+        if self._given is not None:
+            given = self._given
+            self._checkpoint = given if isinstance(given, Checkpoint) else Checkpoint(given, mark())
+            saved = self._checkpoint.load()
+            self._found = {} if saved is None else saved["arrays"]
 
     def stage(self, problems: int) -> Callable[[int, Callable[[], Solution]], Solution]:
         """Begin a stage of so many problems; what takes a problem's number and solver and gives its solution."""
