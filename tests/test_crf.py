@@ -151,6 +151,8 @@ def test_progress_bar_runs(capsys):
     [
         (lambda: pt.CRF({}).fit(noisy(1)), "potentials must map"),
         (lambda: pt.CRF({"node": 3}).fit(noisy(1)), "not a Potential"),
+        (lambda: pt.CRF({"learner": Linear()}).fit(noisy(1)), "a kind cannot be called 'learner'"),
+        (lambda: pt.CRF({"a__b": Linear()}).fit(noisy(1)), "a kind cannot be called 'a__b'"),
         (lambda: pt.CRF({"node": Linear()}).fit(noisy(1)), "no potential for that kind"),
         (lambda: pt.CRF({"node": Linear(), "edge": Linear(), "tri": Zero()}).fit(noisy(1)), "'tri'"),
         (lambda: pt.CRF({"node": Linear(), "edge": Linear()}).fit([]), "no examples"),
@@ -266,6 +268,45 @@ def test_other_numbers_of_states_than_those_fitted_are_refused():
     graph = pt.Graph.chain(3, n_states=3)
     with pytest.raises(pt.PotentiaError, match=r"tables of shape \(3,\), but this CRF was fitted"):
         crf.predict([Example(graph, {"node": np.ones((3, 2)), "edge": np.ones((2, 2))})])
+
+
+def test_tables_of_another_shape_with_as_many_entries_are_refused(tmp_path):
+    def pairs(a, b):
+        graph = pt.Graph([a, b], {"pair": [[0, 1]]})
+        return [Example(graph, {"pair": np.ones((1, 1))}, [1, 1]) for _ in range(3)]
+
+    crf = pt.CRF({"pair": Linear()}, QUICK).fit(pairs(2, 3))
+    crf.save(tmp_path / "model")
+    for model in (crf, pt.load(tmp_path / "model")):
+        assert len(model.predict(pairs(2, 3))) == 3
+        with pytest.raises(pt.PotentiaError, match=r"shape \(3, 2\), but .* tables of shape \(2, 3\)"):
+            model.predict(pairs(3, 2))
+
+
+def test_kinds_with_slashes_are_saved(tmp_path):
+    graph = pt.Graph([2] * 4, {"a/b": np.arange(4)[:, None], "a": [[0, 1], [2, 3]]})
+    examples = [Example(graph, {"a/b": np.eye(4)}, [0, 1, 1, 0])]
+    crf = pt.CRF({"a/b": Linear(), "a": Constant()}, QUICK).fit(examples)
+    crf.save(tmp_path / "model")
+    assert np.array_equal(pt.load(tmp_path / "model").predict(examples), crf.predict(examples))
+
+
+def test_examples_without_a_kind_are_predicted_in_any_number():
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy())
+    n = 60_000
+    graph = pt.Graph(np.full(n, 2), {"node": np.arange(n)[:, None]})
+    features = np.random.default_rng(0).uniform(size=(n, 2))
+    found = crf.predict([Example(graph, {"node": features}) for _ in range(4)])
+    assert all(
+        np.array_equal(y, crf.theta(Example(graph, {"node": features}))["node"].argmax(1)) for y in found
+    )
+
+
+def test_examples_may_come_from_generators():
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(iterations=2, sweeps=2))
+    crf.fit((e for e in noisy()), validation=(e for e in noisy(2)))
+    assert len(crf.history_) > 1
+    assert crf.score(e for e in noisy(2)) == 1.0 - crf.history_[-1]["validation_error"]
 
 
 @pytest.mark.parametrize(

@@ -422,7 +422,7 @@ def test_messages_that_rest_early_save_sweeps_and_lead_to_the_same_objective(sol
     assert counts[1] < counts[0] / 2
     settled, early = (crf.history_[-1]["objective"] for crf in found)
     assert early == pytest.approx(settled, rel=2e-3)
-    with pytest.raises(pt.PotentiaError, match="rest must not be negative"):
+    with pytest.raises(pt.PotentiaError, match="rest must be a finite number, at least 0"):
         pt.CRF({"node": Linear()}, pt.IteratedLogistic(rest=-1.0)).fit(noisy(1))
 
 
@@ -623,3 +623,76 @@ def test_direct_refuses_trees():
     crf = pt.CRF({"node": Boosting(), "edge": Linear()}, pt.IteratedLogistic(solver="direct"))
     with pytest.raises(pt.PotentiaError, match="'node'"):
         crf.fit(noisy(1))
+
+
+@pytest.mark.parametrize("kinds", [("a", "b"), ("b", "a")])
+def test_all_single_variable_kinds_are_fixed_at_zero_messages(kinds):
+    graph = pt.Graph([2, 3], {"a": [[0]], "b": [[1]], "e": [[0, 1]]})
+    rng = np.random.default_rng(0)
+    examples = [
+        Example(graph, {k: rng.normal(size=(1, 2)) for k in "abe"}, [rng.integers(2), rng.integers(3)])
+        for _ in range(30)
+    ]
+
+    def tables(mode):
+        learner = pt.IteratedLogistic(iterations=3, mode=mode, track_error=False)
+        crf = pt.CRF({k: Linear() for k in (*kinds, "e")}, learner).fit(examples)
+        return {k: crf.potentials_[k].table_ for k in "abe"}
+
+    fixed, piecewise = tables("univariate_fixed"), tables("piecewise")
+    for kind in "ab":
+        np.testing.assert_array_equal(fixed[kind], piecewise[kind])
+    assert np.abs(fixed["e"] - piecewise["e"]).max() > 1e-3
+
+
+def test_soft_targets_need_messages_and_other_options_must_make_sense():
+    def refused(words, **options):
+        with pytest.raises(pt.PotentiaError, match=words):
+            pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**options)).fit(noisy(1))
+
+    refused("hidden='soft' needs mode='joint', not 'piecewise'", hidden="soft", mode="piecewise")
+    refused("hidden='soft' needs mode='joint'", hidden="soft", mode="univariate_fixed")
+    refused("epsilon must be a number", epsilon="a")
+    refused("epsilon must be a number", epsilon=None)
+    refused("tol must be a number", tol="x")
+    refused("iterations must be a whole number", iterations=2.5)
+    refused("iterations must be a whole number", iterations=None)
+
+
+def test_a_convex_oracle_without_parameters_is_fitted_by_mixed(monkeypatch):
+    class Table(pt.Potential):
+        """Scores that do not look at x, found by counting: an oracle, and no more than that."""
+
+        convex = True
+
+        def _start(self, x, n_outputs):
+            self.table_ = np.zeros(n_outputs)
+
+        def _fit(self, problem):
+            batch = problem.take(slice(None))
+            inner = Constant().fit(None, batch.labels, batch.bias, n_outputs=len(self.table_))
+            self.table_ = inner.scores(np.zeros((1, 0)))[0]
+
+        def _scores(self, x):
+            return np.tile(self.table_, (len(x), 1))
+
+    learner = pt.IteratedLogistic(solver="mixed", **SMALL)
+    crf = pt.CRF({"node": Linear(), "edge": Table()}, learner).fit(noisy())
+    assert crf.potentials_["edge"].n_fits_ == SMALL["iterations"]
+    assert np.ptp(crf.potentials_["edge"].table_) > 0.1
+
+
+def test_a_delta_where_an_example_lacks_a_kind_and_a_variable_counts_nothing():
+    whole = pt.Graph([2, 2], {"node": [[0], [1]], "edge": [[0, 1]]})
+    bare = pt.Graph([2, 2], {"node": [[0], [1]]})
+    features = {"node": np.eye(2)}
+    examples = [
+        Example(whole, features, [0, 1]),
+        Example(bare, features, [0, 1], weights=[1.0, 0.0]),
+    ]
+
+    def delta(example):
+        return {"edge": np.ones((1, 2, 2))} if "edge" in example.graph.scopes else {}
+
+    learner = pt.IteratedLogistic(delta=delta, **SMALL)
+    assert len(pt.CRF({"node": Linear(), "edge": Constant()}, learner).fit(examples).history_) == 4

@@ -324,3 +324,42 @@ def test_a_line_search_that_meets_no_number_begins_anew():
     hill.parameters = np.array([3.0])
     with pytest.raises(PotentiaError, match="where the fit begins"):
         descend([hill], objective, 200, 0.0, lambda: False)
+
+
+@pytest.mark.parametrize("batch", [2, 4, 5])
+def test_batches_of_unequal_size_have_the_same_ridge(batch):
+    train = 9 * noisy(1, (4, 4))  # every batch has the risk of the whole
+    whole = crf(ridge=1.0, iterations=200, tol=1e-8).fit(train)
+    parts = crf(ridge=1.0, iterations=200, batch=batch, rate=0.02).fit(train)
+    assert parts.history_[-1]["objective"] == pytest.approx(whole.history_[-1]["objective"], rel=1e-4)
+
+
+def test_the_learners_ridge_leaves_the_potentials_options_alone(tmp_path):
+    model = crf(node=Linear(ridge=0.5)).fit(noisy(2, (4, 4)))
+    model.save(tmp_path / "model")
+    assert model.potentials_["node"].ridge == 0.5
+    assert pt.load(tmp_path / "model").get_params()["node__ridge"] == 0.5
+
+
+@pytest.mark.parametrize("options", [{"batch": 1}, {"incremental": 1}, {"batch": 2, "incremental": 2}])
+def test_parts_may_lack_labels_and_kinds(options):
+    rng = np.random.default_rng(0)
+
+    def chain(n, labels):
+        features = {"node": rng.normal(size=(n, 2))} | ({"edge": np.ones((n - 1, 1))} if n > 1 else {})
+        return Example(pt.Graph.chain(n, n_states=2), features, labels)
+
+    examples = [
+        chain(1, [0]),
+        chain(3, [-1, -1, -1]),
+        chain(4, [0, 1, 1, 0]),
+        chain(1, [1]),
+        chain(3, [1, 0, 1]),
+    ]
+    model = crf(iterations=8, **options).fit(examples)
+    assert model.history_[-1]["examples"] == 5
+    assert all(np.isfinite(row["objective"]) for row in model.history_)
+    with pytest.raises(PotentiaError, match="no example has a region of kind 'edge'"):
+        crf(**options).fit([examples[0], examples[3]])
+    with pytest.raises(PotentiaError, match="no variable of the examples has a label"):
+        crf(**options).fit([examples[1]])

@@ -24,10 +24,12 @@ from .learn.iterated import Callback, IteratedLogistic
 from .learn.max_margin import MaxMargin
 from .learn.resume import mark_of
 from .learn.risk import MarginalRisk
-from .learn.training_set import Shard, TrainingSet, gather, list_examples
+from .learn.training_set import Shard, TrainingSet, gather, list_examples, table_shapes
 from .potentials.base import Potential
 
 DECODES = ("mpm", "map")
+#: What a CRF is made of.
+_NAMES = ("potentials", "learner", "inference", "decode")
 _LOG = logging.getLogger(__name__)
 
 
@@ -41,8 +43,9 @@ class CRF:
         decode: "mpm" (the best state of each variable's marginal) or "map" (the best labelling found); None for what
             the learner trains for, "map" with `MaxMargin` and "mpm" otherwise.
 
-    After `fit`: `potentials_`, `history_` (one dict per iteration), `scales_` (theta = scale * f per kind) and
-    `inference_`. Works with scikit-learn's `clone` and cross-validation over lists of examples.
+    After `fit`: `potentials_`, `history_` (one dict per iteration), `scales_` (theta = scale * f per kind),
+    `shapes_` (of the tables of each kind) and `inference_`. Works with scikit-learn's `clone` and cross-validation over
+    lists of examples.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class CRF:
         """
         self._check()
         examples = list_examples(examples)
+        validation = None if validation is None else list_examples(validation)
         learner = self.learner or IteratedLogistic()
         before = _fitted(self)
         try:
@@ -109,7 +113,7 @@ class CRF:
         self.potentials_ = {kind: _begun(p, fitted.get(kind)) for kind, p in self.potentials.items()}
         if isinstance(checkpoint, str | os.PathLike):
             checkpoint = Checkpoint(checkpoint, mark_of(learner, self.potentials, examples))
-        self.scales_ = learner.scales(kinds)
+        self.scales_, self.shapes_ = learner.scales(kinds), table_shapes(kinds, [e.graph for e in examples])
         self.inference_ = self.inference or learner.predictor(kinds)
         threads = thread_count(getattr(learner, "threads", None))
         with Bar(progress) as bar, one_blas_thread(), using_threads(threads):
@@ -155,6 +159,7 @@ class CRF:
     def score(self, examples: Sequence[Example], y: None = None) -> float:
         """Share of labelled variables predicted right, weighted by the variables' weights where given."""
         right = total = 0.0
+        examples = list_examples(examples)
         for example, found in zip(examples, self.predict(examples), strict=True):
             if example.labels is None:
                 raise PotentiaError(f"{example.name or 'an example'} has no labels to score against")
@@ -174,21 +179,21 @@ class CRF:
     def _gather(self, examples: Sequence[Example]) -> TrainingSet:
         if not hasattr(self, "potentials_"):
             raise PotentiaError("this CRF is not fitted: call fit first")
-        return gather(examples, list(self.potentials_), labelled=False, drop_hidden=False)
+        data = gather(examples, list(self.potentials_), labelled=False, every_kind=False, drop_hidden=False)
+        for kind, shape in data.shapes.items():
+            if shape != self.shapes_.get(kind, shape):  # files of the first version do not name them
+                raise PotentiaError(
+                    f"regions of kind {kind!r} have tables of shape {shape}, but this CRF was fitted on tables of "
+                    f"shape {self.shapes_[kind]}"
+                )
+        return data
 
     def _theta(self, data: TrainingSet, shard: Shard) -> dict[str, Floats]:
         theta = {}
         for kind, rows in shard.rows.items():
             if rows.stop > rows.start:
-                x = data.features[kind]
-                features = np.zeros((rows.stop - rows.start, 0)) if x is None else x[rows]
-                potential, shape = self.potentials_[kind], data.shapes[kind]
-                if potential.n_outputs_ != data.n_outputs(kind):
-                    raise PotentiaError(
-                        f"regions of kind {kind!r} have tables of shape {shape}, but this CRF was fitted on tables of "
-                        f"{potential.n_outputs_} numbers"
-                    )
-                theta[kind] = (potential.scores(features) * self.scales_[kind]).reshape(-1, *shape)
+                scores = self.potentials_[kind].scores(data.matrix(kind)[rows])
+                theta[kind] = (scores * self.scales_[kind]).reshape(-1, *data.shapes[kind])
         return theta
 
     def _scores(self, data: TrainingSet, shard: Shard) -> Scores:
@@ -200,8 +205,8 @@ class CRF:
         if len(data.shards) > 1 and hasattr(inference, "threads"):
             threads = thread_count(inference.threads)
             inference = inference.on_one_thread()
-            for kind, potential in self.potentials_.items():
-                potential.ready(data.n_rows(kind))
+            for kind in data.shapes:
+                self.potentials_[kind].ready(data.n_rows(kind))
 
         def of(shard: Shard) -> list[Any]:
             return shard.union.split_variables(read(inference, self._scores(data, shard)))
@@ -234,6 +239,7 @@ class CRF:
             "inference_": to_json(self.inference_),
             "decode": self.decode,
             "scales": self.scales_,
+            "shapes": self.shapes_,
             "history": self.history_,
         }
         return content, arrays
@@ -249,7 +255,9 @@ class CRF:
         """The model that `state` described."""
         fitted = {}
         for kind, meta in content["potentials"].items():
-            own = {name.partition("/")[2]: v for name, v in arrays.items() if name.startswith(f"{kind}/")}
+            own = {
+                name.removeprefix(f"{kind}/"): v for name, v in arrays.items() if name.startswith(f"{kind}/")
+            }
             fitted[kind] = Potential.from_state(meta, own)
         templates = {kind: _fresh(p) for kind, p in fitted.items()}
         model = cls(
@@ -257,18 +265,14 @@ class CRF:
         )
         model.potentials_, model.scales_, model.history_ = fitted, content["scales"], content["history"]
         model.inference_ = from_json(content["inference_"])
+        model.shapes_ = {kind: tuple(shape) for kind, shape in content.get("shapes", {}).items()}
         return model
 
     # -- scikit-learn's conventions ------------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments; with `deep` also those of potentials (node__ridge) and learner (learner__epsilon)."""
-        found: dict[str, Any] = {
-            "potentials": self.potentials,
-            "learner": self.learner,
-            "inference": self.inference,
-            "decode": self.decode,
-        }
+        found: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
         if deep:
             for kind, potential in self.potentials.items():
                 found[kind] = potential
@@ -291,7 +295,7 @@ class CRF:
                 if not hasattr(self.learner, inner):
                     raise PotentiaError(f"the learner has no option {inner!r}")
                 setattr(self.learner, inner, value)
-            elif outer in ("potentials", "learner", "inference", "decode") and not inner:
+            elif outer in _NAMES and not inner:
                 setattr(self, outer, value)
             else:
                 raise PotentiaError(f"CRF has no parameter {key!r}")
@@ -313,7 +317,7 @@ class CRF:
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
-        given = {name: getattr(self, name) for name in ("learner", "inference", "decode")}
+        given = {name: getattr(self, name) for name in _NAMES[1:]}
         told = [f"{{{inside}}}", *(f"{name}={value!r}" for name, value in given.items() if value is not None)]
         return f"CRF({', '.join(told)})"
 
@@ -332,6 +336,10 @@ class CRF:
             if not isinstance(potential, Potential):
                 raise PotentiaError(
                     f"the potential of kind {kind!r} is a {type(potential).__name__}, not a Potential"
+                )
+            if kind in _NAMES or "__" in kind:
+                raise PotentiaError(
+                    f"a kind cannot be called {kind!r}: parameters of the CRF have such names"
                 )
         if self.decode is not None and self.decode not in DECODES:
             raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {self.decode!r}")

@@ -102,9 +102,10 @@ STUDIES = {
 def make_potential(name: str, kind: str, cell: Cell, epochs: int) -> Potential:
     """A potential of one of the papers' classes with the papers' settings."""
     if name == "boosting":
-        return Boosting(rounds=20 if cell["quick"] else 200, refit=cell["refit"])
+        return Boosting(rounds=20 if cell["quick"] else 200, refit=cell["refit"], seed=cell["seed"])
     if name == "mlp":  # the step sizes of ILR-nips sec. 8
-        return MLP(learning_rate=0.25 if kind == "node" else 0.05, epochs=1 if cell["quick"] else epochs)
+        rate, passes = 0.25 if kind == "node" else 0.05, 1 if cell["quick"] else epochs
+        return MLP(learning_rate=rate, epochs=passes, seed=cell["seed"])
     return {"zero": Zero, "constant": Constant, "linear": Linear}[name]()
 
 

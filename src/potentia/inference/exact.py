@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._options import check_count
 from .._types import ArrayLike, Floats, Ints
 from ..graph.schedule import is_forest
 from ..graph.scores import Scores
@@ -17,7 +18,6 @@ from .base import Expectations, Inference, Result
 from .engine import Outcome, Readout, Session, drive
 from .entropy import bethe
 from .forest import log_partition, parent_pairs
-from .options import check_count
 from .pair_engine import PairEngine, suits_pairs
 
 

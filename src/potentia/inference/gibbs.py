@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._options import check_count, check_share
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
@@ -15,7 +16,6 @@ from .base import Inference, Result
 from .decode import best_labelling, feasible_labelling
 from .entropy import kikuchi
 from .linear_program import own_tables
-from .options import check_count, check_share
 from .readout import all_singles, marginals_by_kind
 
 #: Uniform numbers drawn at a time.

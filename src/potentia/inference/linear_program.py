@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from .._options import check_count, check_share
 from .._types import Floats, InfeasibleError, Ints, PotentiaError
 from ..graph.flat import Regions
 from ..graph.links import Links, region_links
 from ..graph.scores import Scores, score_labels
 from .base import Inference, Result
 from .decode import best_labelling, search
-from .options import check_count, check_share
 from .readout import all_singles, marginals_by_kind
 
 METHODS = ("highs", "highs-ds", "highs-ipm")

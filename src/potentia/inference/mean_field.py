@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._options import check_count, check_share
 from .._threads import map_ranges, thread_count
 from .._types import Floats, InfeasibleError, Ints, PotentiaError
 from ..graph.flat import flat_regions, stars
@@ -16,7 +17,6 @@ from ..kernels import mean_field as kernels
 from .base import Inference, Result
 from .decode import best_labelling, feasible_labelling
 from .engine import Outcome, Readout, Session, WholeStates, layout_order
-from .options import check_count, check_share
 from .readout import marginals_by_kind
 
 #: Variables a group must hold before a second thread pays.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .._options import check_count, check_share
 from .._threads import thread_count
 from .._types import ArrayLike, Floats, PotentiaError
 from ..graph.scores import Scores
@@ -17,7 +18,6 @@ from .base import Inference, Result
 from .decode import best_labelling
 from .engine import Engine, Outcome, Readout, Session, layout_order
 from .entropy import Entropy
-from .options import check_count, check_share
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine
 

@@ -43,7 +43,8 @@ def own_delta(
         parts = [np.zeros((0, data.n_outputs(kind)))]
         for own, example, kept in zip(given, data.examples, data.kept, strict=True):
             table = own.get(kind, np.zeros((len(example.graph.scopes.get(kind, ())), *shape)))
-            parts.append((table if kept is None else table[kept[kind]]).reshape(-1, data.n_outputs(kind)))
+            rows = slice(None) if kept is None else kept.get(kind, slice(None))
+            parts.append(table[rows].reshape(-1, data.n_outputs(kind)))
         found[kind] = np.concatenate(parts)
     return found
 

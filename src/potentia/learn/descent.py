@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .._types import Floats, PotentiaError
+from .._types import ConvergenceWarning, Floats, PotentiaError
 from ..potentials.differentiable import Differentiable
 
 
@@ -64,6 +65,19 @@ def descend(
         return False
     descent.evaluate(descent.point)
     return descent.settled() or len(descent.values) < iterations
+
+
+def warn_unsettled(settled: bool | None, tol: float, iterations: int) -> None:
+    """Warn of a fit that `descend` did not call settled; with `tol` 0 only where parameters ran away."""
+    if settled is None:
+        told = (
+            f"the parameters ran away after {iterations} iterations: this loss seems to have no minimum here"
+        )
+    elif tol > 0 and not settled:
+        told = f"the objective still fell by more than {tol:g} of itself after {iterations} iterations"
+    else:
+        return
+    warnings.warn(told, ConvergenceWarning, stacklevel=4)
 
 
 class _Descent:

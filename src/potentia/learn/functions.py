@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from .._types import Floats
 from ..potentials.base import Potential
@@ -28,11 +25,6 @@ class Functions:
     def __init__(self, potentials: Mapping[str, Potential], data: TrainingSet) -> None:
         self.potentials, self.data = potentials, data
         self._kept: dict[str, Floats] = {}
-
-    def features(self, kind: str) -> Any:
-        """The kind's features, or (N, 0) where it has none."""
-        x = self.data.features[kind]
-        return np.zeros((self.data.n_rows(kind), 0)) if x is None else x
 
     def moved(self, kind: str) -> None:
         """Forget scores: the potential has changed."""
@@ -58,7 +50,7 @@ class Functions:
             if kind in self._kept:
                 continue
             if n * self.data.n_outputs(kind) <= _MAX_KEPT:
-                self._kept[kind] = potential.scores(self.features(kind))
+                self._kept[kind] = potential.scores(self.data.matrix(kind))
             else:
                 potential.ready(n)
 
@@ -66,4 +58,4 @@ class Functions:
         """f of some rows, (n, K); to be read only."""
         if kind in self._kept:
             return self._kept[kind][rows]
-        return self.potentials[kind].scores(self.features(kind)[rows])
+        return self.potentials[kind].scores(self.data.matrix(kind)[rows])

@@ -11,19 +11,21 @@ such a loss can be trained, and the objective never rises.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .._types import ArrayLike, ConvergenceWarning, Floats, PotentiaError
+from .._options import check_count, check_number
+from .._types import ArrayLike, Floats, PotentiaError, real_number
 from ..data.example import Example
 from ..inference.base import Inference
 from ..inference.message_passing import Smoothed
 from ..potentials.base import Potential
+from ..potentials.differentiable import Differentiable, is_convex
 from ..potentials.zero import Zero
+from .descent import warn_unsettled
 from .direct import minimise_directly
 from .joint import Joint
 from .shown import call_repr
@@ -88,12 +90,10 @@ class IteratedLogistic:
 
     def scales(self, kinds: Sequence[str]) -> dict[str, float]:
         """theta = scale * f at prediction: epsilon of each kind."""
-        if not isinstance(self.epsilon, Mapping):
-            scales = {kind: float(self.epsilon) for kind in kinds}
-        elif set(self.epsilon) != set(kinds):
-            raise PotentiaError(f"epsilon must name the kinds {list(kinds)}, not {list(self.epsilon)}")
-        else:
-            scales = {kind: float(self.epsilon[kind]) for kind in kinds}
+        given = self.epsilon if isinstance(self.epsilon, Mapping) else dict.fromkeys(kinds, self.epsilon)
+        if set(given) != set(kinds):
+            raise PotentiaError(f"epsilon must name the kinds {list(kinds)}, not {list(given)}")
+        scales = {kind: real_number(given[kind], "epsilon") for kind in kinds}
         if not all(np.isfinite(e) and e > 0 for e in scales.values()):
             raise PotentiaError(f"epsilon must be positive and finite, not {self.epsilon}")
         return scales
@@ -125,12 +125,8 @@ class IteratedLogistic:
         else:
             self._alternate(joint, history, record)
             settled = _settled(history, self.tol)
-        if self.tol > 0 and self.mode == "joint" and not settled and not record.stopped:
-            warnings.warn(
-                f"the objective still fell by more than {self.tol:g} of itself after {len(history)} iterations",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        judged = self.mode == "joint" and not record.stopped
+        warn_unsettled(settled, self.tol if judged else 0.0, len(history))
         return history
 
     def _joint(self, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> Joint:
@@ -141,31 +137,39 @@ class IteratedLogistic:
         scales = self.scales(list(potentials))
         scales |= dict.fromkeys(bare, max(scales.values()))
         functions = {**potentials, **{kind: Zero() for kind in bare}}
-        data = gather(completed, list(functions), labelled=True, drop_hidden=self.hidden == "drop")
+        data = gather(completed, list(functions), drop_hidden=self.hidden == "drop")
         return Joint(functions, data, self.delta, scales, self)
 
     def _alternate(self, joint: Joint, history: list[Any], record: Callable[[float], bool]) -> None:
         """Algorithm 1.1 with kinds updated one after another, messages after each."""
         passing = self.mode != "piecewise"
         rounds = self.iterations if passing else min(self.iterations, 1)
-        stepping = [k for k in joint.kinds if self.solver == "mixed" and joint.potentials[k].convex]
+        stepping = [k for k in joint.kinds if self.solver == "mixed" and is_convex(joint.potentials[k])]
         while len(history) < rounds and not (self.tol > 0 and _settled(history, self.tol)):
-            for kind in joint.kinds:
-                if kind in stepping:
-                    continue
-                fixed = self.mode == "univariate_fixed" and len(joint.data.shapes[kind]) == 1 and history
-                if fixed:
-                    continue
-                joint.fit(kind)
+            groups = self._groups(joint, stepping, bool(history))
+            for number, group in enumerate(groups):
+                for kind in group:
+                    joint.fit(kind)
                 if passing:
                     rest = _STILL if self.rest is None else self.rest
-                    last = not stepping and kind == joint.kinds[-1]  # the objective is asked for next
+                    last = not stepping and number == len(groups) - 1  # the objective is asked for next
                     joint.pass_messages(2 * self.sweeps, rest, joint.kinds if last else ())
             if stepping:
                 passes = -(-2 * self.sweeps // _STEPS), self.rest or 0.0
                 minimise_directly(joint, stepping, passes, _STEPS, 0.0, lambda objective: False)
             if record(joint.objective()):
                 break
+
+    def _groups(self, joint: Joint, stepping: Sequence[str], begun: bool) -> list[list[str]]:
+        """The kinds to fit in an iteration, those of a group with the same messages."""
+        kinds = [kind for kind in joint.kinds if kind not in stepping]
+        if self.mode == "piecewise":
+            return [kinds]
+        if self.mode == "joint":
+            return [[kind] for kind in kinds]
+        single = [kind for kind in kinds if len(joint.data.shapes[kind]) == 1]
+        others = [[kind] for kind in kinds if kind not in single]
+        return others if begun else [single, *others]
 
     def _check(self, potentials: Mapping[str, Potential]) -> None:
         choices = {"mode": MODES, "solver": SOLVERS, "hidden": ("drop", "soft")}
@@ -178,22 +182,26 @@ class IteratedLogistic:
             raise PotentiaError(
                 f"delta must be 'hamming', None or a function of an example, not {self.delta!r}"
             )
-        if self.iterations < 0 or self.sweeps < 0 or not self.tol >= 0 or not (self.rest or 0.0) >= 0:
-            raise PotentiaError("iterations, sweeps, tol and rest must not be negative")
+        for name in ("iterations", "sweeps"):
+            check_count(name, getattr(self, name))
+        for name in ("tol", "rest"):
+            check_number(name, getattr(self, name) or 0.0)
         if not isinstance(self.track_error, bool | Sequence):
             raise PotentiaError(
                 f"track_error must be True, False or a list of iterations, not {self.track_error!r}"
             )
         if self.solver == "direct":
-            stiff = [
-                kind for kind, p in potentials.items() if not (p.differentiable or type(p).__name__ == "Zero")
-            ]
+            stiff = [kind for kind, p in potentials.items() if not isinstance(p, Differentiable | Zero)]
             if stiff:
                 raise PotentiaError(
                     f"solver='direct' needs differentiable potentials; that of {stiff[0]!r} is not"
                 )
         if self.solver != "alternating" and (self.mode != "joint" or self.hidden != "drop"):
             raise PotentiaError(f"solver={self.solver!r} trains in mode 'joint' with hidden='drop' only")
+        if self.hidden == "soft" and self.mode != "joint":
+            raise PotentiaError(
+                f"hidden='soft' needs mode='joint', not {self.mode!r}, which never looks at its targets again"
+            )
 
 
 class _Record:

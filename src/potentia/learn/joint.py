@@ -51,14 +51,10 @@ class Joint:
             self.clamped = Messages(data, scales, {}, options.schedule, threads, observed=True)
         for kind, potential in self.potentials.items():
             if not potential.is_fitted:
-                potential.start(self.features(kind), data.n_outputs(kind))
+                potential.start(data.matrix(kind), data.n_outputs(kind))
         self.sweeps = 2 * options.sweeps
         if self.soft:
             self._clamp(self.sweeps)
-
-    def features(self, kind: str) -> Any:
-        """The kind's features, or (N, 0) where it has none."""
-        return self.functions.features(kind)
 
     def theta(self, number: int, shard: Shard) -> dict[str, Floats]:
         """w (epsilon f + Delta) of a shard."""
@@ -90,7 +86,7 @@ class Joint:
         """One logistic regression, biased by the current messages."""
         potential = self.potentials[kind]
         potential.fit(
-            self.features(kind), self.targets[kind], self.free.bias(kind), self.data.weights[kind],
+            self.data.matrix(kind), self.targets[kind], self.free.bias(kind), self.data.weights[kind],
             n_outputs=self.data.n_outputs(kind), scores=self.functions.kept(kind),
         )  # fmt: skip
         self.losses[kind] = potential.objective_ - potential.penalty()
@@ -151,7 +147,9 @@ class Joint:
         weights = self.data.weights[kind]
         weights = NO_WEIGHT if weights is None else weights
         shape = self.data.n_outputs(kind)
-        return Problem(self.features(kind), shape, self.targets[kind], NO_ROWS, self.free.bias(kind), weights)
+        return Problem(
+            self.data.matrix(kind), shape, self.targets[kind], NO_ROWS, self.free.bias(kind), weights
+        )
 
     def state(self, history: list[dict[str, Any]]) -> dict[str, Any]:
         """Everything a resumed fit needs."""

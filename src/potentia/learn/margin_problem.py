@@ -53,14 +53,10 @@ class MarginProblem:
         self.counts = {kind: _counts(data, kind) for kind in potentials}
         self.n_examples = len(next(iter(self.counts.values())))
         for kind, potential in potentials.items():
-            potential.start(self._features(kind), data.n_outputs(kind))
+            potential.start(data.matrix(kind), data.n_outputs(kind))
         self.eta, self.blocks, self.design = self._flatten(ridge)
         self.true_loss = self._true_loss()
         self.region_ptr, self.region_place = self._number_regions()
-
-    def _features(self, kind: str) -> Any:
-        x = self.data.features[kind]
-        return np.zeros((self.data.n_rows(kind), 0)) if x is None else x
 
     def _flatten(self, ridge: float) -> tuple[Floats, dict[str, Block], Design]:
         """All kinds' rows in one CSR sorted by example, kinds in order within an example."""
@@ -107,7 +103,7 @@ class MarginProblem:
         """
         from scipy import sparse
 
-        potential, x, counts = self.potentials[kind], self._features(kind), self.counts[kind]
+        potential, x, counts = self.potentials[kind], self.data.matrix(kind), self.counts[kind]
         owner = np.repeat(np.arange(self.n_examples), counts)
         if isinstance(potential, Linear) and x.shape[1] > 0:
             return sparse.csr_array(design(potential, x)), owner, np.arange(len(owner))

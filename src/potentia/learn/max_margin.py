@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .._types import ArrayLike, ConvergenceWarning, Ints, PotentiaError
+from .._options import check_count, check_number
+from .._types import ArrayLike, ConvergenceWarning, Ints, PotentiaError, real_number
 from ..data.example import Example
 from ..inference.base import Inference
 from ..inference.exact import Exact
@@ -90,7 +91,7 @@ class MaxMargin:
         evaluate: errors to add to each iteration. checkpoint: has `load() -> state or None` and `save(state)`.
         """
         self._check(potentials)
-        data = gather(examples, list(potentials), labelled=True, drop_hidden=True)
+        data = gather(examples, list(potentials), drop_hidden=True)
         problem = MarginProblem(potentials, data, make_delta(data, self.delta), self.ridge)
         solver = SOLVERS[self.solver](problem, make_oracle(problem, self.predictor([]), self.batch), self)
         history = _resume(solver, checkpoint)
@@ -128,12 +129,12 @@ class MaxMargin:
             require_affine(kind, potential)
         if self.solver not in SOLVERS:
             raise PotentiaError(f"solver must be one of {', '.join(SOLVERS)}, not {self.solver!r}")
-        if not (np.isfinite(self.ridge) and self.ridge > 0):
+        if not 0 < real_number(self.ridge, "ridge") < np.inf:
             raise PotentiaError(f"ridge must be positive and finite, not {self.ridge}")
-        if self.iterations < 0 or not self.tol >= 0:
-            raise PotentiaError("iterations and tol must not be negative")
-        if self.batch is not None and self.batch < 1:
-            raise PotentiaError(f"batch must be at least 1, not {self.batch}")
+        check_count("iterations", self.iterations)
+        check_number("tol", self.tol)
+        if self.batch is not None:
+            check_count("batch", self.batch, 1)
         if self.inference is not None and not isinstance(self.inference, Inference):
             name = type(self.inference).__name__
             raise PotentiaError(f"inference must be an inference method, not a {name}")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .._memory import borrow_zeros
+from .._options import check_count, check_number
 from .._threads import map_items, thread_count
-from .._types import ConvergenceWarning, Floats, PotentiaError
+from .._types import Floats, PotentiaError, real_number
 from ..adjoint.gradient import Gradient, Memory, evaluate, gradient_of
 from ..adjoint.truncated import Truncated
 from ..data.example import Example
@@ -24,13 +25,13 @@ from ..losses.names import loss_of
 from ..potentials.base import Potential
 from ..potentials.differentiable import Differentiable
 from ..potentials.zero import Zero
-from .descent import descend
+from .descent import descend, warn_unsettled
 from .functions import one_table
 from .iterated import Callback, class_weighted
 from .resume import take_up
 from .shown import call_repr
 from .stochastic import wander
-from .training_set import Shard, TrainingSet, gather
+from .training_set import Shard, TrainingSet, gather, observed, table_shapes
 
 #: Numbers in all scores of a kind up to which they are made at once.
 _MOST_WHOLE = 1 << 25
@@ -114,7 +115,7 @@ class MarginalRisk:
         history = [] if saved is None else take_up(potentials, saved)
         begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
         settled: bool | None = False
-        for number, steps in self._stages(len(weighted), history):
+        for number, steps in self._stages(_fewest(weighted, potentials), len(weighted), history):
             risk = Risk(potentials, weighted[:number], self)
             if not history:
                 self._begin(potentials, risk, weighted[:number])
@@ -136,23 +137,13 @@ class MarginalRisk:
             settled = self._minimise(potentials, risk, weighted[:number], steps, record)
             if settled is None:
                 break
-        if settled is None:
-            warnings.warn(
-                f"the parameters ran away after {len(history)} iterations: this loss seems to have no minimum here",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-        elif self.tol > 0 and not settled and self.batch is None:
-            warnings.warn(
-                f"the objective still fell by more than {self.tol:g} of itself after {len(history)} iterations",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        warn_unsettled(settled, self.tol if self.batch is None else 0.0, len(history))
         return history
 
-    def _stages(self, n: int, history: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
-        """Numbers of examples and the steps still to be made on them."""
-        number, steps = n if self.incremental is None else min(self.incremental, n), self.iterations
+    def _stages(self, fewest: int, n: int, history: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
+        """Numbers of examples, from `fewest` to n, and the steps still to be made on them."""
+        number = n if self.incremental is None else min(max(self.incremental, fewest), n)
+        steps = self.iterations
         while True:
             done = sum(row["examples"] == number for row in history)
             later = any(row["examples"] > number for row in history)
@@ -190,7 +181,8 @@ class MarginalRisk:
             return descend(risk.functions, risk, steps, self.tol, record)
         cuts = range(0, len(examples), self.batch)
         parts = [Risk(potentials, examples[a : a + self.batch], self) for a in cuts]
-        return wander(risk, parts, steps, self.rate, self.seed, record)
+        labelled = [part for part in parts if part.total > 0]
+        return wander(risk, labelled, steps, self.rate, self.seed, record)
 
     def _check(self, potentials: Mapping[str, Potential]) -> None:
         loss_of(self.loss)
@@ -206,26 +198,29 @@ class MarginalRisk:
                 raise PotentiaError(f"{name} must be an inference method, not a {type(given).__name__}")
         if self.start is not None and self.start not in STARTS:
             raise PotentiaError(f"start must be one of {', '.join(STARTS)}, not {self.start!r}")
-        if self.ridge is not None and not (np.isfinite(self.ridge) and self.ridge >= 0):
-            raise PotentiaError(f"ridge must be finite and not negative, not {self.ridge!r}")
-        if self.iterations < 0 or not self.tol >= 0:
-            raise PotentiaError("iterations and tol must not be negative")
+        if self.ridge is not None:
+            check_number("ridge", self.ridge)
+        check_count("iterations", self.iterations)
+        check_count("seed", self.seed)
+        check_number("tol", self.tol)
         for name in ("incremental", "batch"):
-            given = getattr(self, name)
-            if given is not None and not given >= 1:
-                raise PotentiaError(f"{name} must be at least 1, not {given!r}")
-        if not (np.isfinite(self.rate) and self.rate > 0):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 1)
+        if not 0 < real_number(self.rate, "rate") < np.inf:
             raise PotentiaError(f"rate must be positive and finite, not {self.rate!r}")
 
 
 class Risk:
-    """The objective on some examples: call it for its value and gradients at the potentials' current parameters."""
+    """The objective on some examples: call it for its value and gradients at the potentials' current parameters.
+
+    `total` is the weight of the labelled variables. A kind that the examples lack has its penalty only.
+    """
 
     def __init__(
         self, potentials: Mapping[str, Potential], examples: Sequence[Example], options: MarginalRisk
     ) -> None:
         self.potentials = potentials
-        self.data: TrainingSet = gather(examples, list(potentials), labelled=True, drop_hidden=False)
+        self.data: TrainingSet = gather(examples, list(potentials), every_kind=False, drop_hidden=False)
         self.loss, self.gradient = loss_of(options.loss), gradient_of(options.gradient)
         self.threads = thread_count(options.threads)
         self.inference = options.predictor([])
@@ -245,12 +240,7 @@ class Risk:
                 for seen, own in zip(labelled, self.weights, strict=True)
             )
         )
-        if self.total == 0:
-            raise PotentiaError("no variable of the examples has a label and a positive weight")
-        if options.ridge is not None:
-            for potential in potentials.values():
-                if hasattr(potential, "ridge"):
-                    potential.ridge = options.ridge * self.total
+        self.ridge = options.ridge
         self.value = np.inf
 
     @property
@@ -258,11 +248,25 @@ class Risk:
         """The potentials that have parameters."""
         return [p for p in self.potentials.values() if isinstance(p, Differentiable)]
 
+    @contextmanager
+    def _penalised(self) -> Iterator[None]:
+        """The potentials' penalties are those of the learner's ridge, relative to the risk per variable, inside."""
+        own = {kind: p.ridge for kind, p in self.potentials.items() if hasattr(p, "ridge")}
+        if self.ridge is not None:
+            for kind in own:
+                self.potentials[kind].set_params(ridge=self.ridge * self.total)
+        try:
+            yield
+        finally:
+            for kind, ridge in own.items():
+                self.potentials[kind].set_params(ridge=ridge)
+
     def begin(self) -> list[str]:
         """Make zero functions of potentials that were never fitted; their kinds."""
         fresh = [kind for kind, p in self.potentials.items() if not p.is_fitted]
-        for kind in fresh:
-            self.potentials[kind].start(self._features(kind), self.data.n_outputs(kind))
+        with self._penalised():
+            for kind in fresh:
+                self.potentials[kind].start(self.data.matrix(kind), self.data.n_outputs(kind))
         return fresh
 
     def fit_independently(self, kinds: Sequence[str]) -> None:
@@ -272,19 +276,24 @@ class Risk:
                 target, weight = self.data.targets[kind], self.data.weights[kind]
                 seen = target >= 0
                 own = None if weight is None else weight[seen]
-                x = self._features(kind)
-                self.potentials[kind].fit(
-                    x if seen.all() else x[seen], target[seen], None, own, n_outputs=self.data.n_outputs(kind)
-                )
-
-    def _features(self, kind: str) -> Any:
-        x = self.data.features[kind]
-        return np.zeros((self.data.n_rows(kind), 0)) if x is None else x
+                x = self.data.matrix(kind)
+                with self._penalised():
+                    self.potentials[kind].fit(
+                        x if seen.all() else x[seen],
+                        target[seen],
+                        None,
+                        own,
+                        n_outputs=self.data.n_outputs(kind),
+                    )
 
     def __call__(self) -> tuple[float, list[Floats]]:
         """Risk per variable plus penalties, and its gradient for each of `functions`."""
+        with self._penalised():
+            return self._evaluate()
+
+    def _evaluate(self) -> tuple[float, list[Floats]]:
         scores = {
-            kind: self.potentials[kind].scores(self._features(kind), trusted=True) for kind in self._whole()
+            kind: self.potentials[kind].scores(self.data.matrix(kind), trusted=True) for kind in self._whole()
         }
         d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
         numbers = list(range(len(self.data.shards)))
@@ -296,7 +305,7 @@ class Risk:
                 value += penalty
                 slope = slope + sum(part[1][kind] for part in parts if kind in part[1])
                 if kind in d_scores:
-                    slope += potential.vjp(self._features(kind), d_scores[kind], trusted=True)
+                    slope += potential.vjp(self.data.matrix(kind), d_scores[kind], trusted=True)
                 slopes.append(slope / self.total)
         self.value = value / self.total
         return self.value, slopes
@@ -305,7 +314,7 @@ class Risk:
         """Kinds whose scores of all rows are made at once; tables too large for that are made shard by shard."""
         return [
             kind
-            for kind in self.potentials
+            for kind in self.data.shapes
             if not self._shared(kind) and self.data.n_rows(kind) * self.data.n_outputs(kind) <= _MOST_WHOLE
         ]
 
@@ -348,8 +357,18 @@ class Risk:
     def _rows(self, kind: str, shard: Shard) -> Any:
         """The features of a shard's regions; one row where none matter."""
         if not self._shared(kind):
-            return self._features(kind)[shard.rows[kind]]
-        return np.zeros((1, self._features(kind).shape[1]))
+            return self.data.matrix(kind)[shard.rows[kind]]
+        return np.zeros((1, self.data.matrix(kind).shape[1]))
+
+
+def _fewest(examples: Sequence[Example], kinds: Iterable[str]) -> int:
+    """How many examples it takes until every kind and a labelled variable are among them."""
+    table_shapes(kinds, [example.graph for example in examples])
+    useful = [bool(observed(example).any()) for example in examples]
+    if not any(useful):
+        raise PotentiaError("no variable of the examples has a label and a positive weight")
+    firsts = [next(i for i, e in enumerate(examples) if len(e.graph.scopes.get(kind, ()))) for kind in kinds]
+    return 1 + max(useful.index(True), *firsts)
 
 
 def _shard_weights(examples: Sequence[Example], data: TrainingSet) -> list[Floats | None]:

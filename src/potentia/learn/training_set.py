@@ -64,31 +64,48 @@ class TrainingSet:
         """Number of regions of a kind."""
         return len(self.targets[kind])
 
+    def matrix(self, kind: str) -> Any:
+        """A kind's features, or (N, 0) where it has none."""
+        x = self.features[kind]
+        return np.zeros((self.n_rows(kind), 0)) if x is None else x
+
     def n_outputs(self, kind: str) -> int:
         """Number of configurations of a kind's regions."""
         return int(np.prod(self.shapes[kind]))
 
 
 def gather(
-    examples: Sequence[Example], kinds: Sequence[str], *, labelled: bool, drop_hidden: bool
+    examples: Sequence[Example],
+    kinds: Sequence[str],
+    *,
+    labelled: bool = True,
+    every_kind: bool = True,
+    drop_hidden: bool,
 ) -> TrainingSet:
-    """Join examples; with `drop_hidden` only variables with a label and a positive weight remain, and their regions."""
+    """Join examples.
+
+    Args:
+        kinds: those that examples may have.
+        labelled: refuse examples without labels.
+        every_kind: refuse kinds that no example has; otherwise they are left out.
+        drop_hidden: keep only variables with a label and a positive weight, and the regions between them.
+    """
     examples = list_examples(examples)
     for number, example in enumerate(examples):
         _check(number, example, kinds, labelled)
     if drop_hidden:
-        examples = [example for example in examples if _useful(example).any()]
+        examples = [example for example in examples if observed(example).any()]
         if not examples:
             raise PotentiaError("no variable of these examples has a label and a positive weight")
     graphs, rows = [], []
     for example in examples:
-        graph, kept = _observed(example) if drop_hidden else (example.graph, None)
+        graph, kept = _restricted(example) if drop_hidden else (example.graph, None)
         graphs.append(graph)
         rows.append(kept)
-    if not labelled:  # a potential may find nothing to score
+    if not every_kind:
         kinds = [k for k in kinds if any(k in g.scopes and len(g.scopes[k]) for g in graphs)]
     shards = _cut(examples, graphs)
-    shapes = {kind: _one_shape(kind, graphs) for kind in kinds}
+    shapes = table_shapes(kinds, graphs)
     features = {kind: _features(kind, examples, graphs, rows) for kind in kinds}
     targets = {kind: _targets(kind, shards) for kind in kinds}
     weights = _weights(kinds, examples, graphs, drop_hidden)
@@ -119,21 +136,21 @@ def _check(number: int, example: Example, kinds: Sequence[str], labelled: bool) 
         raise PotentiaError(f"{name} has no labels")
 
 
-def _useful(example: Example) -> Bools:
+def observed(example: Example) -> Bools:
     """Variables with a label and a positive weight."""
     labels = np.full(example.graph.n_variables, -1) if example.labels is None else example.labels
     return labels >= 0 if example.weights is None else (labels >= 0) & (example.weights > 0)
 
 
-def _observed(example: Example) -> tuple[Graph, dict[str, Any] | None]:
-    keep = _useful(example)
+def _restricted(example: Example) -> tuple[Graph, dict[str, Any] | None]:
+    keep = observed(example)
     if keep.all():
         return example.graph, None
     return induced(example.graph, keep)
 
 
 def _kept(example: Example, graph: Graph) -> Any:
-    return slice(None) if graph is example.graph else _useful(example)
+    return slice(None) if graph is example.graph else observed(example)
 
 
 def _cut(examples: Sequence[Example], graphs: list[Graph]) -> list[Shard]:
@@ -178,6 +195,11 @@ def _entries(graph: Graph, example: Example) -> int:
             shapes = graph.table_shapes(kind)
             total += int((shapes.prod(axis=1) if kind in example.features else shapes.sum(axis=1)).sum())
     return total
+
+
+def table_shapes(kinds: Iterable[str], graphs: Sequence[Graph]) -> dict[str, tuple[int, ...]]:
+    """The table shape of each kind; refuses a kind that no graph has."""
+    return {kind: _one_shape(kind, graphs) for kind in kinds}
 
 
 def _one_shape(kind: str, graphs: Sequence[Graph]) -> tuple[int, ...]:

@@ -58,6 +58,8 @@ class LightGBM(Potential):
 
     def _fit(self, problem: Problem) -> None:
         lightgbm = _import_lightgbm()
+        if not np.any(problem.x != problem.x[:1]):
+            raise PotentiaError("LightGBM needs a feature that differs between rows; Constant() needs none.")
         start = self._scores(problem.x)
         if problem.bias is not None:
             start += problem.bias[:]
@@ -66,7 +68,7 @@ class LightGBM(Potential):
             problem.x,
             np.zeros(problem.n_rows),
             init_score=np.asfortranarray(start),
-            params={"verbosity": -1},
+            params={"verbosity": -1, "feature_pre_filter": False},
         )
         n_rounds = self.more_rounds if self.models_ else self.rounds
         booster = lightgbm.train(self._settings() | {"objective": _slopes(problem)}, data, n_rounds)

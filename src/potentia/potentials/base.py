@@ -45,14 +45,10 @@ class Potential(Params, ABC):
 
     #: x may be a SciPy sparse matrix.
     accepts_sparse: ClassVar[bool] = False
-    #: `_scores` may be called by several threads at once.
+    #: `_scores` and `_vjp` may be called by several threads at once; otherwise calls wait for each other.
     threaded: ClassVar[bool] = False
     #: A row of weight 2 gives the same function as the row twice.
     weights_are_copies: ClassVar[bool] = True
-    #: Differentiable, and the loss is convex in the parameters.
-    convex: ClassVar[bool] = False
-    #: Has flat parameters and derivatives (see `Differentiable`).
-    differentiable: ClassVar[bool] = False
 
     n_features_: int
     n_outputs_: int

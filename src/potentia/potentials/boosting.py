@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from potentia._types import Floats, Ints, PotentiaError
+from potentia._options import check_count, check_number
+from potentia._types import Floats, Ints, PotentiaError, real_number
 from potentia.kernels.trees import MAX_BINS
 from potentia.potentials.base import Potential
 from potentia.potentials.binning import Binned, all_cells, bin_edges, cell_of, count_bins, encode
 from potentia.potentials.forest import Forest
-from potentia.potentials.params import check_number
 from potentia.potentials.problem import Problem
 from potentia.potentials.rounds import Rounds, Rules
 
@@ -39,6 +39,7 @@ class Boosting(Potential):
     """
 
     threaded: ClassVar[bool] = True
+    weights_are_copies: ClassVar[bool] = False  # but where all rows are taken
 
     edges_: Floats
     nodes_: Ints
@@ -93,7 +94,7 @@ class Boosting(Potential):
         self._forest = Forest.empty(n_outputs)
 
     def _improve(self, problem: Problem, scores: Floats | None) -> tuple[float, float]:
-        check_number("seed", self.seed)
+        check_count("seed", self.seed)
         rng = np.random.default_rng([self.seed, self.n_fits_])
         before = self._objective(problem, scores) if self.restart else None
         rounds = self.begin(problem, rng, scores)
@@ -133,21 +134,20 @@ class Boosting(Potential):
         return Rounds(problem, Binned.of(problem.x, self.edges_), rules, self._forest, n_rounds, scores)
 
     def _rules(self) -> Rules:
-        for name, least, most in (
-            ("shrinkage", 0.0, 1.0), ("min_split", 0.0, 1.0), ("rounds", 0, np.inf), ("more_rounds", 0, np.inf)
-        ):  # fmt: skip
-            check_number(name, getattr(self, name), least, most)
-        if not 0 < self.min_leaf <= 0.5:
-            raise PotentiaError(f"min_leaf must be a share in (0, 0.5], got {self.min_leaf}.")
-        if not 2 <= self.bins <= MAX_BINS:
-            raise PotentiaError(f"bins must lie in 2..{MAX_BINS}, got {self.bins}.")
-        if self.subsample is not None and self.subsample < 1:
-            raise PotentiaError(f"subsample must be None or at least 1, got {self.subsample}.")
+        for name in ("shrinkage", "min_split"):
+            check_number(name, getattr(self, name), 0.0, 1.0)
+        for name, least in (("rounds", 0), ("more_rounds", 0), ("bins", 2)):
+            check_count(name, getattr(self, name), least)
+        for name in ("subsample", "max_leaves"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 1)
+        if not 0 < real_number(self.min_leaf, "min_leaf") <= 0.5:
+            raise PotentiaError(f"min_leaf must be a share in (0, 0.5], not {self.min_leaf!r}")
+        if self.bins > MAX_BINS:
+            raise PotentiaError(f"bins must be at most {MAX_BINS}, not {self.bins}")
         # the slack makes 1 / 0.01 come to 100
         most = int(1 / self.min_leaf + 1e-6)
         leaves = most if self.max_leaves is None else min(most, self.max_leaves)
-        if leaves < 1:
-            raise PotentiaError(f"max_leaves must be at least 1, got {self.max_leaves}.")
         return Rules(self.shrinkage, self.subsample, self.min_leaf, self.min_split, leaves, self.refit)
 
     def ready(self, n_rows: int) -> None:

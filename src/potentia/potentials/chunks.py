@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TypeVar
 
-from potentia._threads import thread_count
+from potentia._threads import map_items, thread_count
 
 P = TypeVar("P")
 T = TypeVar("T")
 
 #: Doubles per piece: large enough to hide the cost of a call, small enough to stay in cache.
 _PIECE = 1 << 18
-_pools: dict[int, ThreadPoolExecutor] = {}
-
-if hasattr(os, "register_at_fork"):
-    # a forked child inherits the pool objects but none of their threads
-    os.register_at_fork(after_in_child=_pools.clear)
+#: Held while pieces are worked on that must not be worked on by several threads.
+_ALONE = threading.RLock()
 
 
 def row_chunks(n_rows: int, width: int) -> list[slice]:
@@ -30,9 +25,15 @@ def row_chunks(n_rows: int, width: int) -> list[slice]:
 
 
 def map_chunks(function: Callable[[slice], T], n_rows: int, width: int, threaded: bool = True) -> list[T]:
-    """function(rows) for every chunk, results in the order of the rows whatever the number of threads."""
+    """function(rows) for every chunk, results in the order of the rows whatever the number of threads.
+
+    Where it is not `threaded`, other threads that call it so wait.
+    """
     chunks = row_chunks(n_rows, width)
-    return _map(function, chunks) if threaded else [function(rows) for rows in chunks]
+    if threaded:
+        return _map(function, chunks)
+    with _ALONE:
+        return [function(rows) for rows in chunks]
 
 
 def map_parts(function: Callable[[int, int], T], n: int) -> list[T]:
@@ -43,11 +44,6 @@ def map_parts(function: Callable[[int, int], T], n: int) -> list[T]:
 
 
 def _map(function: Callable[[P], T], items: list[P]) -> list[T]:
-    threads = thread_count(None)
-    # one of the library's own threads must not wait for a pool it may belong to
+    # one of the library's own threads must not wait for the pool it belongs to
     inside = threading.current_thread().name.startswith("potentia")
-    if inside or threads == 1 or len(items) == 1:
-        return [function(item) for item in items]
-    if threads not in _pools:
-        _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="potentia-rows")
-    return list(_pools[threads].map(function, items))
+    return map_items(function, items, 1 if inside else thread_count(None))

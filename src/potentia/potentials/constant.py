@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from potentia._options import check_number
 from potentia._types import Floats
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.lbfgs import linear_loss, minimise
-from potentia.potentials.params import check_number
 from potentia.potentials.problem import Problem
 
 

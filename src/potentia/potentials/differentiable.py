@@ -20,7 +20,8 @@ class Differentiable(Potential):
     Use: `start`, then set `parameters`, read `scores`, and pull d loss / d scores back with `vjp`.
     """
 
-    differentiable: ClassVar[bool] = True
+    #: The loss is convex in the parameters.
+    convex: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -89,3 +90,8 @@ class Differentiable(Potential):
         if values.shape != (self.n_parameters,):
             raise PotentiaError(f"parameters must have shape ({self.n_parameters},), got {values.shape}.")
         return values
+
+
+def is_convex(potential: Potential) -> bool:
+    """Whether the loss is convex in parameters that a gradient method could move."""
+    return isinstance(potential, Differentiable) and potential.convex

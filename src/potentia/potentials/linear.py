@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from potentia._options import check_count, check_number
 from potentia._types import Floats
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.lbfgs import linear_loss, minimise
-from potentia.potentials.params import check_number
 from potentia.potentials.problem import Problem, check_features
 
 #: Up to this many features the coordinates are decorrelated, beyond only rescaled.
@@ -75,6 +75,8 @@ class Linear(Differentiable):
         return x if self.transformer_ is None else check_features(self.transformer_.transform(x), True)
 
     def _fit(self, problem: Problem) -> float:
+        check_count("max_iter", self.max_iter)
+        check_number("tol", self.tol)
         x = self._expand(problem.x)
         return minimise(
             self, lambda: self._loss_and_gradient(problem, x), problem.total_weight, self.max_iter, self.tol

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from potentia._options import check_count, check_number
 from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.differentiable import Differentiable
-from potentia.potentials.params import check_number
 from potentia.potentials.problem import Batch, Problem
 
 
@@ -53,7 +53,8 @@ class MLP(Differentiable):
         self.seed = seed
 
     def _start(self, x: Any, n_outputs: int) -> None:
-        check_number("hidden", self.hidden, 1)
+        check_count("hidden", self.hidden, 1)
+        check_count("seed", self.seed)
         d = x.shape[1]
         self.mean_, self.scale_ = np.zeros(d), np.ones(d)
         if self.standardise and len(x):
@@ -95,8 +96,10 @@ class MLP(Differentiable):
         return float(loss), self._backward(inputs, hidden, residual)
 
     def _fit(self, problem: Problem) -> float:
-        for name, least in (("learning_rate", 0.0), ("batch", 1), ("epochs", 1), ("ridge", 0.0), ("seed", 0)):
-            check_number(name, getattr(self, name), least)
+        for name, least in (("batch", 1), ("epochs", 1), ("seed", 0)):
+            check_count(name, getattr(self, name), least)
+        for name in ("learning_rate", "ridge"):
+            check_number(name, getattr(self, name))
         check_number("momentum", self.momentum, 0.0, 0.999999)
         expected = (problem.x.shape[1] + 1) * self.hidden + (self.hidden + 1) * problem.n_outputs
         if len(self.weights_) != expected:

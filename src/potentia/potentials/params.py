@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import math
-import numbers
-import sys
 from typing import Any, Self
 
 from potentia._types import PotentiaError
-
-
-def check_number(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> None:
-    """Refuse an option that is no finite number within bounds."""
-    if not isinstance(value, numbers.Real) or not least <= float(value) <= min(most, sys.float_info.max):
-        bounds = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
-        raise PotentiaError(f"{name} must be a finite number, {bounds}, got {value!r}.")
 
 
 class Params:

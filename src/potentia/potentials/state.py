@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potentia._types import PotentiaError
-from potentia.potentials.transformers import is_transformer, pack_transformer, unpack_transformer
+from potentia.potentials.transformers import is_json, is_transformer, pack_transformer, unpack_transformer
 
 Arrays = dict[str, NDArray[Any]]
 _classes: dict[str, type] = {}
@@ -56,7 +56,7 @@ def _pack_value(path: str, value: Any, arrays: Arrays) -> Any:
         return {"value": value.item()}
     if is_transformer(value):
         return {"transformer": pack_transformer(path, value, arrays)}
-    if not _is_json(value):
+    if not is_json(value):
         kind = type(value).__name__
         raise PotentiaError(f"{path} of type {kind} cannot be saved: use numbers, strings or arrays.")
     return {"value": value}
@@ -70,11 +70,3 @@ def _unpack_value(packed: dict[str, Any], arrays: Arrays) -> Any:
     if packed["array"] not in arrays:
         raise PotentiaError(f"The saved potential is damaged: it lacks the array {packed['array']}.")
     return np.array(arrays[packed["array"]])
-
-
-def _is_json(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(_is_json(item) for item in value)
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
-    return value is None or isinstance(value, bool | int | float | str)

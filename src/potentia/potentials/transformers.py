@@ -17,6 +17,10 @@ _FITTED = {
 }
 
 
+#: What parameters may be besides plain values.
+_LISTS = tuple | list | np.ndarray | np.generic
+
+
 def is_transformer(value: Any) -> bool:
     """Whether this is an object that turns features into features."""
     return hasattr(value, "transform") and hasattr(value, "get_params")
@@ -25,6 +29,8 @@ def is_transformer(value: Any) -> bool:
 def pack_transformer(path: str, transformer: Any, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """A JSON-able description; arrays are added to `arrays` under names that begin with `path`."""
     name = type(transformer).__name__
+    if transformer is None or isinstance(transformer, str):  # a step of a pipeline that does nothing
+        return {"class": "passthrough"}
     if name == "Pipeline":
         steps = [[key, pack_transformer(f"{path}.{key}", step, arrays)] for key, step in transformer.steps]
         return {"class": name, "steps": steps}
@@ -49,6 +55,8 @@ def unpack_transformer(packed: dict[str, Any], arrays: dict[str, NDArray[Any]]) 
 
     if packed["class"] == "Pipeline":
         return pipeline.Pipeline([(key, unpack_transformer(step, arrays)) for key, step in packed["steps"]])
+    if packed["class"] == "passthrough":
+        return "passthrough"
     if packed["class"] not in _FITTED:
         raise PotentiaError(f"The saved transformer is of class {packed['class']}, which is unknown.")
     transformer = getattr(preprocessing, packed["class"])(**packed["params"])
@@ -65,9 +73,10 @@ def unpack_transformer(packed: dict[str, Any], arrays: dict[str, NDArray[Any]]) 
 
 
 def _plain_params(transformer: Any) -> dict[str, Any]:
-    params = transformer.get_params(deep=False)
-    for key, value in params.items():
-        if not (value is None or isinstance(value, bool | int | float | str)):
+    params = {}
+    for key, value in transformer.get_params(deep=False).items():
+        params[key] = np.asarray(value).tolist() if isinstance(value, _LISTS) else value
+        if not is_json(params[key]):
             name = type(transformer).__name__
             raise PotentiaError(f"{name} with {key} = {value!r} cannot be saved: use plain values.")
     return params
@@ -83,3 +92,12 @@ def _unpack_spline(packed: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> A
 
     knots, coef = arrays[f"{packed['path']}.knots"], arrays[f"{packed['path']}.coef"]
     return BSpline.construct_fast(np.array(knots), np.array(coef), packed["degree"], packed["extrapolate"])
+
+
+def is_json(value: Any) -> bool:
+    """Whether JSON can hold this."""
+    if isinstance(value, list):
+        return all(is_json(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_json(item) for key, item in value.items())
+    return value is None or isinstance(value, bool | int | float | str)
