@@ -185,7 +185,7 @@ def damaged_checkpoint(folder):
         (no_change, IMAGES + " --labels a", "--labels does not go with --images"),
         (no_change, IMAGES + " --learner lmsbn", "--learner lmsbn does not go with --images"),
         (all_void, IMAGES + " --void 9", "masks/p1.png: every pixel is void"),
-        (no_change, IMAGES + " --void 7", "1 classes"),
+        (no_change, IMAGES + " --void 7", "1 class,"),
         (no_change, IMAGES + " --void x", "--void: 'x' is not a whole number"),
         (no_change, IMAGES + " --reduce 2", "reduce"),
         (no_change, IMAGES + " --reduce 0.5 --superpixels 9", "--superpixels or --reduce"),
@@ -254,6 +254,38 @@ def test_links_are_followed_and_devices_left_alone(trained, capsys):
         assert main(f"predict model --table data.csv --out {name}".split()) == 2
         assert "no regular file" in capsys.readouterr().err
     assert (folder / "pipe").is_fifo()
+
+
+def test_a_model_is_not_written_over(trained, capsys):
+    before = trained.read_bytes()
+    assert main(["predict", "model", "--table", "data.csv", "--out", "model"]) == 2
+    assert "model is the model itself" in capsys.readouterr().err
+    assert trained.read_bytes() == before
+
+
+def test_masks_may_have_a_void_that_training_did_not(folder, capsys):
+    from PIL import Image
+
+    assert main(IMAGES.split()) == 0
+    mask = np.array(Image.open(folder / "masks" / "p0.png"))
+    mask[0, 0] = 99
+    Image.fromarray(mask).save(folder / "masks" / "p0.png")
+    line = "evaluate m --images photos --masks masks --json"
+    capsys.readouterr()
+    assert main(line.split()) == 2
+    assert "the value 99 is no class" in capsys.readouterr().err
+    assert main([*line.split(), "--void", "99"]) == 0
+    pixels = sum(row["pixels"] for row in json.loads(capsys.readouterr().out)["classes"])
+    assert pixels == sum(np.array(Image.open(p)).size for p in (folder / "masks").iterdir()) - 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(folder):
+    code = "import sys; from potentia.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "infer", "model.uai", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as made:
+        made.stdout.close()
+        assert made.wait() == 141
+        assert made.stderr.read() == b""
 
 
 def test_wrong_data_for_a_model_is_one_sentence(folder, capsys):

@@ -328,3 +328,36 @@ def test_a_head_that_was_tampered_with_gets_one_sentence(change, tmp_path):
     with pytest.raises(pt.PotentiaError, match="model is damaged") as caught:
         pt.load(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("array", "change"),
+    [
+        ("node_ptr_", lambda a: a + 10**9),
+        ("node_ptr_", lambda a: a[:-1]),
+        ("depths_", lambda a: a + 10**9),
+        ("depths_", lambda a: -a),
+        ("nodes_", lambda a: a + (10**9 << 24)),
+        ("nodes_", lambda a: a | 0xFFFF << 8),
+        ("nodes_", lambda a: a.astype(float)),
+        ("values_", lambda a: a[1:]),
+        ("edges_", lambda a: a[:, 1:]),
+    ],
+)
+def test_trees_that_were_tampered_with_are_refused_before_any_walk(array, change):
+    fitted = Boosting(rounds=3).fit(np.arange(200.0)[:, None], np.arange(200) // 30 % 2)
+    meta, arrays = fitted.state()
+    name = f"fitted.{array}"
+    assert np.any(arrays[name])
+    with pytest.raises(pt.PotentiaError, match="The saved potential is damaged"):
+        pt.Potential.from_state(meta, arrays | {name: change(arrays[name])})
+
+
+@pytest.mark.parametrize("make", [Linear, Constant, lambda: MLP(epochs=1), lambda: Linear(intercept=False)])
+def test_arrays_of_another_size_are_refused_when_loaded(make):
+    rng = np.random.default_rng(0)
+    meta, arrays = make().fit(rng.normal(size=(60, 3)), rng.integers(0, 2, 60)).state()
+    assert arrays
+    for name, array in arrays.items():
+        with pytest.raises(pt.PotentiaError, match="The saved potential is damaged"):
+            pt.Potential.from_state(meta, arrays | {name: array[:-1]})

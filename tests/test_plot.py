@@ -57,6 +57,11 @@ def test_history_shows_errors_else_the_objective(crf):
     assert axes.get_ylabel() == "objective"
 
 
+def test_what_has_no_history_is_refused():
+    with pytest.raises(pt.PotentiaError, match="a LMSBN has no history of iterations"):
+        pt.plot.history(pt.LMSBN())
+
+
 def test_marginals_as_a_picture_and_as_a_map(crf, examples):
     result = crf.infer(examples[0])
     picture = pt.plot.marginals(result, (12, 12)).images[0].get_array()

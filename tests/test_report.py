@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from importlib.resources import files
 
@@ -13,7 +14,7 @@ from potentia._types import PotentiaError
 from potentia.cli import main
 from potentia.experiments.ilr import STUDIES, cells
 from potentia.experiments.marginal_pictures import pack
-from potentia.report.charts import make_axis
+from potentia.report.charts import Line, chart, make_axis
 from potentia.report.page import report
 from potentia.report.pictures import PALETTE, data_uri, panels_of, png, viewer_data
 from potentia.report.runs import names, runs_table, study_facts
@@ -82,7 +83,9 @@ def page_file(folder):
 
 def test_the_room_reads_rows_and_knows_no_learner():
     for path in (SOURCE / "report").glob("*.py"):
-        assert set(imported_rooms(path)) <= {"report", "experiments", "_html", "_types", "_version"}, path
+        assert set(imported_rooms(path)) <= {"report", "experiments", "io", "_html", "_types", "_version"}, (
+            path
+        )
         named = re.findall(r"from \.\.experiments\.(\w+) import", path.read_text())
         assert set(named) <= {"rows", "marginal_pictures"}
 
@@ -137,11 +140,17 @@ def test_studies_of_the_papers_show_their_tables(tmp_path, capsys):
         (None, "no rows.jsonl"),
         ('{"a": 1}\n{"b": 2}\n', "line 1 is no result row"),
         ("x\n{}\n", "line 1 is not JSON"),
+        ('{"cell": {}, "paper": null}\n', "cannot be shown"),
+        ('{"cell": {}, "seconds": null}\n', "cannot be shown"),
+        ('{"cell": {}, "history": [{"objective": 1.0}]}\n', "cannot be shown (KeyError: 'iteration')"),
+        ('{"cell": {}, "pictures": [{"input": 1}]}\n', "cannot be shown"),
+        ('{"cell": {"seed": 0}}\n\n{"cell": {"seed": null}}\n', "cannot be shown"),
+        (b"\xff\xfe", "not UTF-8"),
     ],
 )
 def test_bad_folders_are_one_sentence(content, words, tmp_path, capsys):
     if content is not None:
-        (tmp_path / "rows.jsonl").write_text(content)
+        (tmp_path / "rows.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
     assert main(["report", str(tmp_path)]) == 2
     assert words in capsys.readouterr().err
     assert main(["report", str(tmp_path / "nowhere")]) == 2
@@ -199,13 +208,85 @@ def test_rows_of_a_papers_study_are_shown_beside_what_was_seen(tmp_path):
     assert list(json.loads(data[1])["shown"][0][0]["panels"]) == ["input", "truth", "prediction"]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "log"),
+    [(0.27, 0.4, True), (1.61e5, 1.64e5, True), (-47.0, 47.0, False), (1.0, 25.0, False), (3e-7, 4e-7, True)],
+)
+def test_every_axis_has_ticks_that_can_be_told_apart(low, high, log):
+    axis = make_axis([low, high], log=log)
+    assert 3 <= len(axis.ticks) <= 8
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", chart([], make_axis([0.0, 1.0]), axis, "", "", "", ""))
+    shown = [float(text.replace(",", "")) for text in texts[: len(axis.ticks)]]
+    assert shown == pytest.approx(axis.ticks, rel=1e-9, abs=1e-12)
+
+
+def test_a_single_point_is_a_dot():
+    drawn = chart([Line("one", [1.0], [0.3])], make_axis([1.0]), make_axis([0.3]), "", "", "", "")
+    assert re.search(r'd="M[\d.]+ [\d.]+h0"', drawn)
+
+
+def test_cells_are_shown_as_they_are_and_only_measures_beside_them():
+    rows = [
+        {
+            "cell": {"inference": name, "labels": k, "seed": 0},
+            "inference": f"TRW({name!r})",
+            "labels": ["a", "b"],
+            "curves": {},
+            "test_errors": [0.25, 0.125],
+            "search_seconds": 3.5e-7,
+            "iterations": 40 + k,
+        }
+        for k, name in enumerate(("trw", "trw_raster"))
+    ]
+    _, columns, lines = runs_table("All", rows)
+    headings = [column.heading for column in columns]
+    assert headings == ["inference", "labels", "test errors", "search seconds", "iterations", "seconds"]
+    assert [shown(column, lines[1]) for column in columns] == [
+        "trw_raster", "1", "0.2500, 0.1250", "3.5e-07", "41", "–"
+    ]  # fmt: skip
+    assert "convergence" not in study_facts(rows)
+    fixed = study_facts([row | {"settled": None} for row in rows])
+    assert fixed["convergence"] == "2 ran a fixed number of iterations"
+
+
+def test_sections_have_identifiers_of_their_own(tmp_path):
+    for name in ("a-b", "a b", "main", "é", "ü"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.jsonl").write_text('{"cell": {"k": 1}, "error": 0.5}\n')
+    text = report(tmp_path).read_text()
+    ids = re.findall(r'\bid="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+    regions = re.findall(r'role="region"[^>]*aria-label="([^"]*)"', text)
+    assert len(set(regions)) == 5
+    assert re.findall(r'href="#(study-[^"]*)"', text) == [
+        "study-a-b", "study-a-b-2", "study-main", "study-other", "study-other-2"
+    ]  # fmt: skip
+
+
+def test_the_page_is_written_to_files_only(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text('{"cell": {"k": 1}, "error": 0.5}\n')
+    (tmp_path / "real.html").write_text("old")
+    (tmp_path / "link.html").symlink_to("real.html")
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "link.html")]) == 0
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "real.html").read_text().startswith("<!doctype html>")
+    before = sorted(tmp_path.rglob("*"))
+    capsys.readouterr()
+    for name, words in (("pipe", "it is no regular file"), ("", "it is a folder")):
+        assert main(["report", str(tmp_path), "--out", str(tmp_path / name)]) == 2
+        assert words in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_axes_are_round_and_logarithmic_only_above_zero():
     axis = make_axis([0.0071, 0.49], log=True)
     assert axis.log
     assert set(axis.ticks) <= {0.01, 0.02, 0.05, 0.1, 0.2, 0.5}
     assert axis.share(0.0071) > 0
     assert not make_axis([0.0, 1.0], log=True).log
-    assert make_axis([0.0, 1.0]).ticks == pytest.approx([0, 0.5, 1])
+    assert make_axis([0.0, 1.0]).ticks == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
     assert make_axis([2.0, 2.0]).share(2.0) == 0.5
     assert make_axis([]).ticks
 
@@ -256,8 +337,9 @@ def fresh(page, page_file):
     return page
 
 
-COLUMN = "[...document.querySelectorAll('#toy ~ section table.sortable tbody tr')].map(r => r.cells[0].textContent)"
-SORTS = "[...document.querySelectorAll('#toy ~ section thead th')].map(h => h.getAttribute('aria-sort'))"
+TOY = "document.querySelectorAll('#study-toy ~ section"
+COLUMN = f"[...{TOY} table.sortable tbody tr')].map(r => r.cells[0].textContent)"
+SORTS = f"[...{TOY} thead th')].map(h => h.getAttribute('aria-sort'))"
 
 
 def test_it_loads_without_complaints_and_without_network(fresh):
@@ -273,7 +355,7 @@ def test_it_loads_without_complaints_and_without_network(fresh):
 
 def test_tables_sort_by_click_and_by_key(fresh):
     assert fresh.evaluate(COLUMN) == ["linear", "boosting", "mlp"]
-    button = "#toy ~ section thead th:nth-child(3) button"
+    button = "#study-toy ~ section thead th:nth-child(3) button"
     assert fresh.evaluate(f"document.querySelector('{button}').textContent") == "test error"
     fresh.click(button)
     assert fresh.evaluate(COLUMN) == ["boosting", "linear", "mlp"]
@@ -283,9 +365,9 @@ def test_tables_sort_by_click_and_by_key(fresh):
     assert fresh.evaluate(COLUMN) == ["mlp", "linear", "boosting"]
     assert fresh.evaluate(SORTS).count("descending") == 1
     assert "test error, descending" in fresh.evaluate("document.querySelector('.status-sort').textContent")
-    fresh.click("#toy ~ section thead th:nth-child(4) button")
+    fresh.click("#study-toy ~ section thead th:nth-child(4) button")
     assert fresh.evaluate(COLUMN)[-1] == "mlp", "a missing value is last"
-    fresh.click("#toy ~ section thead th:nth-child(4) button")
+    fresh.click("#study-toy ~ section thead th:nth-child(4) button")
     assert fresh.evaluate(COLUMN)[-1] == "mlp"
 
 
@@ -316,7 +398,7 @@ def test_everything_is_reached_by_the_tab_key(fresh):
     for _ in range(40):
         fresh.press("Tab")
         seen.add(fresh.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent"))
-    assert {"Skip to the results", "toy", "test error", "next image", "next method", "All runs"} <= seen
+    assert {"Skip to the results", "toy", "test error", "next image", "next method", "toy: All runs"} <= seen
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -59,6 +59,21 @@ def test_classes_from_values_leave_out_void(tmp_path):
         classes.labels(Mask(np.array([[4]]), True, None), tmp_path)
 
 
+def test_palettes_must_agree_on_the_colours_of_classes(tmp_path):
+    red, black = [255, 0, 0], [0, 0, 0]
+    masks = [Mask(np.array([[0, 1]]), False, [*a, *b]) for a, b in ((black, red), (red, black))]
+    classes = find_classes(masks, None, None)
+    assert classes.labels(masks[0], tmp_path / "a.png").tolist() == [[0, 1]]
+    assert classes.labels(Mask(np.array([[1]]), False, None), tmp_path / "b.png").tolist() == [[1]]
+    with pytest.raises(pt.PotentiaError, match=r"c\.png: the palette has the colour #ff0000 for 0, but"):
+        classes.labels(masks[1], tmp_path / "c.png")
+
+
+def test_values_beyond_a_palette_are_written_without_it(tmp_path):
+    write_mask(tmp_path / "m.png", Mask(np.array([[0, 300]]), False, [0, 0, 0, 255, 0, 0]))
+    assert read_mask(tmp_path / "m.png").codes.tolist() == [[0, 300]]
+
+
 def test_palette_files_name_classes_of_numbers_and_of_colours(tmp_path):
     file = tmp_path / "palette.csv"
     file.write_text("7,sky,#0000ff\n\n0,ground\n255,void\n")
@@ -79,7 +94,7 @@ def test_palette_files_name_classes_of_numbers_and_of_colours(tmp_path):
         ("0,a\n0,b\n", "value 0 is there twice"),
         ("0,a\n1,a\n", "name a is there twice"),
         ("0,a,red\n", "line 1: 'red' is not a colour #rrggbb$"),
-        ("0,a\n", "lists 1 classes"),
+        ("0,a\n", "lists 1 class,"),
     ],
 )
 def test_bad_palette_files_are_one_sentence(text, words, tmp_path):
@@ -202,6 +217,22 @@ def test_labels_are_any_two_values():
         learn_label("a", ["x", None])
 
 
+def test_labels_come_back_as_training_spelled_them():
+    label = learn_label("a", ["02", "01", "1.0"])
+    assert (label.values, label.texts) == (["1", "2"], ["01", "02"])
+    assert label.decode(label.encode(["1", "2.0"])) == ["01", "02"]
+    assert learn_label("a", ["1_2", "12"]).values == ["12", "1_2"]
+    with pytest.raises(pt.PotentiaError, match=r"takes 3 values \('a', 'b\\nc', 'd'\); a label takes two"):
+        learn_label("a", ["a", "b\nc", "d"])
+
+
+def test_a_constant_label_knows_one_other_value():
+    label = learn_label("a", ["apple", "apple"])
+    assert label.encode(["apple", "kiwi", "kiwi"]).tolist() == [0, 1, 1]
+    with pytest.raises(pt.PotentiaError, match="has the value 'kiwi', but training had 'apple'"):
+        label.encode(["kiwi", "banana"])
+
+
 @pytest.mark.parametrize(("value", "state"), [("1", 1), ("0", 0), ("yes", 0)])
 def test_labels_constant_in_training_know_one_value_from_all_others(value, state):
     label = Label("a", [value])
@@ -214,6 +245,11 @@ def test_tables_in_three_dialects(separator, tmp_path):
     text = '\ufeffx,"y"\n1,"two words"\n\n?,NA\n'.replace(",", separator)
     (tmp_path / "t.csv").write_text(text, encoding="utf-8")
     assert read_table(tmp_path / "t.csv") == {"x": ["1", None], "y": ["two words", None]}
+
+
+def test_a_blank_line_of_a_table_of_one_column_is_a_row(tmp_path):
+    (tmp_path / "t.csv").write_text("x\n1\n\n-1\n\n")
+    assert read_table(tmp_path / "t.csv") == {"x": ["1", None, "-1"]}
 
 
 @pytest.mark.parametrize(
@@ -240,6 +276,7 @@ def test_parquet_tables_hold_the_same(tmp_path):
     assert read_table(tmp_path / "t.parquet") == {"x": ["1.5", None], "flag": ["1", "0"], "t": ["a", None]}
     write_table(tmp_path / "w.parquet", {"a": ["1", "0"], "b": ["yes", "no"]})
     assert read_table(tmp_path / "w.parquet") == {"a": ["1", "0"], "b": ["yes", "no"]}
+    assert parquet.read_table(tmp_path / "w.parquet").to_pydict() == {"a": [1, 0], "b": ["yes", "no"]}
     (tmp_path / "bad.parquet").write_text("x")
     with pytest.raises(pt.PotentiaError, match=r"bad\.parquet"):
         read_table(tmp_path / "bad.parquet")
@@ -295,6 +332,17 @@ def test_a_saved_sequence_pipeline_predicts_identically(tmp_path):
 
 
 # -- files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("held", "accuracy"), [("O X\nO R\n", 0.75), ("R R\nR R\n", 0.0)])
+def test_labels_that_only_validation_has_count_as_wrong(held, accuracy, tmp_path, monkeypatch):
+    known = "a\tO\nb\tX\n\n" * 3
+    tokens = zip("abab", held.split(), strict=True)
+    (tmp_path / "t.tsv").write_text(known + "".join(f"{word}\t{label}\n" for word, label in tokens))
+    monkeypatch.setattr(Run, "split", lambda run, n: (np.arange(3), np.arange(3, 4)))
+    _, facts = sequences.train(tmp_path / "t.tsv", run=Run(validation=0.25))
+    assert facts["validation_accuracy"] == accuracy
+    assert (facts["sentences"], facts["tokens"]) == (4, 10)
 
 
 def test_no_part_of_a_file_loads_as_a_whole_one(tmp_path):

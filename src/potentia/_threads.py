@@ -37,7 +37,7 @@ def thread_count(threads: int | None) -> int:
     given: int | str | None = chosen if chosen is not None else os.environ.get("POTENTIA_THREADS")
     if given is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not str(given).isdigit() or int(given) < 1:
+    if not str(given).isdecimal() or int(given) < 1:
         raise PotentiaError(f"threads (or POTENTIA_THREADS) must be a positive whole number, not {given!r}")
     return int(given)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -23,11 +24,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         arguments.command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # whoever read the output has seen enough; Python must not try to flush the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except PotentiaError as error:
         print(f"potentia: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"potentia: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
+        print(f"potentia: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
         return 2
     except MemoryError:
         print("potentia: this needs more memory than there is", file=sys.stderr)
@@ -199,10 +205,13 @@ def _reproduce(arguments: argparse.Namespace) -> None:
 def _bench(arguments: argparse.Namespace) -> None:
     from .bench import run as bench
     from .report.tables import print_table
+    from .workflows.outputs import check_target, write_text
 
+    if arguments.out:
+        check_target(arguments.out)
     rows = bench.run(quick=arguments.quick)
     if arguments.out:
-        arguments.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_text(arguments.out, "".join(json.dumps(row) + "\n" for row in rows))
     if arguments.json:
         print(_json({"rows": rows}))
         return

@@ -30,6 +30,8 @@ def history(model: CRF | Pipeline | Sequence[Mapping[str, Any]], ax: Axes | None
     model: a fitted CRF, a pipeline around one, or its `history_`.
     """
     rows = _fitted(model).history_ if isinstance(model, CRF | Pipeline) else model
+    if not isinstance(rows, Sequence):
+        raise PotentiaError(f"a {type(rows).__name__} has no history of iterations")
     if not rows:
         raise PotentiaError("the history is empty")
     keys = [key for key in ("train_error", "validation_error") if any(key in row for row in rows)]

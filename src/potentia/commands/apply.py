@@ -34,7 +34,7 @@ EVALUATE_EXAMPLES = """
   potentia evaluate model --sequences test.tsv"""
 
 _PREDICT = {"images": ("marginals",), "table": (), "sequences": ()}
-_EVALUATE = {"images": ("masks",), "table": (), "sequences": ("count_unknown",)}
+_EVALUATE = {"images": ("masks", "void"), "table": (), "sequences": ("count_unknown",)}
 
 
 def add_predict(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +52,9 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument("--masks", type=Path, metavar="DIR", help="folder of masks, PNG")
     parser.add_argument(
+        "--void", metavar="VALUES", help="values of these masks that mean unknown, such as 255"
+    )
+    parser.add_argument(
         "--count-unknown", action="store_const", const=True,
         help="sequences: labels that training did not have count as wrong",
     )  # fmt: skip
@@ -62,6 +65,8 @@ def predict(arguments: argparse.Namespace) -> None:
     """Predict and write files."""
     form, source = source_of(arguments)
     options = own_options(arguments, form, _PREDICT)
+    if arguments.out.exists() and arguments.model.exists() and arguments.out.samefile(arguments.model):
+        raise PotentiaError(f"{arguments.out} is the model itself; --out needs another name")
     with well_behaved(arguments):
         pipeline = _pipeline(arguments.model, form)
         facts = pipeline.predict_files(source, arguments.out, progress=bar_shown(arguments), **options)

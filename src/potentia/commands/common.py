@@ -48,14 +48,14 @@ def add_manners(parser: argparse.ArgumentParser) -> None:
 
 def at_least_one(text: str) -> int:
     """An option that is a whole number above zero."""
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
     return int(text)
 
 
 def seed(text: str) -> int:
     """An option that numbers what is random."""
-    if not text.isdigit() or int(text) >= 2**32:
+    if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 4294967295")
     return int(text)
 

@@ -91,5 +91,7 @@ def _tables(name: str, rows: Sequence[dict[str, Any]]) -> list[Any]:
         return tables(name, rows)
     except KeyError as unknown:
         # rows of an older version of the study; its table of all runs is still there
-        print(f"potentia: no tables of {name}: its rows hold {unknown}, which is not known", file=sys.stderr)
+        print(
+            f"potentia: no tables of {name}: {unknown} is missing in its rows or not known", file=sys.stderr
+        )
         return []

@@ -30,7 +30,8 @@ EXAMPLES = """
 
 Pictures and masks (PNG) of one name belong together. Every value in the masks is a class unless --void or a --palette
 says otherwise. In tables, columns of numbers are standardised, others become one indicator per text; a missing number
-counts as the mean, a missing text as none. Ctrl-C keeps what is done: the same command goes on from there."""
+counts as the mean, a missing text as none; missing are empty cells, ?, NA, N/A, NaN, null and none in any case. Ctrl-C
+keeps what is done: the same command goes on from there."""
 
 #: Options of each form of data beyond those of all.
 _OPTIONS = {
@@ -55,7 +56,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--palette", type=Path, metavar="FILE", help="lines value,name[,#rrggbb] of classes"
     )
     pictures.add_argument("--void", metavar="VALUES", help="values that mean unknown, such as 255 or #000000")
-    pictures.add_argument("--node", choices=_POTENTIALS, help="function of pixels (default: boosting)")
+    pictures.add_argument(
+        "--node", choices=_POTENTIALS, help="function of pixels (default: boosting with ilr, else linear)"
+    )
     pictures.add_argument("--edge", choices=_POTENTIALS, help="function of neighbours (default: linear)")
     pictures.add_argument(
         "--reduce", type=float, metavar="SHARE", help="share of the sides to keep, such as 0.25"

@@ -40,7 +40,8 @@ def _square(study: Study, rows: Sequence[Row], what: str) -> Table:
         "train_error": "training (ours / paper)",
         "effort": "iterations, or L-BFGS steps of convex cells, and seconds",
     }
-    return f"{study.title}, {titles[what]}", columns, lines
+    title = study.title.partition(":")[0] + ":" if what == "effort" else f"{study.title},"
+    return f"{title} {titles[what]}", columns, lines
 
 
 def _entry(study: Study, row: Row, what: str, i: int, j: int) -> str:

@@ -146,7 +146,7 @@ def tables(pictures: PictureSet, rows: Sequence[Row]) -> list[Table]:
 
 
 def _columns(rounds: Sequence[int]) -> list[Column]:
-    names = {r: f"{r} iteration{'s' if r > 1 else ''}" if r else "–" for r in rounds}
+    names = {r: f"{r} iteration{'s' if r > 1 else ''}" if r else "no inference" for r in rounds}
     first = [Column("loss", "loss"), Column("inference", "inference")]
     return first + [Column(name, str(r), str) for r, name in names.items()]
 

@@ -25,10 +25,14 @@ def read_rows(path: Path) -> list[Row]:
     if not path.exists():
         return []
     rows = []
-    lines = path.read_text().splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise PotentiaError(f"{path} is not UTF-8 text") from None
     for number, line in enumerate(lines):
         try:
-            rows.append(json.loads(line))
+            if line.strip():
+                rows.append(json.loads(line))
         except json.JSONDecodeError:
             if number < len(lines) - 1:
                 raise PotentiaError(f"{path}, line {number + 1} is not JSON") from None

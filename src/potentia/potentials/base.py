@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from potentia._options import check_count
 from potentia._types import ArrayLike, Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.chunks import map_chunks
@@ -172,7 +173,24 @@ class Potential(Params, ABC):
         """The potential saved by `state`; a class of your own must be imported before."""
         potential, fitted = unpack(meta, arrays)
         potential.__dict__.update(fitted)
+        if potential.is_fitted:
+            potential._check_state()
         return potential
+
+    def _check_state(self) -> None:
+        """Refuse what a damaged file holds, before kernels trust it: sizes, and where `_shapes` says so, arrays."""
+        for name in ("n_features_", "n_outputs_"):
+            check_count(f"{name} of the saved potential", getattr(self, name, None))
+        for name, shape in self._shapes().items():
+            found = np.asarray(getattr(self, name, None)).shape
+            if found != shape:
+                raise PotentiaError(
+                    f"The saved potential is damaged: {name} has the shape {found}, not {shape}."
+                )
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of fitted arrays, by name."""
+        return {}
 
     def _improve(self, problem: Problem, scores: Floats | None) -> tuple[float, float]:
         """Fit, and return the penalised loss before and after; `scores`, if given, are brought up to date."""

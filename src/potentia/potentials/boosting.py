@@ -93,6 +93,14 @@ class Boosting(Potential):
         self.edges_ = np.full((x.shape[1], MAX_BINS), np.inf)
         self._forest = Forest.empty(n_outputs)
 
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"edges_": (self.n_features_, MAX_BINS), "values_": (len(self.nodes_), self.n_outputs_)}
+
+    def _check_state(self) -> None:
+        super()._check_state()
+        if not self._forest.is_sound(self.n_features_):
+            raise PotentiaError("The saved potential is damaged: its trees do not hang together.")
+
     def _improve(self, problem: Problem, scores: Floats | None) -> tuple[float, float]:
         check_count("seed", self.seed)
         rng = np.random.default_rng([self.seed, self.n_fits_])

@@ -56,6 +56,9 @@ class Constant(Differentiable):
     def parameters(self, vector: Floats) -> None:
         self.table_ = self._checked(vector).copy()
 
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"table_": (self.n_outputs_,)}
+
     def penalty_and_gradient(self) -> tuple[float, Floats]:
         """ridge / 2 * |v|^2 and ridge * v."""
         return 0.5 * self.ridge * float(self.table_ @ self.table_), self.ridge * self.table_

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from potentia._types import Floats, Ints
-from potentia.kernels.trees import add_trees
+from potentia.kernels.trees import MAX_BINS, add_trees
 from potentia.potentials.binning import Codes
 from potentia.potentials.chunks import map_chunks
 
@@ -30,6 +30,19 @@ class Forest:
     def copy(self) -> Forest:
         """The same trees in arrays of their own."""
         return Forest(self.nodes.copy(), self.values.copy(), self.node_ptr.copy(), self.depths.copy())
+
+    def is_sound(self, n_features: int) -> bool:
+        """Whether every walk down these trees stays inside them, as kernels take for granted."""
+        sizes, n = np.diff(self.node_ptr), len(self.nodes)
+        integers = all(a.dtype == np.int64 and a.ndim == 1 for a in (self.nodes, self.node_ptr, self.depths))
+        if not integers or len(self.node_ptr) != len(self.depths) + 1 or len(self.values) != n:
+            return False
+        if self.node_ptr[0] != 0 or self.node_ptr[-1] != n or (sizes < 1).any():
+            return False
+        left, feature, cut = self.nodes >> 24, self.nodes >> 8 & 0xFFFF, self.nodes & 0xFF
+        last = left + (cut < MAX_BINS - 1)  # no code exceeds the last, so its node has no right
+        inside = (left >= 0) & (last < np.repeat(sizes, sizes)) & (feature < n_features)
+        return bool(inside.all() and (self.depths >= 0).all() and (self.depths <= sizes).all())
 
     def add_to(self, scores: Floats, codes: Codes, first: int = 0) -> None:
         """scores (n, K) += the trees from number `first` on."""

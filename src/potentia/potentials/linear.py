@@ -71,6 +71,16 @@ class Linear(Differentiable):
         self.coordinates_ = np.zeros((self.basis_.shape[-1], n_outputs))
         self.table_ = np.zeros((len(self.basis_), n_outputs))
 
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        rows, inner = len(self.basis_), self.basis_.shape[-1]
+        found: dict[str, tuple[int, ...]] = {
+            "table_": (rows, self.n_outputs_),
+            "coordinates_": (inner, self.n_outputs_),
+        }
+        if self.transformer_ is None:
+            found["basis_"] = (self.n_features_ + self.intercept, *self.basis_.shape[1:])
+        return found
+
     def _expand(self, x: Any) -> Any:
         return x if self.transformer_ is None else check_features(self.transformer_.transform(x), True)
 

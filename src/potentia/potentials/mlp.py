@@ -65,6 +65,10 @@ class MLP(Differentiable):
         inner = rng.normal(size=(d + 1) * self.hidden) / np.sqrt(d + 1)
         self.weights_ = np.append(inner, np.zeros((self.hidden + 1) * n_outputs))
 
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        d, size = self.n_features_, (self.n_features_ + 1) * self.hidden + (self.hidden + 1) * self.n_outputs_
+        return {"mean_": (d,), "scale_": (d,), "weights_": (size,)}
+
     def _layers(self, vector: Floats) -> tuple[Floats, Floats]:
         """V (d + 1, hidden) and W (hidden + 1, K) as views of a flat vector."""
         size = (len(self.mean_) + 1) * self.hidden

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from .._html import Markup, tag
 
-_WIDTH, _HEIGHT = 300, 200
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 34
+_WIDTH, _HEIGHT = 310, 200
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 10, 10, 34
 
 
 class Line(NamedTuple):
@@ -45,9 +45,7 @@ def make_axis(values: Sequence[float], log: bool = False) -> Axis:
         return _log_axis(low, high)
     if low == high:
         low, high = low - 0.5, high + 0.5
-    step = _step((high - low) / 4)
-    ticks = [step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    return Axis(low, high, False, ticks)
+    return Axis(low, high, False, _even_ticks(low, high))
 
 
 def _log_axis(low: float, high: float) -> Axis:
@@ -57,7 +55,13 @@ def _log_axis(low: float, high: float) -> Axis:
     ticks = [t for t in fine if low <= t <= high]
     if len(ticks) > 6:
         ticks = [t for t in (10.0**k for k in decades) if low <= t <= high]
-    return Axis(low, high, True, ticks)
+    return Axis(low, high, True, ticks if len(ticks) > 2 else _even_ticks(low, high))
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    """Three to seven round numbers of equal distance."""
+    step = _step((high - low) / 6)
+    return [step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def _step(rough: float) -> float:
@@ -79,7 +83,9 @@ def _line(line: Line, x: Axis, y: Axis) -> Markup:
     path, pen = [], "M"
     for a, b in zip(line.x, line.y, strict=True):
         if math.isfinite(b) and (b > 0 or not y.log):
-            path.append(f"{pen}{_across(x, a):.1f} {_down(y, b):.1f}")
+            # a line of no length is a dot, which is all there is to see of a single point
+            dot = "h0" if pen == "M" else ""
+            path.append(f"{pen}{_across(x, a):.1f} {_down(y, b):.1f}{dot}")
             pen = "L"
         else:
             pen = "M"
@@ -90,14 +96,14 @@ def _line(line: Line, x: Axis, y: Axis) -> Markup:
 def _grid(x: Axis, y: Axis) -> list[Markup]:
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     parts = []
-    for tick in y.ticks:
+    for tick, text in zip(y.ticks, _texts(y.ticks), strict=True):
         at = _down(y, tick)
         parts.append(tag("line", x1=_LEFT, x2=right, y1=f"{at:.1f}", y2=f"{at:.1f}", class_="grid"))
-        parts.append(tag("text", _text(tick), x=_LEFT - 5, y=f"{at + 3.5:.1f}", text_anchor="end"))
-    for tick in x.ticks:
+        parts.append(tag("text", text, x=_LEFT - 5, y=f"{at + 3.5:.1f}", text_anchor="end"))
+    for tick, text in zip(x.ticks, _texts(x.ticks), strict=True):
         at = _across(x, tick)
         parts.append(tag("line", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=bottom, y2=bottom + 3, class_="axis"))
-        parts.append(tag("text", _text(tick), x=f"{at:.1f}", y=bottom + 14, text_anchor="middle"))
+        parts.append(tag("text", text, x=f"{at:.1f}", y=bottom + 14, text_anchor="middle"))
     parts.append(tag("line", x1=_LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
     return parts
 
@@ -119,5 +125,21 @@ def _down(y: Axis, value: float) -> float:
     return _HEIGHT - _BOTTOM - y.share(value) * (_HEIGHT - _TOP - _BOTTOM)
 
 
-def _text(value: float) -> str:
-    return "0" if abs(value) < 1e-12 else f"{value:.3g}"
+def _texts(ticks: Sequence[float]) -> list[str]:
+    """Ticks as text, with as many digits as it takes to tell them apart."""
+    nil = 1e-9 * max(map(abs, ticks), default=0.0)
+    found: list[str] = []
+    for digits in range(2, 8):
+        found = ["0" if abs(t) <= nil else _text(t, digits) for t in ticks]
+        if len(set(found)) == len(ticks) and all(
+            math.isclose(float(text.replace(",", "")), t, rel_tol=1e-9, abs_tol=nil)
+            for text, t in zip(found, ticks, strict=True)
+        ):
+            break
+    return found
+
+
+def _text(value: float, digits: int) -> str:
+    if 1e3 <= abs(value) < 1e7:
+        return f"{float(f'{value:.{digits}g}'):,.0f}"
+    return f"{value:.{digits}g}"

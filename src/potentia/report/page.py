@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from string import Template
 
@@ -12,6 +13,7 @@ from .._html import Markup, tag
 from .._types import PotentiaError
 from .._version import __version__
 from ..experiments.rows import Cell, Row, read_rows
+from ..io.files import regular, replacing
 from .pictures import Original
 from .sections import Study, study_section
 from .tables import Table
@@ -33,22 +35,22 @@ def report(
     """Write the page of all rows.jsonl files under a folder; returns its path (default: report.html in the folder)."""
     if not folder.is_dir():
         raise PotentiaError(f"{folder} is not a folder")
+    path = regular(out or folder / "report.html")
     studies = find_studies(folder, tables, originals)
     if not studies:
         raise PotentiaError(
             f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`"
         )
-    path = out or folder / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(page(studies, folder.resolve().name), encoding="utf-8")
-    os.replace(temporary, path)
+    text = page(studies, folder.resolve().name)
+    with replacing(path) as raw:
+        raw.write(text.encode())
     return path
 
 
 def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[Study]:
     """A study per file of rows, named by its folder."""
-    found = []
+    found: list[Study] = []
     for path in sorted(folder.rglob("rows.jsonl")):
         rows = read_rows(path)
         for number, row in enumerate(rows):
@@ -59,8 +61,16 @@ def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[Stu
             name = folder.resolve().name if place == "." else place
             study = str(rows[0]["cell"].get("study", name))
             seen = [originals(study, row["cell"]) if row.get("pictures") else () for row in rows]
-            found.append(Study(name, rows, tables(study, rows), seen))
+            anchor = _anchor(name, {other.anchor for other in found})
+            found.append(Study(name, anchor, rows, tables(study, rows), seen))
     return found
+
+
+def _anchor(name: str, taken: Collection[str]) -> str:
+    """A study's name as an identifier in HTML that no other study has."""
+    plain = "study-" + (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "other")
+    numbered = (f"{plain}-{k}" for k in count(2))
+    return plain if plain not in taken else next(anchor for anchor in numbered if anchor not in taken)
 
 
 def page(studies: Sequence[Study], title: str) -> str:
@@ -74,5 +84,15 @@ def page(studies: Sequence[Study], title: str) -> str:
         style=here.joinpath("page.css").read_text(encoding="utf-8"),
         script=here.joinpath("page.js").read_text(encoding="utf-8"),
         contents=tag("ul", *entries),
-        studies=Markup("\n".join(study_section(study) for study in studies)),
+        studies=Markup("\n".join(_section(study) for study in studies)),
     )
+
+
+def _section(study: Study) -> Markup:
+    """A study's part of the page; one sentence where its rows hold something else than results."""
+    try:
+        return study_section(study)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise PotentiaError(
+            f"the rows of {study.name} cannot be shown ({type(error).__name__}: {error})"
+        ) from None

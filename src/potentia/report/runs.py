@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 #: Keys of a cell that say where it belongs, not what it is.
 _PLACE = ("study", "quick")
 #: Keys of a row that are no measures.
-_OTHER = ("cell", "data", "paper", "seconds", "learner")
+_OTHER = ("cell", "data", "paper", "seconds", "learner", "versions", "curves", "pictures")
 _LONG = 40
 #: A value that more than this share of runs has goes without saying.
 _MOST = 0.7
@@ -48,15 +48,20 @@ def runs_table(title: str, rows: Sequence[Row]) -> Table:
     """All runs: what varies, every measure (the paper's beside ours where a row knows it), and the time."""
     keys = varying(rows) or [key for key in rows[0]["cell"] if key not in _PLACE]
     papers = {key for row in rows for key in row.get("paper", {})}
-    measures = [key for key in dict.fromkeys(k for row in rows for k in row) if _is_measure(key, rows)]
-    columns = [Column(_heading(key), key, _show(key, [row["cell"].get(key) for row in rows])) for key in keys]
+    told = {key for row in rows for key in row["cell"]}
+    measures = [
+        key
+        for key in dict.fromkeys(k for row in rows for k in row)
+        if key not in told and _is_measure(key, rows)
+    ]
+    columns = [Column(_heading(key), key, _show([row["cell"].get(key) for row in rows])) for key in keys]
     for key in measures:
-        columns.append(Column(_heading(key), key, _show(key, [row.get(key) for row in rows])))
+        columns.append(Column(_heading(key), key, _show([row.get(key) for row in rows])))
         if key in papers:
             columns.append(Column("paper", f"paper {key}", number))
     columns.append(Column("seconds", "seconds", "{:.1f}".format))
     lines = [
-        {**row["cell"], **row, **{f"paper {key}": v for key, v in row.get("paper", {}).items()}}
+        {**row, **row["cell"], **{f"paper {key}": v for key, v in row.get("paper", {}).items()}}
         for row in rows
     ]
     return Table(title, columns, lines)
@@ -91,7 +96,7 @@ def _convergence(rows: Sequence[Row]) -> dict[str, str]:
         for name, row in zip(names(rows), rows, strict=True)
         if row.get("settled") is not None
     ]
-    fixed = sum("iterations" in row and row.get("settled") is None for row in rows)
+    fixed = sum("iterations" in row and "settled" in row and row["settled"] is None for row in rows)
     parts = []
     if known:
         open_ = [name for name, settled in known if not settled]
@@ -122,9 +127,11 @@ def number(value: Any) -> str:
 
 def _is_measure(key: str, rows: Sequence[Row]) -> bool:
     """Numbers, flags and options, and short texts that vary."""
-    if key in _OTHER or key == "versions":
+    if key in _OTHER:
         return False
     values = [row[key] for row in rows if row.get(key) is not None]
+    if key.endswith("_errors"):
+        return True
     if not values or any(isinstance(value, list) for value in values):
         return False
     if any(isinstance(v, str) for v in values):
@@ -136,11 +143,18 @@ def _is_plain(options: Mapping[str, Any]) -> bool:
     return all(not isinstance(value, Mapping | list) for value in options.values())
 
 
-def _show(key: str, values: Sequence[Any]) -> Callable[[Any], str] | None:
-    if values and all(isinstance(v, float) and abs(v) < 10 for v in values if v is not None):
+def _show(values: Sequence[Any]) -> Callable[[Any], str] | None:
+    if values and all(isinstance(v, float) and _is_plain_size(v) for v in values if v is not None):
         return "{:.4f}".format
+    if any(isinstance(v, list) for v in values):
+        return lambda several: ", ".join(f"{v:.4f}" for v in several)
     is_number = any(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     return number if is_number or any(isinstance(v, bool | Mapping) for v in values) else None
+
+
+def _is_plain_size(value: float) -> bool:
+    """Whether four decimals say enough of a number."""
+    return value == 0 or 1e-3 <= abs(value) < 10
 
 
 def _heading(key: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,17 +19,15 @@ _ERRORS = (("validation_error", "test", 0, False), ("train_error", "training", 1
 
 
 class Study(NamedTuple):
-    """Rows of one study, tables beside that of all runs, and what the pictures of each row show."""
+    """Rows of one study: its name, its identifier on the page, its rows, tables beside that of all runs, and what the
+    pictures of each row show.
+    """
 
     name: str
+    anchor: str
     rows: Sequence[Row]
     tables: Sequence[Table] = ()
     originals: Sequence[Sequence[Original]] = ()
-
-    @property
-    def anchor(self) -> str:
-        """The name as an identifier in HTML."""
-        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-") or "study"
 
 
 def study_section(study: Study) -> Markup:
@@ -41,7 +38,7 @@ def study_section(study: Study) -> Markup:
     for title, make in parts:
         content = make(study)
         if content:
-            head = tag("h3", title, id=f"{study.anchor}-{title.lower().replace(' ', '-')}")
+            head = tag("h3", title, id=f"{study.anchor}--{title.lower().replace(' ', '-')}")
             found.append(tag("section", head, *content))
     heading = tag("h2", study.name, id=study.anchor)
     return tag("section", heading, *found, class_="study", aria_labelledby=study.anchor)
@@ -51,7 +48,14 @@ def tables(study: Study) -> list[Markup]:
     """The study's own tables, then all runs."""
     own = [*study.tables, runs_table("All runs", study.rows)]
     return [
-        tag("div", html_table(t), class_="scroll", role="region", tabindex="0", aria_label=t.title)
+        tag(
+            "div",
+            html_table(t),
+            class_="scroll",
+            role="region",
+            tabindex="0",
+            aria_label=f"{study.name}: {t.title}",
+        )
         for t in own
     ]
 

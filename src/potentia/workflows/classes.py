@@ -62,7 +62,17 @@ class Classes:
             shown = show_code(int(strange[0]), self.coloured)
             classes = ", ".join(show_code(code, self.coloured) for code in self.codes[:12])
             raise PotentiaError(f"{path}: the value {shown} is no class; classes are {classes}")
+        self._check_palette(mask, values, path)
         return number[order[place]][where].reshape(mask.codes.shape)
+
+    def _check_palette(self, mask: Mask, values: Ints, path: Path) -> None:
+        """Refuse a mask whose palette gives a class another colour: its numbers mean something else."""
+        for code in values.tolist():
+            own, other = _painted(mask.palette, code), _painted(self.palette, code)
+            if own is not None and other is not None and own != other:
+                raise PotentiaError(
+                    f"{path}: the palette has the colour #{own:06x} for {code}, but that of other masks #{other:06x}"
+                )
 
     def mask(self, labels: Ints) -> Mask:
         """Class numbers (h, w) as the masks would have them."""
@@ -77,7 +87,7 @@ def find_classes(masks: Sequence[Mask], palette_file: Path | None, void: str | N
     """The classes of training masks: those a palette file lists, or else every value that occurs and is not void."""
     coloured = masks[0].coloured
     palette = next((mask.palette for mask in masks if mask.palette is not None), None)
-    unknown = [parse_code(text, coloured, "--void") for text in void.split(",")] if void else []
+    unknown = parse_void(void, coloured)
     listed: list[tuple[int, str, int | None]]
     if palette_file is None:
         values = np.unique(np.concatenate([np.unique(mask.codes) for mask in masks]))
@@ -88,7 +98,8 @@ def find_classes(masks: Sequence[Mask], palette_file: Path | None, void: str | N
         listed = [row for row in listed if row[0] not in unknown]
     if not 2 <= len(listed) <= _MOST:
         where = "the masks have" if palette_file is None else f"{palette_file} lists"
-        raise PotentiaError(f"{where} {len(listed)} classes, but there must be 2 to {_MOST}")
+        several = "class" if len(listed) == 1 else "classes"
+        raise PotentiaError(f"{where} {len(listed)} {several}, but there must be 2 to {_MOST}")
     colours = [
         _colour(k, code, coloured, palette) if given is None else given
         for k, (code, _, given) in enumerate(listed)
@@ -97,13 +108,18 @@ def find_classes(masks: Sequence[Mask], palette_file: Path | None, void: str | N
     return Classes(codes, names, colours, unknown, coloured, palette)
 
 
+def parse_void(void: str | None, coloured: bool) -> list[int]:
+    """Values of masks that mean unknown, from text with commas between them."""
+    return [parse_code(text, coloured, "--void") for text in void.split(",")] if void else []
+
+
 def parse_code(text: str, coloured: bool, source: str) -> int:
     """A value of masks as text: a whole number, or #rrggbb for masks of colours."""
     given = text.strip()
     try:
         if coloured:
             return _hexadecimal(given)
-        if given.isdigit():
+        if given.isdecimal():
             return int(given)
     except ValueError:
         pass
@@ -145,10 +161,18 @@ def _colour(number: int, code: int, coloured: bool, palette: list[int] | None) -
     """The class's own colour in its masks, or one of evenly spread hues."""
     if coloured:
         return code
-    if palette is not None and len(palette) >= 3 * code + 3:
-        r, g, b = palette[3 * code : 3 * code + 3]
-    else:
-        r, g, b = (round(255 * v) for v in colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, 0.75, 0.95))
+    own = _painted(palette, code)
+    if own is not None:
+        return own
+    r, g, b = (round(255 * v) for v in colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, 0.75, 0.95))
+    return r << 16 | g << 8 | b
+
+
+def _painted(palette: list[int] | None, code: int) -> int | None:
+    """The colour of a value in a palette [r, g, b, ...], if it has one."""
+    if palette is None or len(palette) < 3 * code + 3:
+        return None
+    r, g, b = palette[3 * code : 3 * code + 3]
     return r << 16 | g << 8 | b
 
 

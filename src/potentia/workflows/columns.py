@@ -61,10 +61,14 @@ def learn_feature(name: str, column: Column) -> Feature:
 
 @dataclass
 class Label:
-    """A label's values as text, the absent one first; a label that was constant in training has one."""
+    """A label's values as text, the absent one first; a label that was constant in training has one.
+
+    `texts`: the values as training's table spells them.
+    """
 
     name: str
     values: list[str]
+    texts: list[str] = field(default_factory=list)
 
     @property
     def present(self) -> int:
@@ -75,8 +79,8 @@ class Label:
     def encode(self, column: Column) -> Ints:
         """1 where present, 0 where absent; refuses values that training did not have."""
         cells = [_plain(cell, self.name, row) for row, cell in enumerate(column, 1)]
-        strange = [cell for cell in cells if cell not in self.values]
-        if strange and len(self.values) == 2:
+        strange = list(dict.fromkeys(cell for cell in cells if cell not in self.values))
+        if len(strange) + len(self.values) > 2:
             shown = " and ".join(map(repr, self.values))
             raise PotentiaError(f"label {self.name!r} has the value {strange[0]!r}, but training had {shown}")
         last = np.array([cell == self.values[-1] for cell in cells])
@@ -84,17 +88,21 @@ class Label:
 
     def decode(self, states: Ints) -> list[str]:
         """States as training's texts."""
-        return [self.values[-1] if state == self.present else self.values[0] for state in states]
+        texts = self.texts or self.values
+        return [texts[-1] if state == self.present else texts[0] for state in states]
 
 
 def learn_label(name: str, column: Column) -> Label:
     """The values of a label: of numbers the larger one is "present", of texts the later one in the alphabet."""
-    values = {_plain(cell, name, row) for row, cell in enumerate(column, 1)}
-    if len(values) > 2:
-        shown = ", ".join(sorted(values)[:3])
-        raise PotentiaError(f"label {name!r} takes {len(values)} values ({shown}, ...); a label takes two")
-    numbers = all(_is_number(value) for value in values)
-    return Label(name, sorted(values, key=float if numbers else str.casefold))
+    spelled: dict[str, str] = {}
+    for row, cell in enumerate(column, 1):
+        spelled.setdefault(_plain(cell, name, row), str(cell))
+    if len(spelled) > 2:
+        shown = ", ".join(map(repr, sorted(spelled)[:3])) + (", ..." if len(spelled) > 3 else "")
+        raise PotentiaError(f"label {name!r} takes {len(spelled)} values ({shown}); a label takes two")
+    numbers = all(_is_number(value) for value in spelled)
+    values = sorted(spelled, key=float if numbers else str.casefold)
+    return Label(name, values, [spelled[value] for value in values])
 
 
 def _is_number(cell: str) -> bool:
@@ -102,7 +110,7 @@ def _is_number(cell: str) -> bool:
         float(cell)
     except ValueError:
         return False
-    return True
+    return "_" not in cell  # which Python takes for a separator of digits
 
 
 def _number(cell: str | None, name: str, row: int) -> float:

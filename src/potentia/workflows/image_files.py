@@ -103,7 +103,7 @@ def write_mask(path: Path, mask: Mask) -> None:
     else:
         values = mask.codes.astype(np.uint8 if mask.codes.max() < 256 else np.uint16)
     picture = pillow().fromarray(values)
-    if mask.palette is not None:
+    if mask.palette is not None and values.dtype == np.uint8:
         picture.putpalette(mask.palette)
     picture.save(path, format="PNG")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._digest import digest_of
+from .._options import check_number
 from .._progress import Bar
 from .._types import Floats, Ints, PotentiaError
 from ..data.example import Example
@@ -21,7 +22,7 @@ from ..features.image import image_example, reduced_size
 from ..features.resize import upsample_marginals
 from ..features.superpixels import superpixel_example
 from ..graph.structure import Graph
-from .classes import Classes, find_classes
+from .classes import Classes, find_classes, parse_void
 from .image_files import (
     check_same_size,
     paired_files,
@@ -69,7 +70,11 @@ class ImagePipeline(Pipeline):
     def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> ImagePipeline:
         """The pipeline that `settings` and the model's state describe."""
         others = {name: value for name, value in settings.items() if name != "classes"}
-        return cls(CRF.from_state(content, arrays), Classes(**settings["classes"]), **others)
+        classes = Classes(**settings["classes"])
+        check_number("reduce", settings["reduce"], 0.0, 1.0)
+        if not len(classes.codes) == len(classes.names) == len(classes.colours):
+            raise PotentiaError("the classes have different numbers of values, names and colours")
+        return cls(CRF.from_state(content, arrays), classes, **others)
 
     def facts(self) -> dict[str, Any]:
         """Classes, what the variables are, and the model."""
@@ -158,12 +163,22 @@ class ImagePipeline(Pipeline):
             write_picture(staging.path("marginals", f"{stem}.{k}-{safe}.png"), grey)
 
     def evaluate_files(
-        self, source: Path, *, masks: Path | None = None, progress: bool = False, **_: Any
+        self,
+        source: Path,
+        *,
+        masks: Path | None = None,
+        void: str | None = None,
+        progress: bool = False,
+        **_: Any,
     ) -> dict[str, Any]:
-        """Accuracy, recall and intersection over union per class, and the confusion matrix (truth by prediction)."""
+        """Accuracy, recall and intersection over union per class, and the confusion matrix (truth by prediction).
+
+        void: values of these masks that mean unknown, beside those that training had.
+        """
         if masks is None:
             raise PotentiaError("pictures are evaluated against masks: give --masks DIR")
-        pictures = _read_pairs(paired_files(source, masks), self.classes)
+        unknown = [*self.classes.void, *parse_void(void, self.classes.coloured)]
+        pictures = _read_pairs(paired_files(source, masks), replace(self.classes, void=unknown))
         n = len(self.classes)
         confusion = np.zeros((n, n), dtype=np.int64)
         with Bar(progress) as bar:

@@ -65,9 +65,9 @@ def write_text(path: Path, text: str) -> None:
         raw.write(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
-def check_target(path: Path, source: Path) -> None:
+def check_target(path: Path, source: Path | None = None) -> None:
     """Refuse a file that could not be written in the end, or that is the data itself, before any work."""
-    if path.exists() and source.exists() and path.samefile(source):
+    if source is not None and path.exists() and source.exists() and path.samefile(source):
         raise PotentiaError(f"{path} is the data itself; --out needs another name")
     if path.is_dir():
         raise PotentiaError(f"{path} is a folder; --out needs the name of a file")

@@ -143,9 +143,12 @@ def train(
         seed=run.seed,
     )
     model = CRF({"node": Linear(), "edge": Constant()}, learner)
-    parts = features.transform(own), features.transform(held)
-    facts = fit(model, *parts, digest_of(_texts(sentences)), run)
-    counts = {"sentences": len(sentences), "tokens": tokens, "labels": features.classes_}
+    known = [label in features.classes_ for sentence in held for label in sentence[-1]]
+    checked = features.transform(held) if any(known) else []
+    facts = fit(model, features.transform(own), checked, digest_of(_texts(sentences)), run)
+    if known:  # labels that training did not have cannot be right
+        facts["validation_accuracy"] = facts.get("validation_accuracy", 0.0) * sum(known) / len(known)
+    counts = {"sentences": len(sentences), "tokens": tokens + len(known), "labels": features.classes_}
     return SequencePipeline(model, features), counts | facts
 
 

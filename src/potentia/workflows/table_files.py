@@ -38,7 +38,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[str]]) -> None:
     if path.suffix.lower() == ".parquet":
         arrow, parquet = _pyarrow()
         with replacing(path) as raw:
-            parquet.write_table(arrow.table({name: list(column) for name, column in columns.items()}), raw)
+            parquet.write_table(arrow.table({name: _typed(column) for name, column in columns.items()}), raw)
         return
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -56,10 +56,14 @@ def _csv(path: Path) -> Table:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
     try:
         names = [name.strip() for name in next(reader, [])]
-        rows = [row for row in reader if row]
+        rows = list(reader)
     except csv.Error as error:
         raise PotentiaError(f"{path}, line {reader.line_num}: {error}") from None
     _check_names(path, names)
+    while rows and not rows[-1]:
+        rows.pop()
+    # where there is one column, a blank line is a row whose cell is missing
+    rows = [row or [""] for row in rows] if len(names) == 1 else [row for row in rows if row]
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise PotentiaError(f"{path}: row {number} has {len(row)} cells, but the header {len(names)}")
@@ -90,6 +94,13 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     twice = [name for k, name in enumerate(names) if name in names[:k]]
     if twice:
         raise PotentiaError(f"{path} has two columns {twice[0]!r}")
+
+
+def _typed(column: Sequence[str]) -> list[str] | list[int]:
+    """Whole numbers where all cells are some, spelled as numbers are."""
+    if all(cell.lstrip("-").isdecimal() and str(int(cell)) == cell for cell in column):
+        return [int(cell) for cell in column]
+    return list(column)
 
 
 def _cell(text: str) -> str | None:
