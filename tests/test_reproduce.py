@@ -7,7 +7,8 @@ import pytest
 
 from potentia.cli import main
 from potentia.experiments.document import main as document
-from potentia.experiments.ilr import CLASSES, STUDIES, cells
+from potentia.experiments.ilr import CLASSES, MANY, STUDIES, cells, is_plain, make_potential
+from potentia.experiments.reproduce import tables
 from potentia.experiments.rows import read_rows, run_cells
 from printed import printed_examples
 
@@ -36,14 +37,28 @@ def test_quick_denoising_gives_rows_tables_and_figures_and_resumes(tmp_path, mon
 
 def test_full_tables_have_all_cells_with_the_papers_errors():
     for study in STUDIES.values():
-        table = [
-            c
-            for c in cells(study, quick=False)
-            if c["mode"] == "joint" and c["epsilon"] == 0.1 and c["refit"]
-        ]
-        assert {(c["node"], c["edge"]) for c in table} == {(a, b) for a in CLASSES for b in CLASSES}
+        table = [c for c in cells(study, quick=False) if is_plain(c)]
+        assert sorted((c["node"], c["edge"]) for c in table) == sorted(
+            (a, b) for a in CLASSES for b in CLASSES
+        )
         for errors in (study.paper_train, study.paper_test):
             assert [len(line) for line in errors] == [5] * 5
+
+
+def test_boosted_pairs_are_shown_by_the_rows_their_trees_see():
+    study = STUDIES["backgrounds-ilr"]
+    own = [c for c in cells(study, quick=False) if c["node"] == "mlp" and c["edge"] in ("linear", "boosting")]
+    errors = {"linear": 0.3, "boosting": 0.4}
+    rows = [
+        {"cell": c, "test_error": 0.25 if "drawn" in c else errors[c["edge"]], "train_error": 0.1,
+         "iterations": 25, "seconds": 1.0}
+        for c in own
+    ]  # fmt: skip
+    square, *_, (_, _, lines) = tables("backgrounds-ilr", rows)
+    assert lines == [{"node": "mlp", "linear": "0.3000", "10000": "0.4000", str(MANY): "0.2500"}]
+    assert square[2][-1]["boosting"].startswith("0.4000")
+    drawn = [make_potential("boosting", kind, own[-1], 1).subsample for kind in ("node", "edge")]
+    assert drawn == [10_000, MANY]
 
 
 def test_finished_cells_survive_a_crash(tmp_path):

@@ -89,6 +89,7 @@ STUDIES = {
         ilr_paper.BACKGROUNDS_TRAIN,
         ilr_paper.BACKGROUNDS_TEST,
         "Stanford backgrounds, 572 training and 143 test pictures reduced to 20 % before features",
+        ("drawn",),
         pictures=lambda split: stanford_backgrounds(split=split),
         options={"n_states": 8, "reduce": 0.2},
         epochs=1,
@@ -102,7 +103,9 @@ STUDIES = {
 def make_potential(name: str, kind: str, cell: Cell, epochs: int) -> Potential:
     """A potential of one of the papers' classes with the papers' settings."""
     if name == "boosting":
-        return Boosting(rounds=20 if cell["quick"] else 200, refit=cell["refit"], seed=cell["seed"])
+        drawn = cell.get("drawn", FEW) if kind == "edge" else FEW
+        rounds = 20 if cell["quick"] else 200
+        return Boosting(rounds, subsample=drawn, refit=cell["refit"], seed=cell["seed"])
     if name == "mlp":  # the step sizes of ILR-nips sec. 8
         rate, passes = 0.25 if kind == "node" else 0.05, 1 if cell["quick"] else epochs
         return MLP(learning_rate=rate, epochs=passes, seed=cell["seed"])
@@ -110,6 +113,8 @@ def make_potential(name: str, kind: str, cell: Cell, epochs: int) -> Potential:
 
 
 MODES = ("joint", "univariate_fixed", "piecewise")
+#: Rows that a tree is fitted to: the chapter's number, and enough for the 64 configurations of the pairs of 8 classes.
+FEW, MANY = 10_000, 100_000
 EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -133,12 +138,14 @@ def cells(study: Study, quick: bool) -> list[Cell]:
         found += [both | {"epsilon": epsilon} for epsilon in ((0.1, 1.0) if quick else EPSILONS)]
     if "refit" in study.parts:
         found.append(both | {"refit": False})
+    if "drawn" in study.parts and not quick:
+        found += [both | {"node": node, "drawn": MANY} for node in ("boosting", "mlp", "linear")]
     return list({key_of(cell): cell for cell in found}.values())
 
 
 def is_plain(cell: Cell) -> bool:
     """Whether a cell belongs to the 5 x 5 table."""
-    return bool(cell["mode"] == "joint" and cell["epsilon"] == 0.1 and cell["refit"])
+    return bool(cell["mode"] == "joint" and cell["epsilon"] == 0.1 and cell["refit"] and "drawn" not in cell)
 
 
 def solver_of(cell: Cell) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..report.tables import Column
 from .experiment import Table
-from .ilr import CLASSES, Study, is_plain
-from .rows import Row
+from .ilr import CLASSES, FEW, MANY, Study, is_plain
+from .rows import Cell, Row
 
 #: Errors of MLP nodes with linear pairs [ILR-slides].
 _PAPER_MODES = {"joint": 0.015, "univariate_fixed": 0.095, "piecewise": 0.438}
@@ -21,7 +21,7 @@ def tables(study: Study, rows: Sequence[Row]) -> list[Table]:
     """Test and training errors, how the cells were run, and the study's other parts."""
     found = [_square(study, rows, what) for what in ("test_error", "train_error")]
     found.append(_square(study, rows, "effort"))
-    parts = {"modes": _modes, "epsilon": _epsilons, "refit": _refit}
+    parts = {"modes": _modes, "epsilon": _epsilons, "refit": _refit, "drawn": _drawn}
     found += [make(rows) for part, make in parts.items() if part in study.parts]
     return found
 
@@ -86,3 +86,23 @@ def _refit(rows: Sequence[Row]) -> Table:
         if r["cell"]["epsilon"] == 0.1
     ]
     return "Boosting nodes, boosting pairs: leaves", [Column("leaves", "leaves"), *_TEST_AND_TRAINING], lines
+
+
+def _drawn(rows: Sequence[Row]) -> Table:
+    """Boosted pairs by the rows that their trees are fitted to, beside linear pairs."""
+    lines = []
+    for node in ("linear", "boosting", "mlp"):
+        own = {_pairs(r["cell"]): r for r in rows if r["cell"]["node"] == node}
+        if str(MANY) in own:
+            lines.append({"node": node} | {key: f"{r['test_error']:.4f}" for key, r in own.items()})
+    columns = [
+        Column("nodes", "node"),
+        Column("linear pairs", "linear", str),
+        *(Column(f"boosted, {n:,} rows a tree", str(n), str) for n in (FEW, MANY)),
+    ]
+    return "Boosted pairs by the rows their trees are fitted to: test error", columns, lines
+
+
+def _pairs(cell: Cell) -> str:
+    """The class of a cell's pairs; of boosted ones the rows their trees are fitted to."""
+    return str(cell.get("drawn", FEW)) if cell["edge"] == "boosting" else str(cell["edge"])

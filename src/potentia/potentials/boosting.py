@@ -29,7 +29,8 @@ class Boosting(Potential):
     adds it times `shrinkage`. Leaves hold at least `min_leaf` of the drawn weight, nodes lighter than
     `min_split` are not split, and features are cut into `bins` quantile bins. The first fit grows `rounds`
     trees. Together they are then multiplied by the share (1, 1/2, ..., 1/16 or 0) with the lowest loss of all
-    rows: once the loss is low, trees fitted to the drawn rows mostly fit their noise.
+    rows: once the loss is low, trees fitted to the drawn rows mostly fit their noise. Draw more rows where
+    there are many configurations, so that a leaf has some for each.
 
     What a further fit does: by default it adds `more_rounds` trees. The chapter instead grows `rounds` new
     trees from the zero function; `restart=True` does that and keeps the new trees if their loss is lower.
