@@ -251,15 +251,15 @@ class Risk:
     @contextmanager
     def _penalised(self) -> Iterator[None]:
         """The potentials' penalties are those of the learner's ridge, relative to the risk per variable, inside."""
-        own = {kind: p.ridge for kind, p in self.potentials.items() if hasattr(p, "ridge")}
+        own: list[tuple[Any, float]] = [(p, p.ridge) for p in self.potentials.values() if hasattr(p, "ridge")]
         if self.ridge is not None:
-            for kind in own:
-                self.potentials[kind].set_params(ridge=self.ridge * self.total)
+            for potential, _ in own:
+                potential.ridge = self.ridge * self.total
         try:
             yield
         finally:
-            for kind, ridge in own.items():
-                self.potentials[kind].set_params(ridge=ridge)
+            for potential, ridge in own:
+                potential.ridge = ridge
 
     def begin(self) -> list[str]:
         """Make zero functions of potentials that were never fitted; their kinds."""
