@@ -91,7 +91,7 @@ def _refit(rows: Sequence[Row]) -> Table:
 def _drawn(rows: Sequence[Row]) -> Table:
     """Boosted pairs by the rows that their trees are fitted to, beside linear pairs."""
     lines = []
-    for node in ("linear", "boosting", "mlp"):
+    for node in CLASSES:
         own = {_pairs(r["cell"]): r for r in rows if r["cell"]["node"] == node}
         if str(MANY) in own:
             lines.append({"node": node} | {key: f"{r['test_error']:.4f}" for key, r in own.items()})
