@@ -247,6 +247,15 @@ def test_tables_in_three_dialects(separator, tmp_path):
     assert read_table(tmp_path / "t.csv") == {"x": ["1", None], "y": ["two words", None]}
 
 
+def test_a_column_of_texts_that_hardly_repeat_is_remarked_on(tmp_path):
+    rows = "".join(f"0,{k:02d};{k % 2}\n" for k in range(40))
+    (tmp_path / "t.csv").write_text("size;a\n" + rows)
+    said = []
+    tables.train(tmp_path / "t.csv", ["a"], run=Run(say=said.append))
+    assert len(said) == 1
+    assert said[0].startswith("column 'size' has 40 different texts in 40 rows")
+
+
 def test_a_blank_line_of_a_table_of_one_column_is_a_row(tmp_path):
     (tmp_path / "t.csv").write_text("x\n1\n\n-1\n\n")
     assert read_table(tmp_path / "t.csv") == {"x": ["1", None, "-1"]}

@@ -16,6 +16,7 @@ from ._types import PotentiaError
 from ._version import __version__
 from .commands import apply, show, train
 from .commands.common import json_text as _json
+from .commands.common import shown_fact
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -164,7 +165,7 @@ def _infer(arguments: argparse.Namespace) -> None:
         ]
         print(_json({**facts, "labels": labels.tolist(), "marginals": marginals}))
         return
-    rows = [{"fact": key, "value": value} for key, value in facts.items()]
+    rows = [{"fact": key.replace("_", " "), "value": shown_fact(value)} for key, value in facts.items()]
     print_table(
         f"{arguments.method} on {arguments.model.name}",
         [Column("fact", "fact"), Column("value", "value", str)],

@@ -120,13 +120,16 @@ def show_facts(arguments: argparse.Namespace, title: str, facts: dict[str, Any])
     elif not arguments.quiet:
         from ..report.tables import Column, print_table
 
-        rows = [{"fact": key.replace("_", " "), "value": _shown(value)} for key, value in facts.items()]
+        rows = [{"fact": key.replace("_", " "), "value": shown_fact(value)} for key, value in facts.items()]
         print_table(title, [Column("fact", "fact"), Column("value", "value", str)], rows)
 
 
-def _shown(value: Any) -> str:
+def shown_fact(value: Any) -> str:
+    """A fact's value in a table."""
     if isinstance(value, float):
         return f"{value:.4f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{v} {key}" for key, v in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value[:12])) + (", ..." if len(value) > 12 else "")
     return str(value)

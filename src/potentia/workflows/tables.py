@@ -29,6 +29,8 @@ _MODELS: dict[str, type[MarginClassifier]] = {
     "independent": IndependentClassifiers,
 }
 LEARNERS = tuple(_MODELS)
+#: Texts in a column that go without a word.
+_FEW = 20
 
 
 @dataclass(repr=False)
@@ -128,6 +130,13 @@ def train(
         own, held = run.split(len(table[labels[0]]))
         rows = {name: [column[i] for i in own] for name, column in table.items()}
         features = [learn_feature(name, rows[name]) for name in names]
+        for feature in features:
+            texts = len(feature.texts or ())
+            if texts > max(_FEW, len(own) // 2):
+                run.say(
+                    f"column {feature.name!r} has {texts} different texts in {len(own)} rows, and each becomes a "
+                    f"feature; --ignore {feature.name} leaves it out, and numbers need a decimal point"
+                )
         options = {"random_state": run.seed} | ({} if alpha is None else {"alpha": alpha})
         model = _MODELS[learner](**options)
         pipeline = TablePipeline(model, learner, features, [learn_label(n, table[n]) for n in labels])
