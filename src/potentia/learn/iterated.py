@@ -64,7 +64,7 @@ class IteratedLogistic:
             over those that are linear in their parameters, which alternating alone moves slowly.
         delta: "hamming", None, or a function of an example that returns {kind: table (n_regions, *states)}.
         hidden: labels of -1: "drop" trains on the labelled variables and the regions between them; "soft" keeps them
-            and takes marginals given the labels as targets, lowering A(theta) - A(theta | labels).
+            and takes marginals given the labels as targets, lowering A(theta) - A(theta | labels), in mode "joint".
         class_weight: weight of each state of every variable, or None; multiplies the variables' own weights.
         schedule: order of message passing.
         track_error: predict the training examples (and the validation examples, if given) after every iteration, or
