@@ -8,7 +8,7 @@ from typing import Any
 from ..report.tables import Column
 from .experiment import Table
 from .ilr import CLASSES, FEW, MANY, Study, is_plain
-from .rows import Cell, Row
+from .rows import Row
 
 #: Errors of MLP nodes with linear pairs [ILR-slides].
 _PAPER_MODES = {"joint": 0.015, "univariate_fixed": 0.095, "piecewise": 0.438}
@@ -90,19 +90,22 @@ def _refit(rows: Sequence[Row]) -> Table:
 
 def _drawn(rows: Sequence[Row]) -> Table:
     """Boosted pairs by the rows that their trees are fitted to, beside linear pairs."""
-    lines = []
-    for node in CLASSES:
-        own = {_pairs(r["cell"]): r for r in rows if r["cell"]["node"] == node}
-        if str(MANY) in own:
-            lines.append({"node": node} | {key: f"{r['test_error']:.4f}" for key, r in own.items()})
-    columns = [
-        Column("nodes", "node"),
-        Column("linear pairs", "linear", str),
-        *(Column(f"boosted, {n:,} rows a tree", str(n), str) for n in (FEW, MANY)),
+    named = {"linear": "linear"} | {n: f"boosted, {n:,} rows a tree" for n in (FEW, MANY)}
+    beside = [r for r in rows if r["cell"]["node"] == "boosting"]
+    found = {r["cell"].get("drawn", FEW) if (e := r["cell"]["edge"]) == "boosting" else e: r for r in beside}
+    lines = [
+        {
+            "pairs": name,
+            "test": found[key]["test_error"],
+            "train": found[key]["train_error"],
+            "objective": found[key]["history"][-1]["objective"],
+        }
+        for key, name in named.items()
+        if key in found
     ]
-    return "Boosted pairs by the rows their trees are fitted to: test error", columns, lines
-
-
-def _pairs(cell: Cell) -> str:
-    """The class of a cell's pairs; of boosted ones the rows their trees are fitted to."""
-    return str(cell.get("drawn", FEW)) if cell["edge"] == "boosting" else str(cell["edge"])
+    columns = [
+        Column("pairs", "pairs"),
+        *_TEST_AND_TRAINING,
+        Column("objective", "objective", "{:,.0f}".format),
+    ]
+    return "Boosting nodes: pairs by the rows their trees are fitted to", columns, lines
