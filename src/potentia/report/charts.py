@@ -60,8 +60,13 @@ def _log_axis(low: float, high: float) -> Axis:
 
 def _even_ticks(low: float, high: float) -> list[float]:
     """Three to seven round numbers of equal distance."""
-    step = _step((high - low) / 6)
-    return [step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    ticks: list[float] = []
+    for parts in (6, 9):  # steps are 1, 2 or 5 times a power of ten, so that six parts may come out as two
+        step = _step((high - low) / parts)
+        ticks = [step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+        if len(ticks) > 2:
+            break
+    return ticks
 
 
 def _step(rough: float) -> float:
@@ -129,7 +134,7 @@ def _texts(ticks: Sequence[float]) -> list[str]:
     """Ticks as text, with as many digits as it takes to tell them apart."""
     nil = 1e-9 * max(map(abs, ticks), default=0.0)
     found: list[str] = []
-    for digits in range(2, 8):
+    for digits in range(3, 8):
         found = ["0" if abs(t) <= nil else _text(t, digits) for t in ticks]
         if len(set(found)) == len(ticks) and all(
             math.isclose(float(text.replace(",", "")), t, rel_tol=1e-9, abs_tol=nil)
