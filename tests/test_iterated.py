@@ -655,6 +655,8 @@ def test_soft_targets_need_messages_and_other_options_must_make_sense():
     refused("epsilon must be a number", epsilon="a")
     refused("epsilon must be a number", epsilon=None)
     refused("tol must be a number", tol="x")
+    refused("tol must be a number", tol=None)
+    refused("rest must be a number", rest="")
     refused("iterations must be a whole number", iterations=2.5)
     refused("iterations must be a whole number", iterations=None)
 

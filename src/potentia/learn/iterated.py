@@ -184,8 +184,9 @@ class IteratedLogistic:
             )
         for name in ("iterations", "sweeps"):
             check_count(name, getattr(self, name))
-        for name in ("tol", "rest"):
-            check_number(name, getattr(self, name) or 0.0)
+        check_number("tol", self.tol)
+        if self.rest is not None:
+            check_number("rest", self.rest)
         if not isinstance(self.track_error, bool | Sequence):
             raise PotentiaError(
                 f"track_error must be True, False or a list of iterations, not {self.track_error!r}"
