@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import potentia as pt
+from cli_examples import cli_examples
 from potentia.cli import main
-from printed import printed_examples
 
 CHAIN = "MARKOV\n3\n2 2 2\n3\n1 0\n2 0 1\n2 1 2\n2\n1.0 2.0\n4\n1 2 3 4\n4\n2 1 1 2\n"
 
@@ -80,7 +80,7 @@ def test_bad_input_is_one_sentence_without_traceback(arguments, words, model, tm
 
 
 def test_bench_quick_prints_ratios(tmp_path):
-    (example,) = printed_examples()["bench"]
+    (example,) = cli_examples()["bench"]
     out = subprocess.run(
         [sys.executable, "-m", *shlex.split(example), "--out", str(tmp_path / "rows.jsonl")],
         check=True, capture_output=True, text=True,

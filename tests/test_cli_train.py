@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import potentia as pt
+from cli_examples import cli_examples
 from own_data import make_pictures, make_sequences, make_table
 from potentia.cli import _parser, main
 from potentia.io.checkpoint import Checkpoint
-from printed import printed_examples
 
 Image = pytest.importorskip("PIL.Image")
 CHAIN = "MARKOV\n2\n2 2\n1\n2 0 1\n4\n1 2 3 4\n"
@@ -44,7 +44,7 @@ def trained(folder):
 
 
 def test_every_commands_help_has_an_example_that_its_parser_takes():
-    for name, lines in printed_examples().items():
+    for name, lines in cli_examples().items():
         assert lines, f"potentia {name} --help has no example"
         for line in lines:
             assert _parser().parse_args(shlex.split(line)[1:]).command
@@ -52,7 +52,7 @@ def test_every_commands_help_has_an_example_that_its_parser_takes():
 
 @pytest.mark.parametrize("form", ["--images", "--table", "--sequences"])
 def test_printed_examples_on_own_data_work_in_order(form, folder, capsys):
-    examples = printed_examples()
+    examples = cli_examples()
     lines = [line for name in ("train", "predict", "evaluate") for line in examples[name] if form in line]
     assert len(lines) == 3
     for line in lines:
@@ -69,7 +69,7 @@ def test_printed_examples_on_own_data_work_in_order(form, folder, capsys):
 
 
 def test_printed_example_of_infer_works(folder):
-    (line,) = printed_examples()["infer"]
+    (line,) = cli_examples()["infer"]
     assert main(shlex.split(line)[1:]) == 0
 
 
@@ -417,7 +417,7 @@ def test_an_interrupted_run_goes_on_to_the_same_model(folder, monkeypatch, capsy
 @pytest.mark.parametrize("learner", ["lmsbn", "independent", "lmbm"])
 def test_an_interrupted_table_goes_on_to_the_same_model(learner, folder, monkeypatch, capsys):
     line = f"train --table data.csv --labels a,b,c --learner {learner} --out m --json".split()
-    monkeypatch.setattr("potentia.multilabel.solved._EVERY", -1.0)
+    monkeypatch.setattr("potentia.multilabel.fit_progress._EVERY", -1.0)
     monkeypatch.setattr("potentia.multilabel.joint._BLOCK", 1)
     monkeypatch.setattr("potentia.multilabel.joint._leap", lambda *_: None)
     assert main(line) == 0

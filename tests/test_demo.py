@@ -6,10 +6,10 @@ import shlex
 
 import pytest
 
+from cli_examples import cli_examples
 from potentia import demo
 from potentia.cli import main
 from potentia.experiments.rows import read_rows
-from printed import printed_examples
 
 TINY = demo.Size(images=2, side=16, iterations=3, rounds=4, digits=200)
 
@@ -61,7 +61,7 @@ def test_examples_in_help_work_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "run", functools.partial(demo.run, size=TINY))
     for command in ("demo", "report"):
-        (example,) = printed_examples()[command]
+        (example,) = cli_examples()[command]
         assert main(shlex.split(example)[1:]) == 0
     printed = capsys.readouterr()
     assert "0.009" in printed.out

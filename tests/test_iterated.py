@@ -11,13 +11,13 @@ from scipy.special import logsumexp
 import potentia as pt
 import reference
 import zoo
-from counting import counted_updates
 from pictures import noisy
 from potentia.data.example import Example
 from potentia.learn import functions
 from potentia.learn.joint import Joint
 from potentia.learn.training_set import gather
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
+from sweep_counter import counted_updates
 
 SMALL = {"iterations": 4, "sweeps": 4, "track_error": False}
 

@@ -15,12 +15,12 @@ from sklearn.utils.estimator_checks import check_estimator
 import potentia as pt
 from potentia._progress import Bar
 from potentia.io.checkpoint import Checkpoint
-from potentia.kernels.search import Links
+from potentia.kernels.search import NetworkTerms
 from potentia.multilabel.baselines import IndependentClassifiers
-from potentia.multilabel.facts import states_below
-from potentia.multilabel.features import GramFeatures, RowFeatures, SignColumns, Solver
+from potentia.multilabel.bounds import states_below
+from potentia.multilabel.features import GramFeatures, HingeSolver, RowFeatures, SignColumns
+from potentia.multilabel.fit_progress import FitProgress
 from potentia.multilabel.network import Network
-from potentia.multilabel.solved import Solved
 
 
 def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
@@ -43,7 +43,7 @@ def random_network(K, seed, whole=False, terms=True):
     coupling = np.tril(draw(K, K), -1)
     sets = [(i, (0, i - 1)) for i in range(2, K)] if terms else []
     counts = np.bincount(np.array([i for i, _ in sets], dtype=np.int64), minlength=K)
-    links = Links(
+    links = NetworkTerms(
         coupling,
         np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         draw(len(sets)),
@@ -233,7 +233,7 @@ def test_coordinate_descent_and_newton_steps_agree_on_rows_sparse_rows_and_kerne
     rng = np.random.default_rng(0)
     for n, d in ((60, 5), (20, 40)):
         X, signs = rng.normal(size=(n, d)), np.sign(rng.normal(size=(n, 4)))
-        y, solver, columns = signs[:, 3].copy(), Solver(1e-2, 1e-9, 10000, 0), SignColumns(signs, 0.4)
+        y, solver, columns = signs[:, 3].copy(), HingeSolver(1e-2, 1e-9, 10000, 0), SignColumns(signs, 0.4)
         found = []
         for features in (RowFeatures(X), RowFeatures(sparse.csr_array(X)), GramFeatures(X @ X.T)):
             for solution in (
@@ -475,14 +475,14 @@ def test_training_does_not_copy_sparse_rows():
 def test_solutions_are_copied_into_a_checkpoint_and_kept_nowhere_else(tmp_path):
     values = np.arange(3.0)
     with Bar(False) as bar:
-        free, kept = Solved(bar), Solved(bar, Checkpoint(tmp_path / "c"))
+        free, kept = FitProgress(bar), FitProgress(bar, Checkpoint(tmp_path / "c"))
         for solved in (free, kept):
             solved.open(str)
             solved.put({"x": values})
         values[:] = 7.0
         assert free.get("x") is None
         kept.write()
-        again = Solved(bar, Checkpoint(tmp_path / "c"))
+        again = FitProgress(bar, Checkpoint(tmp_path / "c"))
         again.open(str)
         assert again.get("x").tolist() == [0.0, 1.0, 2.0]
 
@@ -490,7 +490,7 @@ def test_solutions_are_copied_into_a_checkpoint_and_kept_nowhere_else(tmp_path):
 @pytest.mark.parametrize("model", [pt.LMSBN, pt.LMBM, IndependentClassifiers])
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 def test_a_checkpoint_of_other_data_or_options_is_refused(tmp_path, monkeypatch, model, form):
-    monkeypatch.setattr("potentia.multilabel.solved._EVERY", 0.0)
+    monkeypatch.setattr("potentia.multilabel.fit_progress._EVERY", 0.0)
     path = tmp_path / "state"
     X, Y = labelled_rows()
     whole = model(alpha=0.1).fit(form(X), Y, checkpoint=path)

@@ -5,16 +5,16 @@ import pickle
 import numpy as np
 import pytest
 
+import naive_engines
 import potentia as pt
 import reference
-import twins
 import zoo
-from counting import counted_updates
 from potentia.graph.scores import Scores
 from potentia.inference import entropy as entropies
 from potentia.inference.engine import drive
 from potentia.inference.pair_engine import PairEngine, suits_pairs
 from potentia.inference.region_engine import RegionEngine
+from sweep_counter import counted_updates
 
 LONG = {"iterations": 20_000, "tol": 1e-13}
 named = {"ids": str}
@@ -100,7 +100,9 @@ def test_loopy_bp_meets_the_textbook_fixed_point(problem):
 
 def star_twin(problem, entropy):
     scopes, tables = reference.region_tables(*problem.model)
-    return twins.Star(scopes, tables, reference.links(scopes, entropy.links), list(entropy.counting)), tables
+    return naive_engines.Star(
+        scopes, tables, reference.links(scopes, entropy.links), list(entropy.counting)
+    ), tables
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])

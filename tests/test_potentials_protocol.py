@@ -16,7 +16,7 @@ from sklearn.preprocessing import Binarizer, PolynomialFeatures, SplineTransform
 from potentia._types import PotentiaError
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Potential, Zero
 from potentia.potentials.contract import check_potential
-from potentia.potentials.forest import Forest
+from potentia.potentials.tree_ensemble import TreeEnsemble
 
 FACTORIES = {
     "zero": Zero,
@@ -216,9 +216,9 @@ def test_boosting_walks_only_new_trees_where_scores_are_at_hand(monkeypatch):
     boosting, scores = Boosting(rounds=30, more_rounds=2), np.zeros((500, 3))
     boosting.fit(x, y, scores=scores)
     walked = []
-    add_to = Forest.add_to
+    add_to = TreeEnsemble.add_to
     monkeypatch.setattr(
-        Forest,
+        TreeEnsemble,
         "add_to",
         lambda self, out, codes, first=0: (
             walked.append(len(self.depths) - first) or add_to(self, out, codes, first)

@@ -1,16 +1,16 @@
-"""Trees: splits, growth, walks and leaf vectors against brute-force twins."""
+"""Trees: splits, growth, walks and leaf vectors against brute-force naive_engines."""
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from potentia.kernels.decision_trees import add_trees, best_cut, fill_statistics, pack
 from potentia.kernels.leaves import fit_leaf, fit_leaves
 from potentia.kernels.logistic import loss_rows
-from potentia.kernels.trees import add_trees, best_cut, fill_statistics, pack
 from potentia.potentials.binning import Binned, all_cells, bin_edges, cell_of, count_bins, encode
-from potentia.potentials.forest import Forest
 from potentia.potentials.growth import Growth
+from potentia.potentials.tree_ensemble import TreeEnsemble
 
 NONE = np.zeros((0, 0))
 
@@ -119,7 +119,7 @@ def test_walk_reaches_the_leaf_the_row_was_grown_in():
     limits = np.array([3.0, 6.0, 1e-12])
     tree = growth.tree(codes, statistics_of(residual, weight, growth.width), limits)
     values = np.random.default_rng(0).normal(size=(len(tree.nodes), 3))
-    forest = Forest(tree.nodes, values, np.array([0, len(tree.nodes)]), np.array([tree.depth]))
+    forest = TreeEnsemble(tree.nodes, values, np.array([0, len(tree.nodes)]), np.array([tree.depth]))
     scores = np.ones((300, 3))
     forest.add_to(scores, codes)
     for node, start, stop in tree.spans:

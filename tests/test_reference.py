@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import reference as ref
-from twins import Star, mean_field
+from naive_engines import Star, mean_field
 from zoo import Problem, problems, random_models, zoo
 
 # rho = 1/2 is a valid appearance probability on each of these

@@ -5,17 +5,17 @@ import shlex
 
 import pytest
 
+from cli_examples import cli_examples
 from potentia.cli import main
 from potentia.experiments.document import main as document
 from potentia.experiments.ilr import CLASSES, MANY, STUDIES, cells, is_plain, make_potential
 from potentia.experiments.reproduce import tables
 from potentia.experiments.rows import read_rows, run_cells
-from printed import printed_examples
 
 
 def test_quick_denoising_gives_rows_tables_and_figures_and_resumes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (example,) = printed_examples()["reproduce"]
+    (example,) = cli_examples()["reproduce"]
     assert main(shlex.split(example)[1:]) == 0
     text = capsys.readouterr().out
     assert "ours / paper" in text

@@ -27,8 +27,10 @@ def test_labels_survive_the_way_to_indicators_and_back(data, problem: Problem) -
             seen = np.all(labels[scope] >= 0)
             assert table.sum() == seen
             assert not seen or table[tuple(labels[scope])] == 1
-    told = {i for s in graph.scopes.values() for row in s if np.all(labels[row] >= 0) for i in row.tolist()}
-    np.testing.assert_array_equal(back, [y if i in told else -1 for i, y in enumerate(labels)])
+    covered = {
+        i for s in graph.scopes.values() for row in s if np.all(labels[row] >= 0) for i in row.tolist()
+    }
+    np.testing.assert_array_equal(back, [y if i in covered else -1 for i, y in enumerate(labels)])
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from .multilabel.baselines import ClassifierChain, IndependentClassifiers, LabelPowerset
-    from .multilabel.facts import error_bound, search_bound
+    from .multilabel.bounds import error_bound, search_bound
     from .multilabel.lmbm import LMBM
     from .multilabel.lmsbn import LMSBN
     from .multilabel.ssvm import ChainSSVM, CompleteSSVM
@@ -53,8 +53,8 @@ _LATER = {
     "LMSBN": "multilabel.lmsbn",
     "LabelPowerset": "multilabel.baselines",
     "ThresholdClassifier": "multilabel.thresholds",
-    "error_bound": "multilabel.facts",
-    "search_bound": "multilabel.facts",
+    "error_bound": "multilabel.bounds",
+    "search_bound": "multilabel.bounds",
 }
 
 

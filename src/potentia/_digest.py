@@ -26,6 +26,6 @@ def digest_of(parts: Iterable[str | bytes | np.ndarray[Any, Any]]) -> str:
     return found.hexdigest()
 
 
-def told(value: Any) -> str:
+def stable_repr(value: Any) -> str:
     """How a value prints; objects that print as their address are known by their class or name."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

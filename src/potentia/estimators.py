@@ -121,7 +121,7 @@ class CRF:
 
             def after(history: list[dict[str, Any]]) -> bool:
                 bar.advance(history[-1]["iteration"], _shown(history[-1]))
-                _LOG.info("%s", _told(history[-1]))
+                _LOG.info("%s", _summary_line(history[-1]))
                 return bool(callback(history)) if callback is not None else False
 
             self.history_ = learner.fit(
@@ -318,15 +318,18 @@ class CRF:
     def __repr__(self) -> str:
         inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
         given = {name: getattr(self, name) for name in _NAMES[1:]}
-        told = [f"{{{inside}}}", *(f"{name}={value!r}" for name, value in given.items() if value is not None)]
-        return f"CRF({', '.join(told)})"
+        shown = [
+            f"{{{inside}}}",
+            *(f"{name}={value!r}" for name, value in given.items() if value is not None),
+        ]
+        return f"CRF({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {f"{kind} potential": repr(p) for kind, p in self.potentials.items()}
         facts["learner"] = repr(self.learner or IteratedLogistic())
         if hasattr(self, "history_"):
             facts["predicts with"] = repr(self.inference_)
-            facts["trained"] = _told(self.history_[-1]) if self.history_ else "no iterations"
+            facts["trained"] = _summary_line(self.history_[-1]) if self.history_ else "no iterations"
         return facts_table("CRF" if hasattr(self, "history_") else "CRF, not fitted", facts)
 
     def _check(self) -> None:
@@ -345,7 +348,7 @@ class CRF:
             raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {self.decode!r}")
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _summary_line(row: Mapping[str, Any]) -> str:
     """An iteration of the history in one line."""
     errors = [f"{key.replace('_', ' ')} {value:.4f}" for key, value in row.items() if key.endswith("_error")]
     return ", ".join([f"iteration {row['iteration']}: objective {row['objective']:.6g}", *errors])

@@ -22,7 +22,7 @@ from ..graph.structure import Graph
 from ..inference.engine import iterate
 from ..inference.entropy import reweighted, smoothed
 from ..inference.pair_engine import PairEngine
-from ..kernels.stream import multiply_add, repeat_multiply_add
+from ..kernels.memory_bandwidth import multiply_add, repeat_multiply_add
 from ..report.tables import Column
 from .boosting import time_rounds
 from .gradients import gradient_columns, gradient_rows

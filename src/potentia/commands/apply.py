@@ -11,11 +11,11 @@ from .common import (
     add_manners,
     add_source,
     bar_shown,
+    command_context,
     json_text,
     own_options,
     show_facts,
     source_of,
-    well_behaved,
 )
 
 PREDICT_TEXT = "Predict with a model that `potentia train` saved."
@@ -67,7 +67,7 @@ def predict(arguments: argparse.Namespace) -> None:
     options = own_options(arguments, form, _PREDICT)
     if arguments.out.exists() and arguments.model.exists() and arguments.out.samefile(arguments.model):
         raise PotentiaError(f"{arguments.out} is the model itself; --out needs another name")
-    with well_behaved(arguments):
+    with command_context(arguments):
         pipeline = _pipeline(arguments.model, form)
         facts = pipeline.predict_files(source, arguments.out, progress=bar_shown(arguments), **options)
     show_facts(arguments, f"predicted {source}", facts)
@@ -77,7 +77,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     """Predict and compare."""
     form, source = source_of(arguments)
     options = own_options(arguments, form, _EVALUATE)
-    with well_behaved(arguments):
+    with command_context(arguments):
         pipeline = _pipeline(arguments.model, form)
         facts = pipeline.evaluate_files(source, progress=bar_shown(arguments), **options)
     if arguments.json:

@@ -84,7 +84,7 @@ def own_options(
 
 
 @contextmanager
-def well_behaved(arguments: argparse.Namespace) -> Iterator[None]:
+def command_context(arguments: argparse.Namespace) -> Iterator[None]:
     """Keeps to --threads, and turns warnings that fits have not converged into sentences (none with --quiet)."""
     from threadpoolctl import threadpool_limits
 

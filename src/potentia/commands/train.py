@@ -14,12 +14,12 @@ from .common import (
     add_source,
     at_least_one,
     bar_shown,
+    command_context,
     note,
     own_options,
     seed,
     show_facts,
     source_of,
-    well_behaved,
 )
 
 TEXT = "Train on your own data and save all that prediction needs in one file."
@@ -110,7 +110,7 @@ def train(arguments: argparse.Namespace) -> None:
         say=lambda text: note(arguments, text),
     )
     begun = time.perf_counter()
-    with well_behaved(arguments):
+    with command_context(arguments):
         workflow: Any = import_module(f"..workflows.{_MODULES[form]}", __package__)
         pipeline, facts = workflow.train(source, **_listed(options), run=run)
         pipeline.save(arguments.out)

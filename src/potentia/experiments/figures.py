@@ -13,7 +13,7 @@ from ..data.example import Example
 from ..features.image import reduced_size
 from ..features.resize import reduce_labels, resize
 from ..report.pictures import Original
-from .ilr import CLASSES, SHOWN, STUDIES, Study, is_plain
+from .ilr import CLASSES, SHOWN, STUDIES, IlrStudy, is_plain
 from .rows import Row
 
 
@@ -172,7 +172,7 @@ def epsilon_curve(rows: Sequence[Row], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def draw(study: Study, rows: Sequence[Row], test: Sequence[Example], out: Path) -> None:
+def draw(study: IlrStudy, rows: Sequence[Row], test: Sequence[Example], out: Path) -> None:
     """All figures that the rows allow."""
     learning_curves(rows, out / "learning_curves.png")
     potential_curves(rows, out / "potentials.png")

@@ -28,7 +28,7 @@ SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Study:
+class IlrStudy:
     """A data set with its table: examples (quick or full), the paper's errors, and what is said about the data.
 
     pictures: real pictures of a split, whose examples are `image_examples` with `options`; None for synthetic ones.
@@ -62,7 +62,7 @@ class Study:
 
 
 STUDIES = {
-    "denoising": Study(
+    "denoising": IlrStudy(
         "denoising",
         "Denoising: univariate error",
         ilr_paper.DENOISING_TRAIN,
@@ -70,7 +70,7 @@ STUDIES = {
         "synthetic, 16 training and 16 test images of 100 x 100 [ILR-nips sec. 8]",
         ("modes", "epsilon", "refit"),
     ),
-    "horses-ilr": Study(
+    "horses-ilr": IlrStudy(
         "horses-ilr",
         "Horses: univariate error",
         ilr_paper.HORSES_TRAIN,
@@ -83,7 +83,7 @@ STUDIES = {
         schedule="coloured",
         rest=1e-3,
     ),
-    "backgrounds-ilr": Study(
+    "backgrounds-ilr": IlrStudy(
         "backgrounds-ilr",
         "Stanford backgrounds: univariate error",
         ilr_paper.BACKGROUNDS_TRAIN,
@@ -125,7 +125,7 @@ def _importance(pair: tuple[str, str]) -> tuple[bool, bool, int]:
     return node in ("zero", "constant"), node != edge, -rank
 
 
-def cells(study: Study, quick: bool) -> list[Cell]:
+def cells(study: IlrStudy, quick: bool) -> list[Cell]:
     """The table's cells, then those of the study's other parts that are not in the table already."""
     base = {"study": study.name, "quick": quick, "epsilon": 0.1, "mode": "joint", "refit": True, "seed": 0}
     classes = ("zero", "linear", "boosting") if quick else CLASSES
@@ -183,7 +183,7 @@ def learner_of(cell: Cell) -> IteratedLogistic:
     )
 
 
-def run_cell(cell: Cell, study: Study, train: list[Example], test: list[Example]) -> Row:
+def run_cell(cell: Cell, study: IlrStudy, train: list[Example], test: list[Example]) -> Row:
     """Train and evaluate one cell."""
     import warnings
 

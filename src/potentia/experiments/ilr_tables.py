@@ -7,7 +7,7 @@ from typing import Any
 
 from ..report.tables import Column
 from .experiment import Table
-from .ilr import CLASSES, FEW, MANY, Study, is_plain
+from .ilr import CLASSES, FEW, MANY, IlrStudy, is_plain
 from .rows import Row
 
 #: Errors of MLP nodes with linear pairs [ILR-slides].
@@ -17,7 +17,7 @@ _ERROR = "{:.4f}".format
 _TEST_AND_TRAINING = (Column("test", "test", _ERROR), Column("training", "train", _ERROR))
 
 
-def tables(study: Study, rows: Sequence[Row]) -> list[Table]:
+def tables(study: IlrStudy, rows: Sequence[Row]) -> list[Table]:
     """Test and training errors, how the cells were run, and the study's other parts."""
     found = [_square(study, rows, what) for what in ("test_error", "train_error")]
     found.append(_square(study, rows, "effort"))
@@ -26,7 +26,7 @@ def tables(study: Study, rows: Sequence[Row]) -> list[Table]:
     return found
 
 
-def _square(study: Study, rows: Sequence[Row], what: str) -> Table:
+def _square(study: IlrStudy, rows: Sequence[Row], what: str) -> Table:
     """A 5 x 5 table: of one error, ours / the paper's, or of iterations and time."""
     columns = [Column("nodes \\ pairs", "node"), *(Column(edge, edge, str) for edge in CLASSES)]
     lines: list[dict[str, Any]] = [{"node": node} for node in CLASSES]
@@ -44,7 +44,7 @@ def _square(study: Study, rows: Sequence[Row], what: str) -> Table:
     return f"{title} {titles[what]}", columns, lines
 
 
-def _entry(study: Study, row: Row, what: str, i: int, j: int) -> str:
+def _entry(study: IlrStudy, row: Row, what: str, i: int, j: int) -> str:
     if what == "effort":
         return f"{row['iterations']}, {row['seconds']:.0f} s"
     paper = study.paper_test if what == "test_error" else study.paper_train

@@ -14,7 +14,7 @@ from .experiment import Experiment
 from .rows import Cell, Row
 
 
-def _of_ilr(study: ilr.Study) -> Experiment:
+def _of_ilr(study: ilr.IlrStudy) -> Experiment:
     return Experiment(
         run=lambda quick, full, out, say: ilr.run(study.name, quick, out, say),
         tables=lambda rows: ilr_tables.tables(study, rows),

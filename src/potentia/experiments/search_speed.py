@@ -14,7 +14,7 @@ from scipy import sparse
 
 from .._types import Floats
 from ..data.multilabel import MultiLabelData, multilabel
-from ..multilabel.facts import states_below
+from ..multilabel.bounds import states_below
 from ..multilabel.lmsbn import LMSBN
 from ..multilabel.network import Network
 from ..multilabel.relaxation import Relaxation

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._types import Floats, Ints
-from ..kernels.scan import take_singles
+from ..kernels.score_checks import take_singles
 from .flat import table_sizes
 from .scores import Scores, shape_tables
 

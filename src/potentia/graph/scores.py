@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
-from ..kernels.scan import add_singles, first_bad_table
+from ..kernels.score_checks import add_singles, first_bad_table
 from .assign import observed_states
 from .flat import Regions, flat_regions, table_sizes
 from .structure import Graph

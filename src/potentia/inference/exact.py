@@ -12,7 +12,7 @@ from .._types import ArrayLike, Floats, Ints
 from ..graph.schedule import is_forest
 from ..graph.scores import Scores
 from ..graph.structure import Graph
-from ..kernels.tree import descend
+from ..kernels.forest_descent import descend
 from . import elimination
 from .base import Expectations, Inference, Result
 from .engine import Outcome, Readout, Session, drive

@@ -24,7 +24,7 @@ from .vecmath import KERNEL
 _SUMS = {**KERNEL, "fastmath": {"contract", "reassoc"}}
 
 
-class Rows(NamedTuple):
+class FeatureRows(NamedTuple):
     """Features shared by all problems: dense (n, d1), gram (n, n) or (n, 0), CSR data, indices, indptr of d2 columns.
 
     Indices are unsigned, or every gather would test for wrap-around.

@@ -30,7 +30,7 @@ class Cliques(NamedTuple):
     other: Any
 
 
-class Joint(NamedTuple):
+class DualState(NamedTuple):
     """The state: dual (n, K); w (K, d), or with a kernel no columns of it but scores (K, n); b (K), v (M)."""
 
     dual: Any

@@ -19,7 +19,7 @@ from .vecmath import KERNEL, exp
 _SUMS = {**KERNEL, "fastmath": {"contract", "reassoc"}}
 
 
-class Links(NamedTuple):
+class NetworkTerms(NamedTuple):
     """How labels depend on those before them.
 
     coupling (K, K): row i, columns j < i. Products of label i are term_ptr[i]..term_ptr[i + 1]; product t has

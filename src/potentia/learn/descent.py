@@ -70,14 +70,14 @@ def descend(
 def warn_unsettled(settled: bool | None, tol: float, iterations: int) -> None:
     """Warn of a fit that `descend` did not call settled; with `tol` 0 only where parameters ran away."""
     if settled is None:
-        told = (
+        message = (
             f"the parameters ran away after {iterations} iterations: this loss seems to have no minimum here"
         )
     elif tol > 0 and not settled:
-        told = f"the objective still fell by more than {tol:g} of itself after {iterations} iterations"
+        message = f"the objective still fell by more than {tol:g} of itself after {iterations} iterations"
     else:
         return
-    warnings.warn(told, ConvergenceWarning, stacklevel=4)
+    warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
 
 class _Descent:

@@ -28,7 +28,7 @@ from ..potentials.zero import Zero
 from .descent import warn_unsettled
 from .direct import minimise_directly
 from .joint import Joint
-from .shown import call_repr
+from .reprs import call_repr
 from .singles import with_singles
 from .training_set import gather, list_examples
 

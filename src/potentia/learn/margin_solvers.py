@@ -23,7 +23,7 @@ _FEW = 500
 _PRECISE = 1e-7
 
 
-class Solver(ABC):
+class MarginSolver(ABC):
     """Lowers the gap one iteration at a time; `parameters` are where it stands."""
 
     parameters: Floats
@@ -55,7 +55,7 @@ class Solver(ABC):
         return found
 
 
-class FrankWolfe(Solver):
+class FrankWolfe(MarginSolver):
     """Block-coordinate Frank-Wolfe with exact line search [Lacoste-Julien, Jaggi, Schmidt, Pletscher 2013].
 
     Steps are pairwise, within a working set of labellings per example; a pass with the oracle is followed by passes
@@ -109,7 +109,7 @@ def _start(problem: MarginProblem, slots: int) -> WorkingSet:
     return WorkingSet(ptr, entry, weight, loss)
 
 
-class OneSlack(Solver):
+class OneSlack(MarginSolver):
     """Cutting planes with one slack [Joachims, Finley, Yu 2009, Alg. 3]: mean loss >= b_t - <u_t, w>_eta.
 
     `parameters` are those of the lowest objective so far. A plane without weight for 50 iterations is dropped.
@@ -164,4 +164,4 @@ class OneSlack(Solver):
             setattr(self, name, np.array(value))
 
 
-SOLVERS: dict[str, type[Solver]] = {"frank_wolfe": FrankWolfe, "one_slack": OneSlack}
+SOLVERS: dict[str, type[MarginSolver]] = {"frank_wolfe": FrankWolfe, "one_slack": OneSlack}

@@ -20,8 +20,8 @@ from ..potentials.base import Potential
 from .iterated import Callback
 from .margin_oracle import make_oracle
 from .margin_problem import MarginProblem, make_delta
-from .margin_solvers import SOLVERS, Solver
-from .shown import call_repr
+from .margin_solvers import SOLVERS, MarginSolver
+from .reprs import call_repr
 from .training_set import gather
 
 
@@ -142,19 +142,19 @@ class MaxMargin:
             raise PotentiaError(f"delta must be 'hamming' or a function of an example, not {self.delta!r}")
 
 
-def _state(solver: Solver, history: list[dict[str, Any]]) -> dict[str, Any]:
+def _state(solver: MarginSolver, history: list[dict[str, Any]]) -> dict[str, Any]:
     """Everything a resumed fit needs."""
     potentials = {kind: p.state() for kind, p in solver.problem.potentials.items()}
     arrays = solver.arrays() | {"size": _size(solver)}
     return {"history": history, "potentials": potentials, "arrays": arrays}
 
 
-def _size(solver: Solver) -> Ints:
+def _size(solver: MarginSolver) -> Ints:
     """Numbers of examples and scores, by which a checkpoint is known to fit."""
     return np.array([solver.problem.n_examples, len(solver.problem.design.truth)])
 
 
-def _resume(solver: Solver, checkpoint: Any) -> list[dict[str, Any]]:
+def _resume(solver: MarginSolver, checkpoint: Any) -> list[dict[str, Any]]:
     """Take up a checkpoint's state; the history so far."""
     saved = None if checkpoint is None else checkpoint.load()
     if saved is None:

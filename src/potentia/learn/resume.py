@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._digest import digest_of, told
+from .._digest import digest_of, stable_repr
 from .._types import PotentiaError
 from ..data.example import Example
 from ..potentials.base import Potential
@@ -32,7 +32,7 @@ def take_up(potentials: Mapping[str, Potential], saved: Mapping[str, Any]) -> li
 def mark_of(learner: Any, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> str:
     """A digest of options and examples: a fit with another one cannot be taken up."""
     options = {name: value for name, value in vars(learner).items() if name not in _FREE}
-    return digest_of([told((type(learner).__name__, options, dict(potentials))), *_arrays(examples)])
+    return digest_of([stable_repr((type(learner).__name__, options, dict(potentials))), *_arrays(examples)])
 
 
 def _arrays(examples: Sequence[Example]) -> Iterator[Any]:

@@ -28,9 +28,9 @@ from ..potentials.zero import Zero
 from .descent import descend, warn_unsettled
 from .functions import one_table
 from .iterated import Callback, class_weighted
+from .reprs import call_repr
 from .resume import take_up
-from .shown import call_repr
-from .stochastic import wander
+from .stochastic import adam
 from .training_set import Shard, TrainingSet, gather, observed, table_shapes
 
 #: Numbers in all scores of a kind up to which they are made at once.
@@ -182,7 +182,7 @@ class MarginalRisk:
         cuts = range(0, len(examples), self.batch)
         parts = [Risk(potentials, examples[a : a + self.batch], self) for a in cuts]
         labelled = [part for part in parts if part.total > 0]
-        return wander(risk, labelled, steps, self.rate, self.seed, record)
+        return adam(risk, labelled, steps, self.rate, self.seed, record)
 
     def _check(self, potentials: Mapping[str, Potential]) -> None:
         loss_of(self.loss)

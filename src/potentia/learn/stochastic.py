@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 
 
-def wander(
+def adam(
     whole: Risk, parts: Sequence[Risk], passes: int, rate: float, seed: int, record: Callable[[], bool]
 ) -> bool:
     """Adam [Kingma and Ba 2015]: `passes` over the parts in random order, steps falling as 1 / sqrt(pass).

@@ -12,11 +12,11 @@ import numpy as np
 from scipy import sparse
 
 from .._types import ConvergenceWarning, Floats, Ints, PotentiaError
-from ..kernels.coordinate import Exceptions, Rows, Weights, descend
+from ..kernels.coordinate import Exceptions, FeatureRows, Weights, descend
 from .interior import by_matrix, by_rows, solve_dual
 
 if TYPE_CHECKING:
-    from .solved import Solved
+    from .fit_progress import FitProgress
 
 #: Where coordinate descent stalls, a linear system of up to so many unknowns is solved instead.
 LARGEST_SYSTEM = 1000
@@ -35,7 +35,7 @@ class Solution(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Solver:
+class HingeSolver:
     """How problems are solved: 1/2 |w|^2 + 1 / (alpha n) sum of hinge losses, the constant's weight included in w.
 
     Stops when projected gradients of the dual differ by at most `tol`, or gives up after `passes` passes over the rows.
@@ -46,7 +46,7 @@ class Solver:
     tol: float
     passes: int
     seed: int
-    solved: Solved | None = None
+    solved: FitProgress | None = None
 
     def cost(self, n_rows: int) -> float:
         """The weight of a row's loss."""
@@ -82,11 +82,11 @@ class Features(ABC):
     """
 
     n_rows: int
-    _rows: Rows
+    _rows: FeatureRows
     _squares: Floats
     _rank: int
 
-    def solve(self, solver: Solver, columns: SignColumns, p: int, y: Floats) -> Solution:
+    def solve(self, solver: HingeSolver, columns: SignColumns, p: int, y: Floats) -> Solution:
         """The problem of signs y (n) with the first p of the columns of signs beside the rows' own features."""
         n, cost = self.n_rows, solver.cost(self.n_rows)
         w, dual = self._zeros(p), np.zeros(n)
@@ -128,10 +128,10 @@ class RowFeatures(Features):
         if sparse.issparse(X):
             # unsigned indices spare kernels a test for wrap-around; 32 bits where they come as such
             unsigned = np.uint32 if X.indices.dtype.itemsize == 4 else np.uint64
-            self._rows = Rows(none, none, X.data, X.indices.view(unsigned), X.indptr)
+            self._rows = FeatureRows(none, none, X.data, X.indices.view(unsigned), X.indptr)
             self._squares = np.asarray(X.multiply(X).sum(axis=1)).ravel()
         else:
-            self._rows = Rows(X, none, *_no_entries(n))
+            self._rows = FeatureRows(X, none, *_no_entries(n))
             self._squares = np.einsum("ij,ij->i", X, X)
 
     def _zeros(self, p: int) -> Weights:
@@ -169,7 +169,7 @@ class GramFeatures(Features):
 
     def __init__(self, gram: Floats) -> None:
         self.n_rows = self._rank = len(gram)
-        self._rows = Rows(np.empty((len(gram), 0)), gram, *_no_entries(len(gram)))
+        self._rows = FeatureRows(np.empty((len(gram), 0)), gram, *_no_entries(len(gram)))
         self._squares = np.diagonal(gram)
 
     def _zeros(self, p: int) -> Weights:
@@ -225,7 +225,7 @@ def kernel_width(gamma: float | str, X: Any) -> float:
     return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0
 
 
-def warn_unless_converged(solutions: list[Solution], solver: Solver) -> None:
+def warn_unless_converged(solutions: list[Solution], solver: HingeSolver) -> None:
     """One warning for all labels whose problem met the limit on passes."""
     open_ones = sum(not s.converged for s in solutions)
     if open_ones:

@@ -11,9 +11,9 @@ import numpy as np
 from scipy import sparse
 
 from .._types import ConvergenceWarning, Floats, PotentiaError, whole_numbers
-from ..kernels.coordinate import Rows
-from ..kernels.coordinate_joint import Cliques, Joint, descend, fields
-from .features import Solver
+from ..kernels.coordinate import FeatureRows
+from ..kernels.coordinate_joint import Cliques, DualState, descend, fields
+from .features import HingeSolver
 from .joint_interior import follow, interior_dual
 
 #: Passes between looks at the gap; descent that has not settled in the first so many is helped.
@@ -87,7 +87,7 @@ def as_cliques(sets: Sequence[tuple[int, ...]], n_labels: int) -> Cliques:
 
 
 def learn_machine(
-    X: Any, gram: Floats | None, signs: Floats, cliques: Cliques, solver: Solver, eta: float
+    X: Any, gram: Floats | None, signs: Floats, cliques: Cliques, solver: HingeSolver, eta: float
 ) -> Machine:
     """min 1/2 (|w|^2 + |b|^2 + eta |v|^2) + 1 / (alpha n) sum_li [1 - z_li]_+ by dual coordinate descent.
 
@@ -96,7 +96,7 @@ def learn_machine(
     """
     n, K = signs.shape
     rows, squares = _rows(X, gram), np.diagonal(gram) if gram is not None else _squares(X)
-    state = Joint(
+    state = DualState(
         dual=np.zeros((n, K)),
         w=np.zeros((K, X.shape[1] if gram is None else 0)),
         scores=np.zeros((K, 0 if gram is None else n)),
@@ -133,7 +133,7 @@ def learn_machine(
 
 
 def _leap(
-    X: Any, gram: Floats | None, signs: Floats, cliques: Cliques, eta: float, cost: float, state: Joint
+    X: Any, gram: Floats | None, signs: Floats, cliques: Cliques, eta: float, cost: float, state: DualState
 ) -> None:
     """Put the state where Newton steps lead, if the problem is small enough for them."""
     dual = interior_dual(X, gram, signs, cliques, eta, cost)
@@ -145,7 +145,7 @@ def _leap(
 
 
 def _machine(
-    X: Any, gram: Floats | None, signs: Floats, cliques: Cliques, state: Joint, eta: float, cost: float
+    X: Any, gram: Floats | None, signs: Floats, cliques: Cliques, state: DualState, eta: float, cost: float
 ) -> Machine:
     """The weights with their objective and gap, in units of the mean loss."""
     own = state.w.copy() if gram is None else np.ascontiguousarray((state.dual * signs).T)
@@ -164,7 +164,7 @@ def _machine(
     return machine._replace(objective=unit * (square + hinge), gap=unit * (square + hinge - dual))
 
 
-def _rows(X: Any, gram: Floats | None) -> Rows:
+def _rows(X: Any, gram: Floats | None) -> FeatureRows:
     """Rows, or their kernel matrix, as the kernel takes them, without a copy."""
     n = X.shape[0]
     dense, kernel = np.empty((n, 0)), np.empty((n, 0))
@@ -176,7 +176,7 @@ def _rows(X: Any, gram: Floats | None) -> Rows:
         parts = (X.data, X.indices.view(unsigned), X.indptr)
     else:
         dense = X
-    return Rows(dense, kernel, *parts)
+    return FeatureRows(dense, kernel, *parts)
 
 
 def _squares(X: Any) -> Floats:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._types import Bools, Floats, Ints, PotentiaError
-from ..kernels.search import Links
-from .features import Features, Kernel, Solver
+from ..kernels.search import NetworkTerms
+from .features import Features, HingeSolver, Kernel
 from .margin import UNLIMITED, MarginClassifier
 from .network import Network, learn_network
 from .orders import by_f_score, by_validation
@@ -151,7 +151,7 @@ class LMSBN(MarginClassifier):
         self,
         features: Features,
         signs: Floats,
-        solver: Solver,
+        solver: HingeSolver,
         varying: Ints,
         all_parents: list[set[int]] | None,
     ) -> Ints:
@@ -282,7 +282,7 @@ class LMSBN(MarginClassifier):
     def _restore(self, content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         super()._restore(content, arrays)
         own, bias, order = (arrays[f"network/{name}"] for name in ("own", "bias", "order"))
-        links = Links(*(arrays[f"network/{name}"] for name in Links._fields))
+        links = NetworkTerms(*(arrays[f"network/{name}"] for name in NetworkTerms._fields))
         self.network_ = Network(own, bias, order, links)
         self._publish()
 
@@ -290,7 +290,7 @@ class LMSBN(MarginClassifier):
 def _empty(n_features: int) -> Network:
     """A network without labels: all were constant in training."""
     none = np.zeros(0, dtype=np.int64)
-    links = Links(
+    links = NetworkTerms(
         np.zeros((0, 0)), np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(1, dtype=np.int64), none
     )
     return Network(np.zeros((0, n_features)), np.zeros(0), none, links)

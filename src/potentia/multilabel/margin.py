@@ -9,15 +9,15 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_random_state
 
-from .._digest import digest_of, told
+from .._digest import digest_of, stable_repr
 from .._progress import Bar
 from .._types import Floats, PotentiaError
 from ..io.checkpoint import Checkpoint
 from ..io.files import read_file, reading, write_file
 from .base import MultiLabelClassifier
 from .coding import Coding
-from .features import Features, GramFeatures, Kernel, RowFeatures, Solver, kernel_matrix, kernel_width
-from .solved import Solved
+from .features import Features, GramFeatures, HingeSolver, Kernel, RowFeatures, kernel_matrix, kernel_width
+from .fit_progress import FitProgress
 
 #: `budget=None`: as many states as a 64-bit count holds.
 UNLIMITED = 2**62
@@ -36,7 +36,7 @@ class MarginClassifier(MultiLabelClassifier):
     random_state: Any
     gamma_: float
     _X: Any = None
-    _solved: Solved | None = None
+    _solved: FitProgress | None = None
 
     def fit(
         self,
@@ -54,7 +54,7 @@ class MarginClassifier(MultiLabelClassifier):
                 from there. One of other data or options, an integer `random_state` among them, is refused.
         """
         with Bar(progress) as bar:
-            self._solved = solved = Solved(bar, checkpoint)
+            self._solved = solved = FitProgress(bar, checkpoint)
             try:
                 return super().fit(X, y)
             except KeyboardInterrupt:
@@ -63,7 +63,7 @@ class MarginClassifier(MultiLabelClassifier):
             finally:
                 del self._solved
 
-    def _solver(self, X: Any, signs: Floats) -> Solver:
+    def _solver(self, X: Any, signs: Floats) -> HingeSolver:
         """Checked options of the solver of a fit to X and signs, which takes up the fit's checkpoint if it has one."""
         for name in ("alpha", "tol", "passes"):
             value = getattr(self, name)
@@ -72,13 +72,13 @@ class MarginClassifier(MultiLabelClassifier):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if self._solved is not None:
             self._solved.open(lambda: self._mark(X, signs, seed))
-        return Solver(float(self.alpha), float(self.tol), int(self.passes), seed, self._solved)
+        return HingeSolver(float(self.alpha), float(self.tol), int(self.passes), seed, self._solved)
 
     def _mark(self, X: Any, signs: Floats, seed: int) -> str:
         """What a checkpoint of this fit is known by."""
         options = {k: v for k, v in self.get_params(deep=False).items() if k != "random_state"}
         rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)
-        return digest_of([told((type(self).__name__, options, seed)), *rows, signs])
+        return digest_of([stable_repr((type(self).__name__, options, seed)), *rows, signs])
 
     def _features(self, X: Any) -> Features:
         """Training rows as the solver's features; with a kernel they are kept for prediction."""

@@ -9,8 +9,8 @@ import numpy as np
 from .._threads import map_items, thread_count
 from .._types import Bools, Floats, Ints
 from ..kernels import search as kernel
-from ..kernels.search import Links
-from .features import Features, SignColumns, Solution, Solver, warn_unless_converged
+from ..kernels.search import NetworkTerms
+from .features import Features, HingeSolver, SignColumns, Solution, warn_unless_converged
 from .structure import product_columns, products
 
 #: Rows searched as one piece of work: few enough that hard rows spread over threads.
@@ -32,7 +32,7 @@ class Network(NamedTuple):
     own: Floats
     bias: Floats
     order: Ints
-    links: Links
+    links: NetworkTerms
 
     def base(self, matrix: Any) -> Floats:
         """Scores (n, K) without other labels' part, in label order."""
@@ -110,7 +110,7 @@ def _over_rows(n: int, work: Any, chunk: int = _CHUNK) -> None:
 def learn_network(
     features: Features,
     signs: Floats,
-    solver: Solver,
+    solver: HingeSolver,
     order: Ints,
     parents: list[set[int]] | None = None,
     interactions: int = 1,
@@ -144,7 +144,7 @@ def learn_network(
     return Network(own, bias, order, _links(terms, [s.signs for s in solved]))
 
 
-def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> Links:
+def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> NetworkTerms:
     """Weights of single labels as a matrix, those of products as lists."""
     coupling = np.zeros((len(terms), len(terms)))
     counts: list[int] = []
@@ -159,7 +159,7 @@ def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> Links:
         sizes.extend(len(f) for f in features[len(singles) :])
         members.extend(j for f in features[len(singles) :] for j in f)
     pointers = [np.concatenate([[0], np.cumsum(np.array(c, dtype=np.int64))]) for c in (counts, sizes)]
-    return Links(
+    return NetworkTerms(
         coupling,
         pointers[0].astype(np.int64),
         np.array(weight, dtype=float),
@@ -168,7 +168,7 @@ def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> Links:
     )
 
 
-def independent(features: Features, signs: Floats, solver: Solver) -> tuple[Floats, Floats]:
+def independent(features: Features, signs: Floats, solver: HingeSolver) -> tuple[Floats, Floats]:
     """Weights (K, m) and constants (K) of labels learned without each other."""
     network = learn_network(features, signs, solver, np.arange(signs.shape[1]), [set()] * signs.shape[1])
     return network.own, network.bias

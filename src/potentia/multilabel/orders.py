@@ -10,7 +10,7 @@ import numpy as np
 
 from .._types import ConvergenceWarning, Floats, Ints
 from ..metrics import f_scores
-from .features import Features, Solver
+from .features import Features, HingeSolver
 from .network import independent, learn_network
 from .structure import topological
 
@@ -18,7 +18,7 @@ from .structure import topological
 _LOOSE = 0.3
 
 
-def by_f_score(features: Features, signs: Floats, solver: Solver, folds: int = 2) -> Ints:
+def by_f_score(features: Features, signs: Floats, solver: HingeSolver, folds: int = 2) -> Ints:
     """Labels by descending F-score of independent classifiers on held-out rows; ties keep the labels' numbers.
 
     Held out, because classifiers that fit their training rows all have F-score 1 there. Costs about as much as one
@@ -38,7 +38,7 @@ def by_f_score(features: Features, signs: Floats, solver: Solver, folds: int = 2
 def by_validation(
     features: Features,
     signs: Floats,
-    solver: Solver,
+    solver: HingeSolver,
     parents: list[set[int]] | None,
     interactions: int,
     label_scale: float,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potentia._types import Floats, Ints
-from potentia.kernels.trees import MAX_BINS, bin_rows
+from potentia.kernels.decision_trees import MAX_BINS, bin_rows
 from potentia.potentials.chunks import map_chunks
 
 Codes = NDArray[np.uint8]

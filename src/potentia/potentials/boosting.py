@@ -8,12 +8,12 @@ import numpy as np
 
 from potentia._options import check_count, check_number
 from potentia._types import Floats, Ints, PotentiaError, real_number
-from potentia.kernels.trees import MAX_BINS
+from potentia.kernels.decision_trees import MAX_BINS
 from potentia.potentials.base import Potential
 from potentia.potentials.binning import Binned, all_cells, bin_edges, cell_of, count_bins, encode
-from potentia.potentials.forest import Forest
 from potentia.potentials.problem import Problem
 from potentia.potentials.rounds import Rounds, Rules
+from potentia.potentials.tree_ensemble import TreeEnsemble
 
 #: A node keeps its feature's number in 16 bits.
 _MAX_FEATURES = 1 << 16
@@ -80,11 +80,11 @@ class Boosting(Potential):
         return len(self.depths_)
 
     @property
-    def _forest(self) -> Forest:
-        return Forest(self.nodes_, self.values_, self.node_ptr_, self.depths_)
+    def _forest(self) -> TreeEnsemble:
+        return TreeEnsemble(self.nodes_, self.values_, self.node_ptr_, self.depths_)
 
     @_forest.setter
-    def _forest(self, forest: Forest) -> None:
+    def _forest(self, forest: TreeEnsemble) -> None:
         self.nodes_, self.values_ = forest.nodes, forest.values
         self.node_ptr_, self.depths_ = forest.node_ptr, forest.depths
 
@@ -92,7 +92,7 @@ class Boosting(Potential):
         if not 1 <= x.shape[1] <= _MAX_FEATURES:
             raise PotentiaError(f"Boosting needs 1 to {_MAX_FEATURES} features, x has shape {x.shape}.")
         self.edges_ = np.full((x.shape[1], MAX_BINS), np.inf)
-        self._forest = Forest.empty(n_outputs)
+        self._forest = TreeEnsemble.empty(n_outputs)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {"edges_": (self.n_features_, MAX_BINS), "values_": (len(self.nodes_), self.n_outputs_)}
@@ -137,7 +137,7 @@ class Boosting(Potential):
         anew = self.restart or self.n_trees == 0
         if anew:
             self.edges_ = bin_edges(problem.x, problem.weight, self.bins, rng)
-            self._forest = Forest.empty(problem.n_outputs)
+            self._forest = TreeEnsemble.empty(problem.n_outputs)
             scores = None
         n_rounds = self.rounds if anew else self.more_rounds
         return Rounds(problem, Binned.of(problem.x, self.edges_), rules, self._forest, n_rounds, scores)

@@ -8,7 +8,7 @@ from operator import attrgetter
 import numpy as np
 
 from potentia._types import Floats, Ints
-from potentia.kernels.trees import MAX_BINS, PAD, measure, measure_rest, pack, partition
+from potentia.kernels.decision_trees import MAX_BINS, PAD, measure, measure_rest, pack, partition
 from potentia.potentials.binning import Codes
 from potentia.potentials.chunks import map_parts
 

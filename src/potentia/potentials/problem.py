@@ -16,7 +16,7 @@ NO_WEIGHT: Floats = np.zeros(0)
 NO_LABELS: Ints = np.zeros(0, np.int64)
 
 
-class Rows(Protocol):
+class BiasRows(Protocol):
     """What a bias must offer: a shape (N, K) and rows on demand, by slice or by array of row numbers.
 
     An array does; so does an object that makes rows when asked, for tables too large to hold. Several threads
@@ -52,7 +52,7 @@ class Problem:
     n_outputs: int
     labels: Ints
     soft: Floats
-    bias: Rows | None
+    bias: BiasRows | None
     weight: Floats
 
     @property

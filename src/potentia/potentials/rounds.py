@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from potentia._types import Floats, Ints
+from potentia.kernels.decision_trees import fill_statistics
 from potentia.kernels.leaves import fit_leaves
 from potentia.kernels.logistic import loss_rows
-from potentia.kernels.trees import fill_statistics
 from potentia.potentials.binning import Binned, Codes
 from potentia.potentials.chunks import map_chunks, map_parts
-from potentia.potentials.forest import Forest, GrowingForest
 from potentia.potentials.growth import Growth, Tree
 from potentia.potentials.problem import NO_ROWS, Batch, Problem
+from potentia.potentials.tree_ensemble import GrowingEnsemble, TreeEnsemble
 
 #: Scores of all rows that are not at hand are computed and kept between rounds up to this many numbers.
 _MAX_KEPT = 1 << 26
@@ -56,7 +56,7 @@ class Rounds:
         problem: Problem,
         binned: Binned,
         rules: Rules,
-        forest: Forest,
+        forest: TreeEnsemble,
         n_rounds: int,
         scores: Floats | None = None,
     ):
@@ -64,7 +64,7 @@ class Rounds:
         self.binned = binned
         self.rules = rules
         self.n_rounds = n_rounds
-        self.trees = GrowingForest(forest, n_rounds, 2 * rules.max_leaves - 1)
+        self.trees = GrowingEnsemble(forest, n_rounds, 2 * rules.max_leaves - 1)
         self.size = min(problem.n_rows, rules.subsample or problem.n_rows)
         self._growth = Growth(binned.n_bins, problem.n_outputs, rules.max_leaves, rules.max_open + 2)
         self._statistics = np.empty((self.size, self._growth.width))
@@ -74,7 +74,7 @@ class Rounds:
         self._start = scores if scores is not None and binned.cell is None else self._kept_scores(forest)
         self._scores = None if self._start is None else self._start.copy()
 
-    def _kept_scores(self, forest: Forest) -> Floats | None:
+    def _kept_scores(self, forest: TreeEnsemble) -> Floats | None:
         """Scores of all codes, if keeping them current costs less than scoring each round's rows anew."""
         n, n_trees = len(self.binned.codes), len(forest.depths)
         walks_kept = n * (n_trees + self.n_rounds)

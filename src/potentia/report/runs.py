@@ -39,8 +39,8 @@ def names(rows: Sequence[Row]) -> list[str]:
     found = []
     for row in rows:
         parts = [(key, str(row["cell"][key])) for key in keys if key in row["cell"]]
-        told = [f"{key} {value}" for key, value in parts if value != usual[key]]
-        found.append(", ".join(told or [f"{key} {value}" for key, value in parts]))
+        named = [f"{key} {value}" for key, value in parts if value != usual[key]]
+        found.append(", ".join(named or [f"{key} {value}" for key, value in parts]))
     return found
 
 
@@ -48,11 +48,11 @@ def runs_table(title: str, rows: Sequence[Row]) -> Table:
     """All runs: what varies, every measure (the paper's beside ours where a row knows it), and the time."""
     keys = varying(rows) or [key for key in rows[0]["cell"] if key not in _PLACE]
     papers = {key for row in rows for key in row.get("paper", {})}
-    told = {key for row in rows for key in row["cell"]}
+    named = {key for row in rows for key in row["cell"]}
     measures = [
         key
         for key in dict.fromkeys(k for row in rows for k in row)
-        if key not in told and _is_measure(key, rows)
+        if key not in named and _is_measure(key, rows)
     ]
     columns = [Column(_heading(key), key, _show([row["cell"].get(key) for row in rows])) for key in keys]
     for key in measures:

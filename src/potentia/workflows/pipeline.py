@@ -53,8 +53,8 @@ class Pipeline(ABC):
         return {"model": repr(self.model)}
 
     def __repr__(self) -> str:
-        told = "; ".join(f"{name}: {value}" for name, value in self.facts().items())
-        return f"{type(self).__name__}({told})"
+        summary = "; ".join(f"{name}: {value}" for name, value in self.facts().items())
+        return f"{type(self).__name__}({summary})"
 
     def _repr_html_(self) -> str:
         return facts_table(type(self).__name__, self.facts())
@@ -76,5 +76,7 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
             kind: type[Pipeline] = getattr(import_module(f".{module}", __package__), name)
             return kind.restore(content["settings"], content["model"], arrays)
     except PotentiaError as error:
-        told = str(error)
-        raise PotentiaError(told if os.fspath(path) in told else f"{os.fspath(path)}: {told}") from None
+        message = str(error)
+        raise PotentiaError(
+            message if os.fspath(path) in message else f"{os.fspath(path)}: {message}"
+        ) from None

@@ -3,7 +3,7 @@
 from potentia.cli import _parser
 
 
-def printed_examples():
+def cli_examples():
     """{command: lines `potentia ...` below "example:" of its help}."""
     found = {}
     for name, parser in _parser()._subparsers._group_actions[0].choices.items():

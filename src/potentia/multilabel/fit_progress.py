@@ -18,7 +18,7 @@ from .features import Solution
 _EVERY = 5.0
 
 
-class Solved:
+class FitProgress:
     """Arrays by name, such as the solution of a label's problem by the stage of the fit and its number there.
 
     A fit solves the same problems in the same stages each time, so that numbers are names enough. Without a

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from potentia._types import Floats, Ints
-from potentia.kernels.trees import MAX_BINS, add_trees
+from potentia.kernels.decision_trees import MAX_BINS, add_trees
 from potentia.potentials.binning import Codes
 from potentia.potentials.chunks import map_chunks
 
 
 @dataclass
-class Forest:
+class TreeEnsemble:
     """Trees one after another: packed nodes (m,), leaf vectors (m, K), first nodes (T + 1,), depths (T,)."""
 
     nodes: Ints
@@ -22,14 +22,14 @@ class Forest:
     depths: Ints
 
     @classmethod
-    def empty(cls, n_outputs: int) -> Forest:
+    def empty(cls, n_outputs: int) -> TreeEnsemble:
         """No trees: the zero function."""
         none = np.zeros(0, np.int64)
         return cls(none, np.zeros((0, n_outputs)), np.zeros(1, np.int64), none)
 
-    def copy(self) -> Forest:
+    def copy(self) -> TreeEnsemble:
         """The same trees in arrays of their own."""
-        return Forest(self.nodes.copy(), self.values.copy(), self.node_ptr.copy(), self.depths.copy())
+        return TreeEnsemble(self.nodes.copy(), self.values.copy(), self.node_ptr.copy(), self.depths.copy())
 
     def is_sound(self, n_features: int) -> bool:
         """Whether every walk down these trees stays inside them, as kernels take for granted."""
@@ -54,13 +54,13 @@ class Forest:
         map_chunks(add, len(scores), codes.shape[1] + 4 * scores.shape[1])
 
 
-class GrowingForest:
+class GrowingEnsemble:
     """A forest with room for more trees, so that adding one copies nothing."""
 
-    def __init__(self, forest: Forest, n_trees: int, max_nodes: int):
+    def __init__(self, forest: TreeEnsemble, n_trees: int, max_nodes: int):
         self.n_trees = len(forest.depths)
         size = len(forest.nodes) + n_trees * max_nodes
-        self._room = Forest(
+        self._room = TreeEnsemble(
             np.empty(size, np.int64),
             np.empty((size, forest.values.shape[1])),
             np.zeros(self.n_trees + n_trees + 1, np.int64),
@@ -77,8 +77,8 @@ class GrowingForest:
         room.nodes[start:stop], room.values[start:stop], room.depths[t] = nodes, values, depth
         self.n_trees += 1
 
-    def forest(self) -> Forest:
+    def forest(self) -> TreeEnsemble:
         """The trees so far, as views."""
         room, t = self._room, self.n_trees
         stop = room.node_ptr[t]
-        return Forest(room.nodes[:stop], room.values[:stop], room.node_ptr[: t + 1], room.depths[:t])
+        return TreeEnsemble(room.nodes[:stop], room.values[:stop], room.node_ptr[: t + 1], room.depths[:t])
