@@ -14,6 +14,8 @@ from pictures import noisy
 from potentia.data.example import Example
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
 
+pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
+
 QUICK = pt.IteratedLogistic(iterations=2, sweeps=3, track_error=False)
 
 

@@ -52,7 +52,7 @@ def test_every_round_on_all_rows_lowers_the_loss():
     problem = make_problem(x, y, saturated(y, 3, 10.0), None, None, False)
     boosting = Boosting(rounds=15, subsample=None)
     rng = np.random.default_rng(0)
-    run = boosting.start(x, 3).begin(problem, rng)
+    run = boosting.start(x, 3).begin_rounds(problem, rng)
     (last,) = run.losses([1.0])
     for _ in range(15):
         run.step(rng)
@@ -88,7 +88,7 @@ def test_further_fits_add_trees_or_start_over():
 def test_leaves_keep_the_shares_of_the_chapter():
     x, y = ring(1000)
     problem = make_problem(x, y, None, None, None, False)
-    run = Boosting(subsample=None).start(x, 3).begin(problem, np.random.default_rng(0))
+    run = Boosting(subsample=None).start(x, 3).begin_rounds(problem, np.random.default_rng(0))
     tree = run._growth.tree(
         run.binned.codes, np.random.default_rng(0).normal(size=(1000, 4)) ** 2, np.array([10, 25, 0.0])
     )
@@ -105,7 +105,7 @@ def test_leaves_keep_the_shares_of_the_chapter():
 def test_scores_kept_and_scores_computed_anew_give_the_same_trees(monkeypatch):
     x, y = ring(2000)
     kept = Boosting(rounds=10, subsample=300, bins=128).fit(x, y).fit(x, y)
-    monkeypatch.setattr(rounds_module, "_MAX_KEPT", 0)
+    monkeypatch.setattr(rounds_module, "_MAX_KEPT_SCORES", 0)
     anew = Boosting(rounds=10, subsample=300, bins=128).fit(x, y).fit(x, y)
     np.testing.assert_array_equal(kept.values_, anew.values_)
     assert kept.objective_ == pytest.approx(anew.objective_, rel=1e-12)

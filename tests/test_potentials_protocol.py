@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Lock
 
 import numpy as np
@@ -15,7 +16,9 @@ from sklearn.preprocessing import Binarizer, PolynomialFeatures, SplineTransform
 
 from potentia._types import PotentiaError
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Potential, Zero
+from potentia.potentials import rounds as rounds_module
 from potentia.potentials.contract import check_potential
+from potentia.potentials.problem import NO_ROWS, NO_WEIGHT, Problem, Rows
 from potentia.potentials.tree_ensemble import TreeEnsemble
 
 FACTORIES = {
@@ -62,13 +65,9 @@ class Ignorant(Mean):
     """Fits as if there were no bias."""
 
     def _fit(self, problem):
-        super()._fit(
-            problem.__class__(
-                problem.x, problem.n_outputs, problem.labels, problem.soft, None, problem.weight
-            )
-        )
+        super()._fit(Problem.of(replace(problem.only, bias=None), problem.n_outputs))
 
-    def _improve(self, problem, scores):
+    def _improve(self, problem):
         self._fit(problem)
         return np.inf, self._objective(problem)
 
@@ -84,7 +83,7 @@ class Unseeded(Mean):
 class Reckless(Mean):
     """Believes it always improves."""
 
-    def _improve(self, problem, scores):
+    def _improve(self, problem):
         self.table_ = self.table_ + np.array([3.0, -3.0, 0.0])
         return np.inf, self._objective(problem)
 
@@ -109,11 +108,7 @@ class Weightless(Mean):
     """Fits as if all weights were equal."""
 
     def _fit(self, problem):
-        super()._fit(
-            problem.__class__(
-                problem.x, problem.n_outputs, problem.labels, problem.soft, problem.bias, np.zeros(0)
-            )
-        )
+        super()._fit(Problem.of(replace(problem.only, weight=NO_WEIGHT), problem.n_outputs))
 
 
 def test_a_class_of_ones_own_passes():
@@ -190,43 +185,48 @@ def test_bias_may_be_made_on_demand(factory):
     assert shards.largest < n / 2
 
 
-@pytest.mark.parametrize("weightless", [False, True], ids=["weighted", "weightless rows"])
+def kept_problem(x, y, bias, weight, scores):
+    return Problem.of(Rows(x, y, NO_ROWS, bias, weight, scores), 3)
+
+
 @pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
-def test_scores_at_hand_are_used_and_brought_up_to_date(factory, weightless):
+def test_scores_at_hand_are_used_and_brought_up_to_date(factory):
     rng = np.random.default_rng(0)
     x, y, bias = rng.normal(size=(300, 3)), rng.integers(0, 3, 300), rng.normal(size=(300, 3))
     weight = rng.uniform(0.5, 2.0, 300)
-    weight[:20] *= not weightless
-    plain, given = factory(), factory()
-    scores = np.zeros((300, 3))
+    plain, given = factory(), factory().start(x, 3)
+    scores, mark = np.zeros((300, 3)), given.scores_mark()
     for y_now in (y, (y + 1) % 3, y):
         plain.fit(x, y_now, bias, weight)
-        given.fit(x, y_now, bias, weight, scores=scores)
+        given.fit_problem(kept_problem(x, y_now, bias, weight, scores))
+        given.ready(len(x))
+        given.update_scores(x, scores, mark)
+        mark = given.scores_mark()
         np.testing.assert_allclose(scores, given.scores(x), atol=1e-12)
         np.testing.assert_allclose(scores, plain.scores(x), atol=1e-9)
-    with pytest.raises(PotentiaError, match="scores must have shape"):
-        given.fit(x, y, bias, weight, scores=scores[:5])
-    with pytest.raises(PotentiaError, match="writeable array of float64"):
-        given.fit(x, y, bias, weight, scores=scores.astype(np.float32))
 
 
 def test_boosting_walks_only_new_trees_where_scores_are_at_hand(monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(500, 3)), rng.integers(0, 3, 500)
-    boosting, scores = Boosting(rounds=30, more_rounds=2), np.zeros((500, 3))
-    boosting.fit(x, y, scores=scores)
-    walked = []
+    boosting, scores = Boosting(rounds=30, more_rounds=2, subsample=20), np.zeros((500, 3))
+    monkeypatch.setattr(rounds_module, "_MAX_KEPT_SCORES", 0)
+    boosting.fit(x, y)
+    boosting.scores(x, scores)
+    mark, walked = boosting.scores_mark(), []
     add_to = TreeEnsemble.add_to
-    monkeypatch.setattr(
-        TreeEnsemble,
-        "add_to",
-        lambda self, out, codes, first=0: (
-            walked.append(len(self.depths) - first) or add_to(self, out, codes, first)
-        ),
-    )
-    boosting.fit(x, y, scores=scores)
+
+    def counted(self, out, codes, first=0):
+        if len(out) == 500:  # rows that are drawn are few
+            walked.append(len(self.depths) - first)
+        add_to(self, out, codes, first)
+
+    monkeypatch.setattr(TreeEnsemble, "add_to", counted)
+    boosting.fit_problem(kept_problem(x, y, None, NO_WEIGHT, scores))
+    boosting.update_scores(x, scores, mark)
     assert walked
     assert max(walked) <= 2
+    np.testing.assert_array_equal(scores, boosting.scores(x))
 
 
 def test_classes_that_do_not_appear_are_declared():
@@ -306,7 +306,7 @@ def test_lightgbm_learns_in_the_saturated_regime():
 
 
 def test_the_contract_finds_a_potential_that_takes_the_bias_for_an_array():
-    class Whole(Constant):
+    class Whole(Mean):
         def _fit(self, problem):
             problem.bias + 0.0
             return super()._fit(problem)

@@ -1,4 +1,4 @@
-"""Trees: splits, growth, walks and leaf vectors against brute-force naive_engines."""
+"""Trees: splits, growth, walks and leaf vectors against brute-force twins."""
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from potentia.kernels.leaves import fit_leaf, fit_leaves
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.binning import Binned, all_cells, bin_edges, cell_of, count_bins, encode
 from potentia.potentials.growth import Growth
+from potentia.potentials.problem import make_problem
 from potentia.potentials.tree_ensemble import TreeEnsemble
 
 NONE = np.zeros((0, 0))
@@ -191,20 +192,20 @@ def test_leaves_without_refit_are_the_mean_gradient():
 def test_bins_are_of_equal_weight_and_separate_few_values():
     rng = np.random.default_rng(0)
     x = np.c_[rng.exponential(size=5000), rng.integers(0, 5, 5000), np.ones(5000)]
-    edges = bin_edges(x, np.zeros(0), 64, rng)
+    edges = bin_edges(x, np.zeros(0), 64)
     codes = encode(x, edges)
     assert list(count_bins(edges)) == [64, 5, 1]
     assert np.bincount(codes[:, 0]).max() <= 2 * 5000 / 64
     np.testing.assert_array_equal(codes[:, 1], x[:, 1])
     assert not codes[:, 2].any()
     weight = np.where(x[:, 0] > np.median(x[:, 0]), 3.0, 1.0)
-    heavy = encode(x, bin_edges(x, weight, 64, rng))[:, 0]
+    heavy = encode(x, bin_edges(x, weight, 64))[:, 0]
     assert np.bincount(heavy, weight).max() <= 2 * weight.sum() / 64
 
 
 def test_code_and_edge_agree_at_the_edge():
     x = np.array([[1.0], [np.nextafter(1.0, 2.0)], [2.0]])
-    edges = bin_edges(x, np.zeros(0), 256, np.random.default_rng(0))
+    edges = bin_edges(x, np.zeros(0), 256)
     np.testing.assert_array_equal(encode(x, edges)[:, 0], [0, 1, 2])
     np.testing.assert_array_equal(encode(edges[:, :2].T.copy(), edges)[:, 0], [0, 1])
 
@@ -216,7 +217,7 @@ def test_cells_list_every_combination():
     np.testing.assert_array_equal(cell_of(cells, n_bins), np.arange(12))
     assert all_cells(np.array([256, 256]), 1000) is None
     x = np.random.default_rng(0).integers(0, 3, (100, 2)).astype(float)
-    edges = bin_edges(x, np.zeros(0), 8, np.random.default_rng(0))
-    binned = Binned.of(x, edges)
+    edges = bin_edges(x, np.zeros(0), 8)
+    binned = Binned.of(make_problem(x, np.zeros(len(x), int), None, None, 2, False), edges)
     assert len(binned.codes) == 9
     np.testing.assert_array_equal(binned.codes[binned.place(slice(10, 20))], encode(x, edges)[10:20])

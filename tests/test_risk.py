@@ -11,9 +11,11 @@ from pictures import noisy
 from potentia import Constant, Example, Linear, PotentiaError
 from potentia._threads import thread_count
 from potentia.learn import descent
-from potentia.learn.descent import descend
+from potentia.learn.descent import Descent
 from potentia.learn.risk import MarginalRisk, Risk
 from reference import differences
+
+pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
 
 QUICK = {"iterations": 15, "tol": 0.0, "inference": pt.TRW(iterations=6, tol=0)}
 
@@ -71,21 +73,22 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
     assert seen == [2]
     assert thread_count(None) == 3
     # where shards are shared out, neither of the two inferences asks the same pool for threads of its own
-    monkeypatch.setattr("potentia.learn.training_set.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
     both = MarginalRisk("truncated_em", pt.TRW(), clamped=pt.TRW())
     risk = Risk({"node": Linear(), "edge": Linear()}, noisy(2), both)
-    assert len(risk.data.shards) == 2
-    assert risk.inference.threads == risk.clamped.threads == 1
+    (part,) = risk.data.parts.parts
+    assert len(part.shards) == 2
+    assert part.inference.threads == part.clamped.threads == 1
 
 
 def test_shards_and_threads_change_nothing(monkeypatch):
     examples = noisy(5)
     whole = crf(threads=1).fit(examples)
-    monkeypatch.setattr("potentia.learn.training_set.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
     cut = crf(threads=2).fit(examples)
-    monkeypatch.setattr("potentia.learn.risk._MOST_WHOLE", 0)
-    by_shard = crf(threads=2).fit(examples)
-    for other in (cut, by_shard):
+    monkeypatch.setattr("potentia.learn.dataset.PART_ENTRIES", 1)
+    in_parts = crf(threads=2).fit(examples)
+    for other in (cut, in_parts):
         assert other.history_[-1]["objective"] == pytest.approx(whole.history_[-1]["objective"], rel=1e-6)
 
 
@@ -298,13 +301,16 @@ def test_an_objective_without_minimum_ends_at_parameters_that_can_be_used():
         largest.append(np.abs(slide.parameters).max())
         return -float((slide.parameters**4).sum()), [-4.0 * slide.parameters**3]
 
-    assert descend([slide], objective, 1000, 0.0, lambda: False) is None
+    run = Descent([slide], objective)
+    while run.step():
+        pass
+    assert run.diverged
     assert max(largest) <= 1e50
     assert 1e3 < np.abs(slide.parameters).max() <= 1e50
 
 
 def test_running_away_is_said_and_ends_the_fit(monkeypatch):
-    monkeypatch.setattr(descent, "_FAR", 1e-3)
+    monkeypatch.setattr(descent, "_DIVERGED", 1e-3)
     with pytest.warns(pt.ConvergenceWarning, match="ran away") as caught:
         model = crf(start="zero", incremental=2).fit(noisy(4))
     assert len(caught) == 1
@@ -319,11 +325,13 @@ def test_a_line_search_that_meets_no_number_begins_anew():
         x = float(hill.parameters[0])
         return (np.nan, [np.array([np.nan])]) if x > 2 else ((x - 1.9) ** 4, [np.array([4 * (x - 1.9) ** 3])])
 
-    descend([hill], objective, 200, 0.0, lambda: False)
+    run = Descent([hill], objective)
+    while run.step():
+        pass
     assert hill.parameters[0] == pytest.approx(1.9, abs=0.1)
     hill.parameters = np.array([3.0])
     with pytest.raises(PotentiaError, match="where the fit begins"):
-        descend([hill], objective, 200, 0.0, lambda: False)
+        Descent([hill], objective).step()
 
 
 @pytest.mark.parametrize("batch", [2, 4, 5])

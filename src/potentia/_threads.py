@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -42,9 +43,17 @@ def thread_count(threads: int | None) -> int:
     return int(given)
 
 
+#: Marks the pools' own threads, which must not wait for the pool they belong to.
+_local = threading.local()
+
+
+def _mark_thread() -> None:
+    _local.pooled = True
+
+
 @lru_cache(maxsize=4)
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="potentia")
+    return ThreadPoolExecutor(threads, thread_name_prefix="potentia", initializer=_mark_thread)
 
 
 if hasattr(os, "register_at_fork"):
@@ -65,10 +74,14 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     return context
 
 
+def _pooled() -> bool:
+    return getattr(_local, "pooled", False)
+
+
 def map_ranges(function: Callable[[int, int], T], start: int, stop: int, threads: int) -> list[T]:
     """function(a, b) over `threads` consecutive ranges that make up start..stop, in parallel."""
     n = stop - start
-    if threads == 1 or n < 2:
+    if threads == 1 or n < 2 or _pooled():
         return [function(start, stop)] if n else []
     cuts = [start + n * k // threads for k in range(threads + 1)]
     ranges = [(a, b) for a, b in pairwise(cuts) if a < b]
@@ -80,6 +93,11 @@ def map_ranges(function: Callable[[int, int], T], start: int, stop: int, threads
 
 def map_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> list[T]:
     """function(item) for every item, in parallel; results in the order of the items."""
-    if threads == 1 or len(items) < 2:
-        return [function(item) for item in items]
-    return list(_pool(threads).map(function, items))
+    return list(iterate_items(function, items, threads))
+
+
+def iterate_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> Iterator[T]:
+    """The same one by one: results that are used up at once do not pile up."""
+    if threads == 1 or len(items) < 2 or _pooled():
+        return map(function, items)
+    return _pool(threads).map(function, items)

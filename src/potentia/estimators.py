@@ -5,31 +5,29 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
-
-import numpy as np
 
 from ._html import facts_table
 from ._progress import Bar
-from ._threads import map_items, one_blas_thread, thread_count, using_threads
+from ._threads import one_blas_thread, thread_count, using_threads
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
-from .graph.scores import Scores
 from .inference.base import Inference, Result
 from .io.checkpoint import Checkpoint
 from .io.files import read_file, reading, write_file
 from .io.objects import from_json, to_json
-from .learn.iterated import Callback, IteratedLogistic
-from .learn.max_margin import MaxMargin
-from .learn.resume import mark_of
-from .learn.risk import MarginalRisk
-from .learn.training_set import Shard, TrainingSet, gather, list_examples, table_shapes
+from .learn.dataset import Dataset
+from .learn.iterated import IteratedLogistic
+from .learn.learner import Fit, Learner
+from .learn.loop import Callback, fit_digest, run
+from .learn.part import Part, Predictor, list_examples, one_shape
 from .potentials.base import Potential
 
 DECODES = ("mpm", "map")
 #: What a CRF is made of.
 _NAMES = ("potentials", "learner", "inference", "decode")
+_SUCH = {"learner": "pt.IteratedLogistic()", "inference": "pt.TRW()"}
 _LOG = logging.getLogger(__name__)
 
 
@@ -51,7 +49,7 @@ class CRF:
     def __init__(
         self,
         potentials: Mapping[str, Potential],
-        learner: IteratedLogistic | MarginalRisk | MaxMargin | None = None,
+        learner: Learner | None = None,
         inference: Inference | None = None,
         decode: str | None = None,
     ) -> None:
@@ -88,10 +86,9 @@ class CRF:
         self._check()
         examples = list_examples(examples)
         validation = None if validation is None else list_examples(validation)
-        learner = self.learner or IteratedLogistic()
         before = _fitted(self)
         try:
-            self._fit(learner, examples, validation, callback, progress, checkpoint, warm_start)
+            self._fit(examples, validation, callback, progress, checkpoint, warm_start)
         except BaseException:
             _forget(self)
             self.__dict__.update(before)
@@ -100,7 +97,6 @@ class CRF:
 
     def _fit(
         self,
-        learner: IteratedLogistic | MarginalRisk | MaxMargin,
         examples: Sequence[Example],
         validation: Sequence[Example] | None,
         callback: Callback | None,
@@ -108,111 +104,92 @@ class CRF:
         checkpoint: str | os.PathLike[str] | Checkpoint | None,
         warm_start: bool,
     ) -> None:
+        learner = self.learner or IteratedLogistic()
         kinds = list(self.potentials)
+        learner.check(self.potentials)
         fitted = getattr(self, "potentials_", {}) if warm_start else {}
         self.potentials_ = {kind: _begun(p, fitted.get(kind)) for kind, p in self.potentials.items()}
         if isinstance(checkpoint, str | os.PathLike):
-            checkpoint = Checkpoint(checkpoint, mark_of(learner, self.potentials, examples))
-        self.scales_, self.shapes_ = learner.scales(kinds), table_shapes(kinds, [e.graph for e in examples])
-        self.inference_ = self.inference or learner.predictor(kinds)
-        threads = thread_count(getattr(learner, "threads", None))
-        with Bar(progress) as bar, one_blas_thread(), using_threads(threads):
-            bar.begin("fitting", learner.iterations)
+            checkpoint = Checkpoint(checkpoint, fit_digest(learner, self.potentials, examples))
+        self.scales_, self.inference_ = learner.scales(kinds), self.inference or learner.predictor(kinds)
+        with Bar(progress) as bar, one_blas_thread(), using_threads(thread_count(learner.threads)):
+            fit = learner.begin(self.potentials_, examples)
+            self.shapes_ = {kind: one_shape(kind, [e.graph for e in examples]) for kind in kinds}
+            bar.begin("fitting", fit.limit)
 
             def after(history: list[dict[str, Any]]) -> bool:
                 bar.advance(history[-1]["iteration"], _shown(history[-1]))
                 _LOG.info("%s", _summary_line(history[-1]))
                 return bool(callback(history)) if callback is not None else False
 
-            self.history_ = learner.fit(
+            self.history_ = run(
+                fit,
                 self.potentials_,
-                examples,
-                evaluate=lambda: self._errors(examples, validation),
+                tracked=learner.track_error,
+                evaluate=_Evaluation(self, fit, examples, validation),
                 callback=after,
                 checkpoint=checkpoint,
+                stacklevel=3,
             )
-
-    def _errors(self, examples: Sequence[Example], validation: Sequence[Example] | None) -> dict[str, float]:
-        errors = {"train_error": 1.0 - self.score(examples)}
-        if validation is not None:
-            errors["validation_error"] = 1.0 - self.score(validation)
-        return errors
 
     # -- predicting ----------------------------------------------------------------------------------------
 
     def predict(self, examples: Sequence[Example]) -> list[Ints]:
         """A label array per example, by `decode`."""
         self._check()
-        if (self.decode or getattr(self.learner, "decode", "mpm")) == "map":
-            return self._over(examples, lambda inference, scores: inference.maximise(scores))
-        return self._over(examples, lambda inference, scores: inference.run(scores, None).mpm())
+        return self._over(examples, "labels")
 
     def predict_marginals(self, examples: Sequence[Example]) -> list[Floats]:
         """Marginals of every variable per example, (n_variables, max states)."""
-        return self._over(examples, lambda inference, scores: inference.run(scores, None).variable_marginals)
+        return self._over(examples, "marginals")
 
     def infer(self, example: Example) -> Result:
         """The whole inference result of one example."""
-        data = self._gather([example])
-        return self.inference_.run(self._scores(data, data.shards[0]), None)
+        part = self._parts([example]).parts.each("itself")[0]
+        return self.inference_.run(part.scores_of(part.shards[0], self._predictor()), None)
 
     def score(self, examples: Sequence[Example], y: None = None) -> float:
         """Share of labelled variables predicted right, weighted by the variables' weights where given."""
-        right = total = 0.0
-        examples = list_examples(examples)
-        for example, found in zip(examples, self.predict(examples), strict=True):
-            if example.labels is None:
-                raise PotentiaError(f"{example.name or 'an example'} has no labels to score against")
-            weights = np.ones(len(found)) if example.weights is None else example.weights
-            seen = example.labels >= 0
-            right += float(weights[seen] @ (found[seen] == example.labels[seen]))
-            total += float(weights[seen].sum())
-        if total == 0:
-            raise PotentiaError("no variable of these examples has a label and a positive weight")
-        return right / total
+        self._check()
+        return self._score(self._parts(examples))
 
     def theta(self, example: Example) -> dict[str, Floats]:
         """The scores of an example's regions, per kind."""
-        data = self._gather([example])
-        return self._theta(data, data.shards[0])
+        part: Part = self._parts([example]).parts.each("itself")[0]
+        theta = {}
+        for kind, shape in part.shapes.items():
+            scores = self.potentials_[kind].scores(part.matrix(kind), trusted=True)
+            theta[kind] = (scores * self.scales_[kind]).reshape(-1, *shape)
+        return theta
 
-    def _gather(self, examples: Sequence[Example]) -> TrainingSet:
+    def _predictor(self) -> Predictor:
+        decode = self.decode or (self.learner or IteratedLogistic).decode
+        return Predictor(self.potentials_, self.scales_, self.inference_, decode)
+
+    def _parts(self, examples: Sequence[Example]) -> Dataset:
+        """The examples in parts, checked against what the model was fitted on."""
         if not hasattr(self, "potentials_"):
-            raise PotentiaError("this CRF is not fitted: call fit first")
-        data = gather(examples, list(self.potentials_), labelled=False, every_kind=False, drop_hidden=False)
+            raise PotentiaError("this CRF is not fitted: call fit first.")
+        data = Dataset.of(list_examples(examples), list(self.potentials_))
         for kind, shape in data.shapes.items():
             if shape != self.shapes_.get(kind, shape):  # files of the first version do not name them
                 raise PotentiaError(
                     f"regions of kind {kind!r} have tables of shape {shape}, but this CRF was fitted on tables of "
-                    f"shape {self.shapes_[kind]}"
+                    f"shape {self.shapes_[kind]}."
                 )
+            self.potentials_[kind].check_features(data.n_features(kind))
         return data
 
-    def _theta(self, data: TrainingSet, shard: Shard) -> dict[str, Floats]:
-        theta = {}
-        for kind, rows in shard.rows.items():
-            if rows.stop > rows.start:
-                scores = self.potentials_[kind].scores(data.matrix(kind)[rows])
-                theta[kind] = (scores * self.scales_[kind]).reshape(-1, *data.shapes[kind])
-        return theta
+    def _over(self, examples: Sequence[Example], what: str) -> list[Any]:
+        """Labels or marginals of each example."""
+        parts = self._parts(examples).parts.each("predict", self._predictor(), what)
+        return [found for part in parts for found in part]
 
-    def _scores(self, data: TrainingSet, shard: Shard) -> Scores:
-        return Scores(shard.graph, self._theta(data, shard))
-
-    def _over(self, examples: Sequence[Example], read: Callable[[Inference, Scores], Any]) -> list[Any]:
-        """What `read` makes of each example; shards are shared out over the threads that inference may use."""
-        data, inference, threads = self._gather(examples), self.inference_, 1
-        if len(data.shards) > 1 and hasattr(inference, "threads"):
-            threads = thread_count(inference.threads)
-            inference = inference.on_one_thread()
-            for kind in data.shapes:
-                self.potentials_[kind].ready(data.n_rows(kind))
-
-        def of(shard: Shard) -> list[Any]:
-            return shard.union.split_variables(read(inference, self._scores(data, shard)))
-
-        with one_blas_thread():
-            return [found for part in map_items(of, data.shards, threads) for found in part]
+    def _score(self, data: Dataset) -> float:
+        right, total = data.parts.total("correct", self._predictor())
+        if total == 0:
+            raise PotentiaError("no variable of these examples has a label and a positive weight.")
+        return float(right / total)
 
     # -- saving --------------------------------------------------------------------------------------------
 
@@ -344,8 +321,41 @@ class CRF:
                 raise PotentiaError(
                     f"a kind cannot be called {kind!r}: parameters of the CRF have such names"
                 )
+        for name, given, wanted in (
+            ("learner", self.learner, Learner),
+            ("inference", self.inference, Inference),
+        ):
+            if given is not None and not isinstance(given, wanted):
+                raise PotentiaError(
+                    f"{name} must be a {wanted.__name__}, such as {_SUCH[name]}, not {_described(given)}."
+                )
         if self.decode is not None and self.decode not in DECODES:
             raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {self.decode!r}")
+
+
+class _Evaluation:
+    """Errors of a model while it is fitted; the examples' parts are built once, and the fit's own are used."""
+
+    def __init__(
+        self, model: CRF, fit: Fit, examples: Sequence[Example], validation: Sequence[Example] | None
+    ) -> None:
+        self.model, self.fit = model, fit
+        self.examples = {"train_error": examples, "validation_error": validation}
+        self.data: dict[str, Dataset] = {}
+
+    def __call__(self) -> dict[str, float]:
+        return {
+            name: 1.0 - self.model._score(self._parts(name, examples))
+            for name, examples in self.examples.items()
+            if examples is not None
+        }
+
+    def _parts(self, name: str, examples: Sequence[Example]) -> Dataset:
+        if name == "train_error" and self.fit.data is not None and self.fit.data.holds(examples):
+            return self.fit.data
+        if name not in self.data:
+            self.data[name] = self.model._parts(examples)
+        return self.data[name]
 
 
 def _summary_line(row: Mapping[str, Any]) -> str:
@@ -360,6 +370,11 @@ def _shown(row: Mapping[str, Any]) -> str:
     return f"objective {row['objective']:.5g}{error}"
 
 
+def _described(given: object) -> str:
+    """A wrong argument, for a message."""
+    return repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
+
+
 def _fresh(potential: Potential) -> Potential:
     """An unfitted copy."""
     return type(potential)(**copy.deepcopy(potential.get_params(deep=False)))
@@ -370,7 +385,9 @@ def _begun(template: Potential, fitted: Potential | None) -> Potential:
     fresh = _fresh(template)
     if type(fitted) is not type(template):
         return fresh
-    return copy.deepcopy(fitted).set_params(**fresh.get_params(deep=False))
+    resumed = copy.deepcopy(fitted).set_params(**fresh.get_params(deep=False))
+    resumed.check_options()
+    return resumed
 
 
 def _forget(model: CRF) -> None:

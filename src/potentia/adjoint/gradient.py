@@ -58,20 +58,50 @@ class Memory:
 
     def __init__(self) -> None:
         self._results: list[Result | None] = []
+        self._saved: dict[str, Floats] = {}
         self._next = 0
 
     def rewind(self) -> None:
         """Called before an evaluation."""
         self._next = 0
 
-    def start(self) -> Result | None:
+    def start(self, scores: Scores) -> Result | None:
         """Where the next inference may start."""
-        return self._results[self._next] if self._next < len(self._results) else None
+        if self._next < len(self._results):
+            return self._results[self._next]
+        messages = self._saved.get(f"messages{self._next}")
+        return None if messages is None else self._revive(scores, messages)
+
+    def _revive(self, scores: Scores, messages: Floats) -> Result:
+        """As much of a result as a start needs, from what `state` gave."""
+        nothing: Floats = np.zeros((0, 0))
+        start = Result(
+            scores.graph, {}, nothing, np.nan, "estimate", "log_partition", 1, np.inf, False, scores,
+            lambda result: np.zeros(0, np.int64), messages,
+        )  # fmt: skip
+        cotangents = self._saved.get(f"cotangents{self._next}")
+        if cotangents is not None:
+            start.memo["cotangents"] = cotangents
+        return start
 
     def keep(self, result: Result | None) -> None:
         """The inference just made."""
         self._results[self._next : self._next + 1] = [result]
         self._next += 1
+
+    def state(self) -> dict[str, Floats]:
+        """What the next evaluation starts from, as arrays."""
+        found = dict(self._saved) if not self._results else {}
+        for number, result in enumerate(self._results):
+            if result is not None and isinstance(result.messages, np.ndarray):
+                found[f"messages{number}"] = result.messages
+                if "cotangents" in result.memo:
+                    found[f"cotangents{number}"] = result.memo["cotangents"]
+        return found
+
+    def restore(self, arrays: Mapping[str, Floats]) -> None:
+        """Take back what `state` gave."""
+        self._results, self._saved = [], dict(arrays)
 
 
 def evaluate(
@@ -92,12 +122,12 @@ def evaluate(
     kept.rewind()
 
     def solve(method: Inference, given: Scores, cliques: bool = True) -> tuple[Result, Pull]:
-        result, pull = gradient.solve(method, given, kept.start(), cliques)
+        result, pull = gradient.solve(method, given, kept.start(given), cliques)
         kept.keep(result)
         return result, pull
 
     def expect(method: Inference, given: Scores) -> Expectations:
-        found = method.expectations(given, kept.start())
+        found = method.expectations(given, kept.start(given))
         kept.keep(found.result)
         return found
 
@@ -154,10 +184,20 @@ def variable_weights(
                 f"weights must hold {graph.n_variables} finite numbers >= 0, one per variable"
             )
     if class_weight is not None:
-        table = real_numbers(class_weight, "class_weight")
-        states = int(graph.n_states.max())
-        if table.shape != (states,) or not np.all(np.isfinite(table) & (table >= 0)):
-            raise PotentiaError(f"class_weight must hold {states} finite numbers >= 0, one per state")
+        table = class_factors(class_weight, int(graph.n_states.max()))
         factor = np.where(labels >= 0, table[np.maximum(labels, 0)], 1.0)
         found = factor if found is None else found * factor
     return found
+
+
+def class_factors(class_weight: ArrayLike, n_states: int) -> Floats:
+    """Class weights as an array, one per state."""
+    try:
+        table = np.asarray(class_weight, dtype=float)
+    except (TypeError, ValueError):
+        table = np.zeros(0)
+    if table.shape != (n_states,) or not np.all(np.isfinite(table) & (table >= 0)):
+        raise PotentiaError(
+            f"class_weight must hold {n_states} finite numbers >= 0, one per state, not {class_weight!r}."
+        )
+    return table

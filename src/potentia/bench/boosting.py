@@ -56,7 +56,7 @@ def _rows(n: int, n_features: int, n_outputs: int, seed: int) -> tuple[Floats, I
 def _our_round(boosting: Boosting, x: Floats, y: Ints) -> Callable[[], Any]:
     rng = np.random.default_rng(boosting.seed)
     problem = make_problem(x, y, None, None, None, False)
-    rounds = boosting.start(x, problem.n_outputs).begin(problem, rng)
+    rounds = boosting.start(x, problem.n_outputs).begin_rounds(problem, rng)
     return lambda: rounds.step(rng)
 
 

@@ -16,7 +16,7 @@ from ..data.pictures import LabelledImage, horses, stanford_backgrounds
 from ..data.synthetic import denoising
 from ..estimators import CRF
 from ..features.image import image_examples
-from ..learn.iterated import IteratedLogistic
+from ..learn.iterated import IteratedLogistic, Solver
 from ..potentials import MLP, Boosting, Constant, Linear, Potential, Zero
 from . import ilr_paper
 from .rows import Cell, Row, key_of, run_cells
@@ -47,9 +47,9 @@ class IlrStudy:
     epochs: int = 5
     #: Iterations after which errors are noted for the learning curves; predicting costs as much as learning.
     tracked: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 18, 25, 40, 60, 100, 200)
-    #: How messages are passed in learning, and when they rest.
+    #: How messages are passed in learning, and when that stops.
     schedule: str = "sequential"
-    rest: float | None = None
+    message_tol: float | None = None
 
     def load(self, quick: bool) -> tuple[list[Example], list[Example]]:
         """Training and test examples; quick: a few small ones."""
@@ -81,7 +81,7 @@ STUDIES = {
         options={"n_states": 2, "reduce": 0.25, "when": "after"},
         epochs=1,
         schedule="coloured",
-        rest=1e-3,
+        message_tol=1e-3,
     ),
     "backgrounds-ilr": IlrStudy(
         "backgrounds-ilr",
@@ -95,7 +95,7 @@ STUDIES = {
         epochs=1,
         tracked=(1, 5, 12, 25, 100),
         schedule="coloured",
-        rest=1e-2,
+        message_tol=1e-2,
     ),
 }
 
@@ -148,7 +148,7 @@ def is_plain(cell: Cell) -> bool:
     return bool(cell["mode"] == "joint" and cell["epsilon"] == 0.1 and cell["refit"] and "drawn" not in cell)
 
 
-def solver_of(cell: Cell) -> str:
+def solver_of(cell: Cell) -> Solver:
     """Direct for convex classes, mixed where one meets another that is not.
 
     Of the small synthetic images, MLPs beside a convex class are trained directly, too: there the hundreds of passes
@@ -174,7 +174,7 @@ def learner_of(cell: Cell) -> IteratedLogistic:
         cell["epsilon"],
         few if quick else most,
         sweeps=5 if quick else 25,
-        rest=study.rest,
+        message_tol=study.message_tol,
         tol=1e-4 if direct else 0.0,
         mode=cell["mode"],
         solver=solver,
@@ -205,7 +205,7 @@ def run_cell(cell: Cell, study: IlrStudy, train: list[Example], test: list[Examp
     shown = (
         {"curves": curves(model), "pictures": pictures(model, test)} if cell["node"] == cell["edge"] else {}
     )
-    settled = len(history) < learner.iterations if learner.solver == "direct" else None
+    settled = len(history) < learner.limit_for("direct") if learner.solver == "direct" else None
     last = history[-1] if history else {}
     return {
         "train_error": last["train_error"] if "train_error" in last else 1.0 - model.score(train),

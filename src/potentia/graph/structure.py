@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from .._digest import digest_of
 from .._types import ArrayLike, Ints, PotentiaError, whole_numbers
 from . import builders
 
@@ -134,6 +135,17 @@ class Graph:
             return tuple(int(s) for s in shapes[0])
 
         return self.cached(("shared_shape", kind), find)
+
+    @property
+    def digest(self) -> str:
+        """Equal for graphs of equal states and regions, and only for those."""
+
+        def make() -> str:
+            # what is known of how a graph was built decides its TRW weights
+            built = self._cache.get("forests"), [part.digest for part in self._cache.get("parts", ())]
+            return digest_of([repr((self.kinds, built)), self._n_states, *self._scopes.values()])
+
+        return self.cached("digest", make)
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
         """The value stored under `key`, made on first use."""

@@ -1,53 +1,150 @@
-"""`Checkpoint`: a learner's state in one file, from which an interrupted fit goes on."""
+"""`Checkpoint`: a fit's state in one file and one per part of its data, from which an interrupted fit resumes."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .._types import PotentiaError
-from .files import read_file, write_file
+from .files import read_file, reading, write_file
+
+#: A state of up to this many bytes is held in memory between writes, so that an interruption loses nothing.
+_HELD_BYTES = 1 << 26
+#: Seconds between writes, at least, and as a multiple of what the last write took.
+_INTERVAL, _SHARE = 2.0, 10.0
 
 
 class Checkpoint:
-    """The state of a fit after its last whole iteration, in one file that is replaced after every iteration.
+    """The state of a fit after its last whole iteration.
+
+    Writes are at most every two seconds, or ten times what a write takes, which is what a kill can lose; what ends a
+    fit in any other way loses nothing of a state up to 64 MiB. The file names the parts' files, which are written
+    before it: together they are replaced at once.
 
     `mark` says what the fit is about, such as a digest of data and options: a file with another mark is refused.
     """
 
     def __init__(self, path: str | os.PathLike[str], mark: str = "") -> None:
         self.path, self.mark = Path(path), mark
+        self._pending: Mapping[str, Any] | None = None
+        self._due = 0.0
 
-    def save(self, state: dict[str, Any]) -> None:
-        """Write a learner's state: its history, arrays, and each potential's own state."""
-        metas, arrays = {}, {f"messages/{k}": v for k, v in state["arrays"].items()}
+    def keep(self, state: Mapping[str, Any]) -> None:
+        """Take a fit's state: written if the last write is long enough ago, else held for `flush` if it is small."""
+        if time.perf_counter() >= self._due:
+            self.save(state)
+        else:
+            self._pending = _copied(state) if _size(state) <= _HELD_BYTES else None
+
+    def flush(self) -> None:
+        """Write what is held."""
+        if self._pending is not None:
+            self.save(self._pending)
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Write a fit's state: its history, arrays, parts' arrays, and each potential's own state."""
+        begun = time.perf_counter()
+        self._pending = None
+        metas, arrays = {}, {f"arrays/{k}": v for k, v in state["arrays"].items()}
         for kind, (meta, own) in state["potentials"].items():
             metas[kind] = meta
             arrays |= {f"potentials/{kind}/{name}": value for name, value in own.items()}
-        content = {"history": state["history"], "potentials": metas, "mark": self.mark}
+        names = self._write_parts(state.get("parts", ()))
+        content = {"history": state["history"], "potentials": metas, "mark": self.mark, "parts": names}
         write_file(self.path, "checkpoint", content, arrays)
+        self._clear(set(filter(None, names)))
+        now = time.perf_counter()
+        self._due = now + max(_INTERVAL, _SHARE * (now - begun))
+
+    def _write_parts(self, parts: Any) -> list[str | None]:
+        """One file per part that has any state."""
+        generation, names = secrets.token_hex(4), []
+        for number, arrays in enumerate(parts):
+            name = f"{self.path.name}.{generation}.{number:05d}" if arrays else None
+            if name is not None:
+                write_file(self.path.with_name(name), "checkpoint part", {"mark": self.mark}, arrays)
+            names.append(name)
+        return names
+
+    def _clear(self, used: set[str]) -> None:
+        """Delete part files that the checkpoint does not name."""
+        for path in self._part_files():
+            if path.name not in used:
+                path.unlink(missing_ok=True)
+
+    def _part_files(self) -> list[Path]:
+        head = f"{self.path.name}."
+        found = self.path.parent.glob("*.[0-9][0-9][0-9][0-9][0-9]") if self.path.parent.is_dir() else ()
+        return [p for p in found if p.name.startswith(head) and len(p.name) == len(head) + 14]
 
     def load(self) -> dict[str, Any] | None:
         """The state that `save` wrote; None where there is no file."""
         if not self.path.exists():
             return None
         try:
-            content, arrays = read_file(self.path, "checkpoint")
+            with reading(self.path):
+                return self._load()
         except PotentiaError as error:
-            raise PotentiaError(f"{error}; delete it to start anew") from None
+            raise PotentiaError(f"{str(error).removesuffix('.')}; delete it to start again.") from None
+
+    def _load(self) -> dict[str, Any]:
+        content, arrays = read_file(self.path, "checkpoint")
         if content.get("mark", "") != self.mark:
-            raise PotentiaError(
-                f"{self.path} belongs to a run with other options or data; delete it to start anew"
-            )
-        potentials = {}
-        for kind, meta in content["potentials"].items():
-            head = f"potentials/{kind}/"
-            own = {k.removeprefix(head): v for k, v in arrays.items() if k.startswith(head)}
-            potentials[kind] = (meta, own)
-        messages = {k.removeprefix("messages/"): v for k, v in arrays.items() if k.startswith("messages/")}
-        return {"history": content["history"], "potentials": potentials, "arrays": messages}
+            raise PotentiaError(f"{self.path} belongs to a run with other options or data")
+        potentials = {
+            kind: (meta, _under(arrays, f"potentials/{kind}/"))
+            for kind, meta in content["potentials"].items()
+        }
+        parts = [{} if name is None else self._read_part(str(name)) for name in content.get("parts", ())]
+        return {
+            "history": content["history"],
+            "potentials": potentials,
+            "arrays": _under(arrays, "arrays/"),
+            "parts": parts,
+        }
+
+    def _read_part(self, name: str) -> dict[str, Any]:
+        path = self.path.with_name(Path(name).name)
+        content, arrays = read_file(path, "checkpoint part")
+        if content.get("mark", "") != self.mark:
+            raise PotentiaError(f"{path} belongs to a run with other options or data")
+        return arrays
 
     def remove(self) -> None:
-        """Delete the file, if there is one."""
+        """Delete the files, if there are any."""
         self.path.unlink(missing_ok=True)
+        self._clear(set())
+
+
+def _under(arrays: Mapping[str, Any], head: str) -> dict[str, Any]:
+    """The arrays whose names begin so, by the rest of their names."""
+    return {name.removeprefix(head): value for name, value in arrays.items() if name.startswith(head)}
+
+
+def _stores(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Every dictionary of arrays in a state."""
+    return [state["arrays"], *state.get("parts", ()), *(own for _, own in state["potentials"].values())]
+
+
+def _size(state: Mapping[str, Any]) -> int:
+    return sum(np.asarray(array).nbytes for store in _stores(state) for array in store.values())
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state in arrays of its own, since a fit goes on to change its own in place."""
+
+    def copied(store: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: np.array(array) for name, array in store.items()}
+
+    return {
+        "history": list(state["history"]),
+        "potentials": {kind: (meta, copied(own)) for kind, (meta, own) in state["potentials"].items()},
+        "arrays": copied(state["arrays"]),
+        "parts": [copied(own) for own in state.get("parts", ())],
+    }

@@ -18,7 +18,7 @@ from ..learn.risk import MarginalRisk
 from ..losses.base import Loss
 from ..losses.names import LOSSES
 
-_KNOWN = (
+_KNOWN: tuple[type[Any], ...] = (
     Exact,
     Gibbs,
     LinearProgram,
@@ -62,8 +62,12 @@ def from_json(content: dict[str, Any] | None) -> Any:
         return None
     if content["class"] not in CLASSES:
         raise PotentiaError(f"the file names a method {content['class']!r} that this version does not have")
+    kind = CLASSES[content["class"]]
+    renamed = getattr(kind, "renamed_options", {})
     options = {
-        name: from_json(value) if isinstance(value, dict) and set(value) == {"class", "options"} else value
+        renamed.get(name, name): from_json(value)
+        if isinstance(value, dict) and set(value) == {"class", "options"}
+        else value
         for name, value in content["options"].items()
     }
-    return CLASSES[content["class"]](**options)
+    return kind(**options)

@@ -7,30 +7,40 @@ from typing import Any
 
 import numpy as np
 
-from .._types import Floats, PotentiaError
+from .._types import Floats, Ints, PotentiaError
 from ..data.example import Example
-from .training_set import TrainingSet
+from .part import Part
 
 
-def hamming(data: TrainingSet) -> dict[str, Floats | None]:
-    """Delta of the Hamming distance: 1 for every wrong state of a labelled variable, on single-variable kinds."""
-    result: dict[str, Floats | None] = {}
-    for kind, shape in data.shapes.items():
-        if len(shape) != 1:
-            result[kind] = None
-            continue
-        wrong = np.ones((data.n_rows(kind), shape[0]))
-        targets = data.targets[kind]
+class Hamming:
+    """1 for every wrong state of a labelled variable, (N, K), made on demand."""
+
+    def __init__(self, targets: Ints, n_states: int) -> None:
+        self._targets, self.shape = targets, (len(targets), n_states)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Floats:
+        targets = self._targets[rows]
+        wrong = np.ones((len(targets), self.shape[1]))
         known = np.flatnonzero(targets >= 0)
         wrong[known, targets[known]] = 0.0
         wrong[targets < 0] = 0.0
-        result[kind] = wrong
-    return result
+        return wrong
 
 
-def own_delta(
-    data: TrainingSet, delta: Callable[[Example], Mapping[str, Any]] | None
-) -> dict[str, Floats | None]:
+def delta_tables(part: Part, delta: Any) -> dict[str, Any]:
+    """Delta per kind (N, K), None where it is zero: Hamming on single-variable kinds, or a user's."""
+    if delta != "hamming":
+        return own_delta(part, delta)
+    return {
+        kind: Hamming(part.targets[kind], shape[0]) if len(shape) == 1 else None
+        for kind, shape in part.shapes.items()
+    }
+
+
+def own_delta(data: Part, delta: Callable[[Example], Mapping[str, Any]] | None) -> dict[str, Floats | None]:
     """A user's Delta of all examples, per kind (N, K); None for a kind that it never names."""
     if delta is None:
         return dict.fromkeys(data.shapes)
@@ -54,7 +64,7 @@ def _checked_delta(tables: Any, example: Example, shapes: Mapping[str, tuple[int
     if not isinstance(tables, Mapping):
         raise PotentiaError(f"delta must return {{kind: table}}, not a {type(tables).__name__}")
     if example.labels is None or np.any(example.labels < 0):
-        raise PotentiaError("a Delta of one's own needs examples without hidden labels")
+        raise PotentiaError("a custom delta requires examples without hidden labels.")
     scopes, found = example.graph.scopes, {}
     for kind, given in tables.items():
         if kind not in scopes or kind not in shapes:

@@ -6,65 +6,91 @@ d objective / d f = epsilon w (softmax(f + bias) - [y]).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from .._types import Floats
 from ..potentials.differentiable import Differentiable
-from .descent import descend
+from .descent import Descent
 from .joint import Joint
 
 
-def minimise_directly(
-    joint: Joint,
-    kinds: Sequence[str],
-    passing: tuple[int, float],
-    iterations: int,
-    tol: float,
-    record: Callable[[float], bool],
-    past: Sequence[float] = (),
-) -> bool | None:
-    """L-BFGS over the parameters of some kinds, the others' functions fixed.
+class Direct:
+    """L-BFGS over the parameters of some kinds, the functions of the others fixed.
 
-    `passing`, iterations and tolerance, is how messages are passed before each evaluation. Ends when the objective
-    falls by less than `tol` of itself in ten steps, or `iterations` are done. `record` is called with the objective
-    after each step and may stop it. `past` and what is returned are those of `descend`.
+    `passing`, iterations and tolerance, is how messages are passed before each evaluation.
+
+    Attributes:
+        moving: the potentials that have parameters to move.
     """
-    moving = {k: p for k in kinds if isinstance(p := joint.potentials[k], Differentiable)}
-    if not moving:  # nothing to move: the objective is what it is
-        joint.pass_messages(*passing)
-        if not past:
-            record(joint.objective())
-        return True
-    latest = [0.0]
-    joint.free.keep()
 
-    def objective() -> tuple[float, list[Floats]]:
-        for kind in moving:
-            joint.functions.moved(kind)
+    def __init__(self, joint: Joint, kinds: Sequence[str], passing: tuple[int, float]) -> None:
+        self.joint, self.passing = joint, passing
+        potentials = joint.potentials
+        self.moving = {k: cast(Differentiable, potentials[k]) for k in kinds if potentials[k].differentiable}
+        self.descent = Descent(list(self.moving.values()), self._objective)
+        self._losses = dict(joint.losses)
+        joint.parts.each("keep_messages", changes=True)
+
+    @property
+    def value(self) -> float:
+        """The objective after the last step."""
+        return self.descent.value
+
+    def step(self) -> bool:
+        """One step; False where nothing is gained."""
+        gained = self.descent.step()
+        if gained:
+            self.joint.parts.each("keep_messages", changes=True)
+            self._losses = dict(self.joint.losses)
+        else:
+            self._go_back()
+        return gained
+
+    def _go_back(self) -> None:
+        """The functions have the parameters of the last step: so shall the messages and scores."""
+        self.joint.parts.each("go_back", changes=True)
+        self.joint.moved(*self.moving)
+        self.joint.losses = dict(self._losses)
+
+    def _objective(self) -> tuple[float, list[Floats]]:
+        joint = self.joint
+        joint.moved(*self.moving)
         # always from the messages of the last step: a line search that went too far must find its way back
-        joint.free.go_back()
-        joint.pass_messages(*passing, measure=[kind for kind in joint.kinds if kind not in moving])
-        value, slopes = 0.0, []
+        joint.parts.each("go_back", changes=True)
+        joint.pass_messages(*self.passing, measure=[kind for kind in joint.kinds if kind not in self.moving])
+        value, slopes = 0.0, {}
         for kind in joint.kinds:
             epsilon = joint.epsilons[kind]
-            if kind in moving:
-                loss, slope = moving[kind].loss_and_gradient(joint.problem(kind))
-                penalty, d_penalty = moving[kind].penalty_and_gradient()
-                slopes.append(epsilon * (slope + d_penalty))
+            if kind in self.moving:
+                loss, slope = self.moving[kind].loss_and_gradient(joint.problem(kind))
+                penalty, d_penalty = self.moving[kind].penalty_and_gradient()
+                slopes[kind] = epsilon * (slope + d_penalty)
             else:
                 loss, penalty = joint.loss(kind), joint.potentials[kind].penalty()
             joint.losses[kind] = loss
             value += epsilon * (loss + penalty)
-        latest[0] = value
-        return value, slopes
+        return value, [slopes[kind] for kind in self.moving]
 
-    def after_step() -> bool:
-        # a step ends where the objective was evaluated last
-        joint.free.keep()
-        return record(latest[0])
+    def complaint(self, steps: int) -> str | None:
+        """What to warn of where the objective has no minimum."""
+        return runaway(steps) if self.descent.diverged else None
 
-    settled = descend(list(moving.values()), objective, iterations, tol, after_step, past)
-    joint.free.forget()
-    for kind in moving:
-        joint.functions.moved(kind)
-    return settled
+    def close(self) -> None:
+        """Let go of the messages kept for line searches."""
+        self.joint.parts.each("forget_messages", changes=True)
+
+    def state(self) -> dict[str, Floats]:
+        """The optimiser's state, for a checkpoint."""
+        return self.descent.state() if self.moving else {}
+
+    def restore(self, arrays: Mapping[str, Floats]) -> None:
+        """Take back what `state` gave, at messages that have been restored."""
+        if self.moving:
+            self.descent.restore(arrays)
+        self.joint.parts.each("keep_messages", changes=True)
+
+
+def runaway(steps: int) -> str:
+    """What to say of parameters that grow without end."""
+    return f"The parameters ran away after {steps} iterations: this loss seems to have no minimum here."

@@ -3,121 +3,261 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .._threads import thread_count
+from .._threads import map_items, thread_count
 from .._types import Floats
 from ..kernels.logistic import loss_rows
 from ..potentials.base import Potential
 from ..potentials.chunks import map_chunks
-from ..potentials.problem import NO_ROWS, NO_WEIGHT, Problem
-from .delta import hamming, own_delta
-from .functions import Functions
+from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Problem, RowKey, Rows
+from .dataset import Dataset
+from .delta import delta_tables
 from .messages import Messages
-from .resume import take_up
-from .training_set import Shard, TrainingSet
+from .part import Part, Shard
+
+#: A kind's scores are kept between calls up to this many numbers in all, and computed shard by shard beyond.
+MAX_KEPT_SCORES = 1 << 25
+
+
+@dataclass(frozen=True)
+class JointSettings:
+    """What every part needs to know: epsilon per kind, Delta, order of updates, and the data set's state count."""
+
+    epsilons: Mapping[str, float]
+    delta: Any
+    schedule: str
+    states: int
+    soft: bool
+    kept: frozenset[str]
+    threads: int
+
+
+class JointPart(Part):
+    """A part with the messages of its shards, its own copy of the functions, and their scores where those are kept."""
+
+    def begin(self, settings: JointSettings) -> None:
+        """Zero messages."""
+        self.settings = settings
+        self.potentials: dict[str, Potential] = {}
+        self.scores: dict[str, Floats] = {}
+        self.marks: dict[str, Any] = {}
+        self.soft: dict[str, Floats] = {}
+        self.clamped_value = 0.0
+        epsilons, schedule, states = settings.epsilons, settings.schedule, settings.states
+        self.delta = delta_tables(self, settings.delta)
+        self.free = Messages(self, epsilons, self.delta, schedule, states)
+        self.clamped = (
+            Messages(self, epsilons, {}, schedule, states, observed=True) if settings.soft else None
+        )
+
+    def rows(self, key: RowKey) -> Rows:
+        """All rows of a kind with the biases that the messages make."""
+        if not isinstance(key, str) or key not in self.shapes:
+            return super().rows(key)
+        kind = key
+        weights = self.weights[kind]
+        hard, soft = (NO_LABELS, self.soft[kind]) if self.soft else (self.targets[kind], NO_ROWS)
+        return Rows(
+            self.matrix(kind), hard, soft, self.free.bias(kind),
+            NO_WEIGHT if weights is None else weights, self.scores.get(kind),
+        )  # fmt: skip
+
+    def update(self, potentials: Mapping[str, Potential]) -> None:
+        """Take functions that have moved; scores that are kept are brought up to date."""
+        for kind, potential in potentials.items():
+            self.potentials[kind] = potential
+            if kind not in self.shapes:
+                continue
+            potential.ready(self.n_rows(kind))
+            if kind in self.settings.kept and not self.is_shared(kind, potential):
+                self._score(kind, potential)
+
+    def _score(self, kind: str, potential: Potential) -> None:
+        x, mark = self.matrix(kind), self.marks.get(kind)
+        if mark is None:
+            self.scores[kind] = np.empty((self.n_rows(kind), self.n_outputs(kind)))
+        table = self.scores[kind]
+
+        def refresh(rows: slice) -> None:
+            if mark is None:
+                table[rows] = potential._scores(x[rows])
+            else:
+                potential.update_scores(x[rows], table[rows], mark[0])
+
+        map_chunks(refresh, len(table), potential._width(), potential.threaded)
+        self.marks[kind] = (potential.scores_mark(),)
+
+    def function(self, kind: str, rows: slice, potential: Potential) -> Floats:
+        """f of some rows, (n, K), or of one where all are equal; kept scores where there are some."""
+        kept = self.scores.get(kind) if potential is self.potentials.get(kind) else None
+        return super().function(kind, rows, potential) if kept is None else kept[rows]
+
+    def pass_messages(self, iterations: int, tol: float, measure: Sequence[str]) -> dict[str, float]:
+        """Lower A over the messages; the losses of the kinds to measure, at the new messages."""
+
+        def of(number: int) -> dict[str, float]:
+            shard = self.shards[number]
+            f = self._functions(shard)
+            self.free.run(number, self._theta(shard, f, True), iterations, tol)
+            return {kind: self._loss(kind, shard, f[kind]) for kind in measure if kind in f}
+
+        losses = dict.fromkeys((kind for kind in measure if kind in self.shapes), 0.0)
+        for own in map_items(of, range(len(self.shards)), self.settings.threads):
+            for kind, loss in own.items():
+                losses[kind] += loss
+        return losses
+
+    def _loss(self, kind: str, shard: Shard, f: Floats) -> float:
+        batch = self.rows(kind).take(shard.rows[kind])
+        table = np.ascontiguousarray(np.broadcast_to(f, (batch.n_rows, f.shape[1])))
+        return float(loss_rows(table, *batch.targets, NO_ROWS))
+
+    def _functions(self, shard: Shard) -> dict[str, Floats]:
+        return {
+            kind: self.function(kind, shard.rows[kind], self.potentials[kind])
+            for kind, scope in shard.graph.scopes.items()
+            if len(scope)
+        }
+
+    def _theta(self, shard: Shard, f: Mapping[str, Floats], with_delta: bool) -> dict[str, Floats]:
+        """w (epsilon f + Delta) of a shard; one table where all regions share it."""
+        found = {}
+        for kind, scores in f.items():
+            rows, weights = shard.rows[kind], self.weights[kind]
+            delta = self.delta.get(kind) if with_delta else None
+            table = self.settings.epsilons[kind] * scores
+            shared = len(scores) < rows.stop - rows.start
+            if delta is not None:
+                table = table + delta[rows]
+            if weights is not None:
+                table = table * weights[rows, None]
+            shape = self.shapes[kind]
+            still = shared and delta is None and weights is None
+            found[kind] = table.reshape(shape) if still else table.reshape(len(table), *shape)
+        return found
+
+    def clamp(self, iterations: int) -> None:
+        """Targets of all regions: marginals given the labels (the E step)."""
+        clamped = self.clamped
+        assert clamped is not None
+
+        def of(number: int) -> float:
+            shard = self.shards[number]
+            engine = clamped.run(number, self._theta(shard, self._functions(shard), False), iterations, 0.0)
+            read = engine.read()
+            for kind, scope in shard.graph.scopes.items():
+                if len(scope):
+                    table = np.asarray(read.marginals[kind]).reshape(len(scope), -1)
+                    self.soft[kind][shard.rows[kind]] = table / table.sum(axis=1, keepdims=True)
+            return read.value
+
+        for kind in self.shapes:
+            self.soft.setdefault(kind, np.empty((self.n_rows(kind), self.n_outputs(kind))))
+        self.clamped_value = sum(map_items(of, range(len(self.shards)), self.settings.threads))
+
+    def value(self) -> float:
+        """A(theta) - A(theta | labels) at the current messages."""
+
+        def of(number: int) -> float:
+            shard = self.shards[number]
+            theta = self._theta(shard, self._functions(shard), True)
+            return float(self.free.run(number, theta, 0, 0.0).read().value)
+
+        free = sum(map_items(of, range(len(self.shards)), self.settings.threads))
+        return free - self.clamped_value
+
+    def keep_messages(self) -> None:
+        """Remember the messages, for `go_back`."""
+        self.free.keep()
+
+    def go_back(self) -> None:
+        """Take the messages that were kept last."""
+        self.free.go_back()
+
+    def forget_messages(self) -> None:
+        """Let go of the messages that were kept."""
+        self.free.forget()
+
+    def state(self) -> dict[str, Floats]:
+        """The messages, for a checkpoint."""
+        arrays = {f"free/{k}": v for k, v in self.free.state().items()}
+        if self.clamped is not None:
+            arrays |= {f"clamped/{k}": v for k, v in self.clamped.state().items()}
+        return arrays
+
+    def restore(self, arrays: Mapping[str, Floats]) -> None:
+        """Take back what `state` gave."""
+        for name, messages in (("free", self.free), ("clamped", self.clamped)):
+            if messages is not None:
+                own = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith(f"{name}/")}
+                messages.restore(own)
 
 
 class Joint:
     """sum_k -F(y^k) + A(lam^k, theta^k) + penalties, lowered by fitting a kind or by passing messages.
 
     Attributes:
-        losses: the biased logistic loss of each kind when it was last fitted.
+        losses: the biased logistic loss of each kind when it was last fitted or measured.
         kinds: the order of updates: smaller regions first.
     """
 
     def __init__(
         self,
         potentials: Mapping[str, Potential],
-        data: TrainingSet,
+        data: Dataset,
         delta: Any,
         scales: dict[str, float],
         options: Any,
     ) -> None:
         self.potentials, self.data, self.epsilons = dict(potentials), data, scales
+        self.parts = data.parts
         self.kinds = sorted(potentials, key=lambda kind: len(data.shapes[kind]))
         self.soft = options.hidden == "soft"
         self.losses: dict[str, float] = {}
         self._measured: dict[str, float] = {}
-        self.functions = Functions(self.potentials, data)
-        tables = hamming(data) if delta == "hamming" else own_delta(data, delta)
-        threads = thread_count(options.threads)
-        self.free = Messages(data, scales, tables, options.schedule, threads)
-        self.targets: dict[str, Any] = dict(data.targets)
-        self.clamped: Messages | None = None
-        if self.soft:
-            self.clamped = Messages(data, scales, {}, options.schedule, threads, observed=True)
+        self.sweeps = 2 * options.sweeps
+        kept = {k for k in self.kinds if data.n_rows(k) * data.n_outputs(k) <= MAX_KEPT_SCORES}
+        states = max(self.parts.each("max_states"))
+        settings = JointSettings(
+            scales, delta, options.schedule, states, self.soft, frozenset(kept), thread_count(options.threads)
+        )
+        self.parts.each("begin", settings, changes=True)
         for kind, potential in self.potentials.items():
             if not potential.is_fitted:
-                potential.start(data.matrix(kind), data.n_outputs(kind))
-        self.sweeps = 2 * options.sweeps
+                potential.begin(self.problem(kind))
+        self.moved(*self.kinds)
         if self.soft:
             self._clamp(self.sweeps)
 
-    def theta(self, number: int, shard: Shard) -> dict[str, Floats]:
-        """w (epsilon f + Delta) of a shard."""
-        return self._scores(shard, with_delta=True)
-
-    def _plain_theta(self, number: int, shard: Shard) -> dict[str, Floats]:
-        return self._scores(shard, with_delta=False)
-
-    def _scores(self, shard: Shard, with_delta: bool) -> dict[str, Floats]:
-        found = {}
-        for kind in shard.graph.kinds:
-            rows = shard.rows[kind]
-            if rows.stop == rows.start:
-                continue
-            delta, weights = self.free.delta.get(kind), self.data.weights[kind]
-            if delta is None and weights is None and self.functions.is_shared(kind):
-                table = self.epsilons[kind] * self.functions.scores(kind, slice(rows.start, rows.start + 1))
-                found[kind] = table.reshape(self.data.shapes[kind])
-                continue
-            table = self.epsilons[kind] * self.functions.scores(kind, rows)
-            if with_delta and delta is not None:
-                table += delta[rows]
-            if weights is not None:
-                table *= weights[rows, None]
-            found[kind] = table.reshape(len(table), *self.data.shapes[kind])
-        return found
+    def moved(self, *kinds: str) -> None:
+        """Tell the parts of functions that have changed."""
+        self.parts.each("update", {kind: self.potentials[kind] for kind in kinds}, changes=True)
+        self._measured.clear()
 
     def fit(self, kind: str) -> None:
         """One logistic regression, biased by the current messages."""
         potential = self.potentials[kind]
-        potential.fit(
-            self.data.matrix(kind), self.targets[kind], self.free.bias(kind), self.data.weights[kind],
-            n_outputs=self.data.n_outputs(kind), scores=self.functions.kept(kind),
-        )  # fmt: skip
+        potential.fit_problem(self.problem(kind))
+        self.moved(kind)
         self.losses[kind] = potential.objective_ - potential.penalty()
-        self._measured.clear()
 
     def pass_messages(self, iterations: int, tol: float = 0.0, measure: Sequence[str] = ()) -> None:
         """Lower A over the messages at the current functions; refresh soft targets.
 
         A shard whose marginals moved by less than `tol` in an iteration is left. `measure`: kinds whose loss will be
-        asked for; where scores are not kept it is found here, while they are at hand.
+        asked for, which is found while their scores are at hand.
         """
-        self.functions.prepare()
-        losses = _Losses(self, () if self.soft else measure)
-        self.free.run(self.theta, iterations, tol, after=losses.add)
-        self._measured = losses.sums()
+        measured = () if self.soft else tuple(measure)
+        self._measured = self.parts.total("pass_messages", iterations, tol, measured, changes=True)
         if self.soft:
             self._clamp(self.sweeps)
 
     def _clamp(self, iterations: int) -> None:
-        """Targets of regions with hidden variables: marginals given the labels (the E step)."""
-        assert self.clamped is not None
-        reads = self.clamped.run(self._plain_theta, iterations, read=True)
-        for kind in self.kinds:
-            parts = [
-                np.asarray(read.marginals[kind]).reshape(-1, self.data.n_outputs(kind))
-                for read, shard in zip(reads, self.data.shards, strict=True)
-                if read is not None and kind in shard.graph.scopes and len(shard.graph.scopes[kind])
-            ]
-            table = np.concatenate(parts)
-            self.targets[kind] = table / table.sum(axis=1, keepdims=True)
-        self._clamped_value = sum(read.value for read in reads if read is not None)
+        self.parts.each("clamp", iterations, changes=True)
 
     def objective(self) -> float:
         """The joint objective at the current functions and messages: sum over kinds of epsilon (loss + penalty).
@@ -126,79 +266,31 @@ class Joint:
         """
         penalties = sum(self.epsilons[k] * self.potentials[k].penalty() for k in self.kinds)
         if self.soft:
-            reads = self.free.run(self.theta, 0, read=True)
-            return float(sum(r.value for r in reads if r is not None) - self._clamped_value + penalties)
+            return float(self.parts.total("value") + penalties)
         return float(sum(self.epsilons[kind] * self.loss(kind) for kind in self.kinds) + penalties)
 
     def loss(self, kind: str) -> float:
         """The biased logistic loss of a kind at the current messages."""
-        if kind in self._measured:
-            return self._measured[kind]
-        problem = self.problem(kind)
-        self.functions.prepare()
-
-        def of(rows: slice) -> float:
-            return float(loss_rows(self.functions.scores(kind, rows), *problem.take(rows).targets, NO_ROWS))
-
-        return float(sum(map_chunks(of, problem.n_rows, 4 * problem.n_outputs)))
+        if kind not in self._measured:
+            potential = self.potentials[kind]
+            self._measured[kind] = float(
+                self.problem(kind).sum(
+                    potential._kept_loss, width=potential._width(), threaded=potential.threaded
+                )
+            )
+        return self._measured[kind]
 
     def problem(self, kind: str) -> Problem:
-        """The rows of a kind as they were checked when the examples were gathered."""
-        weights = self.data.weights[kind]
-        weights = NO_WEIGHT if weights is None else weights
-        shape = self.data.n_outputs(kind)
-        return Problem(
-            self.data.matrix(kind), shape, self.targets[kind], NO_ROWS, self.free.bias(kind), weights
-        )
+        """The rows of a kind with the biases of the current messages."""
+        facts = self.data.facts[kind]
+        held = [own.get(kind) for own in self.data.by_part]
+        sizes = [0 if own is None else own.n_rows for own in held]
+        weight = sum(own.weight for own in facts)
+        return Problem(self.parts, kind, sizes, self.data.n_features(kind), self.data.n_outputs(kind), weight)
 
-    def state(self, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """Everything a resumed fit needs."""
-        arrays = {f"free/{k}": v for k, v in self.free.state().items()}
-        if self.clamped is not None:
-            arrays |= {f"clamped/{k}": v for k, v in self.clamped.state().items()}
-        return {
-            "history": history,
-            "potentials": {k: p.state() for k, p in self.potentials.items()},
-            "arrays": arrays,
-        }
-
-    def resume(self, checkpoint: Any) -> list[dict[str, Any]]:
-        """Take up a checkpoint's state; the history so far."""
-        saved = None if checkpoint is None else checkpoint.load()
-        if saved is None:
-            return []
-        history = take_up(self.potentials, saved)
-        for name, messages in (("free", self.free), ("clamped", self.clamped)):
-            if messages is not None:
-                own = {k.partition("/")[2]: v for k, v in saved["arrays"].items() if k.startswith(f"{name}/")}
-                messages.restore(own)
+    def restore(self, states: Sequence[Mapping[str, Floats]]) -> None:
+        """Take up the parts' messages of a checkpoint."""
+        self.parts.each("restore", own=states, changes=True)
+        self.moved(*self.kinds)
         if self.soft:
             self._clamp(0)
-        return history
-
-
-class _Losses:
-    """Losses of kinds whose scores are not kept, found shard by shard while the shard's scores are at hand."""
-
-    def __init__(self, joint: Joint, kinds: Sequence[str]) -> None:
-        self.joint = joint
-        wanted = [k for k in kinds if joint.free.on_demand(k) and not joint.functions.is_kept(k)]
-        self.problems = {kind: joint.problem(kind) for kind in wanted}
-        self.parts = {kind: np.zeros(len(joint.data.shards)) for kind in wanted}
-
-    def add(self, number: int, shard: Shard, theta: Mapping[str, Floats]) -> None:
-        """Add a shard whose messages are in place; theta = w (epsilon f + Delta)."""
-        for kind, problem in self.problems.items():
-            if kind in theta:
-                rows, weights = shard.rows[kind], self.joint.data.weights[kind]
-                table = np.broadcast_to(
-                    theta[kind].reshape(-1, problem.n_outputs), (rows.stop - rows.start, problem.n_outputs)
-                )
-                table = table if weights is None else table / weights[rows, None]
-                delta = self.joint.free.delta.get(kind)
-                scores = (table if delta is None else table - delta[rows]) / self.joint.epsilons[kind]
-                self.parts[kind][number] = loss_rows(scores, *problem.take(rows).targets, NO_ROWS)
-
-    def sums(self) -> dict[str, float]:
-        """The loss of each kind, added up in the order of shards whatever the threads."""
-        return {kind: float(values.sum()) for kind, values in self.parts.items()}

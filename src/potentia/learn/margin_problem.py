@@ -12,9 +12,8 @@ from ..kernels.frank_wolfe import Design
 from ..kernels.margin_chain import Chains
 from ..potentials.affine import design, own_ridge, write_table
 from ..potentials.base import Potential
-from ..potentials.linear import Linear
-from .delta import hamming, own_delta
-from .training_set import TrainingSet
+from .delta import Hamming, delta_tables
+from .part import Part
 
 
 class Block(NamedTuple):
@@ -45,15 +44,13 @@ class MarginProblem:
     def __init__(
         self,
         potentials: Mapping[str, Potential],
-        data: TrainingSet,
+        data: Part,
         delta: Mapping[str, Floats | None],
         ridge: float,
     ) -> None:
         self.potentials, self.data, self.delta = potentials, data, delta
         self.counts = {kind: _counts(data, kind) for kind in potentials}
         self.n_examples = len(next(iter(self.counts.values())))
-        for kind, potential in potentials.items():
-            potential.start(data.matrix(kind), data.n_outputs(kind))
         self.eta, self.blocks, self.design = self._flatten(ridge)
         self.true_loss = self._true_loss()
         self.region_ptr, self.region_place = self._number_regions()
@@ -105,11 +102,11 @@ class MarginProblem:
 
         potential, x, counts = self.potentials[kind], self.data.matrix(kind), self.counts[kind]
         owner = np.repeat(np.arange(self.n_examples), counts)
-        if isinstance(potential, Linear) and x.shape[1] > 0:
-            return sparse.csr_array(design(potential, x)), owner, np.arange(len(owner))
+        if not potential.shared and x.shape[1] > 0:
+            return sparse.csr_array(design(potential, x[:])), owner, np.arange(len(owner))
         holders = np.flatnonzero(counts)
         return (
-            sparse.csr_array(design(potential, x[: len(holders)])),
+            sparse.csr_array(design(potential, np.zeros((len(holders), x.shape[1])))),
             holders,
             np.searchsorted(holders, owner),
         )
@@ -190,7 +187,7 @@ def _stack(features: Sequence[Any], blocks: Sequence[Block]) -> Any:
     return sparse.csr_array(parts, shape=(len(ptr) - 1, width))
 
 
-def _counts(data: TrainingSet, kind: str) -> Ints:
+def _counts(data: Part, kind: str) -> Ints:
     """Regions of a kind in every example."""
     parts = [
         np.diff(shard.union.region_ptr[kind])
@@ -201,7 +198,7 @@ def _counts(data: TrainingSet, kind: str) -> Ints:
     return np.concatenate(parts)
 
 
-def _chain_kinds(data: TrainingSet) -> tuple[str, str | None] | None:
+def _chain_kinds(data: Part) -> tuple[str, str | None] | None:
     """The single-variable and the pair kind if every example is a chain 0 - 1 - 2 - ... of equal state counts."""
     singles = [kind for kind, shape in data.shapes.items() if len(shape) == 1]
     pairs = [kind for kind, shape in data.shapes.items() if len(shape) == 2]
@@ -226,18 +223,19 @@ def _chain_kinds(data: TrainingSet) -> tuple[str, str | None] | None:
     return node, pair
 
 
-def make_delta(data: TrainingSet, delta: Any) -> dict[str, Floats | None]:
+def make_delta(part: Part, delta: Any) -> dict[str, Floats | None]:
     """Tables of Delta per kind (N, K): Hamming times the variables' weights, or a user's."""
+    found = delta_tables(part, delta)
     if delta != "hamming":
-        return own_delta(data, delta)
-    found = hamming(data)
-    held = sum(len(table) for table in found.values() if table is not None)
-    if held < data.n_variables:
+        return found
+    held = sum(len(table) for table in found.values() if isinstance(table, Hamming))
+    if held < part.n_variables:
         raise PotentiaError(
-            f"delta='hamming' needs a region of its own for every variable; {data.n_variables - held} have none"
+            f"delta='hamming' needs a region of its own for every variable; {part.n_variables - held} have none."
         )
-    for kind, table in found.items():
-        weights = data.weights[kind]
+    tables = {kind: None if table is None else table[:] for kind, table in found.items()}
+    for kind, table in tables.items():
+        weights = part.weights[kind]
         if table is not None and weights is not None:
             table *= weights[:, None]
-    return found
+    return tables

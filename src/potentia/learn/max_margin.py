@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from .._options import check_count, check_number
-from .._types import ArrayLike, ConvergenceWarning, Ints, PotentiaError, real_number
+from .._types import ArrayLike, Floats, PotentiaError, WidthError, real_number
 from ..data.example import Example
 from ..inference.base import Inference
 from ..inference.exact import Exact
 from ..potentials.affine import require_affine
 from ..potentials.base import Potential
-from .iterated import Callback
+from .dataset import Dataset, require_labels
+from .learner import Fit, Learner
 from .margin_oracle import make_oracle
 from .margin_problem import MarginProblem, make_delta
-from .margin_solvers import SOLVERS, MarginSolver
-from .reprs import call_repr
-from .training_set import gather
+from .margin_solvers import SOLVERS
+from .part import Part, list_examples
 
 
-@dataclass
-class MaxMargin:
+@dataclass(repr=False)
+class MaxMargin(Learner):
     """Trains potentials that are linear in their parameters as a structural SVM (margin rescaling):
 
         min over w of  ridge / 2 |w|^2 + 1/n ( sum_k max_y [Delta_k(y) + F_k(y) - F_k(y^k)] + penalties )
@@ -57,111 +55,96 @@ class MaxMargin:
     ridge: float = 1e-2
     iterations: int = 100
     tol: float = 1e-3
-    solver: str = "frank_wolfe"
+    solver: Literal["frank_wolfe", "one_slack"] = "frank_wolfe"
     inference: Inference | None = None
     batch: int | None = None
     delta: str | Callable[[Example], Mapping[str, ArrayLike]] = "hamming"
-    track_error: bool = False
+    track_error: bool | Sequence[int] = False
     seed: int = 0
 
-    #: What predictions take of inference's result where a CRF is not told.
     decode: ClassVar[str] = "map"
-
-    __repr__ = call_repr
-
-    def scales(self, kinds: Sequence[str]) -> dict[str, float]:
-        """theta = f at prediction."""
-        return dict.fromkeys(kinds, 1.0)
 
     def predictor(self, kinds: Sequence[str]) -> Inference:
         """The inference that predictions of the trained model use."""
         return self.inference or Exact()
 
-    def fit(
-        self,
-        potentials: Mapping[str, Potential],
-        examples: Sequence[Example],
-        *,
-        evaluate: Callable[[], dict[str, float]] | None = None,
-        callback: Callback | None = None,
-        checkpoint: Any = None,
-    ) -> list[dict[str, Any]]:
-        """Train the potentials in place; returns the history: per iteration objective, dual, gap (their difference).
+    def begin(self, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> Fit:
+        """Zero parameters."""
+        found = list_examples(examples)
+        require_labels(found)
+        # the dual of all examples is one vector: they are one part
+        data = Dataset.of(found, list(potentials), drop_hidden=True, part_entries=2**62)
+        data.require(list(potentials))
+        return _MarginFit(self, potentials, data)
 
-        evaluate: errors to add to each iteration. checkpoint: has `load() -> state or None` and `save(state)`.
-        """
-        self._check(potentials)
-        data = gather(examples, list(potentials), drop_hidden=True)
-        problem = MarginProblem(potentials, data, make_delta(data, self.delta), self.ridge)
-        solver = SOLVERS[self.solver](problem, make_oracle(problem, self.predictor([]), self.batch), self)
-        history = _resume(solver, checkpoint)
-        begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
-        while len(history) < self.iterations and not self._settled(history):
-            row = {"iteration": len(history) + 1, **solver.advance(len(history))}
-            row["seconds"] = time.perf_counter() - begun
-            problem.write(solver.parameters)
-            if self.track_error and evaluate is not None:
-                row |= evaluate()
-            history.append(row)
-            if checkpoint is not None:
-                checkpoint.save(_state(solver, history))
-            if callback is not None and callback(history):
-                return history
-        self._warn(history)
-        return history
-
-    def _settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        return (
-            bool(history) and self.tol > 0 and history[-1]["gap"] <= self.tol * abs(history[-1]["objective"])
-        )
-
-    def _warn(self, history: Sequence[Mapping[str, Any]]) -> None:
-        if self.tol > 0 and history and not self._settled(history):
-            share = history[-1]["gap"] / abs(history[-1]["objective"])
-            warnings.warn(
-                f"the gap was still {share:.2g} of the objective after {len(history)} iterations",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-
-    def _check(self, potentials: Mapping[str, Potential]) -> None:
+    def check(self, potentials: Mapping[str, Potential]) -> None:
+        """Refuse options and potentials that cannot be used."""
         for kind, potential in potentials.items():
             require_affine(kind, potential)
-        if self.solver not in SOLVERS:
-            raise PotentiaError(f"solver must be one of {', '.join(SOLVERS)}, not {self.solver!r}")
+        self.check_choices({"solver": tuple(SOLVERS)})
         if not 0 < real_number(self.ridge, "ridge") < np.inf:
-            raise PotentiaError(f"ridge must be positive and finite, not {self.ridge}")
+            raise PotentiaError(f"ridge must be positive and finite, not {self.ridge}.")
         check_count("iterations", self.iterations)
+        check_count("seed", self.seed)
         check_number("tol", self.tol)
         if self.batch is not None:
             check_count("batch", self.batch, 1)
-        if self.inference is not None and not isinstance(self.inference, Inference):
-            name = type(self.inference).__name__
-            raise PotentiaError(f"inference must be an inference method, not a {name}")
+        self.check_inference("inference")
         if self.delta != "hamming" and not callable(self.delta):
-            raise PotentiaError(f"delta must be 'hamming' or a function of an example, not {self.delta!r}")
+            raise PotentiaError(f"delta must be 'hamming' or a function of an example, not {self.delta!r}.")
 
 
-def _state(solver: MarginSolver, history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Everything a resumed fit needs."""
-    potentials = {kind: p.state() for kind, p in solver.problem.potentials.items()}
-    arrays = solver.arrays() | {"size": _size(solver)}
-    return {"history": history, "potentials": potentials, "arrays": arrays}
+class _MarginFit(Fit):
+    """A solver of the structural SVM; an iteration is a pass or a cutting plane."""
+
+    def __init__(self, learner: MaxMargin, potentials: Mapping[str, Potential], data: Dataset) -> None:
+        self.learner, self.data, self.limit, self.tol = learner, data, learner.iterations, learner.tol
+        for kind, potential in potentials.items():
+            potential.begin(data.problem(kind))
+        part: Part = data.parts.each("itself")[0]
+        self.problem = MarginProblem(potentials, part, make_delta(part, learner.delta), learner.ridge)
+        oracle = make_oracle(self.problem, learner.predictor([]), learner.batch)
+        self.solver = SOLVERS[learner.solver](self.problem, oracle, learner)
+
+    def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One iteration: objective, dual and gap, their difference."""
+        try:
+            found = self.solver.advance(len(history))
+        except WidthError as error:
+            raise WidthError(
+                f"{error}; give MaxMargin an approximate method, such as inference=pt.LinearProgram()."
+            ) from None
+        self.problem.write(self.solver.parameters)
+        return dict(found)
+
+    def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the gap is at most `tol` of the objective."""
+        return bool(history) and self.tol > 0 and _share(history) <= self.tol
+
+    def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
+        """What to warn of when the fit was cut off at its limit."""
+        if self.tol == 0 or not history or self.settled(history):
+            return None
+        return f"The gap was still {_share(history):.2g} of the objective after {len(history)} iterations."
+
+    def arrays(self) -> dict[str, Floats]:
+        """The solver's state, and numbers of examples and scores, by which it is known to fit."""
+        size = np.array([self.problem.n_examples, len(self.problem.design.truth)], dtype=float)
+        return self.solver.arrays() | {"size": size}
+
+    def restore(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        arrays: Mapping[str, Floats],
+        parts: Sequence[Mapping[str, Floats]],
+    ) -> None:
+        """Take back the solver's state."""
+        if not np.array_equal(arrays.get("size", ()), self.arrays()["size"]):
+            raise PotentiaError("the checkpoint belongs to other examples or another learner.")
+        self.solver.restore({name: value for name, value in arrays.items() if name != "size"})
+        self.problem.write(self.solver.parameters)
 
 
-def _size(solver: MarginSolver) -> Ints:
-    """Numbers of examples and scores, by which a checkpoint is known to fit."""
-    return np.array([solver.problem.n_examples, len(solver.problem.design.truth)])
-
-
-def _resume(solver: MarginSolver, checkpoint: Any) -> list[dict[str, Any]]:
-    """Take up a checkpoint's state; the history so far."""
-    saved = None if checkpoint is None else checkpoint.load()
-    if saved is None:
-        return []
-    arrays = dict(saved["arrays"])
-    if not np.array_equal(arrays.pop("size", None), _size(solver)):
-        raise PotentiaError("the checkpoint belongs to other examples or another learner")
-    solver.restore(arrays)
-    solver.problem.write(solver.parameters)
-    return list(saved["history"])
+def _share(history: Sequence[Mapping[str, Any]]) -> float:
+    """The gap as a share of the objective."""
+    return float(history[-1]["gap"] / abs(history[-1]["objective"]))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from .._memory import borrow_zeros
+from .._optimise import Adam
 from .._options import check_count, check_number
 from .._threads import map_items, thread_count
 from .._types import Floats, PotentiaError, real_number
@@ -24,22 +24,18 @@ from ..losses.base import Loss
 from ..losses.names import loss_of
 from ..potentials.base import Potential
 from ..potentials.differentiable import Differentiable
-from ..potentials.zero import Zero
-from .descent import descend, warn_unsettled
-from .functions import one_table
-from .iterated import Callback, class_weighted
-from .reprs import call_repr
-from .resume import take_up
-from .stochastic import adam
-from .training_set import Shard, TrainingSet, gather, observed, table_shapes
+from .dataset import Dataset, require_labels
+from .descent import Descent, join_parameters, set_parameters
+from .direct import runaway
+from .learner import WINDOW, Fit, Learner, fall
+from .part import Part, list_examples, observed
+from .weighting import class_weighted
 
-#: Numbers in all scores of a kind up to which they are made at once.
-_MOST_WHOLE = 1 << 25
 STARTS = ("independent", "surrogate_likelihood", "zero")
 
 
-@dataclass
-class MarginalRisk:
+@dataclass(repr=False)
+class MarginalRisk(Learner):
     """Trains differentiable potentials (Linear, Constant, MLP) so that inference predicts well:
 
         min over w of  sum of losses / (weight of labelled variables) + ridge / 2 |w|^2
@@ -56,9 +52,9 @@ class MarginalRisk:
             added to the summed loss.
         iterations: limit of L-BFGS steps, or passes with `batch`.
         tol: stop when the objective falls by less than this share in ten steps (0: run all).
-        start: "independent" fits the kinds of single variables by logistic regression and leaves the others at zero;
-            "surrogate_likelihood" then minimises that first (helps against the local minima of the smoothed error);
-            "zero"; None takes the second for smoothed errors and the first otherwise.
+        start: "independent" fits the kinds of single variables by logistic regression and leaves the others at
+            zero; "surrogate_likelihood" then minimises that first (helps against the local minima of the smoothed
+            error); "zero"; None takes the second for smoothed errors and the first otherwise.
         incremental: train on so many examples first, then on twice as many in half the steps, and so on
             [MBL-tpami sec. 8.4]; None for all at once.
         batch: examples per step of stochastic descent (Adam); None for L-BFGS on all.
@@ -76,128 +72,38 @@ class MarginalRisk:
     ridge: float | None = 1e-3
     iterations: int = 1000
     tol: float = 1e-5
-    start: str | None = None
+    start: Literal["independent", "surrogate_likelihood", "zero"] | None = None
     incremental: int | None = None
     batch: int | None = None
     rate: float = 0.05
     clamped: Inference | None = None
     class_weight: Sequence[float] | None = None
-    track_error: bool = True
+    track_error: bool | Sequence[int] = True
     seed: int = 0
     threads: int | None = None
-
-    __repr__ = call_repr
-
-    def scales(self, kinds: Sequence[str]) -> dict[str, float]:
-        """theta = f at prediction."""
-        return dict.fromkeys(kinds, 1.0)
 
     def predictor(self, kinds: Sequence[str]) -> Inference:
         """The inference that predictions of the trained model use."""
         return self.inference or TRW(iterations=20)
 
-    def fit(
-        self,
-        potentials: Mapping[str, Potential],
-        examples: Sequence[Example],
-        *,
-        evaluate: Callable[[], dict[str, float]] | None = None,
-        callback: Callback | None = None,
-        checkpoint: Any = None,
-    ) -> list[dict[str, Any]]:
-        """Train the potentials in place; returns the history, one dict per iteration.
+    def begin(self, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> Fit:
+        """Nothing is computed before the first step."""
+        weighted = list(class_weighted(list_examples(examples), self.class_weight))
+        require_labels(weighted)
+        return (_RiskFit if self.batch is None else _StochasticFit)(self, potentials, weighted)
 
-        evaluate: errors to add to each iteration. checkpoint: has `load() -> state or None` and `save(state)`.
-        """
-        self._check(potentials)
-        weighted = list(class_weighted(examples, self.class_weight))
-        saved = None if checkpoint is None else checkpoint.load()
-        history = [] if saved is None else take_up(potentials, saved)
-        begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
-        settled: bool | None = False
-        for number, steps in self._stages(_fewest(weighted, potentials), len(weighted), history):
-            risk = Risk(potentials, weighted[:number], self)
-            if not history:
-                self._begin(potentials, risk, weighted[:number])
-
-            def record(risk: Risk = risk, number: int = number) -> bool:
-                row: dict[str, Any] = {
-                    "iteration": len(history) + 1,
-                    "objective": risk.value,
-                    "examples": number,
-                }
-                row["seconds"] = time.perf_counter() - begun
-                if self.track_error and evaluate is not None:
-                    row |= evaluate()
-                history.append(row)
-                if checkpoint is not None:
-                    checkpoint.save(_state(potentials, history))
-                return bool(callback(history)) if callback is not None else False
-
-            settled = self._minimise(potentials, risk, weighted[:number], steps, record)
-            if settled is None:
-                break
-        warn_unsettled(settled, self.tol if self.batch is None else 0.0, len(history))
-        return history
-
-    def _stages(self, fewest: int, n: int, history: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
-        """Numbers of examples, from `fewest` to n, and the steps still to be made on them."""
-        number = n if self.incremental is None else min(max(self.incremental, fewest), n)
-        steps = self.iterations
-        while True:
-            done = sum(row["examples"] == number for row in history)
-            later = any(row["examples"] > number for row in history)
-            if not later and (done < steps or not history):
-                yield number, steps - done
-            if number == n:
-                return
-            number, steps = min(2 * number, n), max(steps // 2, 1)
-
-    def _begin(self, potentials: Mapping[str, Potential], risk: Risk, examples: Sequence[Example]) -> None:
-        """The start of a fit, for potentials that were not fitted before."""
-        fresh = risk.begin()
-        start = self.start or (
-            "surrogate_likelihood" if "smoothed_error" in loss_of(self.loss).name else "independent"
-        )
-        if start == "zero" or not fresh:
-            return
-        risk.fit_independently(fresh)
-        if start == "surrogate_likelihood":
-            first = replace(
-                self, loss="surrogate_likelihood", start="independent", incremental=None, tol=1e-4
-            )
-            other = Risk(potentials, examples, first)
-            descend(other.functions, other, self.iterations, first.tol, lambda: False)
-
-    def _minimise(
-        self,
-        potentials: Mapping[str, Potential],
-        risk: Risk,
-        examples: Sequence[Example],
-        steps: int,
-        record: Callable[[], bool],
-    ) -> bool | None:
-        if self.batch is None:
-            return descend(risk.functions, risk, steps, self.tol, record)
-        cuts = range(0, len(examples), self.batch)
-        parts = [Risk(potentials, examples[a : a + self.batch], self) for a in cuts]
-        labelled = [part for part in parts if part.total > 0]
-        return adam(risk, labelled, steps, self.rate, self.seed, record)
-
-    def _check(self, potentials: Mapping[str, Potential]) -> None:
+    def check(self, potentials: Mapping[str, Potential]) -> None:
+        """Refuse options and potentials that cannot be used."""
         loss_of(self.loss)
         gradient_of(self.gradient)
         for kind, potential in potentials.items():
-            if not isinstance(potential, Differentiable | Zero):
+            if not (potential.differentiable or potential.shared):
                 raise PotentiaError(
-                    f"MarginalRisk follows gradients, which the {type(potential).__name__} of {kind!r} does not have"
+                    f"MarginalRisk follows gradients, which the {type(potential).__name__} of {kind!r} does not have."
                 )
-        for name in ("inference", "clamped"):
-            given = getattr(self, name)
-            if given is not None and not isinstance(given, Inference):
-                raise PotentiaError(f"{name} must be an inference method, not a {type(given).__name__}")
-        if self.start is not None and self.start not in STARTS:
-            raise PotentiaError(f"start must be one of {', '.join(STARTS)}, not {self.start!r}")
+        self.check_inference("inference", "clamped")
+        if self.start is not None:
+            self.check_choices({"start": STARTS})
         if self.ridge is not None:
             check_number("ridge", self.ridge)
         check_count("iterations", self.iterations)
@@ -207,7 +113,100 @@ class MarginalRisk:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)
         if not 0 < real_number(self.rate, "rate") < np.inf:
-            raise PotentiaError(f"rate must be positive and finite, not {self.rate!r}")
+            raise PotentiaError(f"rate must be positive and finite, not {self.rate!r}.")
+
+
+@dataclass(frozen=True)
+class RiskSettings:
+    """What every part needs to know to evaluate the loss of its examples."""
+
+    loss: Loss
+    inference: Inference
+    clamped: Inference | None
+    gradient: Gradient
+    threads: int
+
+
+class RiskPart(Part):
+    """A part that evaluates the loss of its examples and its gradient."""
+
+    def begin(self, settings: RiskSettings) -> None:
+        """Nothing is remembered of earlier inference."""
+        self.settings = settings
+        self.inference, self.clamped = settings.inference, settings.clamped
+        if len(self.shards) > 1:
+            # shards are what threads share out: work inside one takes one
+            self.inference = self.inference.on_one_thread()
+            self.clamped = None if self.clamped is None else self.clamped.on_one_thread()
+        # what is run to convergence may start where it ended for the parameters before
+        warm = not isinstance(settings.gradient, Truncated) and getattr(self.inference, "tol", 0.0) > 0
+        self.memories = [Memory() if warm else None for _ in self.shards]
+
+    def evaluate(self, potentials: Mapping[str, Potential]) -> tuple[float, dict[str, Floats]]:
+        """The summed loss, and its gradient for each kind that has parameters."""
+        scores = {kind: self._scores(kind, potentials[kind]) for kind in self.shapes}
+        d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
+        numbers = range(len(self.shards))
+        shared: dict[str, Floats] = {}
+        value = 0.0
+        for loss, d_shared in map_items(
+            lambda number: self._of_shard(number, scores, d_scores), numbers, self.settings.threads
+        ):
+            value += loss
+            for kind, slope in d_shared.items():
+                shared[kind] = shared[kind] + slope if kind in shared else slope
+        slopes = {}
+        for kind in self.shapes:
+            potential = potentials[kind]
+            if isinstance(potential, Differentiable):
+                one = kind in shared
+                x = np.zeros((1, self.matrix(kind).shape[1])) if one else self.matrix(kind)
+                slopes[kind] = potential.vjp(x, shared[kind] if one else d_scores[kind], trusted=True)
+        return value, slopes
+
+    def _scores(self, kind: str, potential: Potential) -> Floats:
+        """f of all rows, or of one where all are equal."""
+        return self.function(kind, slice(None), potential)
+
+    def _of_shard(
+        self, number: int, scores: Mapping[str, Floats], d_scores: Mapping[str, Floats]
+    ) -> tuple[float, dict[str, Floats]]:
+        """The loss of a shard and the gradient of tables that all rows share; fills its rows of d_scores."""
+        shard = self.shards[number]
+        theta, settings = {}, self.settings
+        for kind, scope in shard.graph.scopes.items():
+            if len(scope):
+                one, shape = len(scores[kind]) < self.n_rows(kind), self.shapes[kind]
+                table = scores[kind] if one else scores[kind][shard.rows[kind]]
+                theta[kind] = table.reshape(shape) if one else table.reshape(len(table), *shape)
+        value, d_theta = evaluate(
+            settings.loss, self.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
+            shard.weights, self.clamped, self.memories[number],
+        )  # fmt: skip
+        d_shared = {}
+        for kind in theta:
+            if len(scores[kind]) < self.n_rows(kind):
+                d_shared[kind] = d_theta[kind].reshape(1, -1)
+            else:
+                part = d_scores[kind][shard.rows[kind]]
+                part[...] = d_theta[kind].reshape(part.shape)
+        return value, d_shared
+
+    def state(self) -> dict[str, Floats]:
+        """Where inference starts next, for a checkpoint."""
+        return {
+            f"{number}/{name}": array
+            for number, memory in enumerate(self.memories)
+            if memory is not None
+            for name, array in memory.state().items()
+        }
+
+    def restore(self, arrays: Mapping[str, Floats]) -> None:
+        """Take back what `state` gave."""
+        for number, memory in enumerate(self.memories):
+            if memory is not None:
+                head = f"{number}/"
+                memory.restore({k.removeprefix(head): v for k, v in arrays.items() if k.startswith(head)})
 
 
 class Risk:
@@ -219,166 +218,249 @@ class Risk:
     def __init__(
         self, potentials: Mapping[str, Potential], examples: Sequence[Example], options: MarginalRisk
     ) -> None:
-        self.potentials = potentials
-        self.data: TrainingSet = gather(examples, list(potentials), every_kind=False, drop_hidden=False)
-        self.loss, self.gradient = loss_of(options.loss), gradient_of(options.gradient)
-        self.threads = thread_count(options.threads)
-        self.inference = options.predictor([])
-        self.clamped = options.clamped
-        if len(self.data.shards) > 1:
-            # shards are what threads share out; work inside one must not wait for the pool it runs in
-            self.inference = self.inference.on_one_thread()
-            self.clamped = None if self.clamped is None else self.clamped.on_one_thread()
-        self.weights = _shard_weights(examples, self.data)
-        # what is run to convergence may start where it ended for the parameters before
-        warm = not isinstance(self.gradient, Truncated) and getattr(self.inference, "tol", 0.0) > 0
-        self.memories = [Memory() if warm else None for _ in self.data.shards]
-        labelled = [s.labels >= 0 for s in self.data.shards]
-        self.total = float(
-            sum(
-                seen.sum() if own is None else own[seen].sum()
-                for seen, own in zip(labelled, self.weights, strict=True)
-            )
-        )
-        self.ridge = options.ridge
-        self.value = np.inf
+        self.potentials, self.ridge = potentials, options.ridge
+        self.data = Dataset.of(examples, list(potentials), RiskPart)
+        settings = RiskSettings(
+            loss_of(options.loss), options.predictor([]), options.clamped, gradient_of(options.gradient),
+            thread_count(options.threads),
+        )  # fmt: skip
+        self.data.parts.each("begin", settings, changes=True)
+        self.total = float(self.data.parts.total("labelled_weight"))
 
     @property
     def functions(self) -> list[Differentiable]:
         """The potentials that have parameters."""
-        return [p for p in self.potentials.values() if isinstance(p, Differentiable)]
+        return [cast(Differentiable, p) for p in self.potentials.values() if p.differentiable]
 
-    @contextmanager
-    def _penalised(self) -> Iterator[None]:
-        """The potentials' penalties are those of the learner's ridge, relative to the risk per variable, inside."""
-        own: list[tuple[Any, float]] = [(p, p.ridge) for p in self.potentials.values() if hasattr(p, "ridge")]
-        if self.ridge is not None:
-            for potential, _ in own:
-                potential.ridge = self.ridge * self.total
-        try:
-            yield
-        finally:
-            for potential, ridge in own:
-                potential.ridge = ridge
+    @property
+    def _summed_ridge(self) -> float | None:
+        return None if self.ridge is None else self.ridge * self.total
 
     def begin(self) -> list[str]:
         """Make zero functions of potentials that were never fitted; their kinds."""
         fresh = [kind for kind, p in self.potentials.items() if not p.is_fitted]
-        with self._penalised():
-            for kind in fresh:
-                self.potentials[kind].start(self.data.matrix(kind), self.data.n_outputs(kind))
+        for kind in fresh:
+            own = self._penalised(self.potentials[kind])
+            self._adopt(kind, own.begin(self.data.problem(kind)))
         return fresh
 
     def fit_independently(self, kinds: Sequence[str]) -> None:
         """Plain logistic regressions of the kinds of single variables."""
         for kind in kinds:
-            if len(self.data.shapes[kind]) == 1 and isinstance(self.potentials[kind], Differentiable):
-                target, weight = self.data.targets[kind], self.data.weights[kind]
-                seen = target >= 0
-                own = None if weight is None else weight[seen]
-                x = self.data.matrix(kind)
-                with self._penalised():
-                    self.potentials[kind].fit(
-                        x if seen.all() else x[seen],
-                        target[seen],
-                        None,
-                        own,
-                        n_outputs=self.data.n_outputs(kind),
-                    )
+            if len(self.data.shapes[kind]) == 1 and self.potentials[kind].differentiable:
+                problem = self.data.problem(kind, labelled=True)
+                if problem.n_rows:
+                    self._adopt(kind, self._penalised(self.potentials[kind]).fit_problem(problem))
+
+    def _penalised(self, potential: Potential) -> Potential:
+        """A copy with the learner's ridge in place of its own."""
+        own = copy.copy(potential)
+        if self._summed_ridge is not None and "ridge" in own.get_params(deep=False):
+            own.set_params(ridge=self._summed_ridge)
+        return own
+
+    def _adopt(self, kind: str, fitted: Potential) -> None:
+        self.potentials[kind].__dict__.update(fitted._fitted())
 
     def __call__(self) -> tuple[float, list[Floats]]:
         """Risk per variable plus penalties, and its gradient for each of `functions`."""
-        with self._penalised():
-            return self._evaluate()
-
-    def _evaluate(self) -> tuple[float, list[Floats]]:
-        scores = {
-            kind: self.potentials[kind].scores(self.data.matrix(kind), trusted=True) for kind in self._whole()
-        }
-        d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
-        numbers = list(range(len(self.data.shards)))
-        parts = map_items(lambda number: self._of_shard(number, scores, d_scores), numbers, self.threads)
-        value, slopes = sum(part[0] for part in parts), []
+        for kind in self.data.shapes:
+            self.potentials[kind].ready(self.data.n_rows(kind))
+        value, slopes = self.data.parts.total("evaluate", self.potentials, changes=True)
+        found = []
         for kind, potential in self.potentials.items():
             if isinstance(potential, Differentiable):
-                penalty, slope = potential.penalty_and_gradient()
+                penalty, slope = potential.penalty_and_gradient(self._summed_ridge)
                 value += penalty
-                slope = slope + sum(part[1][kind] for part in parts if kind in part[1])
-                if kind in d_scores:
-                    slope += potential.vjp(self.data.matrix(kind), d_scores[kind], trusted=True)
-                slopes.append(slope / self.total)
-        self.value = value / self.total
-        return self.value, slopes
+                found.append((slope + slopes[kind] if kind in slopes else slope) / self.total)
+        return value / self.total, found
 
-    def _whole(self) -> list[str]:
-        """Kinds whose scores of all rows are made at once; tables too large for that are made shard by shard."""
-        return [
-            kind
-            for kind in self.data.shapes
-            if not self._shared(kind) and self.data.n_rows(kind) * self.data.n_outputs(kind) <= _MOST_WHOLE
+
+class _RiskFit(Fit):
+    """L-BFGS on the risk, in stages of more and more examples; an iteration is a step."""
+
+    def __init__(
+        self, learner: MarginalRisk, potentials: Mapping[str, Potential], examples: Sequence[Example]
+    ) -> None:
+        self.learner, self.potentials, self.examples = learner, potentials, examples
+        self.tol, self.stages = learner.tol, self._stages(_fewest(examples, potentials))
+        self.limit = sum(steps for _, steps in self.stages)
+        self.stage, self.value = 0, np.inf
+        self._open()
+
+    def _stages(self, fewest: int) -> list[tuple[int, int]]:
+        """Numbers of examples, from `fewest` on, and the steps to be made on them."""
+        n, first = len(self.examples), self.learner.incremental
+        stages = [(n if first is None else min(max(first, fewest), n), self.learner.iterations)]
+        while stages[-1][0] < n:
+            number, steps = stages[-1]
+            stages.append((min(2 * number, n), max(steps // 2, 1)))
+        return stages
+
+    def _open(self) -> None:
+        """The risk of this stage's examples."""
+        number = self.stages[self.stage][0]
+        self.risk = Risk(self.potentials, self.examples[:number], self.learner)
+        self.data = self.risk.data
+        self.descent: Descent | None = None
+
+    def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """A step of L-BFGS; a stage that is done makes way for the next."""
+        while not self._advance(history):
+            if self.stage + 1 == len(self.stages) or (self.descent is not None and self.descent.diverged):
+                return None
+            self.stage += 1
+            self._open()
+        return {"objective": self.value, "examples": self.stages[self.stage][0]}
+
+    def _advance(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        """A step on this stage's examples, unless it is done."""
+        done = self._own(history)
+        if len(done) >= self.stages[self.stage][1] or self._is_settled(done):
+            return False
+        if self.descent is None:
+            self.descent = Descent(self.risk.functions, self.risk)
+        gained = self.descent.step()
+        self.value = self.descent.value
+        return gained
+
+    def _own(self, history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """What this stage has done."""
+        return [row for row in history if row["examples"] == self.stages[self.stage][0]]
+
+    def _is_settled(self, done: Sequence[Mapping[str, Any]]) -> bool:
+        return self.tol > 0 and len(done) > WINDOW and fall(done) <= self.tol
+
+    def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the last stage is."""
+        last = bool(history) and history[-1]["examples"] == len(self.examples)
+        return last and self.stage + 1 == len(self.stages) and self._is_settled(self._own(history))
+
+    def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
+        """What to warn of when the fit was cut off at its limit, or its parameters ran away."""
+        if self.descent is not None and self.descent.diverged:
+            return runaway(len(history))
+        own = self._own(history)
+        cut = len(own) >= self.stages[self.stage][1]
+        return super().complaint(own) if cut and self.stage + 1 == len(self.stages) else None
+
+    def prepare(self) -> None:
+        """Where the fit starts, for potentials that were not fitted before."""
+        learner = self.learner
+        fresh = self.risk.begin()
+        start = learner.start or (
+            "surrogate_likelihood" if "smoothed_error" in loss_of(learner.loss).name else "independent"
+        )
+        if start == "zero" or not fresh:
+            return
+        self.risk.fit_independently(fresh)
+        if start == "surrogate_likelihood":
+            first = replace(learner, loss="surrogate_likelihood", incremental=None)
+            other = Risk(self.potentials, self.examples[: self.stages[0][0]], first)
+            _minimise(Descent(other.functions, other), learner.iterations, 1e-4)
+
+    def arrays(self) -> dict[str, Floats]:
+        """The optimiser's state."""
+        return {} if self.descent is None else self.descent.state()
+
+    def part_arrays(self) -> list[dict[str, Floats]]:
+        """Where the parts' inference starts next."""
+        return self.risk.data.parts.each("state")
+
+    def restore(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        arrays: Mapping[str, Floats],
+        parts: Sequence[Mapping[str, Floats]],
+    ) -> None:
+        """Take up the stage that the history ended in."""
+        if not history:
+            return
+        numbers = [number for number, _ in self.stages]
+        if history[-1]["examples"] not in numbers:
+            raise PotentiaError("The checkpoint belongs to a fit in other stages.")
+        self.stage = numbers.index(history[-1]["examples"])
+        self._open()
+        self.descent = Descent(self.risk.functions, self.risk)
+        self.descent.restore(arrays)
+        self.risk.data.parts.each("restore", own=parts, changes=True)
+
+
+class _StochasticFit(_RiskFit):
+    """Adam over batches of examples in random order; an iteration is a pass, steps fall as 1 / sqrt(pass).
+
+    The objective noted is the mean over a pass of the batches' values, each at the parameters of its turn.
+    """
+
+    def _open(self) -> None:
+        super()._open()
+        number, size = self.stages[self.stage][0], self.learner.batch
+        assert size is not None
+        batches = [
+            Risk(self.potentials, self.examples[a : min(a + size, number)], self.learner)
+            for a in range(0, number, size)
         ]
+        self.batches = [batch for batch in batches if batch.total > 0]
+        self.adam: Adam | None = None
 
-    def _of_shard(
-        self, number: int, scores: Mapping[str, Floats], d_scores: Mapping[str, Floats]
-    ) -> tuple[float, dict[str, Floats]]:
-        """The loss of a shard, the gradient of kinds that are made shard by shard; fills its rows of d_scores."""
-        shard = self.data.shards[number]
-        kinds = [kind for kind, scope in shard.graph.scopes.items() if len(scope)]
-        rows = {kind: self._rows(kind, shard) for kind in kinds if kind not in scores}
-        theta = {}
-        for kind in kinds:
-            own = kind not in scores
-            table = (
-                self.potentials[kind].scores(rows[kind], trusted=True)
-                if own
-                else scores[kind][shard.rows[kind]]
-            )
-            shape = self.data.shapes[kind]
-            theta[kind] = table.reshape(shape) if self._shared(kind) else table.reshape(len(table), *shape)
-        value, d_theta = evaluate(
-            self.loss, self.inference, self.gradient, Scores(shard.graph, theta), shard.labels,
-            self.weights[number], self.clamped, self.memories[number],
-        )  # fmt: skip
-        for kind in d_scores:
-            if kind in d_theta:
-                part = d_scores[kind][shard.rows[kind]]
-                part[...] = d_theta[kind].reshape(part.shape)
-        slopes = {
-            kind: potential.vjp(x, d_theta[kind].reshape(x.shape[0], -1), trusted=True)
-            for kind, x in rows.items()
-            if isinstance(potential := self.potentials[kind], Differentiable)
-        }
-        return value, slopes
+    def _advance(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        done = len(self._own(history))
+        if done >= self.stages[self.stage][1]:
+            return False
+        functions = self.risk.functions
+        if self.adam is None:
+            self.adam = Adam(join_parameters(functions))
+        values = np.zeros(len(self.batches))
+        for number in np.random.default_rng([self.learner.seed, done]).permutation(len(self.batches)):
+            values[number], slopes = self.batches[number]()
+            self.adam.step(np.concatenate(slopes), self.learner.rate / np.sqrt(done + 1))
+            set_parameters(functions, self.adam.point)
+        totals = np.array([batch.total for batch in self.batches])
+        self.value = float(totals / totals.sum() @ values)
+        return True
 
-    def _shared(self, kind: str) -> bool:
-        """Whether all regions of the kind have one table, which need not be written out."""
-        return one_table(self.data, kind, self.potentials[kind])
+    def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        """Nothing is said about convergence."""
+        return False
 
-    def _rows(self, kind: str, shard: Shard) -> Any:
-        """The features of a shard's regions; one row where none matter."""
-        if not self._shared(kind):
-            return self.data.matrix(kind)[shard.rows[kind]]
-        return np.zeros((1, self.data.matrix(kind).shape[1]))
+    def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
+        """Nothing is said about convergence."""
+        return None
+
+    def arrays(self) -> dict[str, Floats]:
+        """The optimiser's state."""
+        return {} if self.adam is None else self.adam.state()
+
+    def restore(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        arrays: Mapping[str, Floats],
+        parts: Sequence[Mapping[str, Floats]],
+    ) -> None:
+        """Take up the stage that the history ended in."""
+        if history:
+            self.stage = [number for number, _ in self.stages].index(history[-1]["examples"])
+            self._open()
+            self.adam = Adam(join_parameters(self.risk.functions))
+            self.adam.restore(arrays)
 
 
-def _fewest(examples: Sequence[Example], kinds: Iterable[str]) -> int:
+def _minimise(descent: Descent, steps: int, tol: float) -> None:
+    """Steps until the objective falls by at most `tol` of itself in ten, or as many as given."""
+    values: list[Mapping[str, Any]] = []
+    while len(values) < steps and not (len(values) > WINDOW and fall(values) <= tol) and descent.step():
+        values.append({"objective": descent.value})
+
+
+def _fewest(examples: Sequence[Example], kinds: Mapping[str, Potential]) -> int:
     """How many examples it takes until every kind and a labelled variable are among them."""
-    table_shapes(kinds, [example.graph for example in examples])
-    useful = [bool(observed(example).any()) for example in examples]
-    if not any(useful):
-        raise PotentiaError("no variable of the examples has a label and a positive weight")
-    firsts = [next(i for i, e in enumerate(examples) if len(e.graph.scopes.get(kind, ()))) for kind in kinds]
-    return 1 + max(useful.index(True), *firsts)
-
-
-def _shard_weights(examples: Sequence[Example], data: TrainingSet) -> list[Floats | None]:
-    """Weights of every shard's variables, or None where all are 1."""
-    if all(example.weights is None for example in examples):
-        return [None] * len(data.shards)
-    own = [np.ones(e.graph.n_variables) if e.weights is None else e.weights for e in examples]
-    ends = np.cumsum([shard.graph.n_variables for shard in data.shards])[:-1]
-    return list(np.split(np.concatenate(own), ends))
-
-
-def _state(potentials: Mapping[str, Potential], history: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"history": history, "potentials": {k: p.state() for k, p in potentials.items()}, "arrays": {}}
+    firsts = []
+    for kind in kinds:
+        holders = (i for i, e in enumerate(examples) if len(e.graph.scopes.get(kind, ())))
+        firsts.append(next(holders, None))
+        if firsts[-1] is None:
+            raise PotentiaError(f"no example has a region of kind {kind!r} to train its potential on.")
+    labelled = next((i for i, e in enumerate(examples) if observed(e).any()), None)
+    if labelled is None:
+        raise PotentiaError("no variable of the examples has a label and a positive weight.")
+    return 1 + max(labelled, *(i for i in firsts if i is not None))

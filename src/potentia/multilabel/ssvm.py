@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import sparse
@@ -47,7 +47,7 @@ class _SSVM(MultiLabelClassifier):
     def __init__(
         self,
         alpha: float = 5e-3,
-        solver: str = "frank_wolfe",
+        solver: Literal["frank_wolfe", "one_slack"] = "frank_wolfe",
         inference: Inference | None = None,
         tol: float = 1e-3,
         passes: int = 200,

@@ -11,7 +11,7 @@ from scipy.special import softmax
 from potentia._threads import thread_count
 from potentia._types import Floats, PotentiaError
 from potentia.potentials.base import Potential
-from potentia.potentials.problem import Problem
+from potentia.potentials.problem import Batch, Problem
 
 #: Hessian per row below which a leaf's value would be a leap.
 _LEAST_CURVATURE = 0.05
@@ -49,29 +49,32 @@ class LightGBM(Potential):
         self.params = params
         self.seed = seed
 
-    def _start(self, x: Any, n_outputs: int) -> None:
-        if x.shape[1] == 0:
-            raise PotentiaError(f"LightGBM needs at least one feature, x has shape {x.shape}.")
-        if n_outputs < 2:
-            raise PotentiaError(f"LightGBM needs at least two configurations, got {n_outputs}.")
+    def _begin(self, problem: Problem) -> None:
+        if problem.n_features == 0:
+            raise PotentiaError("LightGBM needs at least one feature, x has none.")
+        if problem.n_outputs < 2:
+            raise PotentiaError(f"LightGBM needs at least two configurations, got {problem.n_outputs}.")
         self.models_ = []
 
     def _fit(self, problem: Problem) -> None:
         lightgbm = _import_lightgbm()
-        if not np.any(problem.x != problem.x[:1]):
+        rows = problem.draw(slice(None))
+        if not np.any(rows.x != rows.x[:1]):
             raise PotentiaError("LightGBM needs a feature that differs between rows; Constant() needs none.")
-        start = self._scores(problem.x)
-        if problem.bias is not None:
-            start += problem.bias[:]
+        start = self._scores(rows.x)
+        if len(rows.bias):
+            start += rows.bias
         # a flat initial score is read column by column; Fortran order is that order whatever the version
         data = lightgbm.Dataset(
-            problem.x,
+            rows.x,
             np.zeros(problem.n_rows),
             init_score=np.asfortranarray(start),
             params={"verbosity": -1, "feature_pre_filter": False},
         )
         n_rounds = self.more_rounds if self.models_ else self.rounds
-        booster = lightgbm.train(self._settings() | {"objective": _slopes(problem)}, data, n_rounds)
+        booster = lightgbm.train(
+            self._settings() | {"objective": _slopes(rows, problem.n_outputs)}, data, n_rounds
+        )
         self.models_ = [*self.models_, booster.model_to_string()]
 
     def _settings(self) -> dict[str, Any]:
@@ -111,10 +114,10 @@ def _import_lightgbm() -> Any:
     return lightgbm
 
 
-def _slopes(problem: Problem) -> Callable[[Floats, Any], tuple[Floats, Floats]]:
+def _slopes(rows: Batch, n_outputs: int) -> Callable[[Floats, Any], tuple[Floats, Floats]]:
     """LightGBM's form of the loss: first and second derivatives at scores that include the bias."""
-    weight = problem.weight if len(problem.weight) else np.ones(problem.n_rows)
-    target = problem.soft if len(problem.soft) else np.eye(problem.n_outputs)[problem.labels]
+    weight = rows.weight if len(rows.weight) else np.ones(rows.n_rows)
+    target = rows.soft if len(rows.soft) else np.eye(n_outputs)[rows.labels]
 
     def of(scores: Floats, data: Any) -> tuple[Floats, Floats]:
         beliefs = softmax(scores, axis=1)

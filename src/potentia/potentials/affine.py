@@ -19,7 +19,7 @@ from potentia.potentials.zero import Zero
 
 def require_affine(kind: str, potential: Potential) -> None:
     """Refuse a potential that is not linear in its parameters."""
-    if not isinstance(potential, Linear | Constant | Zero):
+    if not potential.affine:
         raise PotentiaError(
             f"the potential of {kind!r} must be linear in its parameters (Linear, Constant or Zero), "
             f"not {type(potential).__name__}"

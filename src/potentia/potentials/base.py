@@ -6,16 +6,18 @@
 target distributions (N, K), bias b (N, K) and weight w (N,). A potential knows no graph, no messages and no
 temperature.
 
-**Your own class** derives from `Potential`, stores its hyper-parameters unchanged in `__init__`, and defines
+**A custom class** derives from `Potential`, stores its hyper-parameters unchanged in `__init__`, and defines
 
     _start(x, n_outputs)    become the zero function, sized for rows like x
     _fit(problem)           lower the loss from where it stands; return the penalised loss reached, or None
     _scores(x)              f(x) as an (n, K) array, for a piece of the rows
 
-and `penalty()` if it has one. `problem.x` are all rows and `problem.take(rows)` some, with their targets.
-What a fit learns goes in attributes that end in an underscore: arrays, plain numbers and strings, or lists of
-plain ones. `problem.bias` may be something that makes its rows on demand: take rows of it by slicing. The base
-class checks input, keeps the old function when a fit came out worse, works piece by piece, saves and loads.
+and `penalty()` if it has one. `problem.x` are all rows and `problem.take(rows)` some, with their targets. Large data
+sets are in several parts, where no one has all rows: `problem.sum(function)` adds up function(batch) over pieces,
+`problem.draw(rows)` gathers some rows, and `_begin(problem)` takes the place of `_start`. What a fit learns goes in
+attributes that end in an underscore: arrays, plain numbers and strings, or lists of plain ones. `problem.bias` may be
+something that makes its rows on demand: take rows of it by slicing. The base class checks input, keeps the old
+function when a fit came out worse, works piece by piece, saves and loads.
 `potentia.potentials.contract.check_potential(YourClass)` tests all of it.
 """
 
@@ -32,7 +34,18 @@ from potentia._types import ArrayLike, Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.chunks import map_chunks
 from potentia.potentials.params import Params
-from potentia.potentials.problem import NO_ROWS, Problem, check_features, make_problem
+from potentia.potentials.problem import (
+    NO_LABELS,
+    NO_ROWS,
+    NO_WEIGHT,
+    Batch,
+    Problem,
+    Rows,
+    check_features,
+    is_sparse,
+    make_problem,
+    stored_per_row,
+)
 from potentia.potentials.state import Arrays, pack, register, unpack
 
 
@@ -50,6 +63,13 @@ class Potential(Params, ABC):
     threaded: ClassVar[bool] = False
     #: A row of weight 2 gives the same function as the row twice.
     weights_are_copies: ClassVar[bool] = True
+    #: f(x) does not depend on x: one table for all rows.
+    shared: ClassVar[bool] = False
+    #: f(x) = [x, 1] T with one table T of parameters.
+    affine: ClassVar[bool] = False
+    #: Has a flat vector of `parameters` and derivatives by them; the loss is convex in them.
+    differentiable: ClassVar[bool] = False
+    convex: ClassVar[bool] = False
 
     n_features_: int
     n_outputs_: int
@@ -60,8 +80,12 @@ class Potential(Params, ABC):
         super().__init_subclass__(**kwargs)
         register(cls)
 
-    @abstractmethod
-    def _start(self, x: Any, n_outputs: int) -> None: ...
+    def _start(self, x: Any, n_outputs: int) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must define _start or _begin.")
+
+    def _begin(self, problem: Problem) -> None:
+        """Become the zero function, sized for the problem's rows."""
+        self._start(problem.x, problem.n_outputs)
 
     @abstractmethod
     def _scores(self, x: Any) -> Floats: ...
@@ -87,9 +111,13 @@ class Potential(Params, ABC):
     def start(self, x: ArrayLike | None, n_outputs: int) -> Self:
         """Become the zero function for rows like x (N, d), which also settle any scaling of the features."""
         features = check_features(x, self.accepts_sparse, 0)
+        return self.begin(Problem.of(Rows(features, NO_LABELS, NO_ROWS, None, NO_WEIGHT), int(n_outputs)))
+
+    def begin(self, problem: Problem) -> Self:
+        """Become the zero function for a problem's rows, which also settle any scaling of the features."""
         self.reset()
-        self._start(features, int(n_outputs))
-        self.n_features_, self.n_outputs_, self.n_fits_ = int(features.shape[1]), int(n_outputs), 0
+        self._begin(problem)
+        self.n_features_, self.n_outputs_, self.n_fits_ = problem.n_features, problem.n_outputs, 0
         return self
 
     def fit(
@@ -100,33 +128,28 @@ class Potential(Params, ABC):
         weight: ArrayLike | None = None,
         *,
         n_outputs: int | None = None,
-        scores: Floats | None = None,
     ) -> Self:
         """Lower the loss of rows x (N, d); `objective_` is then the penalised loss reached.
 
         y (N,) integers or (N, K) distributions; bias (N, K), an array or anything with a shape that returns
         rows when sliced; weight (N,). K is taken from n_outputs, bias, y (N, K), an earlier fit, or else the
-        largest label. scores (N, K): f(x) before the fit where it is at hand; what it is after the fit is
-        written there.
+        largest label.
         """
         if n_outputs is None and bias is None and self.is_fitted:
             n_outputs = self.n_outputs_
-        problem = make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse)
+        return self.fit_problem(make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse))
+
+    def fit_problem(self, problem: Problem) -> Self:
+        """Lower the loss of a problem's rows, wherever they are."""
         if not self.is_fitted:
-            self.start(problem.x, problem.n_outputs)
-        self._check_sizes(problem.x.shape[1], problem.n_outputs)
-        if scores is not None:
-            _check_scores(scores, (len(np.asarray(y)), problem.n_outputs))
+            self.begin(problem)
+        self._check_sizes(problem.n_features, problem.n_outputs)
         kept = copy.deepcopy(self._fitted())
-        known = scores if scores is not None and len(scores) == problem.n_rows else None
-        before, reached = self._improve(problem, known)
+        before, reached = self._improve(problem)
         # written so that a loss of NaN counts as worse
         if not reached <= before:
             self.reset().__dict__.update(kept)
             reached = before
-            known = None
-        if scores is not None and known is None:
-            self.scores(x, scores)
         self.n_fits_ += 1
         self.objective_ = float(reached)
         return self
@@ -149,8 +172,8 @@ class Potential(Params, ABC):
 
         self.ready(shape[0])
         width = self._width()
-        if hasattr(features, "tocsr"):  # what counts is what is stored
-            width = features.nnz // max(shape[0], 1) + 3 * self.n_outputs_
+        if is_sparse(features):  # what counts is what is stored
+            width = stored_per_row(features) + 3 * self.n_outputs_
         map_chunks(fill, shape[0], width, self.threaded)
         return found
 
@@ -161,8 +184,9 @@ class Potential(Params, ABC):
         self._check_fitted()
         n_outputs = self.n_outputs_ if bias is None else None
         problem = make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse)
-        self._check_sizes(problem.x.shape[1], problem.n_outputs)
-        return self._loss(problem)
+        self._check_sizes(problem.n_features, problem.n_outputs)
+        self.ready(problem.n_rows)
+        return float(problem.sum(self._loss_of, width=self._width(), threaded=self.threaded))
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """(JSON-able dictionary, arrays) from which `Potential.from_state` makes exactly the same function."""
@@ -170,12 +194,16 @@ class Potential(Params, ABC):
 
     @staticmethod
     def from_state(meta: dict[str, Any], arrays: Arrays) -> Potential:
-        """The potential saved by `state`; a class of your own must be imported before."""
+        """The potential saved by `state`; a custom class must be imported before."""
         potential, fitted = unpack(meta, arrays)
         potential.__dict__.update(fitted)
         if potential.is_fitted:
             potential._check_state()
         return potential
+
+    def check_options(self) -> None:
+        """Refuse options with which a fitted function cannot go on."""
+        return
 
     def _check_state(self) -> None:
         """Refuse what a damaged file holds, before kernels trust it: sizes, and where `_shapes` says so, arrays."""
@@ -192,25 +220,33 @@ class Potential(Params, ABC):
         """Shapes of fitted arrays, by name."""
         return {}
 
-    def _improve(self, problem: Problem, scores: Floats | None) -> tuple[float, float]:
-        """Fit, and return the penalised loss before and after; `scores`, if given, are brought up to date."""
-        before = self._objective(problem, scores)
-        reached = self._fit(problem)
-        if scores is not None:
-            self.scores(problem.x, scores, trusted=True)
-        return before, self._objective(problem, scores) if reached is None else reached
-
-    def _loss(self, problem: Problem, scores: Floats | None = None) -> float:
-        def of(rows: slice) -> float:
-            batch = problem.take(rows)
-            found = self._scores(batch.x) if scores is None else scores[rows]
-            return float(loss_rows(np.ascontiguousarray(found, dtype=np.float64), *batch.targets, NO_ROWS))
-
+    def _improve(self, problem: Problem) -> tuple[float, float]:
+        """Fit, and return the penalised loss before and after."""
         self.ready(problem.n_rows)
-        return float(sum(map_chunks(of, problem.n_rows, self._width(), self.threaded)))
+        before = problem.sum(self._kept_loss, width=self._width(), threaded=self.threaded) + self.penalty()
+        reached = self._fit(problem)
+        return before, self._objective(problem) if reached is None else reached
 
-    def _objective(self, problem: Problem, scores: Floats | None = None) -> float:
-        return self._loss(problem, scores) + self.penalty()
+    def _objective(self, problem: Problem) -> float:
+        """The penalised loss."""
+        self.ready(problem.n_rows)
+        loss = problem.sum(self._loss_of, width=self._width(), threaded=self.threaded)
+        return float(loss) + self.penalty()
+
+    def _loss_of(self, batch: Batch) -> float:
+        return _loss(np.ascontiguousarray(self._scores(batch.x), dtype=np.float64), batch)
+
+    def _kept_loss(self, batch: Batch) -> float:
+        """The loss of some rows before a fit, from their scores where those are at hand."""
+        return self._loss_of(batch) if batch.scores is None else _loss(batch.scores, batch)
+
+    def scores_mark(self) -> Any:
+        """What `update_scores` needs to know about the function that scores were computed with."""
+        return None
+
+    def update_scores(self, x: Any, scores: Floats, mark: Any) -> None:
+        """Bring f(x) of some rows, computed when `scores_mark` was `mark`, up to date in place."""
+        scores[:] = self._scores(x)
 
     def ready(self, n_rows: int) -> None:
         """Called before so many rows are scored piece by piece."""
@@ -226,6 +262,10 @@ class Potential(Params, ABC):
         if not self.is_fitted:
             raise PotentiaError(f"{type(self).__name__} is not fitted: call fit or start first.")
 
+    def check_features(self, n_features: int) -> None:
+        """Refuse rows with another number of features."""
+        self._check_sizes(n_features, self.n_outputs_)
+
     def _check_sizes(self, n_features: int, n_outputs: int) -> None:
         name = type(self).__name__
         if n_features != self.n_features_:
@@ -236,9 +276,5 @@ class Potential(Params, ABC):
             )
 
 
-def _check_scores(scores: Any, shape: tuple[int, int]) -> None:
-    """Scores to be brought up to date must be able to hold them."""
-    if not isinstance(scores, np.ndarray) or scores.dtype != np.float64 or not scores.flags.writeable:
-        raise PotentiaError("scores must be a writeable array of float64.")
-    if scores.shape != shape:
-        raise PotentiaError(f"scores must have shape {shape}, got {scores.shape}.")
+def _loss(scores: Floats, batch: Batch) -> float:
+    return float(loss_rows(scores, *batch.targets, NO_ROWS))

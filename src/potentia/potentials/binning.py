@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from potentia._types import Floats, Ints
 from potentia.kernels.decision_trees import MAX_BINS, bin_rows
 from potentia.potentials.chunks import map_chunks
+from potentia.potentials.problem import Batch, Problem
 
 Codes = NDArray[np.uint8]
 
@@ -19,16 +20,22 @@ Codes = NDArray[np.uint8]
 _ROWS = 50_000
 #: At most this many combinations of codes are tabulated.
 _MAX_CELLS = 1 << 17
+#: Codes of all rows are held up to this many bytes.
+_MAX_CODES = 1 << 28
 
 
-def bin_edges(x: Floats, weight: Floats, n_bins: int, rng: np.random.Generator) -> Floats:
+def draw_edges(problem: Problem, n_bins: int, rng: np.random.Generator) -> Floats:
+    """`bin_edges` of a problem's rows, or of some drawn at random where they are many."""
+    n = problem.n_rows
+    rows = problem.draw(rng.choice(n, _ROWS, replace=False) if n > _ROWS else slice(None))
+    return bin_edges(rows.x, rows.weight, n_bins)
+
+
+def bin_edges(x: Floats, weight: Floats, n_bins: int) -> Floats:
     """Edges (d, 256), sorted and padded with +inf, that cut features into at most n_bins of equal weight.
 
     A feature of few distinct values gets an edge between any two of them.
     """
-    if len(x) > _ROWS:
-        rows = rng.choice(len(x), _ROWS, replace=False)
-        x, weight = x[rows], weight[rows] if len(weight) else weight
     edges = np.full((x.shape[1], MAX_BINS), np.inf)
     for j in range(x.shape[1]):
         cuts = _cuts(x[:, j], weight, n_bins)
@@ -97,11 +104,24 @@ class Binned:
     n_bins: Ints
 
     @classmethod
-    def of(cls, x: Floats, edges: Floats) -> Binned:
-        codes, n_bins = encode(x, edges), count_bins(edges)
-        cells = all_cells(n_bins, len(x))
-        return cls(codes, None, n_bins) if cells is None else cls(cells, cell_of(codes, n_bins), n_bins)
+    def of(cls, problem: Problem, edges: Floats) -> Binned | None:
+        """The problem's rows; None where codes of all rows are too many to hold."""
+        n_bins = count_bins(edges)
+        cells = all_cells(n_bins, problem.n_rows)
+        if cells is not None:
+            return cls(cells, problem.collect(_cells_of, edges, n_bins), n_bins)
+        if not problem.local or problem.n_rows * problem.n_features > _MAX_CODES:
+            return None
+        return cls(problem.collect(_codes_of, edges), None, n_bins)
 
     def place(self, rows: Any) -> Any:
         """Where in `codes` the given rows are, as an index."""
         return rows if self.cell is None else self.cell[rows]
+
+
+def _codes_of(batch: Batch, edges: Floats) -> Codes:
+    return encode(batch.x, edges)
+
+
+def _cells_of(batch: Batch, edges: Floats, n_bins: Ints) -> Ints:
+    return cell_of(encode(batch.x, edges), n_bins)

@@ -10,7 +10,7 @@ from potentia._options import check_count, check_number
 from potentia._types import Floats, Ints, PotentiaError, real_number
 from potentia.kernels.decision_trees import MAX_BINS
 from potentia.potentials.base import Potential
-from potentia.potentials.binning import Binned, all_cells, bin_edges, cell_of, count_bins, encode
+from potentia.potentials.binning import all_cells, cell_of, count_bins, draw_edges, encode
 from potentia.potentials.problem import Problem
 from potentia.potentials.rounds import Rounds, Rules
 from potentia.potentials.tree_ensemble import TreeEnsemble
@@ -88,11 +88,13 @@ class Boosting(Potential):
         self.nodes_, self.values_ = forest.nodes, forest.values
         self.node_ptr_, self.depths_ = forest.node_ptr, forest.depths
 
-    def _start(self, x: Any, n_outputs: int) -> None:
-        if not 1 <= x.shape[1] <= _MAX_FEATURES:
-            raise PotentiaError(f"Boosting needs 1 to {_MAX_FEATURES} features, x has shape {x.shape}.")
-        self.edges_ = np.full((x.shape[1], MAX_BINS), np.inf)
-        self._forest = TreeEnsemble.empty(n_outputs)
+    def _begin(self, problem: Problem) -> None:
+        if not 1 <= problem.n_features <= _MAX_FEATURES:
+            raise PotentiaError(
+                f"Boosting needs 1 to {_MAX_FEATURES} features, x has shape {(problem.n_rows, problem.n_features)}."
+            )
+        self.edges_ = np.full((problem.n_features, MAX_BINS), np.inf)
+        self._forest = TreeEnsemble.empty(problem.n_outputs)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {"edges_": (self.n_features_, MAX_BINS), "values_": (len(self.nodes_), self.n_outputs_)}
@@ -102,11 +104,11 @@ class Boosting(Potential):
         if not self._forest.is_sound(self.n_features_):
             raise PotentiaError("The saved potential is damaged: its trees do not hang together.")
 
-    def _improve(self, problem: Problem, scores: Floats | None) -> tuple[float, float]:
+    def _improve(self, problem: Problem) -> tuple[float, float]:
         check_count("seed", self.seed)
         rng = np.random.default_rng([self.seed, self.n_fits_])
-        before = self._objective(problem, scores) if self.restart else None
-        rounds = self.begin(problem, rng, scores)
+        before = problem.sum(self._kept_loss, width=self._width()) if self.restart else None
+        rounds = self.begin_rounds(problem, rng)
         first = len(self.values_)
         for _ in range(rounds.n_rounds):
             rounds.step(rng)
@@ -115,32 +117,29 @@ class Boosting(Potential):
         if best:
             self._forest = rounds.trees.forest().copy()
             self.values_[first:] *= _SHARES[best]
-        if scores is not None:
-            self._add_trees(rounds, scores)
         return float(losses[0] if before is None else before), float(losses[best])
 
-    def _add_trees(self, rounds: Rounds, scores: Floats) -> None:
-        """Scores of the rows with the trees grown in `rounds`, to the last bit what `scores` would compute."""
-        if rounds.binned.cell is not None:
-            self.scores(rounds.problem.x, scores, trusted=True)
-            return
-        if rounds.n_before == 0:
-            scores[:] = 0.0
-        self._forest.add_to(scores, rounds.binned.codes, rounds.n_before)
-
-    def begin(self, problem: Problem, rng: np.random.Generator, scores: Floats | None = None) -> Rounds:
-        """Bin the rows and get ready for rounds, whose `step` can then be timed or watched one by one.
-
-        scores: f(x) of the rows, where it is at hand.
-        """
+    def begin_rounds(self, problem: Problem, rng: np.random.Generator) -> Rounds:
+        """Settle the bins and get ready for rounds, whose `step` can then be timed or watched one by one."""
         rules = self._rules()
-        anew = self.restart or self.n_trees == 0
-        if anew:
-            self.edges_ = bin_edges(problem.x, problem.weight, self.bins, rng)
+        from_zero = self.restart or self.n_trees == 0
+        if from_zero:
+            self.edges_ = draw_edges(problem, self.bins, rng)
             self._forest = TreeEnsemble.empty(problem.n_outputs)
-            scores = None
-        n_rounds = self.rounds if anew else self.more_rounds
-        return Rounds(problem, Binned.of(problem.x, self.edges_), rules, self._forest, n_rounds, scores)
+        n_rounds = self.rounds if from_zero else self.more_rounds
+        return Rounds(problem, self.edges_, rules, self._forest, n_rounds)
+
+    def scores_mark(self) -> Any:
+        """The bins and the number of trees: further trees only add to scores."""
+        return self.edges_, self.n_trees
+
+    def update_scores(self, x: Any, scores: Floats, mark: Any) -> None:
+        """Add the trees grown since, to the last bit what `scores` would compute."""
+        edges, n_trees = mark
+        if edges is not self.edges_ or self._tabulated() is not None:
+            scores[:] = self._scores(x)
+        elif n_trees < self.n_trees:
+            self._forest.add_to(scores, encode(x, self.edges_), n_trees)
 
     def _rules(self) -> Rules:
         for name in ("shrinkage", "min_split"):

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from potentia._options import check_number
+from potentia._options import check_count, check_number
 from potentia._types import Floats
+from potentia.kernels.logistic import linear_loss_rows
 from potentia.potentials.differentiable import Differentiable
-from potentia.potentials.lbfgs import linear_loss, minimise
-from potentia.potentials.problem import Problem
+from potentia.potentials.problem import Batch, Problem
 
 
 class Constant(Differentiable):
@@ -20,6 +20,8 @@ class Constant(Differentiable):
     """
 
     threaded: ClassVar[bool] = True
+    affine: ClassVar[bool] = True
+    shared: ClassVar[bool] = True
     convex: ClassVar[bool] = True
 
     table_: Floats
@@ -29,23 +31,25 @@ class Constant(Differentiable):
         self.max_iter = max_iter
         self.tol = tol
 
-    def _start(self, x: Any, n_outputs: int) -> None:
+    def _begin(self, problem: Problem) -> None:
         check_number("ridge", self.ridge)
-        self.table_ = np.zeros(n_outputs)
+        self.table_ = np.zeros(problem.n_outputs)
 
-    def _fit(self, problem: Problem) -> float:
-        return minimise(
-            self, lambda: self.loss_and_gradient(problem), problem.total_weight, self.max_iter, self.tol
-        )
+    def _improve(self, problem: Problem) -> tuple[float, float]:
+        check_count("max_iter", self.max_iter)
+        check_number("tol", self.tol)
+        return self.minimise(problem, self.max_iter, self.tol)
 
-    def loss_and_gradient(self, problem: Problem) -> tuple[float, Floats]:
-        """The summed loss, without penalty, and its gradient with respect to `parameters`."""
-        nothing = np.zeros((problem.n_rows, 0))
-        value, gradient = linear_loss(problem, nothing, self.table_[None], True)
-        return value, gradient[0]
+    def _slope(self, batch: Batch) -> tuple[float, Floats]:
+        d_table = np.zeros((1, self.n_outputs_))
+        nothing = np.zeros((batch.n_rows, 0))
+        return float(linear_loss_rows(nothing, self.table_[None], *batch.targets, d_table)), d_table[0]
+
+    def _loss_of(self, batch: Batch) -> float:
+        return self._slope(batch)[0]
 
     def _scores(self, x: Any) -> Floats:
-        return np.broadcast_to(self.table_, (x.shape[0], self.n_outputs_))
+        return np.tile(self.table_, (x.shape[0], 1))
 
     @property
     def parameters(self) -> Floats:
@@ -59,9 +63,10 @@ class Constant(Differentiable):
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {"table_": (self.n_outputs_,)}
 
-    def penalty_and_gradient(self) -> tuple[float, Floats]:
+    def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
         """ridge / 2 * |v|^2 and ridge * v."""
-        return 0.5 * self.ridge * float(self.table_ @ self.table_), self.ridge * self.table_
+        ridge = self.ridge if ridge is None else ridge
+        return 0.5 * ridge * float(self.table_ @ self.table_), ridge * self.table_
 
     def _vjp(self, x: Any, d_scores: Floats) -> Floats:
         return d_scores.sum(0)

@@ -7,11 +7,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from potentia._optimise import LBFGS
 from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.base import Potential
-from potentia.potentials.chunks import map_chunks
-from potentia.potentials.problem import Batch, Problem, check_features
+from potentia.potentials.chunks import sum_chunks
+from potentia.potentials.problem import Batch, Problem, check_features, is_sparse
+
+#: Steps of a fit that continues an earlier one: learners that alternate come back after the biases have moved.
+MORE_STEPS = 20
 
 
 class Differentiable(Potential):
@@ -20,8 +24,7 @@ class Differentiable(Potential):
     Use: `start`, then set `parameters`, read `scores`, and pull d loss / d scores back with `vjp`.
     """
 
-    #: The loss is convex in the parameters.
-    convex: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -33,8 +36,8 @@ class Differentiable(Potential):
     def parameters(self, vector: Floats) -> None: ...
 
     @abstractmethod
-    def penalty_and_gradient(self) -> tuple[float, Floats]:
-        """The penalty and its gradient with respect to `parameters`."""
+    def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
+        """The penalty and its gradient with respect to `parameters`; `ridge` takes the place of the own one."""
 
     @abstractmethod
     def _vjp(self, x: Any, d_scores: Floats) -> Floats: ...
@@ -60,23 +63,44 @@ class Differentiable(Potential):
         if features.shape[0] != n_rows:
             raise PotentiaError(f"x has {features.shape[0]} rows but d_scores has {n_rows}.")
 
-        if hasattr(features, "tocsr"):  # in pieces, sparse rows would each make a dense gradient
-            return self._vjp(features, d_scores)
+        if is_sparse(features):  # in pieces, sparse rows would each make a dense gradient
+            return self._vjp(features[:], d_scores)
 
         def of(rows: slice) -> Floats:
             return self._vjp(features[rows], d_scores[rows])
 
-        total = np.zeros(self.n_parameters)
-        for piece in map_chunks(of, n_rows, self._width(), self.threaded):
-            total += piece
-        return total
+        found = sum_chunks(of, n_rows, self._width(), self.threaded)
+        return np.zeros(self.n_parameters) if found is None else np.asarray(found, dtype=np.float64)
 
     def loss_and_gradient(self, problem: Problem) -> tuple[float, Floats]:
         """The summed loss, without penalty, and its gradient with respect to `parameters`."""
-        pieces = map_chunks(
-            lambda rows: self._slope(problem.take(rows)), problem.n_rows, self._width(), self.threaded
-        )
-        return float(sum(loss for loss, _ in pieces)), np.sum([slope for _, slope in pieces], axis=0)
+        loss, slope = problem.sum(self._slope, width=self._width(), threaded=self.threaded)
+        return float(loss), slope
+
+    def minimise(self, problem: Problem, max_iter: int, tol: float) -> tuple[float, float]:
+        """L-BFGS until no component of the mean gradient exceeds tol; the penalised loss before and after.
+
+        A first fit takes at most `max_iter` steps, a further one MORE_STEPS.
+        """
+
+        def objective(vector: Floats) -> tuple[float, Floats]:
+            self.parameters = vector
+            value, gradient = self.loss_and_gradient(problem)
+            penalty, d_penalty = self.penalty_and_gradient()
+            return (value + penalty) / scale, (gradient + d_penalty) / scale
+
+        scale = problem.total_weight
+        search = LBFGS(objective, self.parameters)
+        search.begin()
+        before = latest = search.value
+        for _ in range(max_iter if self.n_fits_ == 0 else min(max_iter, MORE_STEPS)):
+            if np.abs(search.gradient).max(initial=0.0) <= tol or not search.step():
+                break
+            if latest - search.value <= 1e-15 * max(abs(latest), 1.0):
+                break
+            latest = search.value
+        self.parameters = search.point
+        return before * scale, search.value * scale
 
     def _slope(self, batch: Batch) -> tuple[float, Floats]:
         """Loss and gradient of some rows."""
@@ -90,8 +114,3 @@ class Differentiable(Potential):
         if values.shape != (self.n_parameters,):
             raise PotentiaError(f"parameters must have shape ({self.n_parameters},), got {values.shape}.")
         return values
-
-
-def is_convex(potential: Potential) -> bool:
-    """Whether the loss is convex in parameters that a gradient method could move."""
-    return isinstance(potential, Differentiable) and potential.convex

@@ -8,12 +8,14 @@ import numpy as np
 
 from potentia._options import check_count, check_number
 from potentia._types import Floats
+from potentia.kernels.logistic import linear_loss_rows, loss_rows
 from potentia.potentials.differentiable import Differentiable
-from potentia.potentials.lbfgs import linear_loss, minimise
-from potentia.potentials.problem import Problem, check_features
+from potentia.potentials.problem import Batch, Problem, check_features
 
 #: Up to this many features the coordinates are decorrelated, beyond only rescaled.
 _MAX_WHITENED = 512
+#: At most this many rows, evenly spaced, are shown to a transformer.
+_MAX_TRANSFORMED = 1_000_000
 
 
 class Linear(Differentiable):
@@ -29,6 +31,7 @@ class Linear(Differentiable):
 
     accepts_sparse: ClassVar[bool] = True
     threaded: ClassVar[bool] = True
+    affine: ClassVar[bool] = True
     convex: ClassVar[bool] = True
 
     basis_: Floats
@@ -60,16 +63,28 @@ class Linear(Differentiable):
         """b (K,), zeros without intercept."""
         return self.table_[-1] if self.intercept else np.zeros(self.n_outputs_)
 
-    def _start(self, x: Any, n_outputs: int) -> None:
+    def _begin(self, problem: Problem) -> None:
         check_number("ridge", self.ridge)
         self.transformer_ = None
         if self.transformer is not None:
             from sklearn.base import clone
 
-            self.transformer_ = clone(self.transformer).fit(x)
-        self.basis_ = _basis(self._expand(x), self.ridge, self.intercept)
-        self.coordinates_ = np.zeros((self.basis_.shape[-1], n_outputs))
-        self.table_ = np.zeros((len(self.basis_), n_outputs))
+            step = -(-problem.n_rows // _MAX_TRANSFORMED)
+            self.transformer_ = clone(self.transformer).fit(problem.draw(slice(None, None, max(step, 1))).x)
+        moments = problem.sum(self._moments)
+        self.basis_ = _basis(moments, problem.n_features, problem.n_rows, self.ridge, self.intercept)
+        self.coordinates_ = np.zeros((self.basis_.shape[-1], problem.n_outputs))
+        self.table_ = np.zeros((len(self.basis_), problem.n_outputs))
+
+    def _moments(self, batch: Batch) -> tuple[Floats, Floats]:
+        """x'x (of many features its diagonal) and the sum of x."""
+        x = self._expand(batch.x)
+        total = np.array(x.sum(0), dtype=np.float64).ravel()
+        if x.shape[1] > _MAX_WHITENED:
+            sparse = hasattr(x, "tocsr")
+            return np.asarray(x.multiply(x).sum(0)).ravel() if sparse else np.einsum("ij,ij->j", x, x), total
+        product = x.T @ x
+        return product.toarray() if hasattr(product, "toarray") else product, total
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         rows, inner = len(self.basis_), self.basis_.shape[-1]
@@ -84,21 +99,29 @@ class Linear(Differentiable):
     def _expand(self, x: Any) -> Any:
         return x if self.transformer_ is None else check_features(self.transformer_.transform(x), True)
 
-    def _fit(self, problem: Problem) -> float:
+    def _improve(self, problem: Problem) -> tuple[float, float]:
         check_count("max_iter", self.max_iter)
         check_number("tol", self.tol)
-        x = self._expand(problem.x)
-        return minimise(
-            self, lambda: self._loss_and_gradient(problem, x), problem.total_weight, self.max_iter, self.tol
-        )
+        return self.minimise(problem, self.max_iter, self.tol)
 
     def loss_and_gradient(self, problem: Problem) -> tuple[float, Floats]:
         """The summed loss, without penalty, and its gradient with respect to `parameters`."""
-        return self._loss_and_gradient(problem, self._expand(problem.x))
+        loss, d_table = problem.sum(self._slope, width=self.table_.shape[0] + 3 * self.n_outputs_)
+        return float(loss), self._pull_back(d_table)
 
-    def _loss_and_gradient(self, problem: Problem, x: Any) -> tuple[float, Floats]:
-        value, gradient = linear_loss(problem, x, self.table_, self.intercept)
-        return value, self._pull_back(gradient)
+    def _slope(self, batch: Batch) -> tuple[float, Floats]:
+        """Loss of some rows, and its gradient with respect to W and b."""
+        x = self._expand(batch.x)
+        d_table = np.zeros_like(self.table_)
+        if not hasattr(x, "tocsr"):
+            return float(linear_loss_rows(x, self.table_, *batch.targets, d_table)), d_table
+        scores = x @ self.coef_ + self.intercept_
+        residual = np.empty_like(scores)
+        loss = loss_rows(scores, *batch.targets, residual)
+        d_table[: x.shape[1]] = x.T @ residual
+        if self.intercept:
+            d_table[-1] = residual.sum(0)
+        return float(loss), d_table
 
     def _scores(self, x: Any) -> Floats:
         return self._expand(x) @ self.coef_ + self.intercept_
@@ -129,9 +152,9 @@ class Linear(Differentiable):
         diagonal = self.basis_.ndim == 1
         return (self.basis_[:, None] * d_table if diagonal else self.basis_.T @ d_table).ravel()
 
-    def penalty_and_gradient(self) -> tuple[float, Floats]:
+    def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
         """ridge / 2 * |W|^2 and its gradient with respect to the coordinates."""
-        d_table = self.ridge * self.table_
+        d_table = (self.ridge if ridge is None else ridge) * self.table_
         if self.intercept:
             d_table[-1] = 0.0
         return 0.5 * float((d_table * self.table_).sum()), self._pull_back(d_table)
@@ -145,28 +168,25 @@ class Linear(Differentiable):
         return self._pull_back(d_table)
 
 
-def _basis(x: Any, ridge: float, intercept: bool) -> Floats:
+def _basis(moments: Any, n_features: int, n_rows: int, ridge: float, intercept: bool) -> Floats:
     """B with (W; b) = B @ coordinates, such that B' H B is near the identity for a typical Hessian H.
 
     H = x'x / 4 + ridge. B is a matrix (D, r) that leaves out directions x never takes, or for very many
     features a diagonal (D,); D counts the intercept. In raw units L-BFGS would crawl; this costs one pass.
     """
-    n_rows, d = x.shape
+    if moments is None:
+        return np.ones(n_features + int(intercept))
+    product, total = moments
+    d = len(total)
     size = d + int(intercept)
-    if n_rows == 0:
-        return np.ones(size)
     penalty = np.append(np.full(d, ridge), np.zeros(size - d)) / n_rows
-    if d > _MAX_WHITENED:
-        squares = (
-            np.asarray(x.multiply(x).sum(0)).ravel() if hasattr(x, "tocsr") else np.einsum("ij,ij->j", x, x)
-        )
-        curvature = np.append(squares, np.full(size - d, n_rows)) / (4 * n_rows) + penalty
+    if product.ndim == 1:
+        curvature = np.append(product, np.full(size - d, n_rows)) / (4 * n_rows) + penalty
         return 1 / np.sqrt(np.where(curvature > 0, curvature, 1.0))
     hessian = np.zeros((size, size))
-    product = x.T @ x
-    hessian[:d, :d] = product.toarray() if hasattr(product, "toarray") else product
+    hessian[:d, :d] = product
     if intercept:
-        hessian[-1, :d] = hessian[:d, -1] = np.asarray(x.sum(0)).ravel()
+        hessian[-1, :d] = hessian[:d, -1] = total
         hessian[-1, -1] = n_rows
     hessian = hessian / (4 * n_rows) + np.diag(penalty)
     scale = np.sqrt(np.diag(hessian))

@@ -12,6 +12,9 @@ from potentia.kernels.logistic import loss_rows
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.problem import Batch, Problem
 
+#: Batches whose rows are gathered together.
+_DRAWN = 256
+
 
 class MLP(Differentiable):
     """f(x) = W tanh(V x), fitted by stochastic gradients with momentum [ILR-chapter sec. 1.9.5].
@@ -52,22 +55,30 @@ class MLP(Differentiable):
         self.standardise = standardise
         self.seed = seed
 
-    def _start(self, x: Any, n_outputs: int) -> None:
+    def _begin(self, problem: Problem) -> None:
         check_count("hidden", self.hidden, 1)
         check_count("seed", self.seed)
-        d = x.shape[1]
+        d = problem.n_features
         self.mean_, self.scale_ = np.zeros(d), np.ones(d)
-        if self.standardise and len(x):
-            self.mean_, spread = x.mean(0), x.std(0)
+        if self.standardise and problem.n_rows:
+            self.mean_ = problem.sum(_total) / problem.n_rows
+            spread = np.sqrt(problem.sum(_squares, self.mean_) / problem.n_rows)
             # the spread of a constant is rounding dust: dividing by it would blow up other rows
             self.scale_ = np.where(spread > 1e-12 * np.abs(self.mean_), spread, 1.0)
         rng = np.random.default_rng(self.seed)
         inner = rng.normal(size=(d + 1) * self.hidden) / np.sqrt(d + 1)
-        self.weights_ = np.append(inner, np.zeros((self.hidden + 1) * n_outputs))
+        self.weights_ = np.append(inner, np.zeros((self.hidden + 1) * problem.n_outputs))
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         d, size = self.n_features_, (self.n_features_ + 1) * self.hidden + (self.hidden + 1) * self.n_outputs_
         return {"mean_": (d,), "scale_": (d,), "weights_": (size,)}
+
+    def check_options(self) -> None:
+        """Refuse another number of hidden units than the fitted network has."""
+        if self.weights_.shape != self._shapes()["weights_"]:
+            raise PotentiaError(
+                f"This MLP was fitted with another number of hidden units than {self.hidden}."
+            )
 
     def _layers(self, vector: Floats) -> tuple[Floats, Floats]:
         """V (d + 1, hidden) and W (hidden + 1, K) as views of a flat vector."""
@@ -105,11 +116,7 @@ class MLP(Differentiable):
         for name in ("learning_rate", "ridge"):
             check_number(name, getattr(self, name))
         check_number("momentum", self.momentum, 0.0, 0.999999)
-        expected = (problem.x.shape[1] + 1) * self.hidden + (self.hidden + 1) * problem.n_outputs
-        if len(self.weights_) != expected:
-            raise PotentiaError(
-                f"This MLP was fitted with another number of hidden units than {self.hidden}."
-            )
+        self.check_options()
         rng = np.random.default_rng([self.seed, self.n_fits_])
         best, kept = np.inf, self.weights_
         self.weights_ = self.weights_.copy()
@@ -125,15 +132,17 @@ class MLP(Differentiable):
         """One pass over the rows in this order, changing the weights in place; momentum starts at rest."""
         step = np.zeros_like(self.weights_)
         per_row = problem.n_rows / problem.total_weight
-        for start in range(0, len(order), self.batch):
-            batch = problem.take(order[start : start + self.batch])
-            _, gradient = self._slope(batch)
-            gradient *= per_row / len(batch.x)
-            if self.ridge:
-                gradient += self.penalty_and_gradient()[1] / problem.total_weight
-            step *= self.momentum
-            step += (1 - self.momentum) * gradient
-            self.weights_ -= self.learning_rate * step
+        for first in range(0, len(order), _DRAWN * self.batch):
+            drawn = problem.draw(order[first : first + _DRAWN * self.batch]).table()
+            for start in range(0, len(drawn), self.batch):
+                batch = drawn.take(slice(start, start + self.batch))
+                _, gradient = self._slope(batch)
+                gradient *= per_row / batch.n_rows
+                if self.ridge:
+                    gradient += self.penalty_and_gradient()[1] / problem.total_weight
+                step *= self.momentum
+                step += (1 - self.momentum) * gradient
+                self.weights_ -= self.learning_rate * step
 
     def _scores(self, x: Any) -> Floats:
         return self._forward(x)[2]
@@ -154,9 +163,17 @@ class MLP(Differentiable):
     def parameters(self, vector: Floats) -> None:
         self.weights_ = self._checked(vector).copy()
 
-    def penalty_and_gradient(self) -> tuple[float, Floats]:
+    def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
         """ridge / 2 * (|V|^2 + |W|^2) and its gradient, without the constants' rows."""
-        gradient = self.ridge * self.weights_
+        gradient = (self.ridge if ridge is None else ridge) * self.weights_
         for layer in self._layers(gradient):
             layer[-1] = 0.0
         return 0.5 * float(gradient @ self.weights_), gradient
+
+
+def _total(batch: Batch) -> Floats:
+    return np.asarray(batch.x.sum(0), dtype=np.float64)
+
+
+def _squares(batch: Batch, mean: Floats) -> Floats:
+    return np.asarray(np.square(batch.x - mean).sum(0), dtype=np.float64)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from potentia._types import ArrayLike, Floats, Ints, PotentiaError
-from potentia.potentials.chunks import map_chunks
+from potentia.parallel.backend import Backend, Local
+from potentia.potentials.chunks import map_chunks, sum_chunks
+from potentia.potentials.stack import Stack
 
 NO_ROWS: Floats = np.zeros((0, 0))
 NO_WEIGHT: Floats = np.zeros(0)
 NO_LABELS: Ints = np.zeros(0, np.int64)
+
+
+#: What a table of rows is asked for by: a kind, or a selection of its rows and the kind.
+RowKey = str | tuple[str, str]
 
 
 class BiasRows(Protocol):
@@ -28,51 +36,265 @@ class BiasRows(Protocol):
     def __getitem__(self, rows: Any, /) -> Any: ...
 
 
-@dataclass(frozen=True)
 class Batch:
-    """Some rows as the kernels take them; absent arrays have no rows."""
+    """Some rows as the kernels take them; absent arrays have no rows. Everything is read when it is asked for."""
 
-    x: Any
-    bias: Floats
-    labels: Ints
-    soft: Floats
-    weight: Floats
+    def __init__(self, table: Rows, rows: Any) -> None:
+        self._table, self._rows = table, rows
+
+    @cached_property
+    def x(self) -> Any:
+        """Features (n, d) in float64, dense or CSR."""
+        return self._table.x[self._rows]
+
+    @cached_property
+    def bias(self) -> Floats:
+        """Biases (n, K)."""
+        bias = self._table.bias
+        return NO_ROWS if bias is None else np.ascontiguousarray(bias[self._rows], dtype=np.float64)
+
+    @cached_property
+    def labels(self) -> Ints:
+        """Labels (n,); none with soft targets."""
+        return self._table.labels[self._rows] if len(self._table.labels) else NO_LABELS
+
+    @cached_property
+    def soft(self) -> Floats:
+        """Target distributions (n, K); none with labels."""
+        return self._table.soft[self._rows] if len(self._table.soft) else NO_ROWS
+
+    @cached_property
+    def weight(self) -> Floats:
+        """Weights (n,)."""
+        return self._table.weight[self._rows] if len(self._table.weight) else NO_WEIGHT
+
+    @property
+    def scores(self) -> Floats | None:
+        """f(x) of these rows before the fit, where it is at hand."""
+        return None if self._table.scores is None else self._table.scores[self._rows]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.labels) or len(self.soft)
 
     @property
     def targets(self) -> tuple[Floats, Ints, Floats, Floats]:
         """(bias, labels, soft, weight), the kernels' common arguments."""
         return self.bias, self.labels, self.soft, self.weight
 
+    def table(self) -> Rows:
+        """These rows as a table of their own."""
+        bias = self.bias if len(self.bias) else None
+        return Rows(self.x, self.labels, self.soft, bias, self.weight, self.scores)
+
 
 @dataclass(frozen=True)
-class Problem:
-    """Fit f to rows x (N, d) with labels (N,) or soft targets (N, K), bias (N, K) and weight (N,)."""
+class Rows:
+    """Rows in one place: x (N, d), labels (N,) or soft targets (N, K), bias (N, K), weight (N,), f(x) if kept."""
 
     x: Any
-    n_outputs: int
     labels: Ints
     soft: Floats
     bias: BiasRows | None
     weight: Floats
+    scores: Floats | None = None
 
-    @property
-    def n_rows(self) -> int:
+    def __len__(self) -> int:
         return int(self.x.shape[0])
 
     @property
     def total_weight(self) -> float:
-        return float(self.weight.sum()) if len(self.weight) else float(self.n_rows)
+        """Sum of the weights."""
+        return float(self.weight.sum()) if len(self.weight) else float(len(self))
 
     def take(self, rows: slice | NDArray[Any]) -> Batch:
         """The given rows, by slice or row numbers."""
-        bias = NO_ROWS if self.bias is None else np.ascontiguousarray(self.bias[rows], dtype=np.float64)
-        return Batch(
-            self.x[rows],
-            bias,
-            self.labels[rows] if len(self.labels) else NO_LABELS,
-            self.soft[rows] if len(self.soft) else NO_ROWS,
-            self.weight[rows] if len(self.weight) else NO_WEIGHT,
+        return Batch(self, rows)
+
+    def sum(self, function: Callable[..., Any], args: Sequence[Any], width: int, threaded: bool) -> Any:
+        """The sum of function(batch, *args) over pieces of consecutive rows."""
+        least = 256
+        if is_sparse(self.x):
+            stored = stored_per_row(self.x)
+            # a piece makes a dense gradient, which must not cost more than the rows themselves
+            width = width - self.x.shape[1] + stored
+            least = max(least, 4 * self.x.shape[1] // max(stored, 1))
+        return sum_chunks(lambda rows: function(self.take(rows), *args), len(self), width, threaded, least)
+
+
+def is_sparse(x: Any) -> bool:
+    """Whether rows of these features are CSR."""
+    return x.sparse if isinstance(x, Stack) else hasattr(x, "tocsr")
+
+
+def stored_per_row(x: Any) -> int:
+    """Numbers that a row of sparse features stores, on average."""
+    return x.row_entries if isinstance(x, Stack) else int(x.nnz) // max(x.shape[0], 1)
+
+
+class Tables:
+    """Something with tables of rows by kind, and the verbs by which a `Problem` reaches them."""
+
+    def rows(self, key: RowKey) -> Rows:
+        """The rows of a kind, or of a selection of them."""
+        raise NotImplementedError
+
+    def sum_rows(
+        self, key: RowKey, function: Callable[..., Any], args: Sequence[Any], width: int, threaded: bool
+    ) -> Any:
+        """The sum of function(batch, *args) over this part's rows; None where there are none."""
+        return self.rows(key).sum(function, args, width, threaded)
+
+    def draw_rows(self, rows: Any, key: RowKey) -> Rows | None:
+        """Some of the rows, gathered."""
+        return self.rows(key).take(rows).table() if len(rows) else None
+
+    def collect_rows(
+        self, key: RowKey, function: Callable[..., Any], args: Sequence[Any], width: int, threaded: bool
+    ) -> list[Any]:
+        """function(batch, *args) of pieces of consecutive rows, in order."""
+        table = self.rows(key)
+        return map_chunks(lambda rows: function(table.take(rows), *args), len(table), width, threaded)
+
+
+class _One(Tables):
+    def __init__(self, table: Rows) -> None:
+        self._table = table
+
+    def rows(self, key: RowKey) -> Rows:
+        return self._table
+
+
+class Problem:
+    """Fit f to the rows of a kind, wherever they are: through `sum`, `draw` and `collect`.
+
+    Attributes:
+        n_rows, n_features, n_outputs: N, d and K.
+        total_weight: sum of the rows' weights.
+    """
+
+    def __init__(
+        self,
+        tables: Backend,
+        key: RowKey,
+        sizes: Sequence[int],
+        n_features: int,
+        n_outputs: int,
+        weight: float,
+    ) -> None:
+        self._tables, self._key = tables, key
+        self._ptr: Ints = np.cumsum([0, *sizes], dtype=np.int64)
+        self.n_rows, self.n_features, self.n_outputs = int(self._ptr[-1]), n_features, n_outputs
+        self.total_weight = weight
+
+    @classmethod
+    def of(cls, table: Rows, n_outputs: int) -> Problem:
+        """Rows that are all at hand."""
+        return cls(
+            Local([_One(table)]), "", [len(table)], int(table.x.shape[1]), n_outputs, table.total_weight
         )
+
+    def sum(
+        self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True
+    ) -> Any:
+        """The sum over all rows of function(batch, *args), called for pieces of consecutive rows.
+
+        It returns a number, an array, or a tuple of them. `width`: numbers that a row takes while it is worked on,
+        which sets the size of pieces. `threaded`: several threads may call it at once.
+        """
+        return self._tables.total("sum_rows", self._key, function, args, self._width(width), threaded)
+
+    def draw(self, rows: slice | NDArray[Any]) -> Batch:
+        """The given rows, by slice or row numbers, gathered here."""
+        if self._tables.n_parts == 1:
+            return self.only.take(rows)
+        numbers = np.arange(self.n_rows)[rows] if isinstance(rows, slice) else np.asarray(rows)
+        order = np.argsort(numbers, kind="stable")
+        cuts = np.searchsorted(numbers[order], self._ptr)
+        local = [
+            numbers[order[a:b]] - first
+            for a, b, first in zip(cuts[:-1], cuts[1:], self._ptr[:-1], strict=True)
+        ]
+        found = [t for t in self._tables.each("draw_rows", self._key, own=local) if t is not None]
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return _join(found).take(back)
+
+    def collect(
+        self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True
+    ) -> Any:
+        """function(batch, *args) (n, ...) of all rows below each other, for results that are small."""
+        parts = self._tables.each("collect_rows", self._key, function, args, self._width(width), threaded)
+        return np.concatenate([piece for part in parts for piece in part])
+
+    @property
+    def local(self) -> bool:
+        """Whether all rows are in this process."""
+        return isinstance(self._tables, Local)
+
+    def _width(self, width: int | None) -> int:
+        return self.n_features + 3 * self.n_outputs if width is None else width
+
+    @property
+    def only(self) -> Rows:
+        """The rows, where they are all in one part of this process."""
+        if self._tables.n_parts > 1 or not isinstance(self._tables, Local):
+            raise PotentiaError(
+                "These rows are in several parts: a potential for them uses problem.sum and problem.draw "
+                "instead of reading problem.x."
+            )
+        table: Rows = self._tables.parts[0].rows(self._key)
+        return table
+
+    @property
+    def x(self) -> Any:
+        """All features (N, d), where there is one part."""
+        x = self.only.x
+        return x[:] if isinstance(x, Stack) else x
+
+    @property
+    def labels(self) -> Ints:
+        """All labels (N,), or none with soft targets, where there is one part."""
+        return self.only.labels
+
+    @property
+    def soft(self) -> Floats:
+        """All soft targets (N, K), or none, where there is one part."""
+        return self.only.soft
+
+    @property
+    def bias(self) -> BiasRows | None:
+        """All biases (N, K), where there is one part."""
+        return self.only.bias
+
+    @property
+    def weight(self) -> Floats:
+        """All weights (N,), or none, where there is one part."""
+        return self.only.weight
+
+    def take(self, rows: slice | NDArray[Any]) -> Batch:
+        """The same as `draw`."""
+        return self.draw(rows)
+
+
+def _join(tables: Sequence[Rows]) -> Rows:
+    """Tables below each other."""
+    first = tables[0]
+    if hasattr(first.x, "tocsr"):
+        from scipy import sparse
+
+        x = sparse.vstack([t.x for t in tables], format="csr")
+    else:
+        x = np.concatenate([t.x for t in tables])
+    bias = None if first.bias is None else np.concatenate([t.bias[:] for t in tables if t.bias is not None])
+    scores = (
+        None if first.scores is None else np.concatenate([t.scores for t in tables if t.scores is not None])
+    )
+    labels, soft, weight = (
+        np.concatenate([getattr(t, name) for t in tables]) for name in ("labels", "soft", "weight")
+    )
+    return Rows(x, labels, soft, bias, weight, scores)
 
 
 def make_problem(
@@ -94,10 +316,10 @@ def make_problem(
     n_outputs = _count_outputs(target, bias, n_outputs)
     labels, soft = _check_target(target, n_outputs)
     weights = _check_weight(weight, len(target))
-    problem = Problem(features, n_outputs, labels, soft, bias, weights)
+    table = Rows(features, labels, soft, bias, weights)
     if bias is not None:
-        _check_bias(problem)
-    return _drop_weightless(problem)
+        _check_bias(table, n_outputs)
+    return Problem.of(_drop_weightless(table), n_outputs)
 
 
 def check_features(x: ArrayLike | None, sparse: bool, n_rows: int | None = None) -> Any:
@@ -181,11 +403,11 @@ def _check_weight(weight: ArrayLike | None, n_rows: int) -> Floats:
     return weights
 
 
-def _check_bias(problem: Problem) -> None:
+def _check_bias(table: Rows, n_outputs: int) -> None:
     """-inf forbids a configuration, but not one that the row's target holds."""
 
     def first_bad(rows: slice) -> int:
-        batch = problem.take(rows)
+        batch = table.take(rows)
         wrong = np.isnan(batch.bias).any(1) | (batch.bias == np.inf).any(1)
         if len(batch.labels):
             wrong |= batch.bias[np.arange(len(batch.labels)), batch.labels] == -np.inf
@@ -193,14 +415,12 @@ def _check_bias(problem: Problem) -> None:
             wrong |= ((batch.bias == -np.inf) & (batch.soft > 0)).any(1)
         return rows.start + int(wrong.argmax()) if wrong.any() else -1
 
-    bad = [row for row in map_chunks(first_bad, problem.n_rows, 4 * problem.n_outputs) if row >= 0]
+    bad = [row for row in map_chunks(first_bad, len(table), 4 * n_outputs) if row >= 0]
     if bad:
         raise PotentiaError(f"bias row {bad[0]} holds NaN or +inf, or forbids the row's own label with -inf.")
 
 
-def _drop_weightless(problem: Problem) -> Problem:
-    if not len(problem.weight) or (problem.weight > 0).all():
-        return problem
-    batch = problem.take(np.flatnonzero(problem.weight > 0))
-    bias = None if problem.bias is None else batch.bias
-    return Problem(batch.x, problem.n_outputs, batch.labels, batch.soft, bias, batch.weight)
+def _drop_weightless(table: Rows) -> Rows:
+    if not len(table.weight) or (table.weight > 0).all():
+        return table
+    return table.take(np.flatnonzero(table.weight > 0)).table()

@@ -11,14 +11,14 @@ from potentia._types import Floats, Ints
 from potentia.kernels.decision_trees import fill_statistics
 from potentia.kernels.leaves import fit_leaves
 from potentia.kernels.logistic import loss_rows
-from potentia.potentials.binning import Binned, Codes
-from potentia.potentials.chunks import map_chunks, map_parts
+from potentia.potentials.binning import Binned, Codes, count_bins, encode
+from potentia.potentials.chunks import map_chunks, map_parts, sum_chunks
 from potentia.potentials.growth import Growth, Tree
 from potentia.potentials.problem import NO_ROWS, Batch, Problem
 from potentia.potentials.tree_ensemble import GrowingEnsemble, TreeEnsemble
 
 #: Scores of all rows that are not at hand are computed and kept between rounds up to this many numbers.
-_MAX_KEPT = 1 << 26
+_MAX_KEPT_SCORES = 1 << 26
 #: Mean gradient at which a leaf counts as fitted.
 _LEAF_TOL = 1e-4
 #: From this many rows on, leaves are fitted by several threads.
@@ -47,42 +47,36 @@ class Rounds:
 
     A round costs a pass over the rows drawn for every level of the tree, and a walk down the tree for every
     row, or every combination of codes where those are few. With very many rows, or scores too large to keep,
-    the scores of the rows drawn are instead computed anew; the result is the same. `scores`: those of the forest
-    of all rows, where they are at hand.
+    the scores of the rows drawn are instead computed from the trees; the result is the same.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        binned: Binned,
-        rules: Rules,
-        forest: TreeEnsemble,
-        n_rounds: int,
-        scores: Floats | None = None,
-    ):
+    def __init__(self, problem: Problem, edges: Floats, rules: Rules, forest: TreeEnsemble, n_rounds: int):
         self.problem = problem
-        self.binned = binned
+        self.edges = edges
         self.rules = rules
         self.n_rounds = n_rounds
+        self.binned = Binned.of(problem, edges)
         self.trees = GrowingEnsemble(forest, n_rounds, 2 * rules.max_leaves - 1)
         self.size = min(problem.n_rows, rules.subsample or problem.n_rows)
-        self._growth = Growth(binned.n_bins, problem.n_outputs, rules.max_leaves, rules.max_open + 2)
+        self._growth = Growth(count_bins(edges), problem.n_outputs, rules.max_leaves, rules.max_open + 2)
         self._statistics = np.empty((self.size, self._growth.width))
         self._forest = forest
         #: Trees there were before.
         self.n_before = len(forest.depths)
-        self._start = scores if scores is not None and binned.cell is None else self._kept_scores(forest)
+        self._start = self._kept_scores()
         self._scores = None if self._start is None else self._start.copy()
 
-    def _kept_scores(self, forest: TreeEnsemble) -> Floats | None:
-        """Scores of all codes, if keeping them current costs less than scoring each round's rows anew."""
-        n, n_trees = len(self.binned.codes), len(forest.depths)
-        walks_kept = n * (n_trees + self.n_rounds)
-        walks_anew = self.size * self.n_rounds * (n_trees + self.n_rounds / 2)
-        if n * self.problem.n_outputs > _MAX_KEPT or (self.size < n and walks_anew < walks_kept):
+    def _kept_scores(self) -> Floats | None:
+        """Scores of all codes, if keeping them current costs less than scoring each round's rows."""
+        if self.binned is None:
+            return None
+        n = len(self.binned.codes)
+        walks_kept = n * (self.n_before + self.n_rounds)
+        walks_drawn = self.size * self.n_rounds * (self.n_before + self.n_rounds / 2)
+        if n * self.problem.n_outputs > _MAX_KEPT_SCORES or (self.size < n and walks_drawn < walks_kept):
             return None
         scores = np.zeros((n, self.problem.n_outputs))
-        forest.add_to(scores, self.binned.codes)
+        self._forest.add_to(scores, self.binned.codes)
         return scores
 
     def step(self, rng: np.random.Generator) -> None:
@@ -93,31 +87,22 @@ class Rounds:
         tree = self._growth.tree(codes, self._statistics, self._limits(residual, batch.weight))
         values = self._leaf_values(tree, batch, scores)
         self.trees.append(tree.nodes, self.rules.shrinkage * values, tree.depth)
-        if self._scores is not None:
+        if self._scores is not None and self.binned is not None:
             self.trees.forest().add_to(self._scores, self.binned.codes, self.trees.n_trees - 1)
 
     def losses(self, shares: Sequence[float]) -> Floats:
         """The summed loss of all rows when the trees added by `step` are multiplied by each of the shares."""
+        if self._scores is None or self.binned is None or self._start is None:
+            added = self.trees.forest(), self.n_before
+            return np.array(self.problem.sum(_share_losses, self.edges, self._forest, added, shares))
+        place, start, scores = self.binned.place, self._start, self._scores
 
-        def of(rows: slice) -> list[float]:
-            start, added = self._parts(rows)
-            targets = self.problem.take(rows).targets
-            return [float(loss_rows(start + share * added, *targets, NO_ROWS)) for share in shares]
+        def of(rows: slice) -> Floats:
+            before: Floats = start[place(rows)]
+            return _losses(self.problem.draw(rows), before, scores[place(rows)] - before, shares)
 
-        parts = map_chunks(of, self.problem.n_rows, 6 * self.problem.n_outputs)
-        return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
-
-    def _parts(self, rows: slice) -> tuple[Floats, Floats]:
-        """Scores of rows by the trees there were at first, and by those added since."""
-        place = self.binned.place(rows)
-        if self._scores is not None and self._start is not None:
-            start: Floats = self._start[place]
-            return start, self._scores[place] - start
-        codes = self.binned.codes[place]
-        start, added = (np.zeros((len(codes), self.problem.n_outputs)) for _ in range(2))
-        self._forest.add_to(start, codes)
-        self.trees.forest().add_to(added, codes, self.n_before)
-        return start, added
+        found = sum_chunks(of, self.problem.n_rows, 6 * self.problem.n_outputs)
+        return np.asarray(found, dtype=np.float64)
 
     def _draw(self, rng: np.random.Generator) -> tuple[Batch, Codes, Floats]:
         """The rows of this round, their codes and their scores."""
@@ -125,13 +110,17 @@ class Rounds:
             rows: slice | Ints = slice(None)
         else:
             rows = np.sort(rng.choice(self.problem.n_rows, self.size, replace=False))
-        place = self.binned.place(rows)
-        codes = self.binned.codes[place]
-        if self._scores is not None:
-            return self.problem.take(rows), codes, self._scores[place]
+        batch = self.problem.draw(rows)
+        if self.binned is None:
+            codes = encode(batch.x, self.edges)
+        else:
+            place = self.binned.place(rows)
+            codes = self.binned.codes[place]
+            if self._scores is not None:
+                return batch, codes, self._scores[place]
         scores = np.zeros((self.size, self.problem.n_outputs))
         self.trees.forest().add_to(scores, codes)
-        return self.problem.take(rows), codes, scores
+        return batch, codes, scores
 
     def _residual(self, batch: Batch, scores: Floats) -> Floats:
         residual = np.empty_like(scores)
@@ -164,3 +153,25 @@ class Rounds:
         n_leaves = len(tree.spans)
         map_parts(fit, n_leaves) if len(rows) >= _MANY_ROWS else fit(0, n_leaves)
         return values
+
+
+def _share_losses(
+    batch: Batch,
+    edges: Floats,
+    before: TreeEnsemble,
+    added: tuple[TreeEnsemble, int],
+    shares: Sequence[float],
+) -> Floats:
+    """Losses of some rows by the trees there were, and the shares of those added since."""
+    codes = encode(batch.x, edges)
+    start, more = (np.zeros((len(codes), before.values.shape[1])) for _ in range(2))
+    if batch.scores is not None and len(before.depths):
+        start = batch.scores
+    else:
+        before.add_to(start, codes)
+    added[0].add_to(more, codes, added[1])
+    return _losses(batch, start, more, shares)
+
+
+def _losses(batch: Batch, start: Floats, added: Floats, shares: Sequence[float]) -> Floats:
+    return np.array([loss_rows(start + share * added, *batch.targets, NO_ROWS) for share in shares])

@@ -15,8 +15,10 @@ class Zero(Potential):
     """f(x) = 0 [ILR-chapter sec. 1.9.1]: nothing to learn."""
 
     threaded: ClassVar[bool] = True
+    affine: ClassVar[bool] = True
+    shared: ClassVar[bool] = True
 
-    def _start(self, x: Any, n_outputs: int) -> None:
+    def _begin(self, problem: Problem) -> None:
         pass
 
     def _fit(self, problem: Problem) -> None:

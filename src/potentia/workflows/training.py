@@ -16,11 +16,10 @@ from ..data.example import Example
 from ..estimators import CRF
 from ..inference.message_passing import Smoothed
 from ..io.checkpoint import Checkpoint
-from ..learn.iterated import IteratedLogistic
+from ..learn.iterated import IteratedLogistic, Solver
 from ..learn.max_margin import MaxMargin
 from ..learn.risk import MarginalRisk
 from ..potentials import MLP, Boosting, Constant, Linear, Potential
-from ..potentials.differentiable import is_convex
 
 #: The learners of pictures, and the functions that each can train.
 TRAINABLE = {
@@ -109,7 +108,8 @@ def make_learner(name: str, potentials: Mapping[str, Potential], iterations: int
     tracked = run.validation is not None
     if name == "ilr":
         # linear functions move slowly when fitted in turn with others: "mixed" steps them together
-        solver = "mixed" if any(map(is_convex, potentials.values())) else "alternating"
+        convex = any(potential.convex for potential in potentials.values())
+        solver: Solver = "mixed" if convex else "alternating"
         return IteratedLogistic(iterations=_or(iterations, 10), solver=solver, track_error=tracked)
     if name == "marginal":
         return MarginalRisk(iterations=_or(iterations, 200), track_error=tracked, seed=run.seed)

@@ -1,0 +1,224 @@
+"""L-BFGS and Adam whose whole state is a few arrays, so that a stopped run resumes bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from ._types import Floats, PotentiaError
+
+#: f(point) -> value and gradient.
+Objective = Callable[[Floats], tuple[float, Floats]]
+
+#: Constants of the strong Wolfe conditions: sufficient decrease, and how much of the slope may be left.
+_DECREASE, _CURVATURE = 1e-4, 0.9
+#: Evaluations that one line search may take.
+_EVALUATIONS = 20
+#: Largest factor by which a line search lengthens a step that was too short.
+_STRETCH = 4.0
+
+
+class _Trial(NamedTuple):
+    """A step length on the search line with the value and slope there."""
+
+    length: float
+    value: float
+    slope: float
+
+
+class LBFGS:
+    """Limited-memory BFGS [Nocedal and Wright 2006, Alg. 7.5] with a line search for the strong Wolfe conditions.
+
+    A value that is not finite counts as a step that went too far. After `step` returned True the objective was last
+    evaluated at `point`. Memory: 2 `memory` vectors; a step costs about one evaluation and 4 `memory` products.
+
+    Attributes:
+        point, value, gradient: where it stands.
+    """
+
+    def __init__(self, objective: Objective, point: Floats, memory: int = 20) -> None:
+        self.objective, self.memory = objective, memory
+        self.point: Floats = np.array(point, dtype=np.float64)
+        self.value, self.gradient = np.nan, np.zeros_like(self.point)
+        self.pairs: list[tuple[Floats, Floats]] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether the objective was evaluated at `point`."""
+        return bool(np.isfinite(self.value))
+
+    def begin(self) -> None:
+        """Evaluate the objective at `point`."""
+        self.value, self.gradient = self._evaluate(self.point)
+        if not self.begun:
+            raise PotentiaError("The objective is not a finite number where the fit begins.")
+
+    def step(self) -> bool:
+        """Move to a lower value; False where that is not possible: the value is as low as rounding allows."""
+        if not self.begun:
+            self.begin()
+        if self._search(self._direction()):
+            return True
+        # pairs may mislead where curvature changes: try the gradient itself before giving up
+        several, self.pairs = bool(self.pairs), []
+        return several and self._search(-self.gradient)
+
+    def _direction(self) -> Floats:
+        """-H gradient by the two-loop recursion."""
+        d = -self.gradient
+        shares = []
+        for s, y in reversed(self.pairs):
+            share = float(s @ d) / float(s @ y)
+            shares.append(share)
+            d -= share * y
+        if self.pairs:
+            s, y = self.pairs[-1]
+            d *= float(s @ y) / float(y @ y)
+        for (s, y), share in zip(self.pairs, reversed(shares), strict=True):
+            d += (share - float(y @ d) / float(s @ y)) * s
+        return d
+
+    def _search(self, d: Floats) -> bool:
+        """Find a length along d, and take the step."""
+        slope = float(self.gradient @ d)
+        size = float(np.sqrt(d @ d))
+        if not slope < 0.0 or not np.isfinite(size):
+            return False
+        start = _Trial(0.0, self.value, slope)
+        length = 1.0 if self.pairs else 1.0 / size
+        low, high = start, None
+        for _ in range(_EVALUATIONS):
+            point = self.point + length * d
+            value, gradient = self._evaluate(point)
+            trial = _Trial(length, value, float(gradient @ d))
+            too_far = not value <= self.value + _DECREASE * length * slope or value > low.value
+            if not too_far and abs(trial.slope) <= -_CURVATURE * slope:
+                self._accept(point, value, gradient)
+                return True
+            low, high = _bracket(low, high, trial, too_far)
+            if high is not None and abs(high.length - low.length) <= 1e-14 * max(low.length, high.length):
+                break
+            length = _next_length(low, high)
+        return self._settle_for(low, d)
+
+    def _settle_for(self, low: _Trial, d: Floats) -> bool:
+        """Take the lowest point met that meets the decrease condition, if any."""
+        if low.length == 0.0 or not low.value < self.value:
+            return False
+        point = self.point + low.length * d
+        self._accept(point, *self._evaluate(point))
+        return True
+
+    def _accept(self, point: Floats, value: float, gradient: Floats) -> None:
+        s, y = point - self.point, gradient - self.gradient
+        if float(s @ y) > 1e-14 * float(y @ y):
+            self.pairs = [*self.pairs, (s, y)][-self.memory :]
+        self.point, self.value, self.gradient = point, value, gradient
+
+    def _evaluate(self, point: Floats) -> tuple[float, Floats]:
+        value, gradient = self.objective(point)
+        if not (np.isfinite(value) and np.isfinite(gradient).all()):
+            return np.inf, np.zeros_like(point)
+        return float(value), np.asarray(gradient, dtype=np.float64)
+
+    def state(self) -> dict[str, Floats]:
+        """Everything a resumed run needs, as arrays."""
+        shape = len(self.pairs), len(self.point)
+        return {
+            "point": self.point,
+            "value": np.array([self.value]),
+            "gradient": self.gradient,
+            "steps": np.array([s for s, _ in self.pairs]).reshape(shape),
+            "changes": np.array([y for _, y in self.pairs]).reshape(shape),
+        }
+
+    def restore(self, arrays: Mapping[str, Floats]) -> None:
+        """Take back what `state` gave."""
+        n = len(self.point)
+        try:
+            pairs = list(zip(arrays["steps"], arrays["changes"], strict=True))
+            fits = arrays["point"].shape == arrays["gradient"].shape == (n,) and arrays["value"].shape == (1,)
+            fits = fits and all(s.shape == y.shape == (n,) for s, y in pairs)
+        except (KeyError, ValueError):
+            fits = False
+        if not fits:
+            raise PotentiaError("The checkpoint belongs to a model with another number of parameters.")
+        self.point, self.gradient = arrays["point"].copy(), arrays["gradient"].copy()
+        self.value = float(arrays["value"][0])
+        self.pairs = [(s.copy(), y.copy()) for s, y in pairs]
+
+
+def _bracket(low: _Trial, high: _Trial | None, trial: _Trial, too_far: bool) -> tuple[_Trial, _Trial | None]:
+    """The ends of the interval that holds a good length [Nocedal and Wright 2006, Alg. 3.5 and 3.6]."""
+    if too_far:
+        return low, trial
+    if high is None:
+        return (trial, None) if trial.slope < 0.0 else (trial, low)
+    return (trial, low) if trial.slope * (high.length - low.length) >= 0.0 else (trial, high)
+
+
+def _next_length(low: _Trial, high: _Trial | None) -> float:
+    """Where to look next: further out, or inside the interval at the minimum of a cubic, away from its ends."""
+    if high is None:
+        return _STRETCH * low.length
+    width = high.length - low.length
+    if not np.isfinite(high.value):
+        return low.length + 0.1 * width
+    share = _cubic_minimum(low, high, width)
+    return low.length + min(max(share, 0.1), 0.9) * width
+
+
+def _cubic_minimum(low: _Trial, high: _Trial, width: float) -> float:
+    """Where between the ends (0 to 1) the cubic through both values and slopes is least."""
+    a, b = low.slope * width, high.slope * width
+    t = a + b - 3.0 * (high.value - low.value)
+    root = t * t - a * b
+    if not root >= 0.0:
+        return 0.5
+    root = np.sqrt(root)
+    below = b - a + 2.0 * root
+    return float(1.0 - (b + root - t) / below) if below != 0.0 else 0.5
+
+
+class Adam:
+    """Adam [Kingma and Ba 2015] with steps of size `rate`.
+
+    Attributes:
+        point: where it stands.
+    """
+
+    _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
+
+    def __init__(self, point: Floats) -> None:
+        self.point: Floats = np.array(point, dtype=np.float64)
+        self.mean, self.square = np.zeros_like(self.point), np.zeros_like(self.point)
+        self.steps = 0
+
+    def step(self, gradient: Floats, rate: float) -> None:
+        """Move against the running mean of the gradients."""
+        self.steps += 1
+        self.mean = self._FIRST * self.mean + (1 - self._FIRST) * gradient
+        self.square = self._SECOND * self.square + (1 - self._SECOND) * gradient * gradient
+        mean = self.mean / (1 - self._FIRST**self.steps)
+        self.point = self.point - rate * (
+            mean / (np.sqrt(self.square / (1 - self._SECOND**self.steps)) + self._SMALL)
+        )
+
+    def state(self) -> dict[str, Floats]:
+        """Everything a resumed run needs, as arrays."""
+        return {
+            "point": self.point,
+            "mean": self.mean,
+            "square": self.square,
+            "steps": np.array([float(self.steps)]),
+        }
+
+    def restore(self, arrays: Mapping[str, Floats]) -> None:
+        """Take back what `state` gave."""
+        own = self.state()
+        if any(name not in arrays or arrays[name].shape != value.shape for name, value in own.items()):
+            raise PotentiaError("The checkpoint belongs to a model with another number of parameters.")
+        self.point, self.mean = arrays["point"].copy(), arrays["mean"].copy()
+        self.square, self.steps = arrays["square"].copy(), int(arrays["steps"][0])

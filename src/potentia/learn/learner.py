@@ -1,0 +1,134 @@
+"""`Learner` and `Fit`: how potentials are trained, and a training run that one loop drives for all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from .._types import Floats, PotentiaError
+from ..data.example import Example
+from ..inference.base import Inference
+from ..inference.message_passing import TRW
+from ..potentials.base import Potential
+from .dataset import Dataset
+
+#: Iterations over which the objective's fall is judged: a single step may be short without being the last.
+WINDOW = 10
+#: A fall in WINDOW iterations beyond this share counts as unfinished where no tolerance is given.
+STILL_FALLING = 1e-2
+
+
+class Fit(ABC):
+    """A fit under way. The loop calls `step` until it is settled, and owns history, clock, callbacks and checkpoints.
+
+    A class of its own needs `step`. One with more state than its potentials' adds `arrays` and `restore`.
+
+    Attributes:
+        limit: iterations after which the fit ends at the latest.
+        data: the data set's parts, where the fit works on such; evaluations reuse them.
+    """
+
+    limit: int
+    tol: float = 0.0
+    data: Dataset | None = None
+
+    def prepare(self) -> None:
+        """What comes before the first iteration of a fit that is not resumed."""
+        return
+
+    @abstractmethod
+    def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """One iteration: what the history notes, at least {"objective": ...}; None where nothing can be gained."""
+
+    def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the objective fell by at most `tol` of itself in the last ten iterations."""
+        return self.tol > 0 and len(history) > WINDOW and fall(history) <= self.tol
+
+    def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
+        """What to warn of when the fit was cut off at its limit."""
+        cut = 2 <= len(history) >= self.limit
+        if cut and not self.settled(history) and fall(history) > (self.tol or STILL_FALLING):
+            return (
+                f"The objective still fell by {fall(history):.2g} of itself in the last "
+                f"{min(WINDOW, len(history) - 1)} of {len(history)} iterations; raise `iterations`."
+            )
+        return None
+
+    def arrays(self) -> dict[str, Floats]:
+        """State beyond the potentials', as named arrays, for a checkpoint."""
+        return {}
+
+    def part_arrays(self) -> list[dict[str, Floats]]:
+        """State of every part of the data, for a checkpoint."""
+        return []
+
+    def restore(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        arrays: Mapping[str, Floats],
+        parts: Sequence[Mapping[str, Floats]],
+    ) -> None:
+        """Take back what `arrays` and `part_arrays` gave; the potentials have been restored already."""
+        return
+
+
+class Learner(ABC):
+    """Trains the potentials of a `CRF`: a dataclass whose fields are its options.
+
+    A class of its own defines `begin`, which returns a `Fit`, and may override what predictions of the trained model
+    use. It works with checkpoints, progress and saving as the library's own do.
+    """
+
+    #: What predictions take of inference's result unless a CRF says otherwise.
+    decode: ClassVar[str] = "mpm"
+    #: Options renamed since files of earlier versions were written: old name to new.
+    renamed_options: ClassVar[Mapping[str, str]] = {}
+    #: Predict the examples after every iteration, or after those listed.
+    track_error: bool | Sequence[int] = False
+    threads: int | None = None
+
+    def check(self, potentials: Mapping[str, Potential]) -> None:
+        """Refuse options and potentials that cannot be used, before work starts."""
+        return
+
+    @abstractmethod
+    def begin(self, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> Fit:
+        """Begin to train the potentials, in place."""
+
+    def scales(self, kinds: Sequence[str]) -> dict[str, float]:
+        """theta = scale * f at prediction, per kind."""
+        return dict.fromkeys(kinds, 1.0)
+
+    def predictor(self, kinds: Sequence[str]) -> Inference:
+        """The inference that predictions of the trained model use."""
+        return TRW(iterations=20)
+
+    def check_choices(self, choices: Mapping[str, Sequence[str]]) -> None:
+        """Refuse an option that is none of its choices."""
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise PotentiaError(
+                    f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}."
+                )
+
+    def check_inference(self, *names: str) -> None:
+        """Refuse an option that should be an inference method and is not."""
+        for name in names:
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, Inference):
+                raise PotentiaError(f"{name} must be an inference method, not a {type(given).__name__}.")
+
+    def __repr__(self) -> str:
+        """The constructor call, with the arguments that differ from their defaults."""
+        values = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}  # type: ignore[arg-type]
+        options = [f"{name}={v!r}" for name, (v, default) in values.items() if repr(v) != repr(default)]
+        return f"{type(self).__name__}({', '.join(options)})"
+
+
+def fall(history: Sequence[Mapping[str, Any]]) -> float:
+    """Share of itself by which the objective fell in the last ten iterations."""
+    before = history[max(0, len(history) - 1 - WINDOW)]["objective"]
+    now = history[-1]["objective"]
+    return float((before - now) / abs(before)) if before != now else 0.0

@@ -1,0 +1,120 @@
+"""The one training loop: history, clock, evaluation, callback, checkpoint and stopping for every learner."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from .._digest import digest_of, stable_repr
+from .._types import ConvergenceWarning, PotentiaError
+from ..data.example import Example
+from ..potentials.base import Potential
+from .learner import Fit, Learner
+
+#: Called after every iteration with the history so far; returning True stops the fit.
+Callback = Callable[[list[dict[str, Any]]], bool | None]
+#: Errors to note in the history.
+Evaluate = Callable[[], Mapping[str, float]]
+
+#: Options that a resumed fit may change.
+_FREE_OPTIONS = ("iterations", "threads", "track_error")
+
+
+class Store(Protocol):
+    """Where a fit's state is kept between iterations."""
+
+    def load(self) -> Mapping[str, Any] | None: ...
+
+    def keep(self, state: Mapping[str, Any]) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+def run(
+    fit: Fit,
+    potentials: Mapping[str, Potential],
+    *,
+    tracked: bool | Sequence[int] = False,
+    evaluate: Evaluate | None = None,
+    callback: Callback | None = None,
+    checkpoint: Store | None = None,
+    stacklevel: int = 2,
+) -> list[dict[str, Any]]:
+    """Drive a fit to its end; returns the history, one dictionary per iteration.
+
+    tracked: whether to evaluate after every iteration, or the iterations after which to. A checkpoint holds the state
+    after a whole iteration, and is written on the way out whatever ends the fit.
+    """
+    history = [] if checkpoint is None else _resume(fit, potentials, checkpoint)
+    if not history:
+        fit.prepare()
+    begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
+    stopped = False
+    try:
+        while not stopped and len(history) < fit.limit and not fit.settled(history):
+            found = fit.step(history)
+            if found is None:
+                break
+            row: dict[str, Any] = {"iteration": len(history) + 1, **found}
+            row["seconds"] = time.perf_counter() - begun
+            due = tracked if isinstance(tracked, bool) else row["iteration"] in tracked
+            if due and evaluate is not None:
+                row |= evaluate()
+            history.append(row)
+            stopped = bool(callback(history)) if callback is not None else False
+            if checkpoint is not None:
+                checkpoint.keep(_state(fit, potentials, history))
+    finally:
+        if checkpoint is not None:
+            checkpoint.flush()
+    complaint = None if stopped else fit.complaint(history)
+    if complaint is not None:
+        warnings.warn(complaint, ConvergenceWarning, stacklevel=stacklevel + 1)
+    return history
+
+
+def _state(fit: Fit, potentials: Mapping[str, Potential], history: list[dict[str, Any]]) -> dict[str, Any]:
+    """Everything a resumed fit needs."""
+    return {
+        "history": list(history),
+        "potentials": {kind: potential.state() for kind, potential in potentials.items()},
+        "arrays": fit.arrays(),
+        "parts": fit.part_arrays(),
+    }
+
+
+def _resume(fit: Fit, potentials: Mapping[str, Potential], checkpoint: Store) -> list[dict[str, Any]]:
+    """Take up a checkpoint's state, if there is one; the history so far."""
+    saved = checkpoint.load()
+    if saved is None:
+        return []
+    if set(saved["potentials"]) != set(potentials):
+        raise PotentiaError(f"The checkpoint has potentials for {sorted(saved['potentials'])}.")
+    for kind, (meta, arrays) in saved["potentials"].items():
+        loaded = Potential.from_state(meta, arrays)
+        if type(loaded) is not type(potentials[kind]):
+            own, other = type(potentials[kind]).__name__, type(loaded).__name__
+            raise PotentiaError(f"The checkpoint's potential of kind {kind!r} is a {other}, not a {own}.")
+        potentials[kind].reset().__dict__.update(loaded.__dict__)
+    history = list(saved["history"])
+    fit.restore(history, saved["arrays"], saved["parts"])
+    return history
+
+
+def fit_digest(learner: Learner, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> str:
+    """A digest of options and examples: the checkpoint of a fit with another one is refused."""
+    options = {name: value for name, value in vars(learner).items() if name not in _FREE_OPTIONS}
+    return digest_of([stable_repr((type(learner).__name__, options, dict(potentials))), *_arrays(examples)])
+
+
+def _arrays(examples: Sequence[Example]) -> Iterator[Any]:
+    for example in examples:
+        yield repr((example.graph.digest, list(example.features)))
+        for features in example.features.values():
+            sparse = not isinstance(features, np.ndarray)
+            yield from (features.data, features.indices, features.indptr) if sparse else (features,)
+        yield from (values for values in (example.labels, example.weights) if values is not None)

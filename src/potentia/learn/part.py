@@ -1,0 +1,399 @@
+"""`Part`: consecutive examples as rows of features and targets per kind, and as graphs in shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from .._threads import map_items, one_blas_thread, thread_count
+from .._types import Bools, Floats, Ints, PotentiaError
+from ..data.example import Example
+from ..graph.induced import induced
+from ..graph.scores import Scores, table_index
+from ..graph.structure import Graph
+from ..graph.union import Union
+from ..inference.base import Inference
+from ..potentials.base import Potential
+from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, RowKey, Rows, Tables
+from ..potentials.stack import Stack
+
+#: Table entries of a shard: training holds the tables of one shard per thread, and they should stay in the cache.
+SHARD_ENTRIES = 200_000
+
+#: Unions in use, so that equal graphs share one and its layout.
+_unions: WeakValueDictionary[tuple[str, ...], Union] = WeakValueDictionary()
+
+
+@dataclass(eq=False)
+class Shard:
+    """Some examples as one graph; its regions of a kind are rows `rows[kind]` of the part."""
+
+    union: Union
+    rows: dict[str, slice]
+    labels: Ints
+    weights: Floats | None
+
+    @property
+    def graph(self) -> Graph:
+        """The disjoint union of the shard's examples; shards of equal graphs share it."""
+        return self.union.graph
+
+
+class KindFacts(NamedTuple):
+    """What a part knows about a kind: its rows' shape, number, weight and features.
+
+    n_features is None where the kind has no features; `with_features` and `without` name an example each.
+    """
+
+    shape: tuple[int, ...]
+    n_rows: int
+    weight: float
+    n_features: int | None
+    with_features: str | None
+    without: str | None
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What turns a part into predictions: fitted potentials, theta = scale * f, inference and decoding."""
+
+    potentials: Mapping[str, Potential]
+    scales: Mapping[str, float]
+    inference: Inference
+    decode: str = "mpm"
+
+    def labels(self, inference: Inference, scores: Scores) -> Ints:
+        """The predicted labels of a graph."""
+        if self.decode == "map":
+            return inference.maximise(scores)
+        return inference.run(scores, None).mpm()
+
+    def marginals(self, inference: Inference, scores: Scores) -> Floats:
+        """The predicted marginals of a graph's variables."""
+        return inference.run(scores, None).variable_marginals
+
+
+@dataclass(eq=False)
+class Part(Tables):
+    """Rows of some examples per kind, and the shards they belong to.
+
+    Attributes:
+        examples: those that take part; under `drop_hidden` one without any label does not.
+        kinds: those that may occur.
+        drop_hidden: keep only variables with a label and a positive weight, and the regions between them.
+        first: number of the first example in the data set, for messages.
+        kept: per example the numbers of its regions that take part, per kind, or None for all.
+        shards: consecutive examples joined into unions of bounded size.
+        features: per kind (N, d), or None where the kind has none.
+        shapes: per kind the table shape of its regions.
+        targets: per kind the index of the true configuration, (N,); -1 where a variable of it is hidden.
+        weights: per kind the weight of each region, the mean over its variables, or None where all are 1.
+    """
+
+    examples: list[Example]
+    kinds: Sequence[str]
+    drop_hidden: bool = False
+    first: int = 0
+    kept: list[dict[str, Any] | None] = field(init=False)
+    shards: list[Shard] = field(init=False)
+    features: dict[str, Stack | None] = field(init=False)
+    shapes: dict[str, tuple[int, ...]] = field(init=False)
+    targets: dict[str, Ints] = field(init=False)
+    weights: dict[str, Floats | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for number, example in enumerate(self.examples, self.first):
+            _check_kinds(number, example, self.kinds)
+        self._names = {id(e): e.name or f"example {k}" for k, e in enumerate(self.examples, self.first)}
+        if self.drop_hidden:
+            self.examples = [example for example in self.examples if observed(example).any()]
+        found = [_restricted(e) if self.drop_hidden else (e.graph, None) for e in self.examples]
+        self.kept = [rows for _, rows in found]
+        graphs = [graph for graph, _ in found]
+        self.shards = self._cut(graphs)
+        present = [k for k in self.kinds if any(len(g.scopes.get(k, ())) for g in graphs)]
+        self.shapes = {kind: one_shape(kind, graphs) for kind in present}
+        self.features = {kind: self._stack(kind, graphs) for kind in present}
+        self.targets = {kind: _targets(kind, self.shards) for kind in present}
+        weighted = any(example.weights is not None for example in self.examples)
+        self.weights = {kind: self._weights(kind) if weighted else None for kind in present}
+
+    def itself(self) -> Part:
+        """The part, for work that needs all of it here."""
+        return self
+
+    # -- what it holds ---------------------------------------------------------------------------------------
+
+    @property
+    def n_variables(self) -> int:
+        """Number of variables of all shards."""
+        return sum(shard.graph.n_variables for shard in self.shards)
+
+    def n_rows(self, kind: str) -> int:
+        """Number of regions of a kind."""
+        return len(self.targets.get(kind, ()))
+
+    def n_outputs(self, kind: str) -> int:
+        """Number of configurations of a kind's regions."""
+        return int(np.prod(self.shapes[kind]))
+
+    def matrix(self, kind: str) -> Any:
+        """A kind's features, or (N, 0) where it has none."""
+        x = self.features.get(kind)
+        return np.zeros((self.n_rows(kind), 0)) if x is None else x
+
+    def rows(self, key: RowKey) -> Rows:
+        """The rows of a kind without biases; of ("labelled", kind) those whose variables all have labels."""
+        kind = key if isinstance(key, str) else key[1]
+        targets, weights = self.targets.get(kind, NO_LABELS), self.weights.get(kind)
+        table = Rows(self.matrix(kind), targets, NO_ROWS, None, NO_WEIGHT if weights is None else weights)
+        seen = targets >= 0
+        return table if isinstance(key, str) or seen.all() else table.take(np.flatnonzero(seen)).table()
+
+    def row_sizes(self, key: RowKey) -> tuple[int, float]:
+        """Number and total weight of what `rows` gives."""
+        table = self.rows(key)
+        return len(table), table.total_weight
+
+    def facts(self) -> dict[str, KindFacts]:
+        """Facts of every kind that this part has."""
+        return {kind: self._kind_facts(kind) for kind in self.shapes}
+
+    def _kind_facts(self, kind: str) -> KindFacts:
+        holders = [e for e in self.examples if len(e.graph.scopes.get(kind, ()))]
+        having = [e for e in holders if kind in e.features]
+        lacking = [e for e in holders if kind not in e.features]
+        x, n, weights = self.features[kind], self.n_rows(kind), self.weights[kind]
+        return KindFacts(
+            self.shapes[kind],
+            n,
+            float(n) if weights is None else float(weights.sum()),
+            None if x is None else x.shape[1],
+            self._names[id(having[0])] if having else None,
+            self._names[id(lacking[0])] if lacking else None,
+        )
+
+    def n_examples(self) -> int:
+        """Number of examples that take part."""
+        return len(self.examples)
+
+    def is_weighted(self) -> bool:
+        """Whether rows have weights."""
+        return any(weights is not None for weights in self.weights.values())
+
+    def fill_weights(self) -> None:
+        """Write out weights of 1, where other parts have weights."""
+        for kind, weights in self.weights.items():
+            self.weights[kind] = np.ones(self.n_rows(kind)) if weights is None else weights
+
+    def labelled_weight(self) -> float:
+        """Total weight of the labelled variables."""
+        total = 0.0
+        for shard in self.shards:
+            seen = shard.labels >= 0
+            total += float(seen.sum() if shard.weights is None else shard.weights[seen].sum())
+        return total
+
+    def max_states(self) -> int:
+        """Largest number of states of a variable."""
+        return max((int(shard.graph.n_states.max()) for shard in self.shards), default=1)
+
+    # -- predictions -----------------------------------------------------------------------------------------
+
+    def predict(self, predictor: Predictor, what: str = "labels") -> list[Any]:
+        """Labels, or marginals, of every example; shards are shared out over the threads that inference may use."""
+        read = getattr(predictor, what)
+        inference, threads = predictor.inference, 1
+        if len(self.shards) > 1:
+            threads = thread_count(getattr(inference, "threads", None))
+            inference = inference.on_one_thread()
+        for kind in self.shapes:
+            predictor.potentials[kind].ready(self.n_rows(kind))
+
+        def of(shard: Shard) -> list[Any]:
+            return shard.union.split_variables(read(inference, self.scores_of(shard, predictor)))
+
+        with one_blas_thread():
+            return [found for part in map_items(of, self.shards, threads) for found in part]
+
+    def correct(self, predictor: Predictor) -> tuple[float, float]:
+        """Weight of the labelled variables predicted right, and of all labelled variables."""
+        right = total = 0.0
+        for example, found in zip(self.examples, self.predict(predictor), strict=True):
+            if example.labels is None:
+                raise PotentiaError(f"{self._names[id(example)]} has no labels to score against.")
+            weights = np.ones(len(found)) if example.weights is None else example.weights
+            seen = example.labels >= 0
+            right += float(weights[seen] @ (found[seen] == example.labels[seen]))
+            total += float(weights[seen].sum())
+        return right, total
+
+    def scores_of(self, shard: Shard, predictor: Predictor) -> Scores:
+        """theta = scale * f of a shard; one table per kind where all regions share it."""
+        theta = {}
+        for kind, rows in shard.rows.items():
+            if rows.stop > rows.start:
+                table = predictor.scales[kind] * self.function(kind, rows, predictor.potentials[kind])
+                shape = self.shapes[kind]
+                shared = len(table) < rows.stop - rows.start
+                theta[kind] = table.reshape(shape) if shared else table.reshape(len(table), *shape)
+        return Scores(shard.graph, theta)
+
+    def function(self, kind: str, rows: slice, potential: Potential) -> Floats:
+        """f of some rows, (n, K), or of one where all are equal; to be read only."""
+        if self.is_shared(kind, potential):
+            return potential.scores(np.zeros((1, self.matrix(kind).shape[1])), trusted=True)
+        return potential.scores(self.matrix(kind)[rows], trusted=True)
+
+    def is_shared(self, kind: str, potential: Potential) -> bool:
+        """Whether all regions of a kind have one table, which need not be written out."""
+        return self.features[kind] is None or potential.shared
+
+    # -- building --------------------------------------------------------------------------------------------
+
+    def _cut(self, graphs: list[Graph]) -> list[Shard]:
+        """Consecutive examples until a shard's tables would exceed SHARD_ENTRIES."""
+        groups: list[list[int]] = []
+        room = 0
+        for i, graph in enumerate(graphs):
+            size = table_entries(graph, self.examples[i])
+            if not groups or size > room:
+                groups.append([])
+                room = SHARD_ENTRIES
+            groups[-1].append(i)
+            room -= size
+        first: dict[str, int] = {}
+        return [self._shard(group, [graphs[i] for i in group], first) for group in groups]
+
+    def _shard(self, group: list[int], graphs: list[Graph], first: dict[str, int]) -> Shard:
+        union = shared_union(graphs)
+        rows = {}
+        for kind, scope in union.graph.scopes.items():
+            start = first.get(kind, 0)
+            rows[kind] = slice(start, start + len(scope))
+            first[kind] = start + len(scope)
+        members = [self.examples[i] for i in group]
+        labels = [
+            np.full(graph.n_variables, -1) if e.labels is None else self._taking_part(e, e.labels)
+            for e, graph in zip(members, graphs, strict=True)
+        ]
+        weights = None
+        if any(e.weights is not None for e in self.examples):
+            own = [np.ones(e.graph.n_variables) if e.weights is None else e.weights for e in members]
+            weights = np.concatenate([self._taking_part(e, w) for e, w in zip(members, own, strict=True)])
+        return Shard(union, rows, np.concatenate(labels), weights)
+
+    def _taking_part(self, example: Example, values: Any) -> Any:
+        """What belongs to the variables of an example that take part."""
+        return values[observed(example)] if self.drop_hidden else values
+
+    def _stack(self, kind: str, graphs: list[Graph]) -> Stack | None:
+        """The kind's features of all examples below each other, or None where not all have some."""
+        holders = [i for i, g in enumerate(graphs) if len(g.scopes.get(kind, ()))]
+        if not all(kind in self.examples[i].features for i in holders):
+            return None
+        blocks = [self.examples[i].features[kind] for i in holders]
+        widths = {block.shape[1] for block in blocks}
+        if len(widths) > 1:
+            raise PotentiaError(
+                f"features of kind {kind!r} have {sorted(widths)} columns in different examples."
+            )
+        kept = [None if (own := self.kept[i]) is None else own[kind] for i in holders]
+        return Stack(blocks, kept)
+
+    def _weights(self, kind: str) -> Floats:
+        parts = [
+            (np.ones(shard.graph.n_variables) if shard.weights is None else shard.weights)[
+                shard.graph.scopes[kind]
+            ].mean(axis=1)
+            for shard in self.shards
+            if len(shard.graph.scopes.get(kind, ()))
+        ]
+        return np.concatenate(parts)
+
+
+def shared_union(graphs: Sequence[Graph]) -> Union:
+    """The union of graphs; of equal lists of graphs there is one, with one layout, while any of them is in use."""
+    key = tuple(graph.digest for graph in graphs)
+    found = _unions.get(key)
+    if found is None:
+        found = _unions[key] = Union(graphs)
+    return found
+
+
+def list_examples(examples: Any) -> list[Example]:
+    """A list of at least one example, or a sentence about what was given."""
+    if not isinstance(examples, Iterable):
+        raise PotentiaError(f"examples must be a list of Example, not one {type(examples).__name__}.")
+    found = list(examples)
+    if not found:
+        raise PotentiaError("there are no examples.")
+    for number, example in enumerate(found):
+        if not isinstance(example, Example):
+            raise PotentiaError(f"examples[{number}] is a {type(example).__name__}, not an Example.")
+    return found
+
+
+def observed(example: Example) -> Bools:
+    """Variables with a label and a positive weight."""
+    labels = np.full(example.graph.n_variables, -1) if example.labels is None else example.labels
+    return labels >= 0 if example.weights is None else (labels >= 0) & (example.weights > 0)
+
+
+def table_entries(graph: Graph, example: Example) -> int:
+    """Table entries of an example; a kind without features has one table, and only messages along its sides."""
+    key = "table_entries", tuple(sorted(example.features))
+
+    def count() -> int:
+        total = 0
+        for kind, scope in graph.scopes.items():
+            if len(scope):
+                shapes = graph.table_shapes(kind)
+                total += int((shapes.prod(axis=1) if kind in example.features else shapes.sum(axis=1)).sum())
+        return total
+
+    return graph.cached(key, count)
+
+
+def one_shape(kind: str, graphs: Iterable[Graph]) -> tuple[int, ...]:
+    """The table shape that all regions of a kind share: what a common function needs."""
+    found = {graph.shared_shape(kind) for graph in graphs if len(graph.scopes.get(kind, ()))}
+    if not found:
+        raise PotentiaError(f"no example has a region of kind {kind!r} to train its potential on.")
+    shape = found.pop()
+    if found or shape is None:
+        raise PotentiaError(
+            f"regions of kind {kind!r} have tables of different shapes; use one kind per shape."
+        )
+    return shape
+
+
+def _check_kinds(number: int, example: Example, kinds: Sequence[str]) -> None:
+    missing = [k for k, s in example.graph.scopes.items() if len(s) and k not in kinds]
+    if missing:
+        name = example.name or f"example {number}"
+        raise PotentiaError(
+            f"{name} has regions of kind {missing[0]!r}, but there is no potential for that kind."
+        )
+
+
+def _restricted(example: Example) -> tuple[Graph, dict[str, Any] | None]:
+    keep = observed(example)
+    if keep.all():
+        return example.graph, None
+    return induced(example.graph, keep)
+
+
+def _targets(kind: str, shards: list[Shard]) -> Ints:
+    """Index of the true configuration of every region of a kind, -1 where one of its variables is hidden."""
+    parts = [np.zeros(0, dtype=np.int64)]
+    for shard in shards:
+        if len(shard.graph.scopes.get(kind, ())):
+            index = table_index(shard.graph, kind, np.maximum(shard.labels, 0))
+            hidden = (shard.labels[shard.graph.scopes[kind]] < 0).any(axis=1)
+            parts.append(np.where(hidden, -1, index))
+    return np.concatenate(parts)

@@ -1,0 +1,23 @@
+"""Examples whose variables are weighted by their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..adjoint.gradient import class_factors
+from ..data.example import Example
+
+
+def class_weighted(examples: Sequence[Example], class_weight: Sequence[float] | None) -> Sequence[Example]:
+    """The examples with every variable's weight multiplied by that of its label."""
+    if class_weight is None:
+        return examples
+    table = class_factors(class_weight, max(int(e.graph.n_states.max()) for e in examples))
+    weighted = []
+    for e in examples:
+        own = np.ones(e.graph.n_variables) if e.weights is None else e.weights
+        factor = 1.0 if e.labels is None else np.where(e.labels >= 0, table[np.maximum(e.labels, 0)], 1.0)
+        weighted.append(Example(e.graph, e.features, e.labels, own * factor, e.name))
+    return weighted
