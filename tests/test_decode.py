@@ -7,12 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import potentia as pt
 import reference as ref
 from potentia._types import PotentiaError
 from potentia.graph.scores import Scores, score_labels
 from potentia.graph.structure import Graph
 from potentia.inference.base import Result
-from potentia.inference.decode import best_labelling, conditional_rounding, feasible_labelling, kicked, search
+from potentia.inference.decode import (
+    _Climb,
+    best_labelling,
+    conditional_rounding,
+    feasible_labelling,
+    kicked,
+    search,
+)
 from zoo import Problem, problems, random_models, scores, zoo
 
 
@@ -147,3 +155,85 @@ def test_results_repeat_and_starts_stay_untouched() -> None:
     assert not start.any()
     with pytest.raises(PotentiaError, match="at least one"):
         search(own, [])
+
+
+EVERY = {
+    "trw": pt.TRW(),
+    "cut_short": pt.TRW(iterations=1),
+    "loopy": pt.LoopyBP(),
+    "smoothed": pt.Smoothed(0.1),
+    "maximum": pt.Smoothed(0.0),
+    "mean_field": pt.MeanField(),
+    "linear_program": pt.LinearProgram(),
+    "gibbs": pt.Gibbs(samples=20, burn_in=5),
+}
+
+
+def hard_pairs(n_groups: int, size: int, rng: np.random.Generator) -> tuple[Graph, dict]:
+    """Cycles with chords in a tree, most pair states forbidden, one labelling planted."""
+    edges = {(g * size + a, g * size + (a + 1) % size) for g in range(n_groups) for a in range(size)}
+    for g in range(n_groups):
+        edges |= {tuple(g * size + rng.choice(size, 2, replace=False)) for _ in range(2)}
+        edges |= {(int(rng.integers(0, g * size)), g * size)} if g else set()
+    scope = np.unique(np.sort(np.array(list(edges)), axis=1), axis=0)
+    plant = rng.integers(0, 3, n_groups * size)
+    table = np.where(rng.random((len(scope), 3, 3)) < 0.55, -np.inf, rng.standard_normal((len(scope), 3, 3)))
+    table[np.arange(len(scope)), plant[scope[:, 0]], plant[scope[:, 1]]] = 0.0
+    graph = Graph(np.full(len(plant), 3), {"node": np.arange(len(plant))[:, None], "edge": scope})
+    return graph, {"node": rng.standard_normal((len(plant), 3)), "edge": table}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_method_finds_an_allowed_labelling_among_many_forbidden_pairs(name: str) -> None:
+    graph, theta = hard_pairs(60, 7, np.random.default_rng(3))
+    result = EVERY[name].infer(graph, theta)
+    assert result.feasible
+    assert result.score(result.argmax()) > -np.inf
+    assert "no feasible" not in repr(result)
+
+
+@pytest.mark.parametrize("name", ["trw", "smoothed", "maximum", "linear_program"])
+def test_a_result_says_that_no_feasible_labelling_was_found(name: str) -> None:
+    result = EVERY[name].infer(*zoo()["odd_cycle"].model)
+    assert "no feasible" not in repr(result)
+    assert result.score(result.argmax()) == -np.inf
+    assert not result.feasible
+    assert "no feasible labelling found" in repr(result)
+    assert "none found" in result._repr_html_()
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("problem", problems(is_forest=True, pairwise=True), ids=str)
+def test_labellings_of_forests_are_the_best(problem: Problem, name: str) -> None:
+    result = EVERY[name].infer(*problem.model)
+    best = ref.max_score(*problem.model)
+    assert result.score(result.argmax()) == pytest.approx(best, rel=1e-12, abs=1e-12)
+
+
+@given(seed=st.integers(0, 10_000), share=st.floats(0.2, 0.9))
+@settings(max_examples=60, deadline=None)
+def test_constraint_search_is_right_about_feasibility(seed: int, share: float) -> None:
+    rng = np.random.default_rng(seed)
+    graph = zoo()[["grid", "factor_loop", "mixed", "nested", "complete"][seed % 5]].graph
+    theta = scores(graph, rng)
+    kind = graph.kinds[-1]
+    tables = [np.where(rng.random(t.shape) < share, -np.inf, t) for t in theta[kind]]
+    if any(np.isneginf(t).all() for t in tables):
+        return
+    own = Scores(graph, {**theta, kind: tables})
+    climb = _Climb(own, pairs=True)
+    labels = climb.rounded(np.ones(own.singles.shape))
+    feasible = ref.max_score(graph, {**theta, kind: tables}) > -np.inf
+    assert (score_labels(own, labels) > -np.inf) == feasible
+    assert climb.impossible == (not feasible)
+
+
+def test_a_search_reads_as_many_entries_as_there_are_pairs_however_they_meet() -> None:
+    def read(n: int) -> int:
+        ends = [(0, i) for i in range(1, n)] + [(1, 2)]
+        graph = Graph([2] * n, {"node": np.arange(n)[:, None], "edge": ends})
+        climb = _Climb(Scores(graph, scores(graph, np.random.default_rng(0))), pairs=True)
+        climb(np.zeros(n, dtype=int))
+        return climb.work
+
+    assert read(4000) < 6 * read(1000)

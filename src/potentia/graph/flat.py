@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -86,6 +87,41 @@ def stars(graph: Graph) -> Stars:
         return Stars(pair_ptr, pair, r.scope[there], r.stride[here], r.stride[there], *select(order > 2))
 
     return graph.cached("stars", build)
+
+
+class Bonds(NamedTuple):
+    """Pairs of variables that some two-variable region joins, and all regions that hold both.
+
+    ptr, regions: CSR over bonds; the first region of each is one of the two variables alone.
+    """
+
+    ptr: Ints
+    regions: Ints
+
+
+def bonds(graph: Graph) -> Bonds:
+    """The graph's `Bonds`, computed once and cached on it."""
+
+    def build() -> Bonds:
+        r, n = flat_regions(graph), graph.n_variables
+        keys, holders = [], []
+        kinds = sorted(enumerate(graph.scopes.values()), key=lambda item: item[1].shape[1])
+        for number, scope in kinds:
+            for p, q in combinations(range(scope.shape[1]), 2):
+                low, high = np.minimum(scope[:, p], scope[:, q]), np.maximum(scope[:, p], scope[:, q])
+                keys.append(low * n + high)
+                holders.append(np.arange(r.kind_ptr[number], r.kind_ptr[number + 1]))
+        key = np.concatenate([np.zeros(0, dtype=np.int64), *keys])
+        holder = np.concatenate([np.zeros(0, dtype=np.int64), *holders])
+        # pairs come first, so a bond's first region is one if it has any
+        order = np.argsort(key, kind="stable")
+        first = np.flatnonzero(np.diff(key[order], prepend=-1))
+        size = np.diff(np.append(first, len(order)))
+        joined = r.order[holder[order[first]]] == 2 if len(first) else np.zeros(0, dtype=bool)
+        held = holder[order[np.repeat(joined, size)]]
+        return Bonds(np.concatenate([[0], np.cumsum(size[joined])]).astype(np.int64), held)
+
+    return graph.cached("bonds", build)
 
 
 def table_sizes(graph: Graph, kind: str) -> Ints:

@@ -15,7 +15,7 @@ from .structure import Graph
 #: Lane counts a layout may use, a compromise between padding and the cost of short loops. The kernels count on 1 or
 #: multiples of `CHUNK`, and on powers of two.
 _LANES = (1, 8, 16, 32, 64, 128)
-#: What starting one more block costs, in lanes of work.
+#: What starting one more row of a block costs, in lanes of work.
 _BLOCK_COST = 12
 
 
@@ -129,7 +129,7 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     degree = np.bincount(ends, minlength=n)
     forward = np.bincount(ends[:m], minlength=n) if oriented else degree
     order = np.lexsort((-degree + forward, -forward, group))
-    variable, block, lane, group_ptr = _cut_blocks(order, group)
+    variable, block, lane, group_ptr = _cut_blocks(order, group, degree)
     width = variable.shape[1]
     first_slots, slots = _slots_per_block(len(variable), block, forward, degree - forward)
     slot_ptr = np.concatenate([[0], np.cumsum(slots)]).astype(np.int64)
@@ -153,13 +153,21 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     )
 
 
-def _cut_blocks(order: Ints, group: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+def _cut_blocks(order: Ints, group: Ints, degree: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Cut each group's variables, in `order`, into blocks of one width: (variable (B, W), block, lane, group_ptr)."""
     sizes = np.bincount(group)
-    width = min(_LANES, key=lambda w: int((-(-sizes // w)).sum()) * (w + _BLOCK_COST))
+    start = np.concatenate([[0], np.cumsum(sizes)])
+
+    def cost(width: int) -> int:
+        """Lanes of work: a block has as many rows as its variable of highest degree, about the first, needs."""
+        n_blocks = -(-sizes // width)
+        within = np.arange(int(n_blocks.sum())) - np.repeat(np.cumsum(n_blocks) - n_blocks, n_blocks)
+        first = order[np.repeat(start[:-1], n_blocks) + width * within]
+        return int((1 + degree[first]).sum()) * (width + _BLOCK_COST)
+
+    width = min(_LANES, key=cost)
     blocks_in = -(-sizes // width)
     group_ptr = np.concatenate([[0], np.cumsum(blocks_in)]).astype(np.int64)
-    start = np.concatenate([[0], np.cumsum(sizes)])
     within = np.arange(len(order)) - start[group[order]]
     block = np.empty(len(order), dtype=np.int64)
     lane = np.empty(len(order), dtype=np.int64)

@@ -64,11 +64,16 @@ class Result:
         return self.variable_marginals.argmax(axis=1)
 
     def argmax(self) -> Ints:
-        """The best labelling found: exact for `Exact`, otherwise rounding followed by local search."""
+        """The best labelling found: exact for `Exact` and on forests, otherwise rounding followed by local search."""
         if "argmax" not in self.memo:
             self.memo["argmax"] = self.best(self)
         labels: Ints = self.memo["argmax"]
         return labels.copy()
+
+    @property
+    def feasible(self) -> bool:
+        """Whether `argmax()` is a labelling that is allowed; if not, none was found."""
+        return self.score(self.argmax()) > -np.inf
 
     def score(self, labels: ArrayLike) -> float:
         """F(y), the score of a complete labelling (-inf where forbidden, also by `observed`)."""
@@ -87,9 +92,11 @@ class Result:
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "not converged"
+        # a repr searches for no labelling, but says what a search has found
+        missed = ", no feasible labelling found" if "argmax" in self.memo and not self.feasible else ""
         return (
             f"Result({self.target} {self.value:.6g} ({self.bound}), {state} after {self.iterations} iterations, "
-            f"residual {self.residual:.2g})"
+            f"residual {self.residual:.2g}{missed})"
         )
 
     def _repr_html_(self) -> str:
@@ -106,6 +113,8 @@ class Result:
             "iterations": self.iterations,
             "residual": f"{self.residual:.2g}",
         }
+        if "argmax" in self.memo:
+            facts["feasible labelling"] = "found" if self.feasible else "none found"
         return facts_table("Result", facts)
 
 

@@ -1,19 +1,29 @@
-"""From marginals to one good labelling: rounding, local search, and a few kicks out of local optima."""
+"""From marginals to one good labelling: exact on forests, else rounding, local search, and kicks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from .._types import ArrayLike, Floats, Ints, PotentiaError
+from .._types import ArrayLike, Bools, Floats, Ints, PotentiaError
+from ..graph.flat import bonds
+from ..graph.schedule import is_forest
 from ..graph.scores import Scores, score_labels
+from ..kernels import constraint_search, rounding, shaking
 from ..kernels import labelling as kernels
-from ..kernels import rounding
+from ..kernels.support import find_hard
 from .base import Result
+from .forest import best_labels
 
-#: Shares of the variables that kicks redraw, in turn.
-_KICKS = (0.1, 0.3, 1.0)
+#: Table entries that kicks may read: so many times those of a pass, at least and at most so many. Work instead of
+#: seconds keeps results the same on every machine; the most is about a tenth of a second.
+_KICK_PASSES, _KICK_LEAST, _KICK_MOST = 6, 50_000, 5_000_000
+#: Attempts to make an infeasible labelling feasible.
+_REPAIRS = 10
+#: Constraint searches from one set of marginals, and the dead ends the first one may meet; each may meet twice more.
+_RESTARTS, _DEAD_ENDS = 6, 100
 #: Classes of confidence in which variables are rounded.
 _LEVELS = 8
 #: Smallest weight of a state that is not excluded.
@@ -25,15 +35,11 @@ def search(scores: Scores, starts: Sequence[ArrayLike], pairs: bool = True) -> I
 
     Changes one variable at a time, and with `pairs` also both variables of each pair region, until nothing
     improves. Labellings are compared by their number of forbidden (-inf) configurations first, so a start may
-    be infeasible; the result is feasible only if search met a feasible labelling.
+    be infeasible; the result is feasible only if search met a feasible labelling. A pass is linear in the regions.
     """
     if not len(starts):
         raise PotentiaError("search needs at least one labelling to start from")
-    climb = _Climb(scores, pairs)
-    best = climb(starts[0])
-    for start in starts[1:]:
-        best = climb.better(climb(start), best)
-    return best
+    return _Climb(scores, pairs).best_of(starts).labels
 
 
 def conditional_rounding(scores: Scores, variable_marginals: Floats) -> Ints:
@@ -41,51 +47,37 @@ def conditional_rounding(scores: Scores, variable_marginals: Floats) -> Ints:
 
     Where nothing is forbidden the labelling scores at least what drawing each variable from its marginal does
     on average [method of conditional expectations]. Costs a pass over the tables of each variable's regions.
+    Where pairs or larger regions forbid configurations, constraint propagation and backtracking keep to what is
+    allowed; if that meets too many dead ends the labelling is not feasible.
     """
-    q = _distribution(scores, variable_marginals)
-    # classes of like confidence, each in the variables' order, read memory in long runs
-    order = np.argsort((-_LEVELS * q.max(axis=1)).astype(np.int16), kind="stable")
-    labels = np.zeros(len(q), dtype=np.int64)
-    flat = (scores.regions, *scores.flat())
-    rounding.round_in_order(*flat, rounding.find_hard(*flat), q, order, labels)
-    return labels
+    return _Climb(scores, pairs=True).rounded(variable_marginals)
 
 
 def best_labelling(result: Result) -> Ints:
-    """The best labelling found from a result's marginals: both roundings, local search, then seeded kicks."""
+    """The best labelling of a forest; elsewhere the best found from a result's marginals.
+
+    That is the better of both roundings after local search, then seeded kicks.
+    """
     scores, q = result.scores, result.variable_marginals
-    labels = search(scores, [result.mpm(), conditional_rounding(scores, q)])
+    if is_forest(scores.graph):
+        return best_labels(scores)
+    climb = _Climb(scores, pairs=True)
+    best = climb.best_of([result.mpm(), climb.rounded(q)])
     bounded = result.target == "max_score" and result.bound in ("upper", "exact")
-    if bounded and result.score(labels) >= result.value:
-        return labels
-    return kicked(scores, labels, q)
+    if bounded and result.score(best.labels) >= result.value:
+        return best.labels
+    return climb.kicked(best, q, seed=0).labels
 
 
 def kicked(scores: Scores, labels: Ints, variable_marginals: Floats, seed: int = 0) -> Ints:
-    """Search again from perturbed copies of the best labelling so far; never worse than what was given.
+    """Iterated local search from a labelling, never worse than what was given; see `kernels.shaking.shake`.
 
-    A kick redraws some of the variables, or where the labelling is infeasible those of its forbidden
-    configurations, from the marginals mixed with as much of the uniform distribution over allowed states; in
-    turn with that, infeasible labellings are replaced by roundings of random marginals. Small graphs get a
-    hundred kicks, large ones two.
+    Kicks redraw a few neighbouring variables from the marginals mixed with as much of the uniform distribution over
+    allowed states, as often as a fixed number of table entries allows. An infeasible labelling is first repaired, by
+    constraint search with random chances and by redrawing its forbidden configurations in turn.
     """
-    rng = np.random.default_rng(seed)
     climb = _Climb(scores, pairs=True)
-    allowed = scores.singles > -np.inf
-    weight = _distribution(scores, variable_marginals) + allowed / allowed.sum(axis=1, keepdims=True)
-    # a state drawn with probability proportional to its weight is the one with the first arrival
-    rate = np.where(allowed, weight, 1e-300)
-    for k in range(int(np.clip(200_000 // len(labels), 2, 100))):
-        arrival = rng.exponential(size=rate.shape) / rate
-        redraw = climb.violated(labels)
-        if redraw.any() and k % 2 == 0:
-            start = conditional_rounding(scores, np.where(allowed, 1 / arrival, 0.0))
-        else:
-            if not redraw.any():
-                redraw = rng.random(len(labels)) < max(_KICKS[k % len(_KICKS)], 2 / len(labels))
-            start = np.where(redraw, arrival.argmin(axis=1), labels)
-        labels = climb.better(labels, climb(start))
-    return labels
+    return climb.kicked(climb(labels), variable_marginals, seed).labels
 
 
 def feasible_labelling(scores: Scores, rng: np.random.Generator | int = 0) -> Ints | None:
@@ -95,42 +87,122 @@ def feasible_labelling(scores: Scores, rng: np.random.Generator | int = 0) -> In
     q = np.where(allowed, rng.random(allowed.shape), 0.0)
     labels = q.argmax(axis=1)
     if score_labels(scores, labels) == -np.inf:
-        labels = search(scores, [labels, conditional_rounding(scores, q)])
-    if score_labels(scores, labels) == -np.inf:
-        labels = kicked(scores, labels, q)
+        climb = _Climb(scores, pairs=True)
+        best = climb.best_of([labels, climb.rounded(q)])
+        labels = (climb.kicked(best, q, seed=0) if best.bad else best).labels
     return labels if score_labels(scores, labels) > -np.inf else None
 
 
+class _Optimum(NamedTuple):
+    """A labelling that local search ended in, its fields, forbidden configurations and finite score."""
+
+    labels: Ints
+    fields: kernels.Fields
+    bad: int
+    good: float
+
+    def or_better(self, other: _Optimum) -> _Optimum:
+        """The other one if it is better."""
+        return other if kernels.better(other.bad, other.good, self.bad, self.good) else self
+
+
 class _Climb:
-    """Local search on one set of scores."""
+    """Rounding and local search on one set of scores; `work` counts the table entries that searches read."""
 
     def __init__(self, scores: Scores, pairs: bool) -> None:
         self.flat = (scores.regions, *scores.flat())
+        self.bonds = bonds(scores.graph)
         self.pairs = pairs
+        self.allowed = scores.singles > -np.inf
+        self.hard = find_hard(*self.flat)
+        self.impossible = False
+        self.work = 0
 
-    def __call__(self, start: ArrayLike) -> Ints:
-        """The local optimum reached from a labelling."""
-        labels = np.array(start, dtype=np.int64)
-        kernels.local_search(*self.flat, labels, self.pairs)
-        return labels
+    def __call__(self, start: ArrayLike, near: _Optimum | None = None) -> _Optimum:
+        """The local optimum reached from a labelling; cheaper where it differs little from one that is known."""
+        start = np.asarray(start, dtype=np.int64)
+        if near is None:
+            shape = self.allowed.shape
+            labels, flags = start.copy(), np.ones((2, len(start)), dtype=np.bool_)
+            fields = kernels.Fields(np.zeros(shape, dtype=np.int64), np.zeros(shape), flags)
+            kernels.fill_fields(*self.flat, labels, fields)
+        else:
+            labels, fields = near.labels.copy(), kernels.Fields(*(a.copy() for a in near.fields))
+        self.work += kernels.local_search(*self.flat, self.bonds, labels, fields, start, self.pairs)
+        return _Optimum(labels, fields, *kernels.total_score(*self.flat, labels))
 
-    def better(self, a: Ints, b: Ints) -> Ints:
-        """The better of two labellings, `b` where they tie."""
-        old = kernels.total_score(*self.flat, b)
-        return a if kernels.better(*kernels.total_score(*self.flat, a), *old) else b
+    def best_of(self, starts: Sequence[ArrayLike]) -> _Optimum:
+        """The best local optimum reached from any of the labellings."""
+        best = self(starts[0])
+        for start in starts[1:]:
+            best = best.or_better(self(start))
+        return best
 
-    def violated(self, labels: Ints) -> np.ndarray:
+    def violated(self, labels: Ints) -> Bools:
         """Which variables take part in a forbidden configuration."""
         marked = np.zeros(len(labels), dtype=np.bool_)
         kernels.mark_violated(*self.flat, labels, marked)
         return marked
 
+    def rounded(self, variable_marginals: Floats) -> Ints:
+        """See `conditional_rounding`."""
+        q = self._distribution(variable_marginals)
+        # classes of like confidence, each in the variables' order, read memory in long runs
+        order = np.argsort((-_LEVELS * q.max(axis=1)).astype(np.int16), kind="stable")
+        labels = np.zeros(len(q), dtype=np.int64)
+        if not (self.hard.any() and self._allowed_labelling(q, order, labels)):
+            rounding.round_in_order(*self.flat, q, order, labels)
+        return labels
 
-def _distribution(scores: Scores, variable_marginals: Floats) -> Floats:
-    """Marginals as distributions over allowed states, uniform where nothing is left of them."""
-    allowed = scores.singles > -np.inf
-    q = np.where(allowed, np.maximum(variable_marginals, 0.0), 0.0)
-    q = np.where(q.sum(axis=1, keepdims=True) > 0, q, allowed)
-    # products of weights of unlikely states must not vanish: zero means forbidden
-    q = np.where(q > 0, np.maximum(q / q.sum(axis=1, keepdims=True), _LEAST), 0.0)
-    return q / q.sum(axis=1, keepdims=True)
+    def _allowed_labelling(self, q: Floats, order: Ints, labels: Ints) -> bool:
+        """Whether constraint search, restarted with what it learnt of conflicts, filled `labels`."""
+        rank, conflict = np.empty(len(order), dtype=np.int64), np.ones(len(order))
+        rank[order] = np.arange(len(order))
+        # marginals of zero may be those of a vertex or have underflowed; only constraints exclude a state
+        weight = np.where(self.allowed, np.maximum(q, _LEAST), 0.0)
+        for k in range(0 if self.impossible else _RESTARTS):
+            limit = (_DEAD_ENDS + len(order) // 20) << k
+            found = constraint_search.find_labelling(
+                *self.flat, self.hard, weight.copy(), rank, conflict, limit, labels
+            )
+            if found != constraint_search.STOPPED:
+                self.impossible = found == constraint_search.IMPOSSIBLE
+                return not self.impossible
+        return False
+
+    def kicked(self, best: _Optimum, variable_marginals: Floats, seed: int) -> _Optimum:
+        """See `kicked`."""
+        weight = self._distribution(variable_marginals) + self.allowed / self.allowed.sum(
+            axis=1, keepdims=True
+        )
+        rate = np.where(self.allowed, weight, 0.0)
+        best = self._repaired(best, rate, seed)
+        regions = self.flat[0]
+        passes = _KICK_PASSES * len(regions.stride) * rate.shape[1]
+        labels, fields = best.labels.copy(), kernels.Fields(*(a.copy() for a in best.fields))
+        limit = int(np.clip(passes, _KICK_LEAST, _KICK_MOST))
+        shaking.shake(*self.flat, labels, fields, rate, np.random.default_rng(seed), limit)
+        return best.or_better(self(labels, best))
+
+    def _repaired(self, best: _Optimum, rate: Floats, seed: int) -> _Optimum:
+        """Constraint search with random chances, and redrawing of violated configurations, in turn while infeasible."""
+        rng = np.random.default_rng(seed)
+        for k in range(0 if self.impossible else _REPAIRS):
+            if best.bad == 0:
+                break
+            # a state drawn with probability proportional to its rate is the one with the first arrival
+            arrival = rng.exponential(size=rate.shape) / np.maximum(rate, 1e-300)
+            if k % 2 == 0:
+                start = self.rounded(np.where(self.allowed, 1 / arrival, 0.0))
+            else:
+                start = np.where(self.violated(best.labels), arrival.argmin(axis=1), best.labels)
+            best = best.or_better(self(start, best))
+        return best
+
+    def _distribution(self, variable_marginals: Floats) -> Floats:
+        """Marginals as distributions over allowed states, uniform where nothing is left of them."""
+        q = np.where(self.allowed, np.maximum(variable_marginals, 0.0), 0.0)
+        q = np.where(q.sum(axis=1, keepdims=True) > 0, q, self.allowed)
+        # products of weights of unlikely states must not vanish: zero means forbidden
+        q = np.where(q > 0, np.maximum(q / q.sum(axis=1, keepdims=True), _LEAST), 0.0)
+        return q / q.sum(axis=1, keepdims=True)

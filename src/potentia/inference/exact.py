@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._options import check_count
-from .._types import ArrayLike, Floats, Ints
+from .._types import ArrayLike, Floats, InfeasibleError, Ints
 from ..graph.schedule import is_forest
-from ..graph.scores import Scores
+from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels.forest_descent import descend
 from . import elimination
 from .base import Expectations, Inference, Result
 from .engine import Outcome, Readout, Session, drive
 from .entropy import bethe
-from .forest import log_partition, parent_pairs
+from .forest import best_labels, log_partition, parent_pairs
 from .pair_engine import PairEngine, suits_pairs
 
 
@@ -41,7 +41,7 @@ class Exact(Inference):
         """Two passes over a forest that are still to be made; None for other graphs."""
         if not _by_tree(scores.graph):
             return None
-        engine = _tree_engine(scores, maximum=False)
+        engine = _tree_engine(scores)
 
         def finish(outcome: Outcome, read: Readout) -> Result:
             return Result(
@@ -55,7 +55,7 @@ class Exact(Inference):
                 residual=0.0,
                 converged=True,
                 scores=scores,
-                best=_tree_best,
+                best=_best_of,
                 messages=read.messages,
             )
 
@@ -64,8 +64,8 @@ class Exact(Inference):
     def maximise(self, scores: Scores) -> Ints:
         """The best labelling without marginals: one pass of maxima and one back."""
         check_count("max_table", self.max_table, 1)
-        if _by_tree(scores.graph):
-            return _tree_labels(scores, None, 1)[0]
+        if is_forest(scores.graph):
+            return _forest_best(scores)
         return elimination.best_labelling(scores, self.max_table)
 
     def counting_numbers(self, graph: Graph) -> Floats | None:
@@ -94,45 +94,42 @@ class Exact(Inference):
         scores = Scores(graph, theta, observed)
         rng = np.random.default_rng(seed)
         if _by_tree(graph):
-            return _tree_labels(scores, rng, n)
+            return _tree_samples(scores, rng, n)
         return elimination.sample(scores, n, rng, self.max_table)
 
 
-def _tree_best(result: Result) -> Ints:
-    """The best labelling of a forest."""
-    return _tree_labels(result.scores, None, 1)[0]
+def _best_of(result: Result) -> Ints:
+    return _forest_best(result.scores)
+
+
+def _forest_best(scores: Scores) -> Ints:
+    """The best labelling of a forest; refuses where all are forbidden."""
+    labels = best_labels(scores)
+    if score_labels(scores, labels) == -np.inf:
+        raise InfeasibleError("no labelling has a finite score")
+    return labels
 
 
 def _by_tree(graph: Graph) -> bool:
     return is_forest(graph) and suits_pairs(graph)
 
 
-def _tree_engine(scores: Scores, maximum: bool) -> PairEngine:
+def _tree_engine(scores: Scores) -> PairEngine:
     """Belief propagation whose two passes, from the leaves to the roots and back, are exact on a forest."""
-    entropy = bethe(scores.graph)
-    if maximum:
-        entropy = type(entropy)(entropy.counting, "star", "max_score", "exact", maximum=True)
-    return PairEngine(scores, entropy, "tree", damping=0.0, threads=1)
+    return PairEngine(scores, bethe(scores.graph), "tree", damping=0.0, threads=1)
 
 
-def _tree_labels(scores: Scores, rng: np.random.Generator | None, n: int) -> Ints:
-    """Best labelling (rng None) or samples, top-down from messages."""
+def _tree_samples(scores: Scores, rng: np.random.Generator, n: int) -> Ints:
+    """Samples, top-down from messages."""
     graph = scores.graph
-    engine = _tree_engine(scores, maximum=rng is None)
+    engine = _tree_engine(scores)
     drive(engine, "sequential", 2, 0.0, 0)
     read = engine.read()
     order, parent, pair, side, *_ = parent_pairs(graph)
-    root = _root_scores(engine, read.singles, rng is None)
+    with np.errstate(divide="ignore"):
+        root = np.log(read.singles)
     labels = np.zeros((n, graph.n_variables), dtype=np.int64)
     for row in labels:
-        noise = np.zeros(root.shape) if rng is None else rng.gumbel(size=root.shape)
+        noise = rng.gumbel(size=root.shape)
         descend(order, parent, pair, side, engine.pair_scores, read.messages, root, noise, row)
     return labels
-
-
-def _root_scores(engine: PairEngine, singles: Floats, maximum: bool) -> Floats:
-    """Log-marginals, or max-beliefs."""
-    if maximum:
-        return engine.beliefs()
-    with np.errstate(divide="ignore"):
-        return np.log(singles)

@@ -1,4 +1,4 @@
-"""log Z of forests and its gradient: what exact likelihood needs, and nothing else."""
+"""Forests: log Z and its gradient, which exact likelihood needs, and the best labelling, in two passes each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from .._memory import borrow, borrow_zeros
-from .._types import Ints
+from .._types import Floats, Ints
 from ..graph.cotangents import Tables, add_singles
 from ..graph.schedule import pairs_of, tree_order
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import forest as kernels
+from ..kernels import forest_descent as descent
 
 #: Largest log-range of a variable's sums that cannot underflow.
 _SAFE_RANGE = 600.0
@@ -69,15 +70,34 @@ def log_partition(scores: Scores) -> tuple[float, Tables] | None:
     return float(value), tables
 
 
+def pair_tables(scores: Scores) -> tuple[Floats, Ints]:
+    """Scores of all pairs, kind after kind, flat, and the offset of each pair's table."""
+    parts = [scores.kind(kind) for kind, scope in scores.graph.scopes.items() if scope.shape[1] == 2]
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(len(values) for values, _ in parts)])
+    offsets = [offset + start for (_, offset), start in zip(parts, starts, strict=False)]
+    return (
+        np.concatenate([np.zeros(0), *(values for values, _ in parts)]),
+        np.concatenate([np.zeros(0, np.int64), *offsets]),
+    )
+
+
+def best_labels(scores: Scores) -> Ints:
+    """The best labelling of a forest, (n_variables,); linear in its size."""
+    plan, (values, offset) = parent_pairs(scores.graph), pair_tables(scores)
+    own = offset[plan.pair] if len(offset) else plan.pair
+    labels = np.empty(scores.graph.n_variables, dtype=np.int64)
+    descent.best_labels(
+        plan.order, plan.parent, plan.side, scores.graph.n_states, values, own, scores.singles.copy(), labels
+    )
+    return labels
+
+
 def _load(scores: Scores) -> kernels.Forest:
     graph, plan = scores.graph, parent_pairs(scores.graph)
-    parts = [scores.kind(kind) for kind, scope in graph.scopes.items() if scope.shape[1] == 2]
-    starts = np.cumsum([0, *(len(values) for values, _ in parts)])
-    values = parts[0][0] if len(parts) == 1 else np.concatenate([np.zeros(0), *(v for v, _ in parts)])
-    offset = np.concatenate(
-        [np.zeros(0, np.int64), *(o + s for (_, o), s in zip(parts, starts, strict=False))]
-    )
-    shared = len(parts) == 1 and len(offset) > 1 and bool(np.all(offset == offset[0]))
+    values, offset = pair_tables(scores)
+    shared = len(offset) > 1 and bool(np.all(offset == offset[0]))
     own = offset[plan.pair] if len(offset) else plan.pair
     if shared:
         size = len(values)

@@ -20,6 +20,7 @@ from ..kernels import star
 from ..kernels.record import NO_RECORD, Record
 from .engine import Readout
 from .entropy import Entropy, check_counting
+from .forest import pair_tables
 from .readout import single_tables
 
 T = TypeVar("T")
@@ -146,16 +147,7 @@ class PairEngine:
         )
 
     def _pair_scores(self, scores: Scores) -> pair_kernels.PairScores:
-        parts = [scores.kind(kind) for kind in self._pair_kinds]
-        if len(parts) == 1:
-            values, offset = parts[0]
-        else:
-            start = np.cumsum([0, *(len(v) for v, _ in parts)])
-            values = np.concatenate([np.zeros(0), *(v for v, _ in parts)])
-            offset = np.concatenate(
-                [np.zeros(0, np.int64), *(o + s for (_, o), s in zip(parts, start, strict=False))]
-            )
-        return pair_kernels.PairScores(values, offset, self.graph.n_states[self.pairs], self.count)
+        return pair_kernels.PairScores(*pair_tables(scores), self.graph.n_states[self.pairs], self.count)
 
     def _fill_shared(self) -> None:
         states = self.layout.n_states

@@ -48,46 +48,9 @@ def _expect(regions, table, r, i, q, work):
 
 
 @njit(**KERNEL)
-def _prune(regions, table, r, i, q, work):
-    """Take weight from the states of i that region r rules out, unless it rules out all; whether any lost."""
-    _expect(regions, table, r, i, q, work)
-    mass = work[0]
-    left, fewer = 0.0, False
-    for s in range(regions.n_states[i]):
-        if mass[s] > 0.0:
-            left += q[i, s]
-        elif q[i, s] > 0.0:
-            fewer = True
-    if not fewer or left == 0.0:
-        return False
-    for s in range(regions.n_states[i]):
-        q[i, s] = q[i, s] / left if mass[s] > 0.0 else 0.0
-    return True
-
-
-@njit(**KERNEL)
-def _propagate(regions, values, where, hard, q, agenda, ends, work):
-    """Prune around the variables agenda[0, : ends[0]] until nothing changes; losers of states join agenda[1].
-
-    A variable joins a row at most once per state that it loses, which bounds the rows.
-    """
-    while ends[0] > 0:
-        ends[0] -= 1
-        v = agenda[0, ends[0]]
-        for k in range(regions.member_ptr[v], regions.member_ptr[v + 1]):
-            r = regions.member[k]
-            if not hard[r]:
-                continue
-            for j in regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]:
-                if j != v and _prune(regions, values[where[r] :], r, j, q, work):
-                    for row in range(2):
-                        agenda[row, ends[row]] = j
-                        ends[row] += 1
-
-
-@njit(**KERNEL)
-def _best_state(regions, values, where, q, i, bad, good, work):
-    """The state of i, among those with weight, of highest expected score when the rest follows q."""
+def best_state(regions, values, where, q, i, room):
+    """The state of i, among those with weight, of highest expected score when the rest follows q, up to its scale."""
+    work, bad, good = room
     mass, lost, mean, _ = work
     bad[:] = 0
     good[:] = 0.0
@@ -109,16 +72,6 @@ def _best_state(regions, values, where, q, i, bad, good, work):
 
 
 @njit(**KERNEL)
-def find_hard(regions, values, where):
-    """Which regions of two or more variables forbid something."""
-    hard = np.zeros(where.size, dtype=np.bool_)
-    for r in range(where.size):
-        if regions.scope_ptr[r + 1] - regions.scope_ptr[r] > 1:
-            hard[r] = values[where[r] : where[r] + regions.size[r]].min() == -np.inf
-    return hard
-
-
-@njit(**KERNEL)
 def _largest_order(regions):
     """Variables of the largest region (NumPy's diff would take seconds to compile)."""
     order = 0
@@ -128,35 +81,27 @@ def _largest_order(regions):
 
 
 @njit(**KERNEL)
-def round_in_order(regions, values, where, hard, q, order, labels):
+def scratch(regions):
+    """Room for `best_state`."""
+    width = regions.n_states.max()
+    digits = np.zeros(_largest_order(regions), dtype=np.int64)
+    return (
+        (np.zeros(width), np.zeros(width), np.zeros(width), digits),
+        np.zeros(width, dtype=np.int64),
+        np.zeros(width),
+    )
+
+
+@njit(**KERNEL)
+def round_in_order(regions, values, where, q, order, labels):
     """Fix variables in this order, each at the state of highest expected score given those fixed before.
 
     The rest is taken as independent with marginals q (n_variables, states), overwritten by the labelling's
     indicators. Without -inf the result scores at least E_q[F] [method of conditional expectations]. A state
-    pays the log of the share of weight that is not forbidden. States that `hard` regions (`find_hard`) rule
-    out lose their weight at once (arc consistency), and variables that lost states come first.
+    pays the log of the share of weight that is not forbidden.
     """
-    width = q.shape[1]
-    digits = np.zeros(_largest_order(regions), dtype=np.int64)
-    work = (np.zeros(width), np.zeros(width), np.zeros(width), digits)
-    bad, good = np.zeros(width, dtype=np.int64), np.zeros(width)
-    fixed = np.zeros(labels.size, dtype=np.bool_)
-    look_ahead = hard.any()
-    n_waiting = labels.size if look_ahead else 0
-    agenda = np.empty((2, n_waiting + 1 + regions.n_states.sum() * look_ahead), dtype=np.int64)
-    agenda[0, :n_waiting] = np.arange(n_waiting)
-    ends = np.array([n_waiting, 0])
-    seen = 0
-    for last in order:
-        while not fixed[last]:
-            _propagate(regions, values, where, hard, q, agenda, ends, work)
-            i = last
-            while i == last and seen < ends[1]:
-                i = last if fixed[agenda[1, seen]] else agenda[1, seen]
-                seen += 1
-            labels[i] = _best_state(regions, values, where, q, i, bad, good, work)
-            q[i] = 0.0
-            q[i, labels[i]] = 1.0
-            fixed[i] = True
-            if look_ahead:
-                agenda[0, 0], ends[0] = i, 1
+    work = scratch(regions)
+    for i in order:
+        labels[i] = best_state(regions, values, where, q, i, work)
+        q[i] = 0.0
+        q[i, labels[i]] = 1.0

@@ -1,6 +1,8 @@
-"""Which states the hard constraints leave, and where the remaining entries lie in the full tables."""
+"""Which states the hard constraints leave (arc consistency), and where the remaining entries lie in the full tables."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -8,51 +10,140 @@ from numba import njit
 from .vecmath import KERNEL
 
 
+class Domains(NamedTuple):
+    """States left to each variable, a way back, and the constraints still to be looked at.
+
+    weight (n_variables, states): positive where a state is left. left (n): how many are. hard (regions): which
+    forbid something. variable, state, old: the trail of removals, which restores them. queue, queued: a ring of
+    regions and what is in it. at: [trail's length, ring's first, ring's length]. support, digits: scratch.
+    """
+
+    weight: Any
+    left: Any
+    hard: Any
+    variable: Any
+    state: Any
+    old: Any
+    queue: Any
+    queued: Any
+    at: Any
+    support: Any
+    digits: Any
+
+
 @njit(**KERNEL)
-def _drop_unsupported(table, scope, stride, n_states, allowed, support):
-    """Clear states that no finite entry made of allowed states uses; whether there were any."""
-    support[:] = False
-    for k in range(table.size):
-        possible = table[k] > -np.inf
+def find_hard(regions, values, where):
+    """Which regions of two or more variables forbid something."""
+    hard = np.zeros(where.size, dtype=np.bool_)
+    for r in range(where.size):
+        if regions.scope_ptr[r + 1] - regions.scope_ptr[r] > 1:
+            hard[r] = values[where[r] : where[r] + regions.size[r]].min() == -np.inf
+    return hard
+
+
+@njit(**KERNEL)
+def open_domains(regions, hard, weight):
+    """Domains of all states with a positive weight, every hard region to be looked at."""
+    n, width = weight.shape
+    order = 1
+    for r in range(hard.size):
+        order = max(order, regions.scope_ptr[r + 1] - regions.scope_ptr[r])
+    left = np.zeros(n, dtype=np.int64)
+    for i in range(n):
+        for s in range(regions.n_states[i]):
+            left[i] += weight[i, s] > 0.0
+    total = left.sum()
+    waiting = np.flatnonzero(hard)
+    return Domains(
+        weight, left, hard,
+        np.empty(total, dtype=np.int32), np.empty(total, dtype=np.int32), np.empty(total),
+        waiting.copy(), hard.copy(), np.array([0, 0, waiting.size]),
+        np.empty((order, width), dtype=np.bool_), np.empty(order, dtype=np.int64),
+    )  # fmt: skip
+
+
+@njit(**KERNEL)
+def remove(d, i, s):
+    """Take state s from variable i."""
+    k = d.at[0]
+    d.variable[k], d.state[k], d.old[k] = i, s, d.weight[i, s]
+    d.at[0] = k + 1
+    d.weight[i, s] = 0.0
+    d.left[i] -= 1
+
+
+@njit(**KERNEL)
+def ask(regions, d, i, without):
+    """Put the hard regions of variable i, except one, on the ring."""
+    for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
+        r = regions.member[k]
+        if d.hard[r] and not d.queued[r] and r != without:
+            d.queue[(d.at[1] + d.at[2]) % d.queue.size] = r
+            d.at[2] += 1
+            d.queued[r] = True
+
+
+@njit(**KERNEL)
+def _drop_unsupported(regions, values, where, d, r):
+    """Take states that no finite entry of table r made of states left uses."""
+    scope = regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]
+    support, digits = d.support, d.digits
+    support[: scope.size] = False
+    digits[: scope.size] = 0
+    for k in range(where[r], where[r] + regions.size[r]):
+        possible = values[k] > -np.inf
         for axis in range(scope.size):
-            possible &= allowed[scope[axis], k // stride[axis] % n_states[scope[axis]]]
+            possible &= d.weight[scope[axis], digits[axis]] > 0.0
         if possible:
             for axis in range(scope.size):
-                support[axis, k // stride[axis] % n_states[scope[axis]]] = True
-    changed = False
+                support[axis, digits[axis]] = True
+        axis = scope.size - 1
+        while axis >= 0:
+            digits[axis] += 1
+            if digits[axis] < regions.n_states[scope[axis]]:
+                break
+            digits[axis] = 0
+            axis -= 1
     for axis in range(scope.size):
-        for s in range(n_states[scope[axis]]):
-            if allowed[scope[axis], s] and not support[axis, s]:
-                allowed[scope[axis], s] = False
-                changed = True
-    return changed
+        for s in range(regions.n_states[scope[axis]]):
+            if d.weight[scope[axis], s] > 0.0 and not support[axis, s]:
+                remove(d, scope[axis], s)
+
+
+@njit(**KERNEL)
+def propagate(regions, values, where, d):
+    """Look at regions on the ring until none is left; the region that took a variable's last state, or -1."""
+    failed = -1
+    while d.at[2] > 0:
+        r = d.queue[d.at[1]]
+        d.at[1] = (d.at[1] + 1) % d.queue.size
+        d.at[2] -= 1
+        d.queued[r] = False
+        if failed >= 0:
+            continue
+        before = d.at[0]
+        _drop_unsupported(regions, values, where, d, r)
+        for k in range(before, d.at[0]):
+            if d.left[d.variable[k]] == 0:
+                failed = r
+        for k in range(before, d.at[0] if failed < 0 else before):
+            ask(regions, d, d.variable[k], r)
+    return failed
 
 
 @njit(**KERNEL)
 def prune_states(regions, values, where, allowed):
-    """Clear in place states that some table gives no finite entry, until nothing changes (arc consistency).
+    """Clear in place states that some table gives no finite entry, until nothing changes or a variable has none left.
 
     regions: a graph's flat regions. values, where: flat scores and each table's start. allowed: (n_variables,
-    max states) booleans. Costs a pass over the tables, and one over those with -inf per round of changes.
+    max states) booleans. Costs a pass over the tables, and one over a table with -inf for every state that one of
+    its variables loses.
     """
-    hard = np.empty(regions.size.size, dtype=np.int64)
-    n_hard = 0
-    largest = 1
-    for r in range(hard.size):
-        order = regions.scope_ptr[r + 1] - regions.scope_ptr[r]
-        largest = max(largest, order)
-        if order > 1 and values[where[r] : where[r] + regions.size[r]].min() == -np.inf:
-            hard[n_hard] = r
-            n_hard += 1
-    support = np.empty((largest, allowed.shape[1]), dtype=np.bool_)
-    changed = True
-    while changed:
-        changed = False
-        for r in hard[:n_hard]:
-            begin, end = regions.scope_ptr[r], regions.scope_ptr[r + 1]
-            table = values[where[r] : where[r] + regions.size[r]]
-            scope, stride = regions.scope[begin:end], regions.stride[begin:end]
-            changed |= _drop_unsupported(table, scope, stride, regions.n_states, allowed, support)
+    d = open_domains(regions, find_hard(regions, values, where), allowed.astype(np.float64))
+    propagate(regions, values, where, d)
+    for i in range(allowed.shape[0]):
+        for s in range(allowed.shape[1]):
+            allowed[i, s] = d.weight[i, s] > 0.0
 
 
 @njit(**KERNEL)
