@@ -92,7 +92,7 @@ class Call:
 
     def output(self, array: ArrayLike) -> torch.Tensor:
         """Results of the type and on the device of the scores."""
-        return torch.as_tensor(array).to(self.device, self._dtype)
+        return torch.from_numpy(np.asarray(array, dtype=float)).to(self.device, self._dtype)
 
     def gradients(self, tables: Tables) -> list[torch.Tensor]:
         """d_theta in the layout of `tables`."""
