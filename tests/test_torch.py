@@ -251,17 +251,22 @@ def test_without_gradients_any_inference_will_do_and_values_are_the_same():
 
 
 def test_several_threads_get_the_numbers_of_one():
-    graph, theta, y = grid_case()
-    layer = pt.torch.CRFLayer(graph, pt.TRW(iterations=20, tol=0, threads=2))
-
-    def work(k):
+    def work(k, layer, theta, y):
         own = {kind: (t.detach() * (1 + k % 3)).requires_grad_() for kind, t in theta.items()}
         value = layer.loss(own, y) + layer(own)["edge"][:, 0, 0].sum()
         return torch.autograd.grad(value, list(own.values()))
 
-    alone = [work(k) for k in range(12)]
+    def case():  # a graph without layouts yet, which the threads then build at once
+        graph, theta, y = grid_case()
+        return pt.torch.CRFLayer([graph, graph], pt.TRW(iterations=20, tol=0, threads=2)), theta, y
+
+    def twice(layer, theta, y):
+        return layer, {kind: torch.cat([t, t]) for kind, t in theta.items()}, torch.cat([y, y])
+
+    one, other = twice(*case()), twice(*case())
+    alone = [work(k, *one) for k in range(12)]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(work, range(12)))
+        together = list(pool.map(lambda k: work(k, *other), range(12)))
     for one, other in zip(alone, together, strict=True):
         for a, b in zip(one, other, strict=True):
             torch.testing.assert_close(a, b, atol=0, rtol=0)
@@ -432,6 +437,10 @@ BAD = [
     ({"weights": torch.ones(20, requires_grad=True)}, "weights are constants"),
     ({"name": "hinge"}, "no loss 'hinge'"),
     ({"graph": []}, "at least one Graph"),
+    ({"reduction": "none", "theta": [1]}, "theta must map kinds"),
+    ({"reduction": "none", "theta": {"nodes": torch.zeros(20, 3)}}, "names kind 'nodes'"),
+    ({"reduction": "none", "theta": {"node": torch.zeros(21, 3)}}, "expected"),
+    ({"reduction": "none", "weights": torch.ones(3)}, "weights must hold 20"),
 ]
 
 

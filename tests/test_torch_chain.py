@@ -257,6 +257,15 @@ def test_backward_can_be_repeated_but_not_differentiated():
         value.backward()
 
 
+def test_an_empty_batch_is_a_sum_of_nothing():
+    chain = pt.torch.LinearChain(3, batch_first=True)
+    emissions = torch.zeros(0, 4, 3, requires_grad=True)
+    value = chain(emissions, torch.zeros(0, 4, dtype=torch.int64))
+    assert value.item() == 0
+    assert gradients(value, emissions, chain)[3].abs().max() == 0
+    assert chain.decode(emissions) == []
+
+
 def test_other_types_of_emissions():
     chain, emissions, tags, mask = chain_and_batch(dtype=torch.float32)
     want = chain(emissions, tags, mask)

@@ -145,7 +145,7 @@ class LogLikelihood(torch.autograd.Function):
                 f"tags of sequence {int(np.argmin(score))} have a forbidden (-inf) emission or transition."
             )
         value = torch.from_numpy(score - ctx.sequences.chains.value)
-        return value.to(emissions.device, torch.promote_types(emissions.dtype, pair.dtype))
+        return value.to(torch.promote_types(emissions.dtype, pair.dtype)).to(emissions.device)
 
     @staticmethod
     @once_differentiable

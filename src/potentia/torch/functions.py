@@ -23,13 +23,14 @@ from ..losses.base import Loss
 
 def to_numpy(tensor: torch.Tensor) -> Floats:
     """The numbers as a contiguous float64 array; a view where they are one."""
-    array: Floats = tensor.detach().to("cpu", torch.float64).contiguous().numpy()
+    array: Floats = tensor.detach().cpu().double().contiguous().numpy()
     return array
 
 
 def tensor_like(array: ArrayLike, tensor: torch.Tensor) -> torch.Tensor:
     """The numbers in the shape, of the type and on the device of a tensor."""
-    return torch.from_numpy(array).reshape(tensor.shape).to(tensor.device, tensor.dtype)
+    # the type first: some devices have no float64
+    return torch.from_numpy(array).reshape(tensor.shape).to(tensor.dtype).to(tensor.device)
 
 
 def needs_gradient(tensors: Sequence[torch.Tensor]) -> bool:
@@ -92,7 +93,7 @@ class Call:
 
     def output(self, array: ArrayLike) -> torch.Tensor:
         """Results of the type and on the device of the scores."""
-        return torch.from_numpy(np.asarray(array, dtype=float)).to(self.device, self._dtype)
+        return torch.from_numpy(np.asarray(array, dtype=float)).to(self._dtype).to(self.device)
 
     def gradients(self, tables: Tables) -> list[torch.Tensor]:
         """d_theta in the layout of `tables`."""
@@ -105,16 +106,16 @@ class Call:
 
 
 def _arrays(kind: str, given: Any) -> Floats | list[Floats]:
-    if isinstance(given, torch.Tensor):
-        if not given.is_floating_point():
-            raise PotentiaError(f"theta[{kind!r}] must hold floating-point numbers, not {given.dtype}.")
-        return to_numpy(given)
-    if not isinstance(given, Sequence) or not all(isinstance(table, torch.Tensor) for table in given):
+    tables = [given] if isinstance(given, torch.Tensor) else given
+    if not isinstance(tables, Sequence) or not all(isinstance(table, torch.Tensor) for table in tables):
         raise PotentiaError(
             f"theta[{kind!r}] must be a tensor, or a list of tensors where state counts are mixed, "
             f"not a {type(given).__name__}."
         )
-    return [to_numpy(table) for table in given]
+    for table in tables:
+        if not table.is_floating_point():
+            raise PotentiaError(f"theta[{kind!r}] must hold floating-point numbers, not {table.dtype}.")
+    return to_numpy(given) if isinstance(given, torch.Tensor) else [to_numpy(table) for table in tables]
 
 
 def _joined(given: Any) -> torch.Tensor:

@@ -147,8 +147,9 @@ class CRFLayer(torch.nn.Module):
     ) -> torch.Tensor:
         own = self._graphs(graph)
         union = _union((own,) if isinstance(own, Graph) else tuple(own))
-        y, weight = _constant(labels, "labels"), _constant(weights, "weights")
-        check_labels(union.graph, y, "labels")
+        self._call(theta, union.parts)  # refuses what does not fit before it is cut into parts
+        y = check_labels(union.graph, _constant(labels, "labels"), "labels")
+        weight = variable_weights(union.graph, y, _constant(weights, "weights"), None)
         parts = zip(union.parts, _theta_of_parts(union, theta), union.split_variables(y), strict=True)
         shares = [None] * len(union.parts) if weight is None else union.split_variables(weight)
         return torch.stack(
