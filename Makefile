@@ -24,9 +24,11 @@ browser:
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 || \
 	  echo "Chromium is missing and could not be installed: tests in a browser will be skipped"
 
+# PyTorch first and exactly this build, which is for the CPU: a range would fetch several GB of CUDA packages.
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
 

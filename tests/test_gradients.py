@@ -365,6 +365,11 @@ BAD = [
     ({"inference": pt.Smoothed(0)}, "epsilon = 0"),
     ({"inference": pt.TRW(schedule="greedy")}, "greedy"),
     ({"inference": pt.LinearProgram()}, "no iteration to differentiate"),
+    (
+        {"inference": pt.LinearProgram(), "gradient": "perturbation"},
+        "LinearProgram: its marginals are no smooth",
+    ),
+    ({"inference": pt.Gibbs(), "gradient": "perturbation"}, "Gibbs: its marginals are no smooth"),
     ({"loss": "truncated_likelihood", "inference": pt.Gibbs()}, "no entropy"),
 ]
 

@@ -11,7 +11,7 @@ ROOM = {
     "_progress": -1, "_optimise": -1, "parallel": -0.5,
     "kernels": 0, "graph": 1,
     "potentials": 2, "inference": 2, "losses": 2.5, "data": 2, "features": 3, "datasets": 3, "metrics": 2,
-    "adjoint": 3, "learn": 4, "io": 4.5, "estimators": 5, "multilabel": 6,
+    "adjoint": 3, "learn": 4, "io": 4.5, "estimators": 5, "torch": 5.5, "multilabel": 6,
     "workflows": 6.5, "plot": 6.7, "loading": 7, "commands": 7,
     "report": 7, "cli": 7, "demo": 7, "bench": 7, "experiments": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip

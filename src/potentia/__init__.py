@@ -59,13 +59,15 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "torch":  # needs PyTorch, and takes its time
+        return import_module(".torch", __name__)
     if name in _LATER:
         return getattr(import_module(f".{_LATER[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_LATER, "torch"})
 
 
 __all__ = [

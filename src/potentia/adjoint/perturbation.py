@@ -50,6 +50,11 @@ class Perturbation:
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
     ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
+        if not inference.smooth:
+            raise PotentiaError(
+                f"gradient='perturbation' does not apply to {type(inference).__name__}: its marginals are no smooth "
+                "function of the scores."
+            )
         result = inference.run(scores, start)
 
         def pull(cotangent: MarginalCotangent) -> Tables:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -133,6 +133,9 @@ class Expectations(NamedTuple):
 
 class Inference(ABC):
     """A method that turns scores into marginals; subclasses hold its options and implement `run`."""
+
+    #: Whether marginals are smooth functions of the scores, so that they can be differentiated.
+    smooth: ClassVar[bool] = True
 
     def on_one_thread(self) -> Self:
         """The same method where its caller shares examples out over threads; itself if it has no threads."""

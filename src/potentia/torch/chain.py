@@ -1,0 +1,209 @@
+"""`LinearChain`: tags of sequences, with the interface of pytorch-crf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from .._options import check_count
+from .._types import Bools, Ints, PotentiaError
+from ..kernels import chain_batch as kernels
+from .chain_function import LogLikelihood, Sequences, refuse_bad
+from .functions import tensor_like
+from .schemes import allowed_tags
+
+_REDUCTIONS = ("none", "sum", "mean", "token_mean")
+
+
+class TagPath(NamedTuple):
+    """A labelling of one sequence and log p of it."""
+
+    tags: list[int]
+    log_probability: float
+
+
+class LinearChain(torch.nn.Module):
+    """A linear-chain conditional random field: a drop-in for pytorch-crf's `CRF` whose loops over steps are compiled.
+
+    p(y | x) is proportional to exp of start(y_1) + sum_t emission_t(y_t) + sum_t transition(y_t, y_{t+1}) + end(y_T).
+    Constructor, parameters, arguments and results are those of `torchcrf.CRF` 0.7.2, and its `state_dict` can be
+    loaded. Masks must be on in a prefix of each sequence (there, others give wrong likelihoods).
+
+    Args:
+        num_tags: number of tags.
+        batch_first: whether emissions are (batch, steps, tags) rather than (steps, batch, tags).
+        tags: names of the tags, for `scheme`.
+        scheme: "BIO", "BIOES" or "IOB1": tag sequences that the scheme does not know get probability zero.
+    """
+
+    def __init__(
+        self,
+        num_tags: int,
+        batch_first: bool = False,
+        *,
+        tags: Sequence[str] | None = None,
+        scheme: str | None = None,
+    ) -> None:
+        check_count("num_tags", num_tags, 1)
+        if (tags is None) != (scheme is None):
+            raise PotentiaError("tags and scheme belong together: give both or neither.")
+        if tags is not None and len(tags) != num_tags:
+            raise PotentiaError(f"tags holds {len(tags)} names for num_tags={num_tags}.")
+        super().__init__()
+        self.num_tags, self.batch_first, self.scheme = num_tags, batch_first, scheme
+        self.start_transitions = torch.nn.Parameter(torch.empty(num_tags))
+        self.end_transitions = torch.nn.Parameter(torch.empty(num_tags))
+        self.transitions = torch.nn.Parameter(torch.empty(num_tags, num_tags))
+        allowed = None if tags is None or scheme is None else allowed_tags(tags, scheme)
+        for name in ("start", "transitions", "end"):
+            mask = None if allowed is None else torch.from_numpy(~getattr(allowed, name))
+            # not saved: pytorch-crf's files have no such entry
+            self.register_buffer(f"_forbidden_{name}", mask, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters uniformly from [-0.1, 0.1]."""
+        for parameter in self.parameters():
+            torch.nn.init.uniform_(parameter, -0.1, 0.1)
+
+    def extra_repr(self) -> str:
+        """The options."""
+        return f"num_tags={self.num_tags}" + (f", scheme={self.scheme!r}" if self.scheme else "")
+
+    @torch.compiler.disable
+    def forward(
+        self,
+        emissions: torch.Tensor,
+        tags: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        reduction: str = "sum",
+    ) -> torch.Tensor:
+        """log p(tags | emissions): of each sequence ("none"), "sum", "mean" over sequences, or "token_mean".
+
+        Args:
+            emissions: scores (steps, batch, tags), or (batch, steps, tags) with `batch_first`.
+            tags: (steps, batch) or (batch, steps); what they are outside the mask does not matter.
+            mask: of the shape of `tags`, on at each sequence's tokens; None for all.
+        """
+        if reduction not in _REDUCTIONS:
+            raise PotentiaError(f"reduction must be one of {', '.join(_REDUCTIONS)}, not {reduction!r}.")
+        on = self._mask(emissions, mask)
+        labels = self._labels(emissions, tags, on)
+        lengths = on.sum(axis=1)
+        value: torch.Tensor = LogLikelihood.apply(
+            emissions, *self._transitions(), labels, lengths, self.batch_first
+        )
+        if reduction == "none":
+            return value
+        if reduction == "mean":
+            return value.mean()
+        return value.sum() if reduction == "sum" else value.sum() / int(lengths.sum())
+
+    @torch.compiler.disable
+    def decode(self, emissions: torch.Tensor, mask: torch.Tensor | None = None) -> list[list[int]]:
+        """The most likely tags of each sequence [Viterbi], as lists of the sequences' lengths."""
+        found = self._sequences(emissions, mask)
+        labels, score = np.empty(found.shape, dtype=np.int64), np.empty(found.shape[0])
+        kernels.best_labels(found.chains, labels, score)
+        refuse_bad(score)
+        return [row[:n].tolist() for row, n in zip(labels, found.chains.length.tolist(), strict=True)]
+
+    @torch.compiler.disable
+    def k_best(
+        self, emissions: torch.Tensor, k: int, mask: torch.Tensor | None = None
+    ) -> list[list[TagPath]]:
+        """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
+        check_count("k", k, 1)
+        found = self._sequences(emissions, mask)
+        found.sum_up()
+        batch, steps = found.shape
+        labels, score = np.empty((batch, k, steps), dtype=np.int64), np.empty((batch, k))
+        kernels.k_best_labels(found.chains, labels, score)
+        log_p = score - found.chains.value[:, None]
+        return [
+            [
+                TagPath(labels[i, j, :n].tolist(), float(log_p[i, j]))
+                for j in range(k)
+                if score[i, j] > -np.inf
+            ]
+            for i, n in enumerate(found.chains.length.tolist())
+        ]
+
+    @torch.compiler.disable
+    def marginals(self, emissions: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """p(tag of each token | emissions) in the layout of emissions, zero outside the mask; without gradient.
+
+        `CRFLayer` with `pt.Exact()` gives marginals of chains that can be differentiated.
+        """
+        found = self._sequences(emissions, mask)
+        found.sum_up()
+        return tensor_like(found.gradient(np.ones(found.shape[0]), None)[0], emissions)
+
+    def _sequences(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> Sequences:
+        lengths = self._mask(emissions, mask).sum(axis=1)
+        start, pair, end = self._transitions()
+        return Sequences(emissions, start, pair, end, lengths, self.batch_first)
+
+    def _transitions(self) -> list[torch.Tensor]:
+        """Scores of first tags, pairs and last tags, -inf where the scheme forbids."""
+        given = (self.start_transitions, self.transitions, self.end_transitions)
+        if self.scheme is None:
+            return list(given)
+        forbidden = (self._forbidden_start, self._forbidden_transitions, self._forbidden_end)
+        return [scores.masked_fill(gone, -torch.inf) for scores, gone in zip(given, forbidden, strict=True)]
+
+    def _mask(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> Bools:
+        """The mask as (batch, steps), checked along with the emissions."""
+        if emissions.dim() != 3 or not emissions.is_floating_point():
+            raise PotentiaError(
+                f"emissions must have 3 dimensions of floating-point numbers, got shape {tuple(emissions.shape)} "
+                f"of {emissions.dtype}."
+            )
+        if emissions.shape[2] != self.num_tags:
+            raise PotentiaError(
+                f"emissions has {emissions.shape[2]} scores per token; expected num_tags={self.num_tags}."
+            )
+        on = (
+            np.ones(tuple(emissions.shape[:2]), dtype=bool)
+            if mask is None
+            else self._given_mask(emissions, mask)
+        )
+        on = np.ascontiguousarray(on if self.batch_first else on.T)
+        if on.shape[1] == 0 or not on[:, 0].all():
+            raise PotentiaError(
+                "mask of the first timestep must all be on: a sequence has at least one token."
+            )
+        if np.any(on[:, 1:] & ~on[:, :-1]):
+            bad = int(np.flatnonzero((on[:, 1:] & ~on[:, :-1]).any(axis=1))[0])
+            raise PotentiaError(
+                f"mask of sequence {bad} has a gap: tokens must come first and padding after them."
+            )
+        return on
+
+    def _given_mask(self, emissions: torch.Tensor, mask: torch.Tensor) -> Bools:
+        if mask.shape != emissions.shape[:2]:
+            raise PotentiaError(
+                f"mask has shape {tuple(mask.shape)}; expected {tuple(emissions.shape[:2])} as emissions."
+            )
+        on: Bools = mask.detach().cpu().numpy().astype(bool)
+        return on
+
+    def _labels(self, emissions: torch.Tensor, tags: torch.Tensor, on: Bools) -> Ints:
+        """Tags as (batch, steps)."""
+        if tags.shape != emissions.shape[:2] or tags.is_floating_point() or tags.is_complex():
+            raise PotentiaError(
+                f"tags must be whole numbers of shape {tuple(emissions.shape[:2])}, got shape {tuple(tags.shape)} "
+                f"of {tags.dtype}."
+            )
+        given: Any = tags.detach().cpu().numpy()
+        labels: Ints = np.ascontiguousarray(given if self.batch_first else given.T, dtype=np.int64)
+        bad = np.argwhere(on & ((labels < 0) | (labels >= self.num_tags)))
+        if len(bad):
+            k, t = bad[0].tolist()
+            raise PotentiaError(
+                f"tags hold {labels[k, t]} at token {t} of sequence {k}; expected 0..{self.num_tags - 1}."
+            )
+        return labels
