@@ -325,7 +325,7 @@ def test_a_head_that_was_tampered_with_gets_one_sentence(change, tmp_path):
     path = tmp_path / "model"
     pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy()).save(path)
     damage(path, change)
-    with pytest.raises(pt.PotentiaError, match="model is damaged") as caught:
+    with pytest.raises(pt.PotentiaError, match="model(: | is damaged)") as caught:
         pt.load(path)
     assert "\n" not in str(caught.value)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ._html import facts_table
 from ._progress import Bar
+from ._registry import Registered, from_json, to_json
 from ._threads import map_items, one_blas_thread, thread_count, using_threads
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
@@ -19,7 +20,6 @@ from .graph.scores import Scores
 from .inference.base import Inference, Result
 from .io.checkpoint import Checkpoint
 from .io.files import read_file, reading, write_file
-from .io.objects import from_json, to_json
 from .learn.iterated import Callback, IteratedLogistic
 from .learn.max_margin import MaxMargin
 from .learn.resume import mark_of
@@ -33,7 +33,7 @@ _NAMES = ("potentials", "learner", "inference", "decode")
 _LOG = logging.getLogger(__name__)
 
 
-class CRF:
+class CRF(Registered):
     """A conditional random field: potentials turn features into scores, inference turns those into labels.
 
     Args:
@@ -202,7 +202,7 @@ class CRF:
     def _over(self, examples: Sequence[Example], read: Callable[[Inference, Scores], Any]) -> list[Any]:
         """What `read` makes of each example; shards are shared out over the threads that inference may use."""
         data, inference, threads = self._gather(examples), self.inference_, 1
-        if len(data.shards) > 1 and hasattr(inference, "threads"):
+        if len(data.shards) > 1 and inference.threaded:
             threads = thread_count(inference.threads)
             inference = inference.on_one_thread()
             for kind in data.shapes:
@@ -261,10 +261,13 @@ class CRF:
             fitted[kind] = Potential.from_state(meta, own)
         templates = {kind: _fresh(p) for kind, p in fitted.items()}
         model = cls(
-            templates, from_json(content["learner"]), from_json(content["inference"]), content["decode"]
+            templates,
+            from_json(content["learner"], Registered),
+            from_json(content["inference"], Inference),
+            content["decode"],
         )
         model.potentials_, model.scales_, model.history_ = fitted, content["scales"], content["history"]
-        model.inference_ = from_json(content["inference_"])
+        model.inference_ = from_json(content["inference_"], Inference)
         model.shapes_ = {kind: tuple(shape) for kind, shape in content.get("shapes", {}).items()}
         return model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class Gibbs(Inference):
         tol: largest standard error that counts as converged.
         seed: same seed, same samples.
     """
+
+    threaded: ClassVar[bool] = True
 
     samples: int = 2000
     burn_in: int = 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class LinearProgram(Inference):
         method: SciPy's "highs" (its choice), "highs-ds" (dual simplex) or "highs-ipm" (interior point, then
             crossover to a vertex).
     """
+
+    relaxed: ClassVar[bool] = True
 
     iterations: int | None = None
     tol: float = 1e-6

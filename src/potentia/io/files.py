@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +20,6 @@ from .._version import __version__
 #: Raised when the layout of files changes; a file of a higher schema is refused.
 SCHEMA = 1
 _HEAD = "potentia.json"
-
-#: What reading a file that is cut short or altered may raise.
-_DAMAGE = (
-    zipfile.BadZipFile, zlib.error, LookupError, ValueError, EOFError, OSError, RuntimeError, TypeError, AttributeError
-)  # fmt: skip
 
 
 def write_file(
@@ -104,13 +98,17 @@ def _read(
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Says that a file is damaged where what is done with its content fails."""
+    """Names the file in errors, and says that it is damaged where what is done with its content fails.
+
+    Any exception counts: what a file holds is checked before it is used, so what is left is what no check foresaw.
+    """
     try:
         yield
-    except PotentiaError:
-        raise
-    except _DAMAGE as error:
-        raise PotentiaError(f"{path} is damaged or not a potentia file ({error})") from None
+    except PotentiaError as error:
+        named = os.fspath(path) in str(error)
+        raise PotentiaError(str(error) if named else f"{os.fspath(path)}: {error}") from None
+    except Exception as error:
+        raise PotentiaError(f"{path} is damaged or not a potentia file ({error}).") from None
 
 
 def _check_head(source: Path, head: Any, kind: str | None) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from .._options import check_count, check_number
+from .._registry import Registered
 from .._types import ArrayLike, Floats, PotentiaError, real_number
 from ..data.example import Example
 from ..inference.base import Inference
@@ -45,7 +46,7 @@ Callback = Callable[[list[dict[str, Any]]], bool | None]
 
 
 @dataclass
-class IteratedLogistic:
+class IteratedLogistic(Registered):
     """Trains potentials of any sort jointly on the entropy-smoothed margin loss.
 
     Attributes:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._options import check_count, check_number
+from .._registry import Registered
 from .._types import ArrayLike, ConvergenceWarning, Ints, PotentiaError, real_number
 from ..data.example import Example
 from ..inference.base import Inference
@@ -26,7 +27,7 @@ from .training_set import gather
 
 
 @dataclass
-class MaxMargin:
+class MaxMargin(Registered):
     """Trains potentials that are linear in their parameters as a structural SVM (margin rescaling):
 
         min over w of  ridge / 2 |w|^2 + 1/n ( sum_k max_y [Delta_k(y) + F_k(y) - F_k(y^k)] + penalties )

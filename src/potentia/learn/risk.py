@@ -12,6 +12,7 @@ import numpy as np
 
 from .._memory import borrow_zeros
 from .._options import check_count, check_number
+from .._registry import Registered
 from .._threads import map_items, thread_count
 from .._types import Floats, PotentiaError, real_number
 from ..adjoint.gradient import Gradient, Memory, evaluate, gradient_of
@@ -39,7 +40,7 @@ STARTS = ("independent", "surrogate_likelihood", "zero")
 
 
 @dataclass
-class MarginalRisk:
+class MarginalRisk(Registered):
     """Trains differentiable potentials (Linear, Constant, MLP) so that inference predicts well:
 
         min over w of  sum of losses / (weight of labelled variables) + ridge / 2 |w|^2

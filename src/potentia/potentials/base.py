@@ -28,15 +28,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from potentia._options import check_count
+from potentia._registry import Registered
 from potentia._types import ArrayLike, Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.chunks import map_chunks
 from potentia.potentials.params import Params
 from potentia.potentials.problem import NO_ROWS, Problem, check_features, make_problem
-from potentia.potentials.state import Arrays, pack, register, unpack
+from potentia.potentials.state import Arrays, pack, unpack
 
 
-class Potential(Params, ABC):
+class Potential(Params, Registered, ABC):
     """A function from features to log-scores, fitted by lowering the biased logistic loss.
 
     Fitting again continues: the fitted function is where a fit starts, or at least what it has to beat, and
@@ -55,10 +56,6 @@ class Potential(Params, ABC):
     n_outputs_: int
     n_fits_: int
     objective_: float
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        register(cls)
 
     @abstractmethod
     def _start(self, x: Any, n_outputs: int) -> None: ...
@@ -171,7 +168,7 @@ class Potential(Params, ABC):
     @staticmethod
     def from_state(meta: dict[str, Any], arrays: Arrays) -> Potential:
         """The potential saved by `state`; a class of your own must be imported before."""
-        potential, fitted = unpack(meta, arrays)
+        potential, fitted = unpack(meta, arrays, Potential)
         potential.__dict__.update(fitted)
         if potential.is_fitted:
             potential._check_state()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from .._html import facts_table
-from .._types import PotentiaError
 from ..io.files import read_file, reading, write_file
 
 #: Where the pipeline of each form of data is.
@@ -69,14 +68,8 @@ class Pipeline(ABC):
 
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
     """The pipeline that `save` wrote; predictions are identical, and nothing in the file is executed."""
-    content, arrays = read_file(path, "pipeline")
-    try:
-        with reading(path):
-            module, name = _FORMS[content["form"]]
-            kind: type[Pipeline] = getattr(import_module(f".{module}", __package__), name)
-            return kind.restore(content["settings"], content["model"], arrays)
-    except PotentiaError as error:
-        message = str(error)
-        raise PotentiaError(
-            message if os.fspath(path) in message else f"{os.fspath(path)}: {message}"
-        ) from None
+    with reading(path):
+        content, arrays = read_file(path, "pipeline")
+        module, name = _FORMS[content["form"]]
+        kind: type[Pipeline] = getattr(import_module(f".{module}", __package__), name)
+        return kind.restore(content["settings"], content["model"], arrays)
