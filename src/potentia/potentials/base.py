@@ -27,14 +27,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from potentia._options import check_count
 from potentia._registry import Registered
+from potentia._schema import Count, Number, Schema
 from potentia._types import ArrayLike, Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.chunks import map_chunks
 from potentia.potentials.params import Params
 from potentia.potentials.problem import NO_ROWS, Problem, check_features, make_problem
-from potentia.potentials.state import Arrays, pack, unpack
+from potentia.potentials.state import Arrays, pack, restore
 
 
 class Potential(Params, Registered, ABC):
@@ -51,6 +51,13 @@ class Potential(Params, Registered, ABC):
     threaded: ClassVar[bool] = False
     #: A row of weight 2 gives the same function as the row twice.
     weights_are_copies: ClassVar[bool] = True
+    #: What a file holds: hyper-parameters and learned attributes, checked on loading. Those not named are not checked.
+    saved: ClassVar[Schema] = {
+        "n_features_": Count("d"),
+        "n_outputs_": Count("K"),
+        "n_fits_": Count(),
+        "objective_": Number(finite=False, optional=True),
+    }
 
     n_features_: int
     n_outputs_: int
@@ -168,26 +175,8 @@ class Potential(Params, Registered, ABC):
     @staticmethod
     def from_state(meta: dict[str, Any], arrays: Arrays) -> Potential:
         """The potential saved by `state`; a class of your own must be imported before."""
-        potential, fitted = unpack(meta, arrays, Potential)
-        potential.__dict__.update(fitted)
-        if potential.is_fitted:
-            potential._check_state()
+        potential: Potential = restore(meta, arrays, Potential)
         return potential
-
-    def _check_state(self) -> None:
-        """Refuse what a damaged file holds, before kernels trust it: sizes, and where `_shapes` says so, arrays."""
-        for name in ("n_features_", "n_outputs_"):
-            check_count(f"{name} of the saved potential", getattr(self, name, None))
-        for name, shape in self._shapes().items():
-            found = np.asarray(getattr(self, name, None)).shape
-            if found != shape:
-                raise PotentiaError(
-                    f"The saved potential is damaged: {name} has the shape {found}, not {shape}."
-                )
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of fitted arrays, by name."""
-        return {}
 
     def _improve(self, problem: Problem, scores: Floats | None) -> tuple[float, float]:
         """Fit, and return the penalised loss before and after; `scores`, if given, are brought up to date."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from potentia._options import check_number
+from potentia._schema import Array, Schema
 from potentia._types import Floats
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.lbfgs import linear_loss, minimise
@@ -21,6 +22,7 @@ class Constant(Differentiable):
 
     threaded: ClassVar[bool] = True
     convex: ClassVar[bool] = True
+    saved: ClassVar[Schema] = {**Differentiable.saved, "table_": Array("f8", ("K",))}
 
     table_: Floats
 
@@ -55,9 +57,6 @@ class Constant(Differentiable):
     @parameters.setter
     def parameters(self, vector: Floats) -> None:
         self.table_ = self._checked(vector).copy()
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"table_": (self.n_outputs_,)}
 
     def penalty_and_gradient(self) -> tuple[float, Floats]:
         """ridge / 2 * |v|^2 and ridge * v."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from potentia._options import check_count, check_number
+from potentia._schema import Array, Count, Schema, Size
 from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.differentiable import Differentiable
@@ -27,6 +28,18 @@ class MLP(Differentiable):
 
     threaded: ClassVar[bool] = True
     weights_are_copies: ClassVar[bool] = False
+    saved: ClassVar[Schema] = {
+        **Differentiable.saved,
+        "hidden": Count(least=1),
+        "mean_": Array("f8", ("d",)),
+        "scale_": Array("f8", ("d",)),
+        "n_weights": Size(
+            lambda found: (
+                (found["n_features_"] + 1) * found["hidden"] + (found["hidden"] + 1) * found["n_outputs_"]
+            )
+        ),
+        "weights_": Array("f8", ("n_weights",)),
+    }
 
     mean_: Floats
     scale_: Floats
@@ -64,10 +77,6 @@ class MLP(Differentiable):
         rng = np.random.default_rng(self.seed)
         inner = rng.normal(size=(d + 1) * self.hidden) / np.sqrt(d + 1)
         self.weights_ = np.append(inner, np.zeros((self.hidden + 1) * n_outputs))
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        d, size = self.n_features_, (self.n_features_ + 1) * self.hidden + (self.hidden + 1) * self.n_outputs_
-        return {"mean_": (d,), "scale_": (d,), "weights_": (size,)}
 
     def _layers(self, vector: Floats) -> tuple[Floats, Floats]:
         """V (d + 1, hidden) and W (hidden + 1, K) as views of a flat vector."""

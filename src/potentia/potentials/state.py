@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from potentia._registry import build, decode, encode, find_class, saved_name
+from potentia._schema import check
 from potentia._types import PotentiaError
 from potentia.potentials.transformers import is_transformer, pack_transformer, unpack_transformer
 
 Arrays = dict[str, NDArray[Any]]
+#: Names of what a fit learns.
+_LEARNED = re.compile(r"[A-Za-z]\w*_")
 
 
 def pack(potential: Any, fitted: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
@@ -25,7 +29,19 @@ def pack(potential: Any, fitted: dict[str, Any]) -> tuple[dict[str, Any], Arrays
     return {"class": saved_name(type(potential)), "params": params, "fitted": learned}, arrays
 
 
-def unpack(meta: Any, arrays: Arrays, base: type) -> tuple[Any, dict[str, Any]]:
+def restore(meta: Any, arrays: Arrays, base: type) -> Any:
+    """The potential of a subclass of `base` that `pack` described, checked by its declared schema."""
+    potential, fitted = _unpack(meta, arrays, base)
+    if fitted:
+        found = check(potential.saved, potential.get_params(deep=False) | fitted, "potential")
+        strange = [name for name in fitted if not _LEARNED.fullmatch(name) or hasattr(type(potential), name)]
+        if strange:
+            raise PotentiaError(f"the saved potential is damaged: {strange[0]!r} is no learned attribute.")
+        potential.__dict__.update(fitted | {name: found[name] for name in found.keys() & fitted.keys()})
+    return potential
+
+
+def _unpack(meta: Any, arrays: Arrays, base: type) -> tuple[Any, dict[str, Any]]:
     """The unfitted potential and its fitted attributes."""
     try:
         name, params, fitted = meta["class"], dict(meta["params"]), dict(meta["fitted"])
