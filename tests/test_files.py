@@ -6,6 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.svm import LinearSVC
 
 import potentia as pt
 import saved_models
@@ -159,3 +161,51 @@ def test_renamed_and_removed_options_of_older_files_are_understood():
 
     name = to_json(Renamed())["class"]
     assert from_json({"class": name, "options": {"rest": 0.5, "gone": 1}}, Renamed) == Renamed(0.5)
+
+
+MODELS = [
+    pt.LMSBN(1e-2),
+    pt.LMBM(1e-2, cliques=[[0, 1]]),
+    pt.IndependentClassifiers(1e-2, "poly"),
+    pt.ClassifierChain(),
+    pt.ClassifierChain(order="random", random_state=3),
+    pt.LabelPowerset(),
+    pt.ChainSSVM(passes=5, tol=1.0),
+    pt.CompleteSSVM(inference=pt.Exact(), passes=5, tol=1.0),
+    pt.ThresholdClassifier(pt.LMSBN(1e-2), measure="f_micro"),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("labels", ["three", "one", "constant"])
+def test_every_multilabel_estimator_saves_and_loads(model, labels, tmp_path):
+    X, Y = saved_models.rows()
+    Y = {"three": Y, "one": Y[:, 0], "constant": np.ones_like(Y)}[labels]
+    model = clone(model)
+    if labels == "one" and isinstance(model, pt.LMBM):
+        model.set_params(cliques=2)
+    model.fit(X, Y).save(tmp_path / "m")
+    again = pt.load(tmp_path / "m")
+    assert type(again) is type(model)
+    assert repr(again) == repr(model)
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_allclose(again.decision_function(X), model.decision_function(X), rtol=1e-12)
+    clone(again).fit(X, Y)
+
+
+class Shifted(pt.LMSBN):
+    """A custom estimator."""
+
+
+def test_a_custom_estimator_saves_and_loads(tmp_path):
+    X, Y = saved_models.rows()
+    Shifted(0.1).fit(X, Y).save(tmp_path / "m")
+    assert type(pt.load(tmp_path / "m")) is Shifted
+    with pytest.raises(pt.PotentiaError, match=r"m holds a test_files\.Shifted, not a LMSBN"):
+        pt.LMSBN.load(tmp_path / "m")
+    chain = pt.ClassifierChain(LinearSVC()).fit(X, Y)
+    with pytest.raises(
+        pt.PotentiaError, match="estimator of ClassifierChain of type LinearSVC cannot be saved"
+    ):
+        chain.save(tmp_path / "n")
+    assert not (tmp_path / "n").exists()

@@ -454,8 +454,21 @@ def test_saved_networks_predict_the_same(tmp_path, kernel, rows):
     assert np.array_equal(back.predict(X), model.predict(X))
     assert np.allclose(back.decision_function(X), model.decision_function(X), atol=1e-9)
     assert back.get_params() == model.get_params()
-    with pytest.raises(pt.PotentiaError, match="function"):
-        pt.LMSBN(kernel=lambda A, B: A @ B.T).fit(X, Y).save(tmp_path / "no.pt")
+
+
+def test_a_kernel_that_is_a_function_is_saved_by_name_and_must_be_set_again(tmp_path):
+    X, Y = labelled_rows()
+
+    def own(A, B):
+        return A @ B.T
+
+    model = pt.LMSBN(1e-2, kernel=own).fit(X, Y)
+    model.save(tmp_path / "net")
+    back = pt.load(tmp_path / "net")
+    with pytest.raises(pt.PotentiaError, match=r"the function test_lmsbn.*own is not in the file"):
+        back.predict(X)
+    back.kernel = own
+    assert np.array_equal(back.predict(X), model.predict(X))
 
 
 def test_training_does_not_copy_sparse_rows():

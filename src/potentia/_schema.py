@@ -69,7 +69,14 @@ def _settle(sizes: Sizes, size: str | int | None, n: int) -> bool:
     if isinstance(size, int):
         return size == n
     name, _, more = size.partition("+")
-    return n >= int(more or 0) and sizes.setdefault(name, n - int(more or 0)) + int(more or 0) == n
+    sizes.setdefault(name, n - int(more or 0))
+    return n >= int(more or 0) and _value(sizes, size) == n
+
+
+def _value(sizes: Sizes, size: str) -> int:
+    """A settled size, such as "K" or "K+1"."""
+    name, _, more = size.partition("+")
+    return sizes[name] + int(more or 0)
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,9 @@ class Array(Field):
         if value.ndim != len(self.shape) or not all(
             map(_settle, [sizes] * value.ndim, self.shape, value.shape)
         ):
-            expected = ", ".join(str(sizes.get(str(n), n)) for n in self.shape)
+            expected = ", ".join(
+                str(_value(sizes, n) if isinstance(n, str) and n != "*" else n) for n in self.shape
+            )
             raise _DamageError(f"has the shape {value.shape}, not ({expected})")
         # kernels are compiled for contiguous arrays in the machine's byte order
         value = np.asarray(value, dtype=value.dtype.newbyteorder("="), order="C")
@@ -111,7 +120,7 @@ class Array(Field):
             raise _DamageError("holds numbers that are not finite")
         if self.low is not None and value.min() < self.low:
             raise _DamageError(f"holds {value.min()}, which is below {self.low}")
-        below = sizes.get(self.below, 0) if isinstance(self.below, str) else self.below
+        below = _value(sizes, self.below) if isinstance(self.below, str) else self.below
         if below is not None and value.max() >= below:
             raise _DamageError(f"holds {value.max()}, which is not below {below}")
 

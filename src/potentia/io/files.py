@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import secrets
 import zipfile
@@ -87,13 +88,38 @@ def _read(
     if not source.is_file():
         raise PotentiaError(f"{source} does not exist or is not a file")
     with reading(source), zipfile.ZipFile(source) as archive:
+        _check_sizes(source, archive)
         head = json.loads(archive.read(_HEAD))
         _check_head(source, head, kind)
         arrays = {
-            name: np.lib.format.read_array(io.BytesIO(archive.read(f"{number}.npy")), allow_pickle=False)
+            name: _array(archive.read(f"{number}.npy"), name)
             for number, name in enumerate(head["arrays"] if kind is not None else ())
         }
         return head["content"], arrays, head["kind"]
+
+
+def _check_sizes(source: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse a file that would need more memory than it has bytes: entries are written uncompressed and apart."""
+    entries = archive.infolist()
+    stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+    if not stored or sum(entry.file_size for entry in entries) > source.stat().st_size:
+        raise PotentiaError(
+            f"{source} is compressed or damaged: its entries claim more bytes than the file has."
+        )
+
+
+def _array(data: bytes, name: str) -> np.ndarray:
+    """An array in NumPy's format; refuses objects, and a shape that does not fit the bytes before allocating it."""
+    buffer = io.BytesIO(data)
+    version = np.lib.format.read_magic(buffer)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(buffer)
+    values = memoryview(data)[buffer.tell() :]
+    if dtype.hasobject or not dtype.itemsize or dtype.itemsize * math.prod(shape) != len(values):
+        raise PotentiaError(
+            f"the array {name} has {len(values)} bytes, not those of {shape} of type {dtype}."
+        )
+    return np.frombuffer(values, dtype).reshape(shape, order="F" if fortran else "C").copy()
 
 
 @contextmanager

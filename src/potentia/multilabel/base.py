@@ -11,13 +11,15 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from .._options import check_count
 from .._types import Floats, PotentiaError
-from .coding import Coding, as_labels, label_names, learn_coding
+from .coding import as_labels, label_names, learn_coding
+from .saving import SavedClassifier
 
 _LOG = logging.getLogger(__name__)
 
 
-class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
+class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
     """A classifier of K labels of two values each; subclasses see only labels that vary, as signs -1 and +1.
 
     `fit(X, y)` takes X (n, d), dense or sparse, and y (n, K), or (n,) for one label; every column has two values of
@@ -32,20 +34,12 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
     its own score. X arrives as float64, C-contiguous or CSR; what arrives must not be written to.
     """
 
-    classes_: np.ndarray | list[np.ndarray]
-    label_names_: list[str]
-    n_labels_: int
-    _coding: Coding
-
     @abstractmethod
     def _fit(self, X: Any, signs: Floats) -> None:
         """Learn from X (n, d) and signs (n, K'), C-contiguous, of the K' >= 1 labels that vary."""
 
     def _fit_nothing(self) -> None:
         """Called instead of `_fit` where no label varies."""
-
-    def _check_options(self) -> None:
-        """Refuse bad options before any work."""
 
     @abstractmethod
     def _decide(self, X: Any) -> Floats:
@@ -116,6 +110,21 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.multi_label = True
         tags.target_tags.multi_output = True
         return tags
+
+
+def check_seed(name: str, value: object) -> None:
+    """A seed as scikit-learn has it: a whole number, a RandomState or None."""
+    if value is not None and not isinstance(value, np.random.RandomState):
+        check_count(name, value)
+
+
+def check_classifier(estimator: object) -> None:
+    """None, or an object with the methods of a scikit-learn classifier that has scores."""
+    methods = ("fit", "predict", "decision_function", "get_params")
+    if estimator is not None and not all(callable(getattr(estimator, name, None)) for name in methods):
+        raise PotentiaError(
+            f"estimator must be a classifier with decision_function or None, not {estimator!r}."
+        )
 
 
 _CHECKS = {"accept_sparse": "csr", "dtype": np.float64, "order": "C"}

@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy import sparse
@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 #: Where coordinate descent stalls, a linear system of up to so many unknowns is solved instead.
 LARGEST_SYSTEM = 1000
 
+KernelName = Literal[
+    "additive_chi2", "chi2", "cosine", "laplacian", "linear", "poly", "polynomial", "rbf", "sigmoid"
+]
+KERNELS = get_args(KernelName)
 #: A kernel by scikit-learn's name, or a function of two matrices of rows.
-Kernel = str | Callable[..., Any] | None
+Kernel = KernelName | Callable[..., Any] | None
+#: A kernel's width.
+Gamma = float | Literal["scale"]
 
 
 class Solution(NamedTuple):
@@ -215,11 +221,9 @@ def kernel_matrix(A: Any, B: Any, kernel: Kernel, options: dict[str, Any]) -> Fl
     return np.ascontiguousarray(gram)
 
 
-def kernel_width(gamma: float | str, X: Any) -> float:
+def kernel_width(gamma: Gamma, X: Any) -> float:
     """gamma as a number; "scale" is 1 / (features x variance of X), as scikit-learn's SVC has it."""
     if gamma != "scale":
-        if isinstance(gamma, str) or not gamma > 0:
-            raise PotentiaError(f"gamma must be above zero or 'scale', not {gamma!r}")
         return float(gamma)
     variance = X.multiply(X).mean() - X.mean() ** 2 if sparse.issparse(X) else X.var()
     return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0
