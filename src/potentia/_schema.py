@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -84,7 +84,8 @@ class Array(Field):
     """An array of one of some types ("f8", "i4 i8"; "label" for numbers or texts) and of a shape.
 
     low, below: bounds of its entries, the second a size or a number. ends: the array holds offsets, which start at 0,
-    never fall, and end at this size. Floats must be finite unless `finite` is False, and are never NaN.
+    never fall, and end at this size. Floats must be finite unless `finite` is False, and are never NaN. order: "C" for
+    kernels, "K" to keep the file's, on which the last bits of a matrix product depend.
     """
 
     dtype: str
@@ -93,6 +94,7 @@ class Array(Field):
     below: str | float | None = None
     ends: str | None = None
     finite: bool = True
+    order: Literal["C", "K"] = "C"
 
     def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
         if not isinstance(value, np.ndarray):
@@ -107,8 +109,7 @@ class Array(Field):
                 str(_value(sizes, n) if isinstance(n, str) and n != "*" else n) for n in self.shape
             )
             raise _DamageError(f"has the shape {value.shape}, not ({expected})")
-        # kernels are compiled for contiguous arrays in the machine's byte order
-        value = np.asarray(value, dtype=value.dtype.newbyteorder("="), order="C")
+        value = np.asarray(value, dtype=value.dtype.newbyteorder("="), order=self.order)
         if value.size:
             self._check_entries(value, sizes)
         if self.ends is not None and not self._are_offsets(value, sizes):

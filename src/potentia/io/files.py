@@ -119,7 +119,7 @@ def _array(data: bytes, name: str) -> np.ndarray:
         raise PotentiaError(
             f"the array {name} has {len(values)} bytes, not those of {shape} of type {dtype}."
         )
-    return np.frombuffer(values, dtype).reshape(shape, order="F" if fortran else "C").copy()
+    return np.frombuffer(values, dtype).reshape(shape, order="F" if fortran else "C").copy(order="K")
 
 
 @contextmanager

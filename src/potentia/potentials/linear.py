@@ -35,10 +35,10 @@ class Linear(Differentiable):
         **Differentiable.saved,
         "intercept": FLAG,
         "transformer_": Field(optional=True),
-        "basis_": Either(Array("f8", ("D", "r")), Array("f8", ("D",))),
+        "basis_": Either(Array("f8", ("D", "r"), order="K"), Array("f8", ("D",))),
         "r": Size(lambda found: found["basis_"].shape[-1]),
-        "coordinates_": Array("f8", ("r", "K")),
-        "table_": Array("f8", ("D", "K")),
+        "coordinates_": Array("f8", ("r", "K"), order="K"),
+        "table_": Array("f8", ("D", "K"), order="K"),
         "width": Rule(lambda found: _n_columns(found) == len(found["table_"]), "differs from that of table_"),
     }
 
