@@ -1,6 +1,10 @@
 """Model files: what they hold, what they refuse, and that files of released versions still load."""
 
+import gzip
 import json
+import lzma
+import tracemalloc
+import zipfile
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -209,3 +213,37 @@ def test_a_custom_estimator_saves_and_loads(tmp_path):
     ):
         chain.save(tmp_path / "n")
     assert not (tmp_path / "n").exists()
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz"])
+def test_compressed_texts_are_unpacked_up_to_a_limit(suffix, tmp_path, monkeypatch):
+    pack = {"gz": gzip.compress, "xz": lzma.compress}[suffix]
+    (tmp_path / f"t.tsv.{suffix}").write_bytes(pack(b"word\tO\n" * 30_000))
+    (tmp_path / f"m.uai.{suffix}").write_bytes(pack(b"MARKOV 1 2 1 1 0 2 0.5 0.5" + b" " * 10**6))
+    assert len(pt.datasets.conll(tmp_path / f"t.tsv.{suffix}")[0][0]) == 30_000
+    assert pt.read_uai(tmp_path / f"m.uai.{suffix}")[0].n_variables == 1
+    for read, name in ((pt.datasets.conll, "t.tsv"), (pt.read_uai, "m.uai")):
+        path = tmp_path / f"{name}.{suffix}"
+        with pytest.raises(pt.PotentiaError, match="unpacks to more than 1000 bytes; pass a larger limit"):
+            read(path, limit=1000)
+        monkeypatch.setenv("POTENTIA_READ_LIMIT", "2000")
+        with pytest.raises(pt.PotentiaError, match="unpacks to more than 2000 bytes"):
+            read(path)
+        monkeypatch.setenv("POTENTIA_READ_LIMIT", "much")
+        with pytest.raises(pt.PotentiaError, match="POTENTIA_READ_LIMIT must be"):
+            read(path)
+        monkeypatch.delenv("POTENTIA_READ_LIMIT")
+
+
+def test_a_compressed_model_file_is_refused_before_it_is_unpacked(tmp_path):
+    source = saved_models.FILES / "0.1" / "lmsbn"
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(tmp_path / "m", "w", zipfile.ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            new.writestr(entry.filename, old.read(entry))
+        new.writestr("bomb", bytes(10**8))
+    tracemalloc.start()
+    with pytest.raises(pt.PotentiaError, match="claim more bytes than the file has"):
+        pt.load(tmp_path / "m")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10**7

@@ -54,11 +54,13 @@ def _read(schema: Schema, values: Any, sizes: Sizes) -> dict[str, Any]:
         if value is None and not isinstance(field, Rule):
             raise _DamageError(f"{name} is missing")
         try:
-            found[name] = field.read(value, found, sizes)
+            read = field.read(value, found, sizes)
         except _DamageError as damage:
             raise _DamageError(f"{name} {damage}") from None
         if isinstance(field, Size):
-            sizes[name] = found[name]
+            sizes[name] = read
+        if isinstance(field, Size) or not isinstance(field, Rule):
+            found[name] = read
     return found
 
 

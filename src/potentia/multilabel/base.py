@@ -58,7 +58,7 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None: labels (n, K) or (n,)"
             )
         self._check_options()
-        X = _doubles(validate_data(self, X, **_CHECKS))
+        X = self._validated(X)
         labels = as_labels(y)
         check_consistent_length(X, labels)
         names = label_names(y, 1 if labels.ndim == 1 else labels.shape[1])
@@ -89,7 +89,14 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
     def _checked(self, X: Any) -> Any:
         """X as the fitted model expects it; refuses other columns than training had."""
         check_is_fitted(self)
-        return _doubles(validate_data(self, X, reset=False, **_CHECKS))
+        return self._validated(X, reset=False)
+
+    def _validated(self, X: Any, **options: Any) -> Any:
+        """Rows as float64; scikit-learn's complaints, which take several lines, become one."""
+        try:
+            return _doubles(validate_data(self, X, **_CHECKS, **options))
+        except ValueError as error:
+            raise PotentiaError(" ".join(str(error).split())) from None
 
     def _signs(self, y: Any) -> Floats:
         """Labels as signs (n, K), constant ones included."""

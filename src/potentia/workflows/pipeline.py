@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from .._html import facts_table
+from .._schema import Schema, check
 from ..io.files import read_file, reading, write_file
 
 #: Where the pipeline of each form of data is.
@@ -28,6 +29,8 @@ class Pipeline(ABC):
 
     #: The form of data, which is also the command line's option that names it.
     form: ClassVar[str]
+    #: What `settings` holds, checked on loading.
+    saved: ClassVar[Schema]
     model: Any
 
     @abstractmethod
@@ -72,4 +75,4 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
         content, arrays = read_file(path, "pipeline")
         module, name = _FORMS[content["form"]]
         kind: type[Pipeline] = getattr(import_module(f".{module}", __package__), name)
-        return kind.restore(content["settings"], content["model"], arrays)
+        return kind.restore(check(kind.saved, content["settings"], "pipeline"), content["model"], arrays)
