@@ -6,8 +6,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .._schema import Count, Items, Kind, Number, Record, Schema, check
 from .._types import PotentiaError
-from .files import read_file, write_file
+from .files import read_file, reading, write_file
+
+#: What the file of a checkpoint holds beside arrays.
+_SAVED: Schema = {
+    "history": Items(Record({"iteration": Count(), "objective": Number(finite=False)})),
+    "potentials": Kind((dict,)),
+    "mark": Kind((str,), optional=True),
+}
 
 
 class Checkpoint:
@@ -33,13 +41,16 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            content, arrays = read_file(self.path, "checkpoint")
+            with reading(self.path):
+                return self._state(*read_file(self.path, "checkpoint"))
         except PotentiaError as error:
-            raise PotentiaError(f"{error}; delete it to start anew") from None
-        if content.get("mark", "") != self.mark:
-            raise PotentiaError(
-                f"{self.path} belongs to a run with other options or data; delete it to start anew"
-            )
+            raise PotentiaError(f"{str(error).rstrip('.')}; delete it to start anew") from None
+
+    def _state(self, content: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
+        """What `save` was given, from the content of its file."""
+        content = check(_SAVED, content, "checkpoint")
+        if (content["mark"] or "") != self.mark:
+            raise PotentiaError(f"{self.path} belongs to a run with other options or data")
         potentials = {}
         for kind, meta in content["potentials"].items():
             head = f"potentials/{kind}/"

@@ -83,14 +83,14 @@ class SignColumns:
 class Features(ABC):
     """Training rows as the problems see them; never copied per label.
 
-    _rows: what the kernel reads. _squares (n): squared lengths. _rank: how many features there are, a kernel's
+    _rows: what the kernel reads. _squares (n): squared lengths. width: how many features there are, a kernel's
     being as many as rows.
     """
 
     n_rows: int
     _rows: FeatureRows
     _squares: Floats
-    _rank: int
+    width: int
 
     def solve(self, solver: HingeSolver, columns: SignColumns, p: int, y: Floats) -> Solution:
         """The problem of signs y (n) with the first p of the columns of signs beside the rows' own features."""
@@ -99,7 +99,7 @@ class Features(ABC):
         limits = (cost, solver.tol, solver.visits(n), solver.seed)
         norms = self._squares + columns.squares(p)
         spread = descend(self._rows, columns.exceptions, y, norms, *limits, dual, w)
-        if spread > solver.tol and min(n, self._rank + 1 + p) <= LARGEST_SYSTEM:
+        if spread > solver.tol and min(n, self.width + 1 + p) <= LARGEST_SYSTEM:
             exact = self._interior(columns, p, y, cost)
             if exact is not None:
                 return exact
@@ -129,7 +129,7 @@ class RowFeatures(Features):
 
     def __init__(self, X: Any) -> None:
         self._X = X
-        n, self._rank = X.shape
+        n, self.width = X.shape
         self.n_rows, none = n, np.empty((n, 0))
         if sparse.issparse(X):
             # unsigned indices spare kernels a test for wrap-around; 32 bits where they come as such
@@ -143,7 +143,7 @@ class RowFeatures(Features):
     def _zeros(self, p: int) -> Weights:
         d1 = self._rows.dense.shape[1]
         return Weights(
-            np.zeros(1), np.zeros(d1), np.zeros(self._rank - d1), np.zeros(p), np.zeros(self.n_rows)
+            np.zeros(1), np.zeros(d1), np.zeros(self.width - d1), np.zeros(p), np.zeros(self.n_rows)
         )
 
     def _own(self, w: Weights, signed_dual: Floats) -> Floats:
@@ -174,7 +174,7 @@ class GramFeatures(Features):
     """A kernel matrix (n, n) of the training rows."""
 
     def __init__(self, gram: Floats) -> None:
-        self.n_rows = self._rank = len(gram)
+        self.n_rows = self.width = len(gram)
         self._rows = FeatureRows(np.empty((len(gram), 0)), gram, *_no_entries(len(gram)))
         self._squares = np.diagonal(gram)
 

@@ -105,11 +105,12 @@ def learn_machine(
         v=np.zeros(len(cliques.member_ptr) - 1),
     )
     cost, spread, left = solver.cost(n), 0.1, solver.passes
-    kept = None if solver.solved is None else solver.solved.get("limits")
+    kept = None if solver.solved is None else solver.solved.get("limits", (2,))
     if solver.solved is not None and kept is not None:
-        spread, left = float(kept[0]), int(kept[1])
+        spread, left = float(kept[0]), max(1, int(kept[1]))
         for name, array in state._asdict().items():
-            array[...] = solver.solved.get(name)
+            found = solver.solved.get(name, array.shape)
+            array[...] = 0.0 if found is None else found
     while left > 0:
         block = min(left, _BLOCK)
         visits = block * max(n * K, 1000)
