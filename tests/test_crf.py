@@ -327,7 +327,7 @@ def test_a_head_that_was_tampered_with_gets_one_sentence(change, tmp_path):
     path = tmp_path / "model"
     pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy()).save(path)
     damage(path, change)
-    with pytest.raises(pt.PotentiaError, match="model is damaged") as caught:
+    with pytest.raises(pt.PotentiaError, match=r"model(: | is damaged)") as caught:
         pt.load(path)
     assert "\n" not in str(caught.value)
 
@@ -351,7 +351,7 @@ def test_trees_that_were_tampered_with_are_refused_before_any_walk(array, change
     meta, arrays = fitted.state()
     name = f"fitted.{array}"
     assert np.any(arrays[name])
-    with pytest.raises(pt.PotentiaError, match="The saved potential is damaged"):
+    with pytest.raises(pt.PotentiaError, match="saved potential is damaged"):
         pt.Potential.from_state(meta, arrays | {name: change(arrays[name])})
 
 
@@ -361,5 +361,5 @@ def test_arrays_of_another_size_are_refused_when_loaded(make):
     meta, arrays = make().fit(rng.normal(size=(60, 3)), rng.integers(0, 2, 60)).state()
     assert arrays
     for name, array in arrays.items():
-        with pytest.raises(pt.PotentiaError, match="The saved potential is damaged"):
+        with pytest.raises(pt.PotentiaError, match="saved potential is damaged"):
             pt.Potential.from_state(meta, arrays | {name: array[:-1]})

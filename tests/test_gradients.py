@@ -356,8 +356,8 @@ def test_linear_response_gives_joint_marginals_of_distant_variables():
 
 
 BAD = [
-    ({"loss": "hinge"}, "no loss 'hinge'"),
-    ({"gradient": "magic"}, "no gradient 'magic'"),
+    ({"loss": "hinge"}, "loss must be one of .*, not 'hinge'"),
+    ({"gradient": "magic"}, "gradient must be one of .*, not 'magic'"),
     ({"y": [0, 1]}, "y has shape"),
     ({"weights": [-1.0] * 4}, "weights must hold 4"),
     ({"class_weight": [1.0]}, "class_weight must hold 2"),

@@ -287,14 +287,14 @@ def test_constant_labels_are_no_part_of_the_model():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": 0}, "alpha must be a number above zero"),
-        ({"eta0": -1}, "eta0 must be a number of at least zero"),
-        ({"decode": "greedy"}, "decode must be one of auto, exact, lp, map"),
+        ({"alpha": 0}, "alpha must be a finite number above 0"),
+        ({"eta0": -1}, "eta0 must be a finite number, at least 0"),
+        ({"decode": "greedy"}, "decode must be one of 'auto', 'exact', 'lp', 'map'"),
         ({"cliques": 0}, "cliques must be at least 1"),
         ({"cliques": "all"}, "cliques must be a whole number or a list"),
         ({"cliques": [(0, 0)]}, "two or more different labels"),
         ({"cliques": [(0, 7)]}, "names a label outside 0..2"),
-        ({"kernel": "round"}, "kernel 'round'"),
+        ({"kernel": "round"}, "kernel must be one of .* not 'round'"),
     ],
 )
 def test_bad_options_get_one_sentence(options, message):

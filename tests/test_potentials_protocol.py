@@ -134,7 +134,7 @@ def test_loading_needs_a_known_class_and_whole_data():
     meta, arrays = Mean().fit(np.zeros((4, 1)), [0, 1, 1, 2]).state()
     assert meta["class"].endswith(".Mean")
     assert isinstance(Potential.from_state(meta, arrays), Mean)
-    with pytest.raises(PotentiaError, match="unknown: import it first"):
+    with pytest.raises(PotentiaError, match="unknown: import its module first"):
         Potential.from_state({**meta, "class": "elsewhere.Mean"}, arrays)
     with pytest.raises(PotentiaError, match="lacks the array"):
         Potential.from_state(meta, {})

@@ -265,8 +265,8 @@ def test_history_is_plain_json():
 
 
 BAD = [
-    ({"loss": "none"}, "no loss 'none'"),
-    ({"gradient": "none"}, "no gradient"),
+    ({"loss": "none"}, "loss must be one of .*, not 'none'"),
+    ({"gradient": "none"}, "gradient must be one of"),
     ({"inference": "TRW"}, "inference must be an inference method"),
     ({"ridge": -1.0}, "ridge"),
     ({"iterations": -1}, "iterations"),

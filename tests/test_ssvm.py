@@ -102,7 +102,7 @@ def test_names_constants_and_values_are_kept(kind):
 
 
 def test_bad_options_get_one_sentence():
-    with pytest.raises(pt.PotentiaError, match="ridge must be positive"):
+    with pytest.raises(pt.PotentiaError, match="alpha must be a finite number above 0"):
         ChainSSVM(alpha=0.0).fit(*rows())
     with pytest.raises(pt.PotentiaError, match="solver must be one of"):
         CompleteSSVM(solver="newton").fit(*rows())

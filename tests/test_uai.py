@@ -164,12 +164,14 @@ def test_every_truncation_is_noticed(tmp_path):
 def test_binary_and_broken_xz_files(tmp_path):
     binary = tmp_path / "binary.uai"
     binary.write_bytes(bytes(range(256)))
-    with pytest.raises(PotentiaError, match=r"binary.uai: not a text file"):
+    with pytest.raises(PotentiaError, match=r"binary.uai: the text is not ASCII"):
         read_uai(binary)
     packed = lzma.compress(GOOD.encode())
     for name, data in (("cut.uai.xz", packed[:-20]), ("wrong.uai.xz", GOOD.encode())):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(PotentiaError, match=f"{name}: not a complete xz file"):
+        with pytest.raises(
+            PotentiaError, match=f"{name}: the file cannot be read: it is not a complete xz file"
+        ):
             read_uai(tmp_path / name)
 
 

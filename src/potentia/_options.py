@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Collection
 
 import numpy as np
 
@@ -29,3 +30,29 @@ def check_number(name: str, value: object, least: float = 0.0, most: float = mat
     if not least <= real_number(value, name) <= min(most, sys.float_info.max):
         bounds = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
         raise PotentiaError(f"{name} must be a finite number, {bounds}, not {value!r}")
+
+
+def check_positive(name: str, value: object, most: float = sys.float_info.max) -> None:
+    """A number above zero, by default a finite one."""
+    if not 0 < real_number(value, name) <= most:
+        kind = "number" if most == math.inf else "finite number"
+        raise PotentiaError(f"{name} must be a {kind} above 0, not {value!r}.")
+
+
+def check_flag(name: str, value: object) -> None:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise PotentiaError(f"{name} must be True or False, not {value!r}.")
+
+
+def check_choice(name: str, value: object, choices: Collection[object], other: str = "") -> None:
+    """One of some texts or numbers; `other` names what else the option may be."""
+    if not isinstance(value, str | int) or isinstance(value, bool) or value not in choices:
+        more = f" or {other}" if other else ""
+        raise PotentiaError(f"{name} must be one of {', '.join(map(repr, choices))}{more}, not {value!r}.")
+
+
+def check_type(name: str, value: object, kind: type, optional: bool = False) -> None:
+    """An object of a class, or None where that is allowed."""
+    if not isinstance(value, kind) and not (optional and value is None):
+        raise PotentiaError(f"{name} must be a {kind.__name__}, not {value!r}.")

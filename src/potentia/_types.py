@@ -54,7 +54,10 @@ def real_number(value: Any, name: str) -> float:
     """The value as a float; refuses anything but one number."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise PotentiaError(f"{name} must be a number, not {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise PotentiaError(f"{name} must be a number that a double can hold") from None
 
 
 def real_numbers(values: ArrayLike, name: str) -> Floats:

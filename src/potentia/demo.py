@@ -187,8 +187,8 @@ def _run_labels(cell: Cell, X: Floats, Y: Ints, X_test: Floats, Y_test: Ints) ->
     from .multilabel.lmsbn import LMSBN
 
     system = cell["system"]
-    kernel = "rbf" if system.endswith("kernel") else None
-    model: Any = LMSBN(1e-3, kernel=kernel) if system.startswith("LMSBN") else IndependentClassifiers(1e-3)
+    options: dict[str, Any] = {"kernel": "rbf"} if system.endswith("kernel") else {}
+    model: Any = LMSBN(1e-3, **options) if system.startswith("LMSBN") else IndependentClassifiers(1e-3)
     model.fit(X, Y)
     predict = model.predict_greedy if system.endswith("greedy") else model.predict
     row: Row = {

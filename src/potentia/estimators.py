@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from ._html import facts_table
 from ._progress import Bar
+from ._registry import Registered, from_json, to_json
+from ._schema import Choice, Count, Items, Kind, Named, Number, Record, Schema, check
 from ._threads import one_blas_thread, thread_count, using_threads
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
 from .inference.base import Inference, Result
 from .io.checkpoint import Checkpoint
 from .io.files import read_file, reading, write_file
-from .io.objects import from_json, to_json
 from .learn.dataset import Dataset
 from .learn.iterated import IteratedLogistic
 from .learn.learner import Fit, Learner
@@ -31,7 +33,7 @@ _SUCH = {"learner": "pt.IteratedLogistic()", "inference": "pt.TRW()"}
 _LOG = logging.getLogger(__name__)
 
 
-class CRF:
+class CRF(Registered):
     """A conditional random field: potentials turn features into scores, inference turns those into labels.
 
     Args:
@@ -45,6 +47,15 @@ class CRF:
     `shapes_` (of the tables of each kind) and `inference_`. Works with scikit-learn's `clone` and cross-validation over
     lists of examples.
     """
+
+    saved: ClassVar[Schema] = {
+        "potentials": Kind((dict,)),
+        "decode": Choice(DECODES, optional=True),
+        "scales": Named(Number()),
+        "shapes": Named(Items(Count(least=1))),
+        "history": Items(Record({"iteration": Count(), "objective": Number(finite=False)})),
+        "inference_": Kind((dict,)),
+    }
 
     def __init__(
         self,
@@ -172,7 +183,7 @@ class CRF:
             raise PotentiaError("this CRF is not fitted: call fit first.")
         data = Dataset.of(list_examples(examples), list(self.potentials_))
         for kind, shape in data.shapes.items():
-            if shape != self.shapes_.get(kind, shape):  # files of the first version do not name them
+            if shape != self.shapes_.get(kind, shape):
                 raise PotentiaError(
                     f"regions of kind {kind!r} have tables of shape {shape}, but this CRF was fitted on tables of "
                     f"shape {self.shapes_[kind]}."
@@ -230,19 +241,28 @@ class CRF:
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> CRF:
         """The model that `state` described."""
+        found = check(cls.saved, content, "CRF")
         fitted = {}
         for kind, meta in content["potentials"].items():
             own = {
                 name.removeprefix(f"{kind}/"): v for name, v in arrays.items() if name.startswith(f"{kind}/")
             }
             fitted[kind] = Potential.from_state(meta, own)
+            size = math.prod(found["shapes"][kind]) if kind in found["shapes"] else None
+            if size != getattr(fitted[kind], "n_outputs_", None) or kind not in found["scales"]:
+                raise PotentiaError(
+                    f"the saved CRF is damaged: its potential of {kind!r} does not fit its tables."
+                )
         templates = {kind: _fresh(p) for kind, p in fitted.items()}
         model = cls(
-            templates, from_json(content["learner"]), from_json(content["inference"]), content["decode"]
+            templates,
+            from_json(content["learner"], Learner),
+            from_json(content["inference"], Inference),
+            found["decode"],
         )
-        model.potentials_, model.scales_, model.history_ = fitted, content["scales"], content["history"]
-        model.inference_ = from_json(content["inference_"])
-        model.shapes_ = {kind: tuple(shape) for kind, shape in content.get("shapes", {}).items()}
+        model.potentials_, model.scales_, model.history_ = fitted, found["scales"], found["history"]
+        model.inference_ = from_json(content["inference_"], Inference)
+        model.shapes_ = {kind: tuple(shape) for kind, shape in found["shapes"].items()}
         return model
 
     # -- scikit-learn's conventions ------------------------------------------------------------------------

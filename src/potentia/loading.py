@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._types import PotentiaError
+from ._registry import find_class
 from .estimators import CRF
-from .io.files import file_kind
-from .workflows.pipeline import load_pipeline
+from .io.files import file_kind, reading
+from .workflows.pipeline import Pipeline, load_pipeline
 
-#: Modules of the multi-label models that can be saved; imported when needed, since they bring scikit-learn along.
-_MULTILABEL = {"LMBM": "lmbm", "LMSBN": "lmsbn", "IndependentClassifiers": "baselines"}
+if TYPE_CHECKING:
+    from .multilabel.base import MultiLabelClassifier
+
+    Model = CRF | MultiLabelClassifier | Pipeline
 
 
-def load(path: str | os.PathLike[str]) -> Any:
-    """A model written by its `save`: a `CRF`, `LMSBN`, `LMBM`, `IndependentClassifiers`, or a pipeline of the command
-    line's `train`; predictions are identical.
+def load(path: str | os.PathLike[str]) -> Model:
+    """A model written by its `save`: a `CRF`, a multi-label estimator, or a pipeline of the command line's `train`.
+
+    Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
+    imported before.
     """
     kind = file_kind(path)
-    if kind == "CRF":
-        return CRF.load(path)
     if kind == "pipeline":
         return load_pipeline(path)
-    if kind not in _MULTILABEL:
-        raise PotentiaError(f"{os.fspath(path)} holds a {kind}, which is not a model")
-    module = import_module(f".multilabel.{_MULTILABEL[kind]}", __package__)
-    return getattr(module, kind).load(path)
+    with reading(path):
+        model: Model = _class_of(kind).load(path)
+        return model
+
+
+def _class_of(kind: str) -> type[Any]:
+    if kind == "CRF":
+        return CRF
+    # imported here, because these bring scikit-learn along
+    from .multilabel import baselines, lmbm, lmsbn, ssvm, thresholds  # noqa: F401
+    from .multilabel.base import MultiLabelClassifier
+
+    return find_class(kind, MultiLabelClassifier)

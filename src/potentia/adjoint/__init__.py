@@ -1,7 +1,8 @@
 """From cotangents of marginals to cotangents of scores: gradients through inference."""
 
+from .base import Gradient
 from .implicit import Implicit
 from .perturbation import Perturbation
 from .truncated import BackPropagation, Truncated
 
-__all__ = ["BackPropagation", "Implicit", "Perturbation", "Truncated"]
+__all__ = ["BackPropagation", "Gradient", "Implicit", "Perturbation", "Truncated"]

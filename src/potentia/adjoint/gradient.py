@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Literal
 
 import numpy as np
 
+from .._options import check_choice
 from .._types import ArrayLike, Floats, Ints, PotentiaError, real_numbers
 from ..graph.assign import check_labels
 from ..graph.cotangents import Tables, user_tables
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..inference.base import Expectations, Inference, Result
-from ..losses.base import Loss, Methods
-from ..losses.names import loss_of
+from ..losses.base import Loss, Methods, Pull
+from ..losses.names import LossName, loss_of
+from .base import Gradient
 from .implicit import Implicit
 from .perturbation import Perturbation
-from .truncated import BackPropagation, Pull, Truncated
+from .truncated import BackPropagation, Truncated
 
-
-class Gradient(Protocol):
-    """A way through inference: the result, and what pulls cotangents of its marginals back to scores.
-
-    Without `cliques` the result may lack marginals of cliques and its value (nan), for losses of variables alone.
-    """
-
-    def solve(
-        self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
-    ) -> tuple[Result, Pull]: ...
-
-
-GRADIENTS: dict[str, type[Any]] = {
+GradientName = Literal["truncated", "backpropagation", "perturbation", "implicit"]
+GRADIENTS: dict[str, type[Gradient]] = {
     "truncated": Truncated,
     "backpropagation": BackPropagation,
     "perturbation": Perturbation,
@@ -41,16 +32,10 @@ GRADIENTS: dict[str, type[Any]] = {
 
 def gradient_of(given: str | Gradient) -> Gradient:
     """A gradient method by name with its default options, or the method itself."""
-    if not isinstance(given, str):
-        if not hasattr(given, "solve"):
-            raise PotentiaError(
-                f"gradient must be one of {', '.join(GRADIENTS)} or such an object, not {given!r}"
-            )
+    if isinstance(given, Gradient):
         return given
-    if given not in GRADIENTS:
-        raise PotentiaError(f"there is no gradient {given!r}; there are {', '.join(GRADIENTS)}")
-    method: Gradient = GRADIENTS[given]()
-    return method
+    check_choice("gradient", given, GRADIENTS, "a Gradient")
+    return GRADIENTS[given]()
 
 
 class Memory:
@@ -135,12 +120,12 @@ def evaluate(
 
 
 def loss_and_gradient(
-    loss: str | Loss,
+    loss: LossName | Loss,
     inference: Inference,
     graph: Graph,
     theta: Mapping[str, ArrayLike],
     y: ArrayLike,
-    gradient: str | Gradient = "truncated",
+    gradient: GradientName | Gradient = "truncated",
     *,
     weights: ArrayLike | None = None,
     class_weight: ArrayLike | None = None,

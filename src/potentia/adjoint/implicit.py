@@ -23,17 +23,16 @@ from ..graph.links import region_links
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..inference.base import Inference, Result
-from ..inference.entropy import Entropy, bethe
-from ..inference.exact import Exact
-from ..inference.message_passing import MessagePassingMethod
-from .truncated import Pull
+from ..inference.entropy import Entropy
+from ..losses.base import Pull
+from .base import Gradient
 
 #: Redundant constraints make the system singular; this much of the identity against them, relative to 1.
 _SLACK = 1e-11
 
 
 @dataclass(frozen=True)
-class Implicit:
+class Implicit(Gradient):
     """dL/dtheta by one factorisation of the optimality conditions, as good as inference has converged.
 
     For message passing, and exact inference on forests. Mean field optimises over no linear set.
@@ -55,20 +54,15 @@ class Implicit:
 
 
 def _entropy_of(inference: Inference, scores: Scores) -> Entropy:
-    if isinstance(inference, MessagePassingMethod):
-        entropy = inference.entropy(scores.graph)
-        if entropy.maximum:
-            raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon")
-        return entropy
-    if isinstance(inference, Exact) and inference.session(scores, None) is not None:
-        return bethe(scores.graph)
-    name = type(inference).__name__
-    why = (
-        "its product distributions are no linear set"
-        if name == "MeanField"
-        else "its marginals solve no problem over local marginals"
-    )
-    raise PotentiaError(f"gradient='implicit' does not apply to {name} on this graph: {why}")
+    entropy = inference.entropy_on(scores.graph)
+    if entropy is None:
+        raise PotentiaError(
+            f"gradient='implicit' does not apply to {type(inference).__name__} on this graph: its marginals solve no "
+            "problem over local marginals."
+        )
+    if entropy.maximum:
+        raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon.")
+    return entropy
 
 
 class _Conditions:

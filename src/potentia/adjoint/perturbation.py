@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._options import check_choice, check_positive
 from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import (
     MarginalCotangent,
@@ -18,7 +19,8 @@ from ..graph.cotangents import (
 from ..graph.flat import table_sizes
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result, add_marginals
-from .truncated import Pull
+from ..losses.base import Pull
+from .base import Gradient
 
 #: Weights of inference at theta + k r dQ/dmu, over r.
 _STENCILS = {
@@ -29,7 +31,7 @@ _STENCILS = {
 
 
 @dataclass(frozen=True)
-class Perturbation:
+class Perturbation(Gradient):
     """dL/dtheta = lim (mu(theta + r dQ/dmu) - mu(theta)) / r [MBL-tpami Eq. 24], by 1-, 2- or 4-sided differences.
 
     The step is r = multiplier eps^(1/3) (1 + |theta|) / |dQ/dmu| with largest absolute values over finite entries.
@@ -41,10 +43,8 @@ class Perturbation:
     multiplier: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.sides not in _STENCILS:
-            raise PotentiaError(f"perturbation has 1, 2 or 4 sides, not {self.sides!r}")
-        if not self.multiplier > 0:
-            raise PotentiaError(f"the perturbation multiplier must be positive, not {self.multiplier!r}")
+        check_choice("sides", self.sides, tuple(_STENCILS))
+        check_positive("multiplier", self.multiplier)
 
     def solve(
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True

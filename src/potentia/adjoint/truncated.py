@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .._memory import borrow
+from .._options import check_count, check_number
 from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
@@ -18,11 +18,10 @@ from ..inference.engine import Session, iterate, steps
 from ..inference.mean_field import MeanFieldEngine
 from ..inference.pair_engine import PairEngine
 from ..inference.region_engine import RegionEngine
+from ..losses.base import Pull
+from .base import Gradient
 from .pairs import PairReverse
 from .regions import MeanFieldReverse, RegionReverse
-
-#: Turns cotangents of a result's marginals into cotangents of its scores; to be called once.
-Pull = Callable[[MarginalCotangent], Tables]
 
 _REVERSE: dict[type, Any] = {
     PairEngine: PairReverse,
@@ -32,7 +31,7 @@ _REVERSE: dict[type, Any] = {
 
 
 @dataclass(frozen=True)
-class Truncated:
+class Truncated(Gradient):
     """The exact gradient of the marginals after however many iterations were run [MBL-tpami sec. 7].
 
     Iterations leave on a tape what their reverse needs, or where that takes more than `memory` bytes only states
@@ -40,7 +39,12 @@ class Truncated:
     2 sqrt(N) instead of N slots.
     """
 
+    at_fixed_point: ClassVar[bool] = False
+
     memory: int = 2**29
+
+    def __post_init__(self) -> None:
+        check_count("memory", self.memory)
 
     def solve(
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
@@ -66,7 +70,7 @@ class Truncated:
 
 
 @dataclass(frozen=True)
-class BackPropagation:
+class BackPropagation(Gradient):
     """Back-propagation at a fixed point until cotangents fall below `threshold` of the first [MBL-tpami sec. 7.2].
 
     Every reverse iteration uses the final messages, so nothing is stored; the gradient is that of the fixed point,
@@ -76,6 +80,10 @@ class BackPropagation:
 
     threshold: float = 1e-8
     iterations: int = 10_000
+
+    def __post_init__(self) -> None:
+        check_number("threshold", self.threshold)
+        check_count("iterations", self.iterations)
 
     def solve(
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 
+from .._text import read_text
 from .._types import PotentiaError
 from ..graph.structure import Graph
 from .example import Example
@@ -46,22 +46,16 @@ def letters(folder: FilePath | None = None, folds: int | Iterable[int] | None = 
     return examples
 
 
-def conll(path: FilePath) -> list[list[list[str]]]:
+def conll(path: FilePath, limit: int | None = None) -> list[list[list[str]]]:
     """The sentences of a token file, each as its columns: one list of words, one per tag, the label last.
 
-    One token per line, a blank line between sentences, UTF-8, plain or gzip (`.gz`). Columns are separated by tabs,
-    or by spaces in a file whose first line has no tab.
+    One token per line, a blank line between sentences, UTF-8, plain or compressed (`.gz`, `.xz`). Columns are separated
+    by tabs, or by spaces in a file whose first line has no tab. limit: bytes that a compressed file may have unpacked;
+    None for POTENTIA_READ_LIMIT, or 256 MiB.
     """
     name = Path(path)
-    try:
-        with (gzip.open if name.suffix == ".gz" else open)(name, "rt", encoding="utf-8-sig") as lines:
-            sentences = [_columns(tokens) for tokens in _sentences(lines, name)]
-    except FileNotFoundError:
-        raise PotentiaError(f"{name}: there is no such file") from None
-    except UnicodeDecodeError:
-        raise PotentiaError(f"{name}: the text is not UTF-8") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise PotentiaError(f"{name}: the file cannot be read ({error})") from None
+    lines = io.StringIO(read_text(name, "utf-8-sig", limit))
+    sentences = [_columns(tokens) for tokens in _sentences(lines, name)]
     if not sentences:
         raise PotentiaError(f"{name}: the file has no tokens")
     return sentences

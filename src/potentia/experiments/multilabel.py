@@ -22,7 +22,7 @@ from ..multilabel.lmbm import LMBM
 from ..multilabel.lmsbn import LMSBN
 from ..multilabel.orders import splits
 from ..multilabel.ssvm import ChainSSVM, CompleteSSVM
-from ..multilabel.thresholds import ThresholdClassifier
+from ..multilabel.thresholds import Measure, ThresholdClassifier
 from .rows import Row
 
 #: Options by name, and the values that cross-validation chooses from.
@@ -60,7 +60,9 @@ def _logistic(kind: Callable[[Any], MultiLabelClassifier], C: float) -> MultiLab
     return kind(LogisticRegression(C=C, max_iter=1000))
 
 
-def _tuned(inner: Callable[..., MultiLabelClassifier], measure: str) -> Callable[..., MultiLabelClassifier]:
+def _tuned(
+    inner: Callable[..., MultiLabelClassifier], measure: Measure
+) -> Callable[..., MultiLabelClassifier]:
     return lambda **options: ThresholdClassifier(inner(**options), measure=measure)
 
 

@@ -20,14 +20,15 @@ _LARGEST_SCORE = 700.0
 _Factors = dict[tuple[int, ...], Floats]
 
 
-def read_uai(path: FilePath) -> tuple[Graph, dict[str, Floats | list[Floats]]]:
-    """The graph and scores (natural logarithms of the tables) of a MARKOV or BAYES file, `.xz` included.
+def read_uai(path: FilePath, limit: int | None = None) -> tuple[Graph, dict[str, Floats | list[Floats]]]:
+    """The graph and scores (natural logarithms of the tables) of a MARKOV or BAYES file, `.xz` and `.gz` included.
 
     Kinds are "node", "edge", "clique3", "clique4", ... as they occur; variables of a scope ascend. Factors of
     the same variables in any order become one; factors without variables go into the first table, so that
-    log Z is the file's. A kind's scores are one array (n_regions, *states), or a list where states differ.
+    log Z is the file's. A kind's scores are one array (n_regions, *states), or a list where states differ. limit: bytes
+    that a compressed file may have unpacked; None for POTENTIA_READ_LIMIT, or 256 MiB.
     """
-    tokens = Tokens(path)
+    tokens = Tokens(path, limit)
     n_states, factors = _read_factors(tokens)
     constant = float(factors.pop((), np.zeros(())))
     if constant and not factors:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._text import read_text
 from .._types import Floats, PotentiaError
 
 #: A file's path, as text or as a path object.
@@ -18,12 +19,13 @@ class Tokens:
     """The words of a file, read from first to last.
 
     Args:
-        path: the file; a name that ends in `.xz` is decompressed.
+        path: the file; a name that ends in `.xz` or `.gz` is unpacked.
+        limit: bytes that it may have unpacked, see `read_text`.
     """
 
-    def __init__(self, path: FilePath) -> None:
+    def __init__(self, path: FilePath, limit: int | None = None) -> None:
         self.name = os.fspath(path)
-        self._words = _text(path).split()
+        self._words = read_text(path, "ascii", limit).split()
         self._at = 0
 
     def __len__(self) -> int:
@@ -77,21 +79,6 @@ def _is_number(word: str) -> bool:
         return "_" not in word and float(word) is not None
     except ValueError:
         return False
-
-
-def _text(path: FilePath) -> str:
-    try:
-        if not os.fspath(path).endswith(".xz"):
-            return Path(path).read_text(encoding="ascii")
-        import lzma
-
-        try:
-            with lzma.open(path, "rt", encoding="ascii") as file:
-                return file.read()
-        except (lzma.LZMAError, EOFError):
-            raise PotentiaError(f"{os.fspath(path)}: not a complete xz file") from None
-    except UnicodeDecodeError:
-        raise PotentiaError(f"{os.fspath(path)}: not a text file") from None
 
 
 def write_whole(path: FilePath, text: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from .._html import facts_table
+from .._registry import Registered
 from .._types import ArrayLike, Floats, Ints, PotentiaError
 from ..graph.assign import check_labels
 from ..graph.cotangents import Tables, add_cliques, add_singles, clique_kinds, flat_marginals, zero_tables
@@ -18,6 +19,7 @@ from ..graph.structure import Graph
 
 if TYPE_CHECKING:
     from .engine import Session
+    from .entropy import Entropy
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,15 +133,29 @@ class Expectations(NamedTuple):
     result: Result | None = None
 
 
-class Inference(ABC):
-    """A method that turns scores into marginals; subclasses hold its options and implement `run`."""
+class Inference(Registered, ABC):
+    """A method that turns scores into marginals; subclasses hold its options and implement `run`.
+
+    What a method can do is declared by the class attributes below; a custom method is a dataclass of its options.
+    """
+
+    #: Several threads may run it at once and gain by it, so that examples are shared out over threads.
+    threaded: ClassVar[bool] = False
+    #: It iterates until its option `tol` is met, and `start` saves iterations.
+    iterative: ClassVar[bool] = False
+    #: Its marginals may be fractional points of a relaxation rather than those of a distribution or labelling.
+    relaxed: ClassVar[bool] = False
+    #: Its value, marginals and best labelling are exact.
+    exact: ClassVar[bool] = False
+    #: Threads to use, None for all cores (or POTENTIA_THREADS); an option of those methods that split one graph.
+    threads: int | None = None
 
     #: Whether marginals are smooth functions of the scores, so that they can be differentiated.
     smooth: ClassVar[bool] = True
 
     def on_one_thread(self) -> Self:
-        """The same method where its caller shares examples out over threads; itself if it has no threads."""
-        return replace(self, threads=1) if hasattr(self, "threads") else self  # type: ignore[type-var]
+        """The same method where its caller shares examples out over threads."""
+        return self
 
     def infer(
         self,
@@ -176,6 +192,10 @@ class Inference(ABC):
 
     def counting_numbers(self, graph: Graph) -> Floats | None:
         """Counting numbers of all regions whose entropy this method maximises; None where it has none such."""
+        return None
+
+    def entropy_on(self, graph: Graph) -> Entropy | None:
+        """The entropy whose maximum over local marginals, with the scores, the marginals are; None if they are not."""
         return None
 
     def expectations(self, scores: Scores, start: Result | None = None) -> Expectations:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ..kernels.forest_descent import descend
 from . import elimination
 from .base import Expectations, Inference, Result
 from .engine import Outcome, Readout, Session, drive
-from .entropy import bethe
+from .entropy import Entropy, bethe
 from .forest import best_labels, log_partition, parent_pairs
 from .pair_engine import PairEngine, suits_pairs
 
@@ -28,6 +29,9 @@ class Exact(Inference):
     Forests of pairs take two passes of belief propagation, linear in their size. Other graphs are eliminated
     variable by variable; that needs a table of at most `max_table` entries, and is refused with the width otherwise.
     """
+
+    threaded: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
 
     max_table: int = 2**26
 
@@ -71,6 +75,10 @@ class Exact(Inference):
     def counting_numbers(self, graph: Graph) -> Floats | None:
         """Bethe's on forests, where they are exact."""
         return bethe(graph).counting.copy() if _by_tree(graph) else None
+
+    def entropy_on(self, graph: Graph) -> Entropy | None:
+        """Bethe's on forests, where it is exact."""
+        return bethe(graph) if _by_tree(graph) else None
 
     def expectations(self, scores: Scores, start: Result | None = None) -> Expectations:
         """log Z and its gradient; on forests in two passes that make nothing else."""

@@ -43,6 +43,7 @@ class Gibbs(Inference):
     """
 
     smooth: ClassVar[bool] = False
+    threaded: ClassVar[bool] = True
 
     samples: int = 2000
     burn_in: int = 200

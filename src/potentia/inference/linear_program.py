@@ -36,6 +36,7 @@ class LinearProgram(Inference):
     """
 
     smooth: ClassVar[bool] = False
+    relaxed: ClassVar[bool] = True
 
     iterations: int | None = None
     tol: float = 1e-6

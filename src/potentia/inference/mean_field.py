@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -119,6 +120,9 @@ class MeanField(Inference):
         threads: None for all cores (or POTENTIA_THREADS).
     """
 
+    threaded: ClassVar[bool] = True
+    iterative: ClassVar[bool] = True
+
     iterations: int = 100
     tol: float = 1e-6
     schedule: str = "coloured"
@@ -128,6 +132,10 @@ class MeanField(Inference):
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Coordinate ascent from uniform marginals or those of `start` (of any method)."""
         return self.session(scores, start).run()
+
+    def on_one_thread(self) -> Self:
+        """The same method with one thread."""
+        return replace(self, threads=1)
 
     def counting_numbers(self, graph: Graph) -> Floats:
         """1 on variables, 0 on larger regions."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -39,6 +40,9 @@ class MessagePassingMethod(Inference):
         threads: None for all cores (or POTENTIA_THREADS).
     """
 
+    threaded: ClassVar[bool] = True
+    iterative: ClassVar[bool] = True
+
     iterations: int = 40
     tol: float = 1e-6
     schedule: str = "coloured"
@@ -49,6 +53,14 @@ class MessagePassingMethod(Inference):
     @abstractmethod
     def entropy(self, graph: Graph) -> Entropy:
         """The method's counting numbers and links on a graph."""
+
+    def on_one_thread(self) -> Self:
+        """The same method with one thread."""
+        return replace(self, threads=1)
+
+    def entropy_on(self, graph: Graph) -> Entropy:
+        """The method's own."""
+        return self.entropy(graph)
 
     def counting_numbers(self, graph: Graph) -> Floats:
         """Those of its entropy."""

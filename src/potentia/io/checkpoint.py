@@ -11,9 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from .._schema import Count, Items, Kind, Number, Record, Schema
 from .._types import PotentiaError
 from .files import read_file, reading, write_file
 
+#: What the file of a checkpoint holds beside arrays.
+_SAVED: Schema = {
+    "history": Items(Record({"iteration": Count(), "objective": Number(finite=False)})),
+    "potentials": Kind((dict,)),
+    "mark": Kind((str,), optional=True),
+    "parts": Items(Kind((str,), optional=True), optional=True),
+}
 #: A state of up to this many bytes is held in memory between writes, so that an interruption loses nothing.
 _HELD_BYTES = 1 << 26
 #: Seconds between writes, at least, and as a multiple of what the last write took.

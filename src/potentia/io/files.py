@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import secrets
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +21,6 @@ from .._version import __version__
 #: Raised when the layout of files changes; a file of a higher schema is refused.
 SCHEMA = 1
 _HEAD = "potentia.json"
-
-#: What reading a file that is cut short or altered may raise.
-_DAMAGE = (
-    zipfile.BadZipFile, zlib.error, LookupError, ValueError, EOFError, OSError, RuntimeError, TypeError, AttributeError
-)  # fmt: skip
 
 
 def write_file(
@@ -93,24 +88,53 @@ def _read(
     if not source.is_file():
         raise PotentiaError(f"{source} does not exist or is not a file")
     with reading(source), zipfile.ZipFile(source) as archive:
+        _check_sizes(source, archive)
         head = json.loads(archive.read(_HEAD))
         _check_head(source, head, kind)
         arrays = {
-            name: np.lib.format.read_array(io.BytesIO(archive.read(f"{number}.npy")), allow_pickle=False)
+            name: _array(archive.read(f"{number}.npy"), name)
             for number, name in enumerate(head["arrays"] if kind is not None else ())
         }
         return head["content"], arrays, head["kind"]
 
 
+def _check_sizes(source: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse a file that would need more memory than it has bytes: entries are written uncompressed and apart."""
+    entries = archive.infolist()
+    stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+    if not stored or sum(entry.file_size for entry in entries) > source.stat().st_size:
+        raise PotentiaError(
+            f"{source} is compressed or damaged: its entries claim more bytes than the file has."
+        )
+
+
+def _array(data: bytes, name: str) -> np.ndarray:
+    """An array in NumPy's format; refuses objects, and a shape that does not fit the bytes before allocating it."""
+    buffer = io.BytesIO(data)
+    version = np.lib.format.read_magic(buffer)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(buffer)
+    values = memoryview(data)[buffer.tell() :]
+    if dtype.hasobject or not dtype.itemsize or dtype.itemsize * math.prod(shape) != len(values):
+        raise PotentiaError(
+            f"the array {name} has {len(values)} bytes, not those of {shape} of type {dtype}."
+        )
+    return np.frombuffer(values, dtype).reshape(shape, order="F" if fortran else "C").copy(order="K")
+
+
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Says that a file is damaged where what is done with its content fails."""
+    """Names the file in errors, and says that it is damaged where what is done with its content fails.
+
+    Any exception counts: what a file holds is checked before it is used, so what is left is what no check foresaw.
+    """
     try:
         yield
-    except PotentiaError:
-        raise
-    except _DAMAGE as error:
-        raise PotentiaError(f"{path} is damaged or not a potentia file ({error})") from None
+    except PotentiaError as error:
+        named = os.fspath(path) in str(error)
+        raise PotentiaError(str(error) if named else f"{os.fspath(path)}: {error}") from None
+    except Exception as error:
+        raise PotentiaError(f"{path} is damaged or not a potentia file ({error}).") from None
 
 
 def _check_head(source: Path, head: Any, kind: str | None) -> None:

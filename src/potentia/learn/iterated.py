@@ -89,7 +89,7 @@ class IteratedLogistic(Learner):
     threads: int | None = None
     rest: InitVar[float | None] = None
 
-    renamed_options: ClassVar[Mapping[str, str]] = {"rest": "message_tol"}
+    renamed_options: ClassVar[Mapping[str, str | None]] = {"rest": "message_tol"}
 
     def __post_init__(self, rest: float | None) -> None:
         if rest is not None:

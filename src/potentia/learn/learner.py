@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar
 
+from .._registry import Registered
 from .._types import Floats, PotentiaError
 from ..data.example import Example
 from ..inference.base import Inference
@@ -74,7 +75,7 @@ class Fit(ABC):
         return
 
 
-class Learner(ABC):
+class Learner(Registered, ABC):
     """Trains the potentials of a `CRF`: a dataclass whose fields are its options.
 
     A class of its own defines `begin`, which returns a `Fit`, and may override what predictions of the trained model
@@ -83,8 +84,6 @@ class Learner(ABC):
 
     #: What predictions take of inference's result unless a CRF says otherwise.
     decode: ClassVar[str] = "mpm"
-    #: Options renamed since files of earlier versions were written: old name to new.
-    renamed_options: ClassVar[Mapping[str, str]] = {}
     #: Predict the examples after every iteration, or after those listed.
     track_error: bool | Sequence[int] = False
     threads: int | None = None

@@ -13,8 +13,6 @@ from ..graph.scores import Scores, table_index
 from ..graph.structure import Graph
 from ..graph.union import Union
 from ..inference.base import Inference
-from ..inference.exact import Exact
-from ..inference.linear_program import LinearProgram
 from ..kernels.frank_wolfe import Dual, entries_of, fill_scores, step_batch
 from ..kernels.margin_chain import Chains, chain_answers, chain_pass
 from ..kernels.working_set import WorkingSet, visit_batch
@@ -74,7 +72,7 @@ class AnyOracle(Oracle):
 
     def __init__(self, problem: MarginProblem, method: Inference, batch: int) -> None:
         self.problem, self.method = problem, method
-        self.labellings = not isinstance(method, LinearProgram)
+        self.labellings = not method.relaxed
         graphs = [graph for shard in problem.data.shards for graph in shard.union.parts]
         cuts = [*range(0, len(graphs), batch), len(graphs)]
         self.batches = [(a, b, Union(graphs[a:b]).graph) for a, b in pairwise(cuts)]
@@ -153,7 +151,7 @@ class AnyOracle(Oracle):
 
 def make_oracle(problem: MarginProblem, method: Inference, batch: int | None) -> Oracle:
     """The kernel for chains where it applies and gives what the method would, the method itself elsewhere."""
-    chains = problem.chains() if isinstance(method, Exact) else None
+    chains = problem.chains() if method.exact else None
     if chains is not None and batch is None:
         return ChainOracle(problem, chains)
     return AnyOracle(problem, method, batch or max(1, problem.n_examples // 50))

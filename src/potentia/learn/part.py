@@ -208,8 +208,8 @@ class Part(Tables):
         """Labels, or marginals, of every example; shards are shared out over the threads that inference may use."""
         read = getattr(predictor, what)
         inference, threads = predictor.inference, 1
-        if len(self.shards) > 1:
-            threads = thread_count(getattr(inference, "threads", None))
+        if len(self.shards) > 1 and inference.threaded:
+            threads = thread_count(inference.threads)
             inference = inference.on_one_thread()
         for kind in self.shapes:
             predictor.potentials[kind].ready(self.n_rows(kind))

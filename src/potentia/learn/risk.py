@@ -139,7 +139,8 @@ class RiskPart(Part):
             self.inference = self.inference.on_one_thread()
             self.clamped = None if self.clamped is None else self.clamped.on_one_thread()
         # what is run to convergence may start where it ended for the parameters before
-        warm = not isinstance(settings.gradient, Truncated) and getattr(self.inference, "tol", 0.0) > 0
+        converging = self.inference.iterative and getattr(self.inference, "tol", 0.0) > 0
+        warm = converging and not isinstance(settings.gradient, Truncated)
         self.memories = [Memory() if warm else None for _ in self.shards]
 
     def evaluate(self, potentials: Mapping[str, Potential]) -> tuple[float, dict[str, Floats]]:

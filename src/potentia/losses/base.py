@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
+from .._registry import Registered
 from .._types import Bools, Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, add_singles, clique_kinds
 from ..graph.scores import Scores, table_index
@@ -40,11 +41,11 @@ class Methods:
     expect: Callable[[Inference, Scores], Expectations]
 
 
-class Loss(ABC):
+class Loss(Registered, ABC):
     """A function of scores and labels to be minimised, with its gradient.
 
-    To write one's own, subclass and implement `evaluate`; `MarginalLoss` asks for less where the loss only looks at
-    marginals.
+    A custom loss is a dataclass of its options that implements `evaluate`; `MarginalLoss` asks for less where the loss
+    only looks at marginals.
     """
 
     #: Name in `pt.loss_and_gradient` and `pt.MarginalRisk`.

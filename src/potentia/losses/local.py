@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from .._options import check_count
 from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import (
     Tables,
@@ -43,8 +44,7 @@ class Pseudolikelihood(Loss):
     name: ClassVar[str] = "pseudolikelihood"
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.patch, int) and self.patch >= 1):
-            raise PotentiaError(f"patch must be a positive whole number, not {self.patch!r}")
+        check_count("patch", self.patch, 1)
 
     def evaluate(
         self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
@@ -171,6 +171,10 @@ class ContrastiveDivergence(Loss):
     seed: int = 0
 
     name: ClassVar[str] = "contrastive_divergence"
+
+    def __post_init__(self) -> None:
+        check_count("sweeps", self.sweeps)
+        check_count("seed", self.seed)
 
     def evaluate(
         self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods

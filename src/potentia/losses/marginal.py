@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from .._options import check_positive
 from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, clique_kinds, flat_marginals
 from ..graph.flat import table_sizes
@@ -140,8 +141,7 @@ class SmoothedError(MarginalLoss):
     name: ClassVar[str] = "smoothed_error"
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.alpha) and self.alpha > 0):
-            raise PotentiaError(f"alpha must be positive and finite, not {self.alpha!r}")
+        check_positive("alpha", self.alpha)
 
     def terms(self, mu: Floats, y: Ints) -> tuple[Floats, Floats]:
         """S of how far the best wrong state is above the right one."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .._types import PotentiaError
+from typing import Literal
+
+from .._options import check_choice
 from .base import Loss
 from .likelihood import (
     Likelihood,
@@ -22,6 +24,23 @@ from .marginal import (
     UnivariateQuadratic,
 )
 
+LossName = Literal[
+    "likelihood",
+    "surrogate_likelihood",
+    "surrogate_em",
+    "saddle_point",
+    "pseudolikelihood",
+    "piecewise",
+    "univariate_logistic",
+    "clique_logistic",
+    "univariate_quadratic",
+    "clique_quadratic",
+    "smoothed_error",
+    "clique_smoothed_error",
+    "truncated_likelihood",
+    "truncated_em",
+    "contrastive_divergence",
+]
 LOSSES: dict[str, type[Loss]] = {
     loss.name: loss
     for loss in (
@@ -48,6 +67,5 @@ def loss_of(given: str | Loss) -> Loss:
     """A loss by name with its default options, or the loss itself."""
     if isinstance(given, Loss):
         return given
-    if given not in LOSSES:
-        raise PotentiaError(f"there is no loss {given!r}; there are {', '.join(LOSSES)}")
+    check_choice("loss", given, LOSSES, "a Loss")
     return LOSSES[given]()

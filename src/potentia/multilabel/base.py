@@ -11,13 +11,15 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from .._options import check_count
 from .._types import Floats, PotentiaError
-from .coding import Coding, as_labels, label_names, learn_coding
+from .coding import as_labels, label_names, learn_coding
+from .saving import SavedClassifier
 
 _LOG = logging.getLogger(__name__)
 
 
-class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
+class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
     """A classifier of K labels of two values each; subclasses see only labels that vary, as signs -1 and +1.
 
     `fit(X, y)` takes X (n, d), dense or sparse, and y (n, K), or (n,) for one label; every column has two values of
@@ -32,20 +34,12 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
     its own score. X arrives as float64, C-contiguous or CSR; what arrives must not be written to.
     """
 
-    classes_: np.ndarray | list[np.ndarray]
-    label_names_: list[str]
-    n_labels_: int
-    _coding: Coding
-
     @abstractmethod
     def _fit(self, X: Any, signs: Floats) -> None:
         """Learn from X (n, d) and signs (n, K'), C-contiguous, of the K' >= 1 labels that vary."""
 
     def _fit_nothing(self) -> None:
         """Called instead of `_fit` where no label varies."""
-
-    def _check_options(self) -> None:
-        """Refuse bad options before any work."""
 
     @abstractmethod
     def _decide(self, X: Any) -> Floats:
@@ -64,7 +58,7 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None: labels (n, K) or (n,)"
             )
         self._check_options()
-        X = _doubles(validate_data(self, X, **_CHECKS))
+        X = self._validated(X)
         labels = as_labels(y)
         check_consistent_length(X, labels)
         names = label_names(y, 1 if labels.ndim == 1 else labels.shape[1])
@@ -95,7 +89,14 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
     def _checked(self, X: Any) -> Any:
         """X as the fitted model expects it; refuses other columns than training had."""
         check_is_fitted(self)
-        return _doubles(validate_data(self, X, reset=False, **_CHECKS))
+        return self._validated(X, reset=False)
+
+    def _validated(self, X: Any, **options: Any) -> Any:
+        """Rows as float64; scikit-learn's complaints, which take several lines, become one."""
+        try:
+            return _doubles(validate_data(self, X, **_CHECKS, **options))
+        except ValueError as error:
+            raise PotentiaError(" ".join(str(error).split())) from None
 
     def _signs(self, y: Any) -> Floats:
         """Labels as signs (n, K), constant ones included."""
@@ -116,6 +117,21 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.multi_label = True
         tags.target_tags.multi_output = True
         return tags
+
+
+def check_seed(name: str, value: object) -> None:
+    """A seed as scikit-learn has it: a whole number, a RandomState or None."""
+    if value is not None and not isinstance(value, np.random.RandomState):
+        check_count(name, value)
+
+
+def check_classifier(estimator: object) -> None:
+    """None, or an object with the methods of a scikit-learn classifier that has scores."""
+    methods = ("fit", "predict", "decision_function", "get_params")
+    if estimator is not None and not all(callable(getattr(estimator, name, None)) for name in methods):
+        raise PotentiaError(
+            f"estimator must be a classifier with decision_function or None, not {estimator!r}."
+        )
 
 
 _CHECKS = {"accept_sparse": "csr", "dtype": np.float64, "order": "C"}

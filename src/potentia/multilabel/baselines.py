@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain as SklearnChain
 
-from .._types import Floats
-from .base import MultiLabelClassifier
-from .features import Kernel
+from .._options import check_choice
+from .._schema import Array, Rule, Schema, Size
+from .._types import Floats, whole_numbers
+from .base import MultiLabelClassifier, check_classifier, check_seed
+from .features import Gamma, Kernel
 from .margin import MarginClassifier
 from .network import independent
+from .structure import given_order
 
 
 class IndependentClassifiers(MarginClassifier):
@@ -24,12 +27,21 @@ class IndependentClassifiers(MarginClassifier):
     After `fit`: `intercept_` (K), and `coef_` (K, d), or with a kernel `dual_coef_` (K, n); over the labels that vary.
     """
 
+    saved: ClassVar[Schema] = {
+        **MarginClassifier.saved,
+        "own": Array("f8", ("V", "m"), optional=True),
+        "bias": Array("f8", ("V",), optional=True),
+        "weights": Rule(
+            lambda found: (found["own"] is None) == (found["bias"] is None) == (not found["V"]), "are missing"
+        ),
+    }
+
     def __init__(
         self,
         alpha: float = 1e-3,
         kernel: Kernel = None,
         *,
-        gamma: float | str = "scale",
+        gamma: Gamma = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         tol: float = 1e-4,
@@ -58,14 +70,15 @@ class IndependentClassifiers(MarginClassifier):
     def _decide(self, X: Any) -> Floats:
         return np.asarray(self._matrix(X) @ self._own.T) + self.intercept_
 
-    def _arrays(self) -> dict[str, Any]:
-        own = {"own": self._own, "bias": self.intercept_} if hasattr(self, "_own") else {}
-        return super()._arrays() | own
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        content, arrays = super()._state()
+        own = {"own": self._own, "bias": self.intercept_} if self._coding.varying.any() else {}
+        return content, arrays | own
 
-    def _restore(self, content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        super()._restore(content, arrays)
-        if "own" in arrays:
-            self._publish(arrays["own"], arrays["bias"])
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        super()._restore(found, arrays)
+        if found["own"] is not None:
+            self._publish(found["own"], found["bias"])
 
 
 class ClassifierChain(MultiLabelClassifier):
@@ -82,9 +95,65 @@ class ClassifierChain(MultiLabelClassifier):
         self.order = order
         self.random_state = random_state
 
+    saved: ClassVar[Schema] = {
+        **MultiLabelClassifier.saved,
+        "coef": Array("f8", ("V", "w"), optional=True),
+        "intercept": Array("f8", ("V",), optional=True),
+        "places": Array("i8", ("V",), optional=True),
+        "w": Size(lambda found: found["n_features"] + found["V"] - 1 if found["V"] else 0),
+        "chain": Rule(
+            lambda found: (
+                not found["V"]
+                or (
+                    found["coef"] is not None
+                    and found["intercept"] is not None
+                    and found["coef"].shape[1] == found["w"]
+                    and np.array_equal(np.sort(found["places"]), np.arange(found["V"]))
+                )
+            ),
+            "is inconsistent",
+        ),
+    }
+
+    def _check_options(self) -> None:
+        check_classifier(self.estimator)
+        check_seed("random_state", self.random_state)
+        if isinstance(self.order, str):
+            check_choice("order", self.order, ("random",), "the labels' numbers or None")
+        elif self.order is not None:
+            whole_numbers(self.order, "order")
+
     def _fit(self, X: Any, signs: Floats) -> None:
-        chain = SklearnChain(_or_logistic(self.estimator), order=self.order, random_state=self.random_state)
-        self.chain_ = chain.fit(X, (signs > 0).astype(np.int64))
+        order = self.order
+        if order is not None and not isinstance(order, str):
+            order = given_order(order, signs.shape[1], None)
+        self.chain_ = self._chain(order).fit(X, (signs > 0).astype(np.int64))
+
+    def _chain(self, order: Any) -> SklearnChain:
+        return SklearnChain(_or_logistic(self.estimator), order=order, random_state=self.random_state)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not self._coding.varying.any():
+            return {}, {}
+        links = self.chain_.estimators_
+        coef = np.zeros((len(links), links[-1].coef_.shape[1]))
+        for row, link in zip(coef, links, strict=True):
+            row[: link.coef_.shape[1]] = link.coef_[0]
+        intercept = np.concatenate([link.intercept_ for link in links])
+        return {}, {
+            "coef": coef,
+            "intercept": intercept,
+            "places": np.asarray(self.chain_.order_, dtype=np.int64),
+        }
+
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if not found["V"]:
+            return
+        d, V = found["n_features"], found["V"]
+        # fitting on anything sets the bookkeeping; the weights are then put back
+        self.chain_ = self._chain(found["places"]).fit(np.zeros((2, d)), np.repeat([[0], [1]], V, axis=1))
+        for k, link in enumerate(self.chain_.estimators_):
+            link.coef_, link.intercept_ = found["coef"][k : k + 1, : d + k], found["intercept"][k : k + 1]
 
     def _decide(self, X: Any) -> Floats:
         return self.chain_.decision_function(X)
@@ -99,8 +168,48 @@ class LabelPowerset(MultiLabelClassifier):
         estimator: a classifier with `decision_function`, one column per class; logistic regression if None.
     """
 
+    saved: ClassVar[Schema] = {
+        **MultiLabelClassifier.saved,
+        "labellings": Array("f8", ("C", "V"), low=-1, optional=True),
+        "coef": Array("f8", ("R", "d"), optional=True),
+        "intercept": Array("f8", ("R",), optional=True),
+        "scores": Rule(
+            lambda found: (
+                not found["V"]
+                or (
+                    found["labellings"] is not None
+                    and bool(np.all(np.abs(found["labellings"]) == 1))
+                    and all(0 < n < len(found["labellings"]) for n in np.sum(found["labellings"] > 0, axis=0))
+                    and found["coef"] is not None
+                    and found["intercept"] is not None
+                    and len(found["coef"])
+                    == (1 if len(found["labellings"]) == 2 else len(found["labellings"]))
+                )
+            ),
+            "are inconsistent",
+        ),
+    }
+
     def __init__(self, estimator: Any = None) -> None:
         self.estimator = estimator
+
+    def _check_options(self) -> None:
+        check_classifier(self.estimator)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not self._coding.varying.any():
+            return {}, {}
+        fitted = self.estimator_
+        return {}, {"labellings": self.labellings_, "coef": fitted.coef_, "intercept": fitted.intercept_}
+
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if not found["V"]:
+            return
+        self.labellings_ = found["labellings"]
+        n = len(self.labellings_)
+        # fitting on anything sets the bookkeeping; the weights are then put back
+        self.estimator_ = _or_logistic(None).fit(np.zeros((n, found["n_features"])), np.arange(n))
+        self.estimator_.coef_, self.estimator_.intercept_ = found["coef"], found["intercept"]
 
     def _fit(self, X: Any, signs: Floats) -> None:
         self.labellings_, number = np.unique(signs, axis=0, return_inverse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from ..kernels.flips import enumerate_rows, flip_costs, improve_rows
 from .joint import Machine
 from .relaxation import Relaxation
 
-DECODES = ("auto", "exact", "lp", "map")
+Decode = Literal["auto", "exact", "lp", "map"]
+DECODES = get_args(Decode)
 #: "auto" looks at all labellings up to so many labels, "exact" refuses beyond the second number.
 _EXACT, _LARGEST = 14, 20
 #: Regions inferred together by elimination, and by the linear program.
@@ -32,12 +33,6 @@ class Labelling(NamedTuple):
     signs: Floats
     loss: Floats
     bound: Floats
-
-
-def check_decode(decode: Any) -> None:
-    """Refuse anything but the known ways."""
-    if decode not in DECODES:
-        raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {decode!r}")
 
 
 def find_labelling(machine: Machine, scores: Floats, decode: str) -> Labelling:

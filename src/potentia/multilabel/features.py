@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy import sparse
@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 #: Where coordinate descent stalls, a linear system of up to so many unknowns is solved instead.
 LARGEST_SYSTEM = 1000
 
+KernelName = Literal[
+    "additive_chi2", "chi2", "cosine", "laplacian", "linear", "poly", "polynomial", "rbf", "sigmoid"
+]
+KERNELS = get_args(KernelName)
 #: A kernel by scikit-learn's name, or a function of two matrices of rows.
-Kernel = str | Callable[..., Any] | None
+Kernel = KernelName | Callable[..., Any] | None
+#: A kernel's width.
+Gamma = float | Literal["scale"]
 
 
 class Solution(NamedTuple):
@@ -77,14 +83,14 @@ class SignColumns:
 class Features(ABC):
     """Training rows as the problems see them; never copied per label.
 
-    _rows: what the kernel reads. _squares (n): squared lengths. _rank: how many features there are, a kernel's
+    _rows: what the kernel reads. _squares (n): squared lengths. width: how many features there are, a kernel's
     being as many as rows.
     """
 
     n_rows: int
     _rows: FeatureRows
     _squares: Floats
-    _rank: int
+    width: int
 
     def solve(self, solver: HingeSolver, columns: SignColumns, p: int, y: Floats) -> Solution:
         """The problem of signs y (n) with the first p of the columns of signs beside the rows' own features."""
@@ -93,7 +99,7 @@ class Features(ABC):
         limits = (cost, solver.tol, solver.visits(n), solver.seed)
         norms = self._squares + columns.squares(p)
         spread = descend(self._rows, columns.exceptions, y, norms, *limits, dual, w)
-        if spread > solver.tol and min(n, self._rank + 1 + p) <= LARGEST_SYSTEM:
+        if spread > solver.tol and min(n, self.width + 1 + p) <= LARGEST_SYSTEM:
             exact = self._interior(columns, p, y, cost)
             if exact is not None:
                 return exact
@@ -123,7 +129,7 @@ class RowFeatures(Features):
 
     def __init__(self, X: Any) -> None:
         self._X = X
-        n, self._rank = X.shape
+        n, self.width = X.shape
         self.n_rows, none = n, np.empty((n, 0))
         if sparse.issparse(X):
             # unsigned indices spare kernels a test for wrap-around; 32 bits where they come as such
@@ -137,7 +143,7 @@ class RowFeatures(Features):
     def _zeros(self, p: int) -> Weights:
         d1 = self._rows.dense.shape[1]
         return Weights(
-            np.zeros(1), np.zeros(d1), np.zeros(self._rank - d1), np.zeros(p), np.zeros(self.n_rows)
+            np.zeros(1), np.zeros(d1), np.zeros(self.width - d1), np.zeros(p), np.zeros(self.n_rows)
         )
 
     def _own(self, w: Weights, signed_dual: Floats) -> Floats:
@@ -168,7 +174,7 @@ class GramFeatures(Features):
     """A kernel matrix (n, n) of the training rows."""
 
     def __init__(self, gram: Floats) -> None:
-        self.n_rows = self._rank = len(gram)
+        self.n_rows = self.width = len(gram)
         self._rows = FeatureRows(np.empty((len(gram), 0)), gram, *_no_entries(len(gram)))
         self._squares = np.diagonal(gram)
 
@@ -215,11 +221,9 @@ def kernel_matrix(A: Any, B: Any, kernel: Kernel, options: dict[str, Any]) -> Fl
     return np.ascontiguousarray(gram)
 
 
-def kernel_width(gamma: float | str, X: Any) -> float:
+def kernel_width(gamma: Gamma, X: Any) -> float:
     """gamma as a number; "scale" is 1 / (features x variance of X), as scikit-learn's SVC has it."""
     if gamma != "scale":
-        if isinstance(gamma, str) or not gamma > 0:
-            raise PotentiaError(f"gamma must be above zero or 'scale', not {gamma!r}")
         return float(gamma)
     variance = X.multiply(X).mean() - X.mean() ** 2 if sparse.issparse(X) else X.var()
     return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0

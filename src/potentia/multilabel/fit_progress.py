@@ -10,7 +10,8 @@ from threading import Lock
 import numpy as np
 
 from .._progress import Bar
-from .._types import Floats
+from .._schema import Array, Schema, check
+from .._types import Floats, PotentiaError
 from ..io.checkpoint import Checkpoint
 from .features import Solution
 
@@ -39,15 +40,19 @@ class FitProgress:
             saved = self._checkpoint.load()
             self._found = {} if saved is None else saved["arrays"]
 
-    def stage(self, problems: int) -> Callable[[int, Callable[[], Solution]], Solution]:
-        """Begin a stage of so many problems; what takes a problem's number and solver and gives its solution."""
+    def stage(self, problems: int, width: int) -> Callable[[int, int, Callable[[], Solution]], Solution]:
+        """Begin a stage of so many problems with `width` features.
+
+        What it returns takes a problem's number, its columns of signs and its solver, and gives its solution.
+        """
         stage, self._stage = self._stage, self._stage + 1
         self._bar.begin("labels", problems)
 
-        def take(number: int, solve: Callable[[], Solution]) -> Solution:
+        def take(number: int, columns: int, solve: Callable[[], Solution]) -> Solution:
             name = f"{stage}/{number}"
-            if name in self._found:
-                solution = _unpacked(self._found[name])
+            packed = self.get(name, (3 + columns + width,))
+            if packed is not None:
+                solution = _unpacked(packed, columns)
             else:
                 solution = solve()
                 self.put({name: _packed(solution)})
@@ -56,9 +61,15 @@ class FitProgress:
 
         return take
 
-    def get(self, name: str) -> Floats | None:
-        """What was put under a name, in this fit or in the one it goes on from."""
-        return self._found.get(name)
+    def get(self, name: str, shape: tuple[int, ...]) -> Floats | None:
+        """The array that was put under a name, in this fit or in the one it resumes; it must have this shape."""
+        schema: Schema = {name: Array("f8", shape, optional=True)}
+        try:
+            found: Floats | None = check(schema, self._found, "checkpoint")[name]
+            return found
+        except PotentiaError as error:
+            path = "" if self._checkpoint is None else f"{self._checkpoint.path}: "
+            raise PotentiaError(f"{path}{str(error).rstrip('.')}; delete it to start anew.") from None
 
     def put(self, arrays: dict[str, Floats]) -> None:
         """Keep copies of some arrays."""
@@ -82,6 +93,6 @@ def _packed(solution: Solution) -> Floats:
     return np.concatenate([head, solution.signs, solution.own])
 
 
-def _unpacked(packed: Floats) -> Solution:
-    p = 3 + int(packed[2])
+def _unpacked(packed: Floats, columns: int) -> Solution:
+    p = 3 + columns
     return Solution(packed[p:], float(packed[0]), packed[3:p], bool(packed[1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
@@ -63,11 +63,12 @@ def clique_sets(option: CliqueOption, n_labels: int) -> list[tuple[int, ...]]:
         raise PotentiaError(f"cliques must be a whole number or a list of sets of labels, not {option!r}")
     found = []
     for entry in option:
-        members = sorted(whole_numbers(list(entry), "cliques").tolist())
+        given = whole_numbers(list(entry) if isinstance(entry, Iterable) else [entry], "cliques")
+        members = sorted(given.ravel().tolist())
         if len(members) < 2 or len(set(members)) < len(members):
-            raise PotentiaError(f"a clique has two or more different labels, not {list(entry)}")
+            raise PotentiaError(f"a clique has two or more different labels, not {members}.")
         if members[0] < 0 or members[-1] >= n_labels:
-            raise PotentiaError(f"clique {list(entry)} names a label outside 0..{n_labels - 1}")
+            raise PotentiaError(f"clique {members} names a label outside 0..{n_labels - 1}.")
         found.append(tuple(members))
     return sorted(set(found), key=lambda c: (len(c), c))
 
@@ -104,11 +105,12 @@ def learn_machine(
         v=np.zeros(len(cliques.member_ptr) - 1),
     )
     cost, spread, left = solver.cost(n), 0.1, solver.passes
-    kept = None if solver.solved is None else solver.solved.get("limits")
+    kept = None if solver.solved is None else solver.solved.get("limits", (2,))
     if solver.solved is not None and kept is not None:
-        spread, left = float(kept[0]), int(kept[1])
+        spread, left = float(kept[0]), max(1, int(kept[1]))
         for name, array in state._asdict().items():
-            array[...] = solver.solved.get(name)
+            found = solver.solved.get(name, array.shape)
+            array[...] = 0.0 if found is None else found
     while left > 0:
         block = min(left, _BLOCK)
         visits = block * max(n * K, 1000)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .._options import check_choice, check_number
+from .._schema import Array, Rule, Schema, Size
 from .._types import Bools, Floats, PotentiaError
-from .decoding import check_decode, costs_of_flips, find_labelling
-from .features import Kernel, kernel_width
+from .decoding import DECODES, Decode, costs_of_flips, find_labelling
+from .features import Gamma, Kernel, kernel_width
 from .joint import CliqueOption, Machine, as_cliques, clique_sets, learn_machine
 from .margin import MarginClassifier
+from .saving import prefixed
 
 
 class Decoded(NamedTuple):
@@ -55,6 +58,21 @@ class LMBM(MarginClassifier):
     training are left out.
     """
 
+    saved: ClassVar[Schema] = {
+        **MarginClassifier.saved,
+        "machine/own": Array("f8", ("V", "m")),
+        "machine/bias": Array("f8", ("V",)),
+        "machine/weight": Array("f8", ("C",)),
+        "machine/facts": Array("f8", (2,)),
+        "machine/sizes": Array("i8", ("C",), low=2, below="K+1"),
+        "M": Size(lambda found: found["machine/sizes"].sum()),
+        "machine/members": Array("i8", ("M",), low=0, below="K"),
+        "cliques": Rule(
+            lambda found: not np.any(found["signs"][found["machine/members"]]),
+            "name labels that do not vary",
+        ),
+    }
+
     def __init__(
         self,
         alpha: float = 1e-2,
@@ -62,10 +80,10 @@ class LMBM(MarginClassifier):
         eta0: float = 10.0,
         kernel: Kernel = None,
         *,
-        gamma: float | str = "scale",
+        gamma: Gamma = "scale",
         degree: int = 3,
         coef0: float = 1.0,
-        decode: str = "auto",
+        decode: Decode = "auto",
         tol: float = 1e-6,
         passes: int = 1000,
         random_state: Any = 0,
@@ -135,10 +153,10 @@ class LMBM(MarginClassifier):
         """
         return super().decision_function(X)
 
-    def search(self, X: Any, decode: str | None = None) -> Decoded:
+    def search(self, X: Any, decode: Decode | None = None) -> Decoded:
         """Labellings with what is known of them; None takes the estimator's own `decode`."""
         X, decode = self._checked(X), self.decode if decode is None else decode
-        check_decode(decode)
+        check_choice("decode", decode, DECODES)
         signs, loss, bound = find_labelling(self._machine, self._scores(X), decode)
         optimal = loss <= bound + 1e-6 * (1.0 + bound)
         return Decoded(self._coding.decode(self._spread(signs, lambda s: s)), loss, bound, optimal)
@@ -158,11 +176,12 @@ class LMBM(MarginClassifier):
     # -- parts ---------------------------------------------------------------------------------------------
 
     def _check_options(self) -> None:
-        check_decode(self.decode)
-        if isinstance(self.eta0, str | bool) or not 0 <= self.eta0 < np.inf:
-            raise PotentiaError(f"eta0 must be a number of at least zero, not {self.eta0!r}")
+        super()._check_options()
+        check_choice("decode", self.decode, DECODES)
+        check_number("eta0", self.eta0)
 
-    def _arrays(self) -> dict[str, Any]:
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        content, arrays = super()._state()
         machine = self._machine
         parts = {"own": machine.own, "bias": machine.bias, "weight": machine.weight}
         facts = {"facts": np.array([machine.objective, machine.gap])}
@@ -170,11 +189,11 @@ class LMBM(MarginClassifier):
             "sizes": np.array([len(c) for c in self.cliques_], dtype=np.int64),
             "members": np.array([j for c in self.cliques_ for j in c], dtype=np.int64),
         }
-        return super()._arrays() | {f"machine/{k}": v for k, v in (parts | facts | sets).items()}
+        return content, arrays | {f"machine/{k}": v for k, v in (parts | facts | sets).items()}
 
-    def _restore(self, content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        super()._restore(content, arrays)
-        part = {name.removeprefix("machine/"): v for name, v in arrays.items() if name.startswith("machine/")}
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        super()._restore(found, arrays)
+        part = prefixed(found, "machine/")
         cuts = np.cumsum(part["sizes"])[:-1]
         sets = [tuple(c.tolist()) for c in np.split(part["members"], cuts)] if len(part["sizes"]) else []
         place = {int(k): i for i, k in enumerate(np.flatnonzero(self._coding.varying))}

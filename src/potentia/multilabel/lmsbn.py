@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from .._types import Bools, Floats, Ints, PotentiaError
+from .._options import check_choice, check_count, check_positive
+from .._schema import Array, Rule, Schema
+from .._types import ArrayLike, Bools, Floats, Ints, PotentiaError
 from ..kernels.search import NetworkTerms
-from .features import Features, HingeSolver, Kernel
+from .features import Features, Gamma, HingeSolver, Kernel
 from .margin import UNLIMITED, MarginClassifier
 from .network import Network, learn_network
 from .orders import by_f_score, by_validation
 from .structure import Parents, given_order, parent_sets, restrict, topological
 
-ORDERS = ("f-score", "index", "learned")
+Order = Literal["f-score", "index", "learned"]
+ORDERS = get_args(Order)
 
 
 class Search(NamedTuple):
@@ -80,13 +83,29 @@ class LMSBN(MarginClassifier):
     `network_`, the same by place, with the searches.
     """
 
+    saved: ClassVar[Schema] = {
+        **MarginClassifier.saved,
+        "network/own": Array("f8", ("V", "m")),
+        "network/bias": Array("f8", ("V",)),
+        "network/order": Array("i8", ("V",)),
+        "order": Rule(
+            lambda found: np.array_equal(np.sort(found["network/order"]), np.arange(found["V"])),
+            "does not hold every label once",
+        ),
+        "network/coupling": Array("f8", ("V", "V")),
+        "network/term_ptr": Array("i8", ("V+1",), ends="T"),
+        "network/weight": Array("f8", ("T",)),
+        "network/member_ptr": Array("i8", ("T+1",), ends="M"),
+        "network/members": Array("i8", ("M",), low=0, below="V"),
+    }
+
     def __init__(
         self,
         alpha: float = 1e-3,
-        order: Any = "f-score",
+        order: Order | ArrayLike = "f-score",
         kernel: Kernel = None,
         *,
-        gamma: float | str = "scale",
+        gamma: Gamma = "scale",
         degree: int = 3,
         coef0: float = 1.0,
         parents: Parents = "all",
@@ -118,6 +137,12 @@ class LMSBN(MarginClassifier):
     # -- fitting -------------------------------------------------------------------------------------------
 
     def _check_options(self) -> None:
+        super()._check_options()
+        if isinstance(self.order, str):
+            check_choice("order", self.order, ORDERS, "the labels' numbers")
+        check_count("interactions", self.interactions, 1)
+        check_positive("label_scale", self.label_scale)
+        check_count("n_orders", self.n_orders, 1)
         self._limits(None, None)
 
     def _fit_nothing(self) -> None:
@@ -125,10 +150,6 @@ class LMSBN(MarginClassifier):
         self._publish()
 
     def _fit(self, X: Any, signs: Floats) -> None:
-        if isinstance(self.interactions, str | bool) or self.interactions < 1:
-            raise PotentiaError(f"interactions must be a whole number above zero, not {self.interactions!r}")
-        if isinstance(self.label_scale, str | bool) or not 0 < self.label_scale < np.inf:
-            raise PotentiaError(f"label_scale must be a number above zero, not {self.label_scale!r}")
         solver, features, varying = (
             self._solver(X, signs),
             self._features(X),
@@ -160,10 +181,6 @@ class LMSBN(MarginClassifier):
         if not isinstance(self.order, str):
             given = given_order(self.order, self.n_labels_, all_parents)
             return np.argsort(varying)[np.searchsorted(varying, given[np.isin(given, varying)])]
-        if self.order not in ORDERS:
-            raise PotentiaError(
-                f"order must be one of {', '.join(ORDERS)} or the labels' numbers, not {self.order!r}"
-            )
         if self.order == "learned":
             return by_validation(
                 features, signs, solver, parents, self.interactions, self.label_scale, self.n_orders
@@ -217,8 +234,7 @@ class LMSBN(MarginClassifier):
 
     def best_labellings(self, X: Any, k: int) -> Best:
         """The k labellings of least loss, by one search per row."""
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise PotentiaError(f"k must be a whole number above zero, not {k!r}")
+        check_count("k", k, 1)
         X = self._checked(X)
         found = self.network_.search(self._base(X), np.inf, self._limits(None, None)[1], int(k))
         n, _, width = found.signs.shape
@@ -248,6 +264,9 @@ class LMSBN(MarginClassifier):
         Exact for up to `exact_up_to` labels, by a walk over all 2^K labellings of each row; otherwise means over
         `samples` ancestral samples of each label's probability given the sampled labels before it.
         """
+        check_count("samples", samples, 1)
+        check_count("exact_up_to", exact_up_to)
+        check_count("random_state", random_state)
         X = self._checked(X)
         exact = self.network_.own.shape[0] <= exact_up_to
         values, error = self.network_.marginals(self._base(X), 0 if exact else samples, random_state)
@@ -268,21 +287,21 @@ class LMSBN(MarginClassifier):
     def _limits(self, bound: float | None, budget: int | None) -> tuple[float, int]:
         bound = self.bound if bound is None else bound
         budget = self.budget if budget is None else budget
-        if isinstance(bound, str) or not bound > 0:
-            raise PotentiaError(f"bound must be above zero, not {bound!r}")
-        if budget is not None and (isinstance(budget, str) or budget < 1):
-            raise PotentiaError(f"budget must be a whole number above zero or None, not {budget!r}")
+        check_positive("bound", bound, np.inf)
+        if budget is not None:
+            check_count("budget", budget, 1)
         return float(bound), UNLIMITED if budget is None else int(budget)
 
-    def _arrays(self) -> dict[str, Any]:
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        content, arrays = super()._state()
         network = self.network_
         parts = {"own": network.own, "bias": network.bias, "order": network.order, **network.links._asdict()}
-        return super()._arrays() | {f"network/{name}": value for name, value in parts.items()}
+        return content, arrays | {f"network/{name}": value for name, value in parts.items()}
 
-    def _restore(self, content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        super()._restore(content, arrays)
-        own, bias, order = (arrays[f"network/{name}"] for name in ("own", "bias", "order"))
-        links = NetworkTerms(*(arrays[f"network/{name}"] for name in NetworkTerms._fields))
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        super()._restore(found, arrays)
+        own, bias, order = (found[f"network/{name}"] for name in ("own", "bias", "order"))
+        links = NetworkTerms(*(found[f"network/{name}"] for name in NetworkTerms._fields))
         self.network_ = Network(own, bias, order, links)
         self._publish()
 

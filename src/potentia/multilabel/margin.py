@@ -3,32 +3,73 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Self
+import sys
+from typing import Any, ClassVar, Self
 
-import numpy as np
 from scipy import sparse
 from sklearn.utils import check_random_state
 
 from .._digest import digest_of, stable_repr
+from .._options import check_choice, check_count, check_number, check_positive
 from .._progress import Bar
-from .._types import Floats, PotentiaError
+from .._schema import Array, Number, Rule, Schema, Size
+from .._types import Floats
 from ..io.checkpoint import Checkpoint
-from ..io.files import read_file, reading, write_file
-from .base import MultiLabelClassifier
-from .coding import Coding
-from .features import Features, GramFeatures, HingeSolver, Kernel, RowFeatures, kernel_matrix, kernel_width
+from .base import MultiLabelClassifier, check_seed
+from .features import (
+    KERNELS,
+    Features,
+    Gamma,
+    GramFeatures,
+    HingeSolver,
+    Kernel,
+    RowFeatures,
+    kernel_matrix,
+    kernel_width,
+)
 from .fit_progress import FitProgress
 
 #: `budget=None`: as many states as a 64-bit count holds.
 UNLIMITED = 2**62
 
 
+def _n_rows(found: dict[str, Any]) -> int:
+    """Training rows that a file holds; -1 where it has none."""
+    X, indptr = found["rows/X"], found["rows/indptr"]
+    return len(X) if X is not None else -1 if indptr is None else len(indptr) - 1
+
+
+def _by_kernel(found: dict[str, Any]) -> bool:
+    """Whether a saved model's scores are products with kernel values of training rows."""
+    return found["params"].get("kernel") is not None and bool(found["V"])
+
+
 class MarginClassifier(MultiLabelClassifier):
     """Base of estimators whose labels' scores are linear in features, or in a kernel with the training rows."""
 
+    saved: ClassVar[Schema] = {
+        **MultiLabelClassifier.saved,
+        "gamma": Number(optional=True),
+        "rows/X": Array("f8", ("n", "d"), optional=True),
+        "rows/data": Array("f8", ("nnz",), optional=True),
+        "rows/indices": Array("i4 i8", ("nnz",), low=0, below="d", optional=True),
+        "rows/indptr": Array("i4 i8", ("n+1",), ends="nnz", optional=True),
+        "n": Size(_n_rows),
+        "rows": Rule(
+            lambda found: (
+                (found["rows/data"] is None)
+                == (found["rows/indices"] is None)
+                == (found["rows/indptr"] is None)
+            ),
+            "are incomplete",
+        ),
+        "kernel": Rule(lambda found: not _by_kernel(found) or found["gamma"] is not None, "has no gamma"),
+        "m": Size(lambda found: found["n"] if _by_kernel(found) else found["n_features"]),
+    }
+
     alpha: float
     kernel: Kernel
-    gamma: float | str
+    gamma: Gamma
     degree: int
     coef0: float
     tol: float
@@ -63,12 +104,20 @@ class MarginClassifier(MultiLabelClassifier):
             finally:
                 del self._solved
 
+    def _check_options(self) -> None:
+        check_positive("alpha", self.alpha)
+        check_positive("tol", self.tol)
+        check_count("passes", self.passes, 1)
+        if self.kernel is not None and not callable(self.kernel):
+            check_choice("kernel", self.kernel, KERNELS, "a function or None")
+        if self.gamma != "scale":
+            check_positive("gamma", self.gamma)
+        check_number("degree", self.degree)
+        check_number("coef0", self.coef0, -sys.float_info.max)
+        check_seed("random_state", self.random_state)
+
     def _solver(self, X: Any, signs: Floats) -> HingeSolver:
-        """Checked options of the solver of a fit to X and signs, which takes up the fit's checkpoint if it has one."""
-        for name in ("alpha", "tol", "passes"):
-            value = getattr(self, name)
-            if isinstance(value, str | bool) or value is None or not 0 < value < np.inf:
-                raise PotentiaError(f"{name} must be a number above zero, not {value!r}")
+        """The solver of a fit to X and signs, which takes up the fit's checkpoint if it has one."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if self._solved is not None:
             self._solved.open(lambda: self._mark(X, signs, seed))
@@ -90,7 +139,7 @@ class MarginClassifier(MultiLabelClassifier):
 
     def _matrix(self, X: Any) -> Any:
         """What a product with weights turns into scores: the rows, or their kernel with the training rows."""
-        return X if self.kernel is None else self._kernel(X)
+        return X if self.kernel is None or not self._coding.varying.any() else self._kernel(X)
 
     def _kernel(self, X: Any) -> Floats:
         options = {"gamma": self.gamma_, "degree": self.degree, "coef0": self.coef0}
@@ -98,74 +147,20 @@ class MarginClassifier(MultiLabelClassifier):
 
     # -- files ---------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file of JSON and arrays; a kernel that is a function cannot be saved."""
-        write_file(path, type(self).__name__, *self.state())
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The fitted model as JSON and arrays."""
-        from sklearn.utils.validation import check_is_fitted
-
-        check_is_fitted(self)
-        if callable(self.kernel):
-            raise PotentiaError("a model whose kernel is a function cannot be saved; name the kernel instead")
-        content = {
-            "params": self.get_params(deep=False),
-            "label_names": self.label_names_,
-            "flat": self._coding.flat,
-            "feature_names": getattr(self, "feature_names_in_", np.empty(0)).tolist(),
-            "n_features": self.n_features_in_,
-            "gamma": getattr(self, "gamma_", None),
-        }
-        return content, self._arrays()
-
-    def _arrays(self) -> dict[str, Any]:
-        arrays = {f"classes/{k}": _storable(values) for k, values in enumerate(self._coding.classes)}
-        arrays["signs"] = self._coding.signs
-        X = self._X
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        X, rows = self._X, {}
         if X is not None:
             parts = (
                 {"data": X.data, "indices": X.indices, "indptr": X.indptr} if sparse.issparse(X) else {"X": X}
             )
-            arrays |= {f"rows/{name}": value for name, value in parts.items()}
-        return arrays
+            rows = {f"rows/{name}": value for name, value in parts.items()}
+        return {"gamma": getattr(self, "gamma_", None)}, rows
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """A model written by `save`."""
-        with reading(path):
-            return cls.from_state(*read_file(path, cls.__name__))
-
-    @classmethod
-    def from_state(cls, content: dict[str, Any], arrays: dict[str, Any]) -> Self:
-        """The model that `state` described."""
-        model = cls(**content["params"])
-        names = content["label_names"]
-        classes = [arrays[f"classes/{k}"] for k in range(len(names))]
-        model._coding = Coding(classes, arrays["signs"], content["flat"])
-        model.label_names_, model.n_labels_ = names, len(names)
-        model.classes_ = model._coding.public
-        model.n_features_in_ = content["n_features"]
-        if content["feature_names"]:
-            model.feature_names_in_ = np.array(content["feature_names"], dtype=object)
-        if content["gamma"] is not None:
-            model.gamma_ = content["gamma"]
-        model._restore(content, arrays)
-        return model
-
-    def _restore(self, content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        """Take from a file's arrays what `_arrays` put there."""
-        if "rows/X" in arrays:
-            self._X = arrays["rows/X"]
-        elif "rows/data" in arrays:
-            parts = tuple(arrays[f"rows/{name}"] for name in ("data", "indices", "indptr"))
-            self._X = sparse.csr_array(parts, shape=(len(parts[2]) - 1, content["n_features"]))
-
-
-def _storable(values: np.ndarray) -> np.ndarray:
-    """Labels' values as an array that needs no pickle: objects must be text."""
-    if values.dtype.kind != "O":
-        return values
-    if not all(isinstance(v, str) for v in values):
-        raise PotentiaError("labels whose values are objects other than text cannot be saved")
-    return values.astype(str)
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if found["gamma"] is not None:
+            self.gamma_ = found["gamma"]
+        if found["rows/X"] is not None:
+            self._X = found["rows/X"]
+        elif found["rows/data"] is not None:
+            parts = tuple(found[f"rows/{name}"] for name in ("data", "indices", "indptr"))
+            self._X = sparse.csr_array(parts, shape=(found["n"], found["n_features"]))

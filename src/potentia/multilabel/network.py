@@ -137,8 +137,11 @@ def learn_network(
         columns = SignColumns(product_columns(placed, terms[i]), label_scale)
         return features.solve(solver, columns, len(terms[i]), y)
 
-    take = solver.solved.stage(len(order)) if solver.solved is not None else lambda i, solve: solve()
-    solved = map_items(lambda i: take(i, lambda: solve(i)), range(len(order)), thread_count(None))
+    progress, width = solver.solved, features.width
+    take = progress.stage(len(order), width) if progress is not None else lambda i, columns, solve: solve()
+    solved = map_items(
+        lambda i: take(i, len(terms[i]), lambda: solve(i)), range(len(order)), thread_count(None)
+    )
     warn_unless_converged(solved, solver)
     own, bias = np.stack([s.own for s in solved])[place], np.array([s.bias for s in solved])[place]
     return Network(own, bias, order, _links(terms, [s.signs for s in solved]))

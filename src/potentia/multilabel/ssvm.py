@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from scipy import sparse
 from sklearn.utils import check_random_state
 
+from .._options import check_choice, check_count, check_number, check_positive, check_type
+from .._schema import Kind, Schema
 from .._types import Floats, Ints
 from ..data.example import Example
 from ..estimators import CRF
@@ -18,8 +20,10 @@ from ..graph.union import Union
 from ..inference.base import Inference
 from ..learn.max_margin import MaxMargin
 from ..potentials.linear import Linear
-from .base import MultiLabelClassifier
+from .base import MultiLabelClassifier, check_seed
+from .saving import prefixed
 
+Solver = Literal["frank_wolfe", "one_slack"]
 #: Regions inferred together in predictions.
 _CHUNK = 50_000
 
@@ -47,7 +51,7 @@ class _SSVM(MultiLabelClassifier):
     def __init__(
         self,
         alpha: float = 5e-3,
-        solver: Literal["frank_wolfe", "one_slack"] = "frank_wolfe",
+        solver: Solver = "frank_wolfe",
         inference: Inference | None = None,
         tol: float = 1e-3,
         passes: int = 200,
@@ -59,6 +63,26 @@ class _SSVM(MultiLabelClassifier):
         self.tol = tol
         self.passes = passes
         self.random_state = random_state
+
+    saved: ClassVar[Schema] = {**MultiLabelClassifier.saved, "crf": Kind((dict,), optional=True)}
+
+    def _check_options(self) -> None:
+        check_positive("alpha", self.alpha)
+        check_choice("solver", self.solver, get_args(Solver))
+        check_type("inference", self.inference, Inference, optional=True)
+        check_number("tol", self.tol)
+        check_count("passes", self.passes, 1)
+        check_seed("random_state", self.random_state)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not self._coding.varying.any():
+            return {}, {}
+        content, arrays = self.crf_.state()
+        return {"crf": content}, {f"crf/{name}": array for name, array in arrays.items()}
+
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if found["V"]:
+            self.crf_ = CRF.from_state(found["crf"], prefixed(arrays, "crf/"))
 
     @staticmethod
     @abstractmethod

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from .._options import check_choice
 from .._types import Floats, Ints, PotentiaError, whole_numbers
 
 #: A network's parents: "all" earlier labels, or the parents of each label (a mapping may leave labels out).
-Parents = str | Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
+Parents = Literal["all"] | Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
 
 
 def parent_sets(parents: Parents, n_labels: int) -> list[set[int]] | None:
     """Parents of each label, or None for all earlier labels; refuses unknown labels and cycles."""
     if isinstance(parents, str):
-        if parents != "all":
-            raise PotentiaError(f"parents must be 'all' or the parents of each label, not {parents!r}")
+        check_choice("parents", parents, ("all",), "the parents of each label")
         return None
     if isinstance(parents, Mapping):
         given = [parents.get(k, ()) for k in range(n_labels)]
         _check_labels(whole_numbers(list(parents), "parents"), n_labels, "parents")
     else:
-        given = list(parents)
+        if not isinstance(parents, Sequence | np.ndarray):
+            raise PotentiaError(f"parents must be 'all' or the parents of each label, not {parents!r}.")
+        given = [*parents]
         if len(given) != n_labels:
             raise PotentiaError(f"parents has {len(given)} entries for {n_labels} labels")
     sets = []
     for k, entry in enumerate(given):
-        values = whole_numbers(list(entry), f"parents of label {k}")
+        values = whole_numbers(
+            list(entry) if isinstance(entry, Iterable) else [entry], f"parents of label {k}"
+        )
         _check_labels(values, n_labels, f"parents of label {k}")
         sets.append(set(values.tolist()))
     topological(sets, np.arange(n_labels))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import clone
 
+from .._options import check_choice, check_count
+from .._registry import find_class, saved_name
+from .._schema import TEXT, Array, Kind, Record, Rule, Schema
 from .._types import Bools, Floats, PotentiaError
 from ..metrics import MEASURES
-from .base import MultiLabelClassifier
+from .base import MultiLabelClassifier, check_classifier
 from .baselines import IndependentClassifiers
 from .orders import splits
+from .saving import prefixed
+
+Measure = Literal["exact_match", "hamming_loss", "f_micro", "f_macro", "f_samples"]
 
 _SWEEPS = 20
 
@@ -33,19 +39,54 @@ class ThresholdClassifier(MultiLabelClassifier):
     After `fit`: `estimator_`, `thresholds_` of the labels that vary, `held_out_` (the measure before and after tuning).
     """
 
+    saved: ClassVar[Schema] = {
+        **MultiLabelClassifier.saved,
+        "inner": Record({"class": TEXT, "content": Kind((dict,))}, optional=True),
+        "thresholds": Array("f8", ("V",), optional=True),
+        "held_out": Array("f8", (2,), optional=True),
+        "parts": Rule(
+            lambda found: all(
+                (found[name] is None) == (not found["V"]) for name in ("inner", "thresholds", "held_out")
+            ),
+            "are missing",
+        ),
+    }
+
     def __init__(
-        self, estimator: Any = None, *, measure: str = "f_macro", cv: int = 5, random_state: int = 0
+        self, estimator: Any = None, *, measure: Measure = "f_macro", cv: int = 5, random_state: int = 0
     ) -> None:
         self.estimator = estimator
         self.measure = measure
         self.cv = cv
         self.random_state = random_state
 
+    def _check_options(self) -> None:
+        check_choice("measure", self.measure, MEASURES)
+        check_count("cv", self.cv, 2)
+        check_count("random_state", self.random_state)
+        check_classifier(self.estimator)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not self._coding.varying.any():
+            return {}, {}
+        if not isinstance(self.estimator_, MultiLabelClassifier):
+            raise PotentiaError(
+                f"a {type(self.estimator_).__name__} inside a ThresholdClassifier cannot be saved."
+            )
+        content, arrays = self.estimator_.state()
+        own = {"thresholds": self.thresholds_, "held_out": np.array(self.held_out_)}
+        return (
+            {"inner": {"class": saved_name(type(self.estimator_)), "content": content}},
+            own | {f"inner/{name}": array for name, array in arrays.items()},
+        )
+
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if found["V"]:
+            inner = find_class(found["inner"]["class"], MultiLabelClassifier)
+            self.estimator_ = inner.from_state(found["inner"]["content"], prefixed(arrays, "inner/"))
+            self.thresholds_, self.held_out_ = found["thresholds"], tuple(found["held_out"].tolist())
+
     def _fit(self, X: Any, signs: Floats) -> None:
-        if self.measure not in MEASURES:
-            raise PotentiaError(f"measure must be one of {', '.join(MEASURES)}, not {self.measure!r}")
-        if isinstance(self.cv, str | bool) or self.cv < 2:
-            raise PotentiaError(f"cv must be a whole number above one, not {self.cv!r}")
         estimator = IndependentClassifiers() if self.estimator is None else self.estimator
         scores, labels = np.empty(signs.shape), signs.astype(np.int64)
         for train, test in splits(len(signs), self.cv, self.random_state):

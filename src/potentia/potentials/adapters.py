@@ -8,13 +8,20 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import softmax
 
+from potentia._schema import TEXT, Items, Rule, Schema
 from potentia._threads import thread_count
 from potentia._types import Floats, PotentiaError
 from potentia.potentials.base import Potential
+from potentia.potentials.lightgbm_text import checked_text
 from potentia.potentials.problem import Batch, Problem
 
 #: Hessian per row below which a leaf's value would be a leap.
 _LEAST_CURVATURE = 0.05
+
+
+def _check_texts(found: dict[str, Any]) -> bool:
+    """Refuse model texts that LightGBM must not be given."""
+    return all(checked_text(text, found["n_features_"], found["n_outputs_"]) for text in found["models_"])
 
 
 class LightGBM(Potential):
@@ -28,6 +35,12 @@ class LightGBM(Potential):
     """
 
     weights_are_copies: ClassVar[bool] = False
+
+    saved: ClassVar[Schema] = {
+        **Potential.saved,
+        "models_": Items(TEXT),
+        "texts": Rule(_check_texts),
+    }
 
     models_: list[str]
 
@@ -72,9 +85,14 @@ class LightGBM(Potential):
             params={"verbosity": -1, "feature_pre_filter": False},
         )
         n_rounds = self.more_rounds if self.models_ else self.rounds
-        booster = lightgbm.train(
-            self._settings() | {"objective": _slopes(rows, problem.n_outputs)}, data, n_rounds
-        )
+        objective = _slopes(rows, problem.n_outputs)
+        try:
+            booster = lightgbm.train(self._settings() | {"objective": objective}, data, n_rounds)
+        except lightgbm.basic.LightGBMError as error:
+            reason = str(error).splitlines()[0]
+            raise PotentiaError(
+                f"LightGBM refuses these features or options ({reason}): scale the features."
+            ) from None
         self.models_ = [*self.models_, booster.model_to_string()]
 
     def _settings(self) -> dict[str, Any]:
@@ -95,7 +113,8 @@ class LightGBM(Potential):
         """Models are text when fitted or loaded, and parsed once."""
         if getattr(self, "_parsed", None) != self.models_:
             lightgbm = _import_lightgbm()
-            self._boosters = [lightgbm.Booster(model_str=text) for text in self.models_]
+            sizes = self.n_features_, self.n_outputs_
+            self._boosters = [lightgbm.Booster(model_str=checked_text(text, *sizes)) for text in self.models_]
             self._parsed = list(self.models_)
 
     def _scores(self, x: Any) -> Floats:

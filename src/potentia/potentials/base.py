@@ -29,7 +29,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from potentia._options import check_count
+from potentia._registry import Registered
+from potentia._schema import Count, Number, Schema
 from potentia._types import ArrayLike, Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.chunks import map_chunks
@@ -46,10 +47,10 @@ from potentia.potentials.problem import (
     make_problem,
     stored_per_row,
 )
-from potentia.potentials.state import Arrays, pack, register, unpack
+from potentia.potentials.state import Arrays, pack, restore
 
 
-class Potential(Params, ABC):
+class Potential(Params, Registered, ABC):
     """A function from features to log-scores, fitted by lowering the biased logistic loss.
 
     Fitting again continues: the fitted function is where a fit starts, or at least what it has to beat, and
@@ -70,15 +71,18 @@ class Potential(Params, ABC):
     #: Has a flat vector of `parameters` and derivatives by them; the loss is convex in them.
     differentiable: ClassVar[bool] = False
     convex: ClassVar[bool] = False
+    #: What a file holds: hyper-parameters and learned attributes, checked on loading. Those not named are not checked.
+    saved: ClassVar[Schema] = {
+        "n_features_": Count("d"),
+        "n_outputs_": Count("K"),
+        "n_fits_": Count(),
+        "objective_": Number(finite=False, optional=True),
+    }
 
     n_features_: int
     n_outputs_: int
     n_fits_: int
     objective_: float
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        register(cls)
 
     def _start(self, x: Any, n_outputs: int) -> None:
         raise NotImplementedError(f"{type(self).__name__} must define _start or _begin.")
@@ -195,30 +199,12 @@ class Potential(Params, ABC):
     @staticmethod
     def from_state(meta: dict[str, Any], arrays: Arrays) -> Potential:
         """The potential saved by `state`; a custom class must be imported before."""
-        potential, fitted = unpack(meta, arrays)
-        potential.__dict__.update(fitted)
-        if potential.is_fitted:
-            potential._check_state()
+        potential: Potential = restore(meta, arrays, Potential)
         return potential
 
     def check_options(self) -> None:
         """Refuse options with which a fitted function cannot go on."""
         return
-
-    def _check_state(self) -> None:
-        """Refuse what a damaged file holds, before kernels trust it: sizes, and where `_shapes` says so, arrays."""
-        for name in ("n_features_", "n_outputs_"):
-            check_count(f"{name} of the saved potential", getattr(self, name, None))
-        for name, shape in self._shapes().items():
-            found = np.asarray(getattr(self, name, None)).shape
-            if found != shape:
-                raise PotentiaError(
-                    f"The saved potential is damaged: {name} has the shape {found}, not {shape}."
-                )
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of fitted arrays, by name."""
-        return {}
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
         """Fit, and return the penalised loss before and after."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
 
 import numpy as np
 
 from potentia._options import check_count, check_number
+from potentia._schema import Array, Rule, Schema
 from potentia._types import Floats, Ints, PotentiaError, real_number
 from potentia.kernels.decision_trees import MAX_BINS
 from potentia.potentials.base import Potential
@@ -41,6 +43,23 @@ class Boosting(Potential):
 
     threaded: ClassVar[bool] = True
     weights_are_copies: ClassVar[bool] = False  # but where all rows are taken
+    saved: ClassVar[Schema] = {
+        **Potential.saved,
+        "edges_": Array("f8", ("d", MAX_BINS), low=-sys.float_info.max, finite=False),
+        "node_ptr_": Array("i8", ("T+1",), ends="m"),
+        "depths_": Array("i8", ("T",)),
+        "nodes_": Array("i8", ("m",)),
+        "values_": Array("f8", ("m", "K")),
+        "bins": Rule(
+            lambda found: np.all(found["edges_"][:, 1:] >= found["edges_"][:, :-1]), "are not sorted"
+        ),
+        "trees": Rule(
+            lambda found: TreeEnsemble(
+                *(found[name] for name in ("nodes_", "values_", "node_ptr_", "depths_"))
+            ).is_sound(found["n_features_"]),
+            "are inconsistent",
+        ),
+    }
 
     edges_: Floats
     nodes_: Ints
@@ -95,14 +114,6 @@ class Boosting(Potential):
             )
         self.edges_ = np.full((problem.n_features, MAX_BINS), np.inf)
         self._forest = TreeEnsemble.empty(problem.n_outputs)
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"edges_": (self.n_features_, MAX_BINS), "values_": (len(self.nodes_), self.n_outputs_)}
-
-    def _check_state(self) -> None:
-        super()._check_state()
-        if not self._forest.is_sound(self.n_features_):
-            raise PotentiaError("The saved potential is damaged: its trees do not hang together.")
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
         check_count("seed", self.seed)

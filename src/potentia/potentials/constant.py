@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from potentia._options import check_count, check_number
+from potentia._schema import Array, Schema
 from potentia._types import Floats
 from potentia.kernels.logistic import linear_loss_rows
 from potentia.potentials.differentiable import Differentiable
@@ -23,6 +24,7 @@ class Constant(Differentiable):
     affine: ClassVar[bool] = True
     shared: ClassVar[bool] = True
     convex: ClassVar[bool] = True
+    saved: ClassVar[Schema] = {**Differentiable.saved, "table_": Array("f8", ("K",))}
 
     table_: Floats
 
@@ -59,9 +61,6 @@ class Constant(Differentiable):
     @parameters.setter
     def parameters(self, vector: Floats) -> None:
         self.table_ = self._checked(vector).copy()
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"table_": (self.n_outputs_,)}
 
     def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
         """ridge / 2 * |v|^2 and ridge * v."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from potentia._options import check_count, check_number
+from potentia._schema import FLAG, Array, Either, Field, Rule, Schema, Size
 from potentia._types import Floats
 from potentia.kernels.logistic import linear_loss_rows, loss_rows
 from potentia.potentials.differentiable import Differentiable
@@ -33,6 +34,16 @@ class Linear(Differentiable):
     threaded: ClassVar[bool] = True
     affine: ClassVar[bool] = True
     convex: ClassVar[bool] = True
+    saved: ClassVar[Schema] = {
+        **Differentiable.saved,
+        "intercept": FLAG,
+        "transformer_": Field(optional=True),
+        "basis_": Either(Array("f8", ("D", "r"), order="K"), Array("f8", ("D",))),
+        "r": Size(lambda found: found["basis_"].shape[-1]),
+        "coordinates_": Array("f8", ("r", "K"), order="K"),
+        "table_": Array("f8", ("D", "K"), order="K"),
+        "width": Rule(lambda found: _n_columns(found) == len(found["table_"]), "differs from that of table_"),
+    }
 
     basis_: Floats
     coordinates_: Floats
@@ -85,16 +96,6 @@ class Linear(Differentiable):
             return np.asarray(x.multiply(x).sum(0)).ravel() if sparse else np.einsum("ij,ij->j", x, x), total
         product = x.T @ x
         return product.toarray() if hasattr(product, "toarray") else product, total
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        rows, inner = len(self.basis_), self.basis_.shape[-1]
-        found: dict[str, tuple[int, ...]] = {
-            "table_": (rows, self.n_outputs_),
-            "coordinates_": (inner, self.n_outputs_),
-        }
-        if self.transformer_ is None:
-            found["basis_"] = (self.n_features_ + self.intercept, *self.basis_.shape[1:])
-        return found
 
     def _expand(self, x: Any) -> Any:
         return x if self.transformer_ is None else check_features(self.transformer_.transform(x), True)
@@ -166,6 +167,14 @@ class Linear(Differentiable):
         if self.intercept:
             d_table[-1] = np.ones(len(d_scores)) @ d_scores  # far faster than summing narrow rows
         return self._pull_back(d_table)
+
+
+def _n_columns(found: dict[str, Any]) -> int:
+    """Rows of W above b that the features of a saved potential need."""
+    n, transformer = found["n_features_"], found["transformer_"]
+    if transformer is not None and n <= len(found["table_"]):  # expansions have no fewer columns
+        n = transformer.transform(np.zeros((1, n))).shape[1]
+    return int(n + found["intercept"])
 
 
 def _basis(moments: Any, n_features: int, n_rows: int, ridge: float, intercept: bool) -> Floats:

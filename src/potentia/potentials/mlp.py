@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from potentia._options import check_count, check_number
+from potentia._schema import Array, Count, Schema, Size
 from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.differentiable import Differentiable
@@ -30,6 +31,18 @@ class MLP(Differentiable):
 
     threaded: ClassVar[bool] = True
     weights_are_copies: ClassVar[bool] = False
+    saved: ClassVar[Schema] = {
+        **Differentiable.saved,
+        "hidden": Count(least=1),
+        "mean_": Array("f8", ("d",)),
+        "scale_": Array("f8", ("d",)),
+        "n_weights": Size(
+            lambda found: (
+                (found["n_features_"] + 1) * found["hidden"] + (found["hidden"] + 1) * found["n_outputs_"]
+            )
+        ),
+        "weights_": Array("f8", ("n_weights",)),
+    }
 
     mean_: Floats
     scale_: Floats
@@ -69,13 +82,10 @@ class MLP(Differentiable):
         inner = rng.normal(size=(d + 1) * self.hidden) / np.sqrt(d + 1)
         self.weights_ = np.append(inner, np.zeros((self.hidden + 1) * problem.n_outputs))
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        d, size = self.n_features_, (self.n_features_ + 1) * self.hidden + (self.hidden + 1) * self.n_outputs_
-        return {"mean_": (d,), "scale_": (d,), "weights_": (size,)}
-
     def check_options(self) -> None:
         """Refuse another number of hidden units than the fitted network has."""
-        if self.weights_.shape != self._shapes()["weights_"]:
+        size = (self.n_features_ + 1) * self.hidden + (self.hidden + 1) * self.n_outputs_
+        if len(self.weights_) != size:
             raise PotentiaError(
                 f"This MLP was fitted with another number of hidden units than {self.hidden}."
             )

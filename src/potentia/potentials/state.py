@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from potentia._registry import build, decode, encode, find_class, saved_name
+from potentia._schema import check
 from potentia._types import PotentiaError
-from potentia.potentials.transformers import is_json, is_transformer, pack_transformer, unpack_transformer
+from potentia.potentials.transformers import is_transformer, pack_transformer, unpack_transformer
 
 Arrays = dict[str, NDArray[Any]]
-_classes: dict[str, type] = {}
-
-
-def _name(cls: type) -> str:
-    """The library's own classes by name, so that files survive a move; others with their module."""
-    own = cls.__module__.startswith("potentia.")
-    return cls.__name__ if own else f"{cls.__module__}.{cls.__qualname__}"
-
-
-def register(cls: type) -> None:
-    """Make a class known to `unpack`."""
-    _classes[_name(cls)] = cls
+#: Names of what a fit learns.
+_LEARNED = re.compile(r"[A-Za-z]\w*_")
 
 
 def pack(potential: Any, fitted: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
@@ -33,18 +26,29 @@ def pack(potential: Any, fitted: dict[str, Any]) -> tuple[dict[str, Any], Arrays
         for key, value in potential.get_params(deep=False).items()
     }
     learned = {key: _pack_value(f"fitted.{key}", value, arrays) for key, value in fitted.items()}
-    return {"class": _name(type(potential)), "params": params, "fitted": learned}, arrays
+    return {"class": saved_name(type(potential)), "params": params, "fitted": learned}, arrays
 
 
-def unpack(meta: dict[str, Any], arrays: Arrays) -> tuple[Any, dict[str, Any]]:
+def restore(meta: Any, arrays: Arrays, base: type) -> Any:
+    """The potential of a subclass of `base` that `pack` described, checked by its declared schema."""
+    potential, fitted = _unpack(meta, arrays, base)
+    if fitted:
+        found = check(potential.saved, potential.get_params(deep=False) | fitted, "potential")
+        strange = [name for name in fitted if not _LEARNED.fullmatch(name) or hasattr(type(potential), name)]
+        if strange:
+            raise PotentiaError(f"the saved potential is damaged: {strange[0]!r} is no learned attribute.")
+        potential.__dict__.update(fitted | {name: found[name] for name in found.keys() & fitted.keys()})
+    return potential
+
+
+def _unpack(meta: Any, arrays: Arrays, base: type) -> tuple[Any, dict[str, Any]]:
     """The unfitted potential and its fitted attributes."""
     try:
-        name, params, fitted = meta["class"], meta["params"], meta["fitted"]
-    except (KeyError, TypeError):
-        raise PotentiaError("The saved potential is damaged: it lacks class, params or fitted.") from None
-    if name not in _classes:
-        raise PotentiaError(f"The saved potential is of class {name}, which is unknown: import it first.")
-    potential = _classes[name](**{key: _unpack_value(value, arrays) for key, value in params.items()})
+        name, params, fitted = meta["class"], dict(meta["params"]), dict(meta["fitted"])
+    except (KeyError, TypeError, ValueError):
+        raise PotentiaError("the saved potential is damaged: it lacks class, params or fitted.") from None
+    found = find_class(name, base)
+    potential = build(found, {key: _unpack_value(value, arrays) for key, value in params.items()})
     return potential, {key: _unpack_value(value, arrays) for key, value in fitted.items()}
 
 
@@ -52,21 +56,18 @@ def _pack_value(path: str, value: Any, arrays: Arrays) -> Any:
     if isinstance(value, np.ndarray):
         arrays[path] = value
         return {"array": path}
-    if isinstance(value, np.generic):
-        return {"value": value.item()}
     if is_transformer(value):
         return {"transformer": pack_transformer(path, value, arrays)}
-    if not is_json(value):
-        kind = type(value).__name__
-        raise PotentiaError(f"{path} of type {kind} cannot be saved: use numbers, strings or arrays.")
-    return {"value": value}
+    return {"value": encode(value, path)}
 
 
-def _unpack_value(packed: dict[str, Any], arrays: Arrays) -> Any:
-    if "transformer" in packed:
+def _unpack_value(packed: Any, arrays: Arrays) -> Any:
+    if isinstance(packed, dict) and "transformer" in packed:
         return unpack_transformer(packed["transformer"], arrays)
-    if "array" not in packed:
-        return packed["value"]
-    if packed["array"] not in arrays:
-        raise PotentiaError(f"The saved potential is damaged: it lacks the array {packed['array']}.")
+    if not isinstance(packed, dict) or len(packed) != 1 or not packed.keys() & {"array", "value"}:
+        raise PotentiaError("the saved potential is damaged: it holds something that is no value.")
+    if "value" in packed:
+        return decode(packed["value"])
+    if not isinstance(packed["array"], str) or packed["array"] not in arrays:
+        raise PotentiaError(f"the saved potential is damaged: it lacks the array {packed['array']}.")
     return np.array(arrays[packed["array"]])

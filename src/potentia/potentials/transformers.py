@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from potentia._schema import Array, Count, Either, Field, Items, check
 from potentia._types import PotentiaError
 
 #: What a fitted transformer of each class consists of, beyond its parameters and splines.
@@ -16,6 +17,12 @@ _FITTED = {
     "StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
 }
 
+
+_PER_FEATURE = Array("f8", ("d",), optional=True)
+_ARRAYS = {
+    "n_features_out_": Array("f8", ()),
+    "n_samples_seen_": Either(Array("f8", ()), Array("f8", ("d",))),
+}
 
 #: What parameters may be besides plain values.
 _LISTS = tuple | list | np.ndarray | np.generic
@@ -53,23 +60,46 @@ def unpack_transformer(packed: dict[str, Any], arrays: dict[str, NDArray[Any]]) 
     """The transformer that was packed, fitted if it was."""
     from sklearn import pipeline, preprocessing
 
-    if packed["class"] == "Pipeline":
+    name = packed["class"]
+    if name == "Pipeline":
         return pipeline.Pipeline([(key, unpack_transformer(step, arrays)) for key, step in packed["steps"]])
-    if packed["class"] == "passthrough":
+    if name == "passthrough":
         return "passthrough"
-    if packed["class"] not in _FITTED:
-        raise PotentiaError(f"The saved transformer is of class {packed['class']}, which is unknown.")
-    transformer = getattr(preprocessing, packed["class"])(**packed["params"])
+    if name not in _FITTED:
+        raise PotentiaError(f"the saved transformer is of class {name}, which is unknown.")
+    transformer = getattr(preprocessing, name)(**packed["params"])
     if "n_features_in" not in packed:
         return transformer
+    fitted = _check_fitted(packed, arrays)
     # fitting on anything sets the bookkeeping; what depends on the data is then put back
     transformer.fit(np.arange(32.0 * packed["n_features_in"]).reshape(32, -1))
-    for key, array in packed["fitted"].items():
-        value = np.array(arrays[array])
+    for key, value in fitted.items():
         setattr(transformer, key, value if value.ndim else type(getattr(transformer, key))(value))
     if packed["splines"]:
         transformer.bsplines_ = [_unpack_spline(spline, arrays) for spline in packed["splines"]]
     return transformer
+
+
+def _check_fitted(packed: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The fitted arrays of a transformer by attribute; refuses sizes that the potential's other arrays do not need.
+
+    An expansion has no fewer columns than features, knots or its degree, and weights of every column are saved, too.
+    """
+    name, spline = packed["class"], packed["class"] == "SplineTransformer"
+    most = 32 + max(array.size for array in arrays.values())
+    sizes = [value for value in packed["params"].values() if isinstance(value, int)]
+    columns = Count("d", 1, most)
+    found = check(
+        {"n_features_in": columns, "splines": Items(Field(), "d" if spline else None)}, packed, name
+    )
+    if any(size > most for size in sizes) or len(packed["splines"]) != (
+        found["n_features_in"] if spline else 0
+    ):
+        raise PotentiaError(f"the saved {name} is damaged: its sizes do not agree.")
+    schema = {key: _ARRAYS.get(key, _PER_FEATURE) for key in _FITTED[name]}
+    values = {key: arrays[array] for key, array in packed["fitted"].items()}
+    checked = check(schema, values, name, {"d": found["n_features_in"]})
+    return {key: value for key, value in checked.items() if value is not None}
 
 
 def _plain_params(transformer: Any) -> dict[str, Any]:
@@ -91,7 +121,7 @@ def _unpack_spline(packed: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> A
     from scipy.interpolate import BSpline
 
     knots, coef = arrays[f"{packed['path']}.knots"], arrays[f"{packed['path']}.coef"]
-    return BSpline.construct_fast(np.array(knots), np.array(coef), packed["degree"], packed["extrapolate"])
+    return BSpline(np.array(knots), np.array(coef), packed["degree"], packed["extrapolate"])
 
 
 def is_json(value: Any) -> bool:

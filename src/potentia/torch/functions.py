@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ def needs_gradient(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 @dataclass(frozen=True)
-class ValueOnly:
+class ValueOnly(Gradient):
     """A gradient method that computes none, for losses whose value alone is wanted; works with any inference."""
 
     def solve(
@@ -70,12 +70,9 @@ class Call:
         self.needed = needs_gradient(self.tables)
         self.gradient = gradient if self.needed else ValueOnly()
         # backward may run in a thread that knows nothing of the caller's choice
-        threaded: Any = inference
-        self.inference: Inference = (
-            replace(threaded, threads=thread_count(threaded.threads))
-            if hasattr(inference, "threads")
-            else inference
-        )
+        given: Any = inference
+        split = any(field.name == "threads" for field in fields(given))
+        self.inference: Inference = replace(given, threads=thread_count(given.threads)) if split else given
         self._dtype = torch.get_default_dtype()
         if self.tables:
             self._dtype = self.tables[0].dtype

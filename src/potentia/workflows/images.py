@@ -14,6 +14,7 @@ import numpy as np
 from .._digest import digest_of
 from .._options import check_number
 from .._progress import Bar
+from .._schema import FLAG, TEXT, Count, Items, Number, Record, Schema
 from .._types import Floats, Ints, PotentiaError
 from ..data.example import Example
 from ..data.pictures import LabelledImage
@@ -60,6 +61,22 @@ class ImagePipeline(Pipeline):
     superpixels: int | None = None
 
     form: ClassVar[str] = "images"
+    saved: ClassVar[Schema] = {
+        "node": TEXT,
+        "edge": TEXT,
+        "reduce": Number(),
+        "superpixels": Count(least=1, optional=True),
+        "classes": Record(
+            {
+                "codes": Items(Count(most=2**24 - 1), "K"),
+                "names": Items(TEXT, "K"),
+                "colours": Items(Count(most=2**24 - 1), "K"),
+                "void": Items(Count(most=2**24 - 1)),
+                "coloured": FLAG,
+                "palette": Items(Count(most=255), optional=True),
+            }
+        ),
+    }
 
     def settings(self) -> dict[str, Any]:
         """Classes, features and sizes."""
@@ -72,8 +89,6 @@ class ImagePipeline(Pipeline):
         others = {name: value for name, value in settings.items() if name != "classes"}
         classes = Classes(**settings["classes"])
         check_number("reduce", settings["reduce"], 0.0, 1.0)
-        if not len(classes.codes) == len(classes.names) == len(classes.colours):
-            raise PotentiaError("the classes have different numbers of values, names and colours")
         return cls(CRF.from_state(content, arrays), classes, **others)
 
     def facts(self) -> dict[str, Any]:

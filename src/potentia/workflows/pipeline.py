@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from .._html import facts_table
-from .._types import PotentiaError
+from .._schema import Schema, check
 from ..io.files import read_file, reading, write_file
 
 #: Where the pipeline of each form of data is.
@@ -29,6 +29,8 @@ class Pipeline(ABC):
 
     #: The form of data, which is also the command line's option that names it.
     form: ClassVar[str]
+    #: What `settings` holds, checked on loading.
+    saved: ClassVar[Schema]
     model: Any
 
     @abstractmethod
@@ -69,14 +71,8 @@ class Pipeline(ABC):
 
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
     """The pipeline that `save` wrote; predictions are identical, and nothing in the file is executed."""
-    content, arrays = read_file(path, "pipeline")
-    try:
-        with reading(path):
-            module, name = _FORMS[content["form"]]
-            kind: type[Pipeline] = getattr(import_module(f".{module}", __package__), name)
-            return kind.restore(content["settings"], content["model"], arrays)
-    except PotentiaError as error:
-        message = str(error)
-        raise PotentiaError(
-            message if os.fspath(path) in message else f"{os.fspath(path)}: {message}"
-        ) from None
+    with reading(path):
+        content, arrays = read_file(path, "pipeline")
+        module, name = _FORMS[content["form"]]
+        kind: type[Pipeline] = getattr(import_module(f".{module}", __package__), name)
+        return kind.restore(check(kind.saved, content["settings"], "pipeline"), content["model"], arrays)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._digest import digest_of
+from .._schema import FLAG, TEXT, Count, Items, Schema
 from .._types import PotentiaError
 from ..data.sequences import conll
 from ..estimators import CRF
@@ -34,6 +35,14 @@ class SequencePipeline(Pipeline):
     features: TokenFeatures
 
     form: ClassVar[str] = "sequences"
+    saved: ClassVar[Schema] = {
+        "window": Count(most=1000),
+        "min_count": Count(least=1),
+        "spelling": FLAG,
+        "labels": Items(TEXT),
+        "columns": Count(least=2),
+        "indicators": Items(TEXT),
+    }
 
     def settings(self) -> dict[str, Any]:
         """Labels, columns, and every indicator in order."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._text import read_text
 from .._types import PotentiaError
 from ..io.files import replacing
 from .outputs import write_text
@@ -48,10 +49,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[str]]) -> None:
 
 
 def _csv(path: Path) -> Table:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise PotentiaError(f"{path}: the text is not UTF-8") from None
+    text = read_text(path, "utf-8-sig")
     head = text.partition("\n")[0]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
     try:

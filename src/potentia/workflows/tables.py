@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._digest import digest_of
+from .._schema import TEXT, Choice, Items, Number, Record, Rule, Schema
 from .._types import Floats, Ints, PotentiaError
 from ..metrics import all_measures
 from ..multilabel.baselines import IndependentClassifiers
@@ -50,6 +51,23 @@ class TablePipeline(Pipeline):
     labels: list[Label]
 
     form: ClassVar[str] = "table"
+    saved: ClassVar[Schema] = {
+        "learner": Choice(LEARNERS),
+        "features": Items(
+            Record({"name": TEXT, "mean": Number(), "scale": Number(), "texts": Items(TEXT, optional=True)})
+        ),
+        "labels": Items(Record({"name": TEXT, "values": Items(TEXT), "texts": Items(TEXT)})),
+        "columns": Rule(
+            lambda found: (
+                all(feature["scale"] > 0 for feature in found["features"])
+                and all(
+                    1 <= len(label["values"]) <= 2 and len(label["texts"]) in (0, len(label["values"]))
+                    for label in found["labels"]
+                )
+            ),
+            "are inconsistent",
+        ),
+    }
 
     def settings(self) -> dict[str, Any]:
         """Columns and what they hold."""
@@ -63,6 +81,8 @@ class TablePipeline(Pipeline):
     def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> TablePipeline:
         """The pipeline that `settings` and the model's state describe."""
         model = _MODELS[settings["learner"]].from_state(content, arrays)
+        if model.n_labels_ != len(settings["labels"]):
+            raise PotentiaError("the saved pipeline is damaged: its model has another number of labels.")
         features = [Feature(**feature) for feature in settings["features"]]
         labels = [Label(**label) for label in settings["labels"]]
         return cls(model, settings["learner"], features, labels)

@@ -1,0 +1,58 @@
+"""Text files, plain or compressed, of which no more is unpacked than a limit allows."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import zlib
+from pathlib import Path
+
+from ._options import check_count
+from ._types import PotentiaError
+
+#: Bytes that a compressed text may have unpacked, unless POTENTIA_READ_LIMIT or an option says otherwise.
+DEFAULT_LIMIT = 2**28
+
+
+def read_text(path: str | os.PathLike[str], encoding: str, limit: int | None = None) -> str:
+    """The text of a file; names that end in `.gz` or `.xz` are unpacked, up to `limit` bytes.
+
+    limit: None for POTENTIA_READ_LIMIT, or 256 MiB. A few kilobytes could otherwise unpack to all memory there is.
+    """
+    source = Path(path)
+    try:
+        data = source.read_bytes() if source.suffix not in (".gz", ".xz") else _unpack(source, limit)
+        return data.decode(encoding)
+    except UnicodeDecodeError:
+        kind = "ASCII" if encoding == "ascii" else "UTF-8"
+        raise PotentiaError(f"{source}: the text is not {kind}.") from None
+    except FileNotFoundError:
+        raise PotentiaError(f"{source}: there is no such file.") from None
+    except OSError as error:
+        raise PotentiaError(f"{source}: the file cannot be read ({error.strerror or error}).") from None
+
+
+def _unpack(source: Path, limit: int | None) -> bytes:
+    most = _limit() if limit is None else limit
+    check_count("limit", most, 1)
+    kind, opened = ("xz", lzma.open) if source.suffix == ".xz" else ("gzip", gzip.open)
+    try:
+        with opened(source, "rb") as file:
+            data = file.read(most + 1)
+    except (lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile):
+        raise PotentiaError(f"{source}: the file cannot be read: it is not a complete {kind} file.") from None
+    if len(data) > most:
+        raise PotentiaError(
+            f"{source} unpacks to more than {most} bytes; pass a larger limit or set POTENTIA_READ_LIMIT."
+        )
+    return data
+
+
+def _limit() -> int:
+    given = os.environ.get("POTENTIA_READ_LIMIT")
+    if given is None:
+        return DEFAULT_LIMIT
+    if not (given.isascii() and given.isdigit() and int(given[:19]) > 0):
+        raise PotentiaError(f"POTENTIA_READ_LIMIT must be a whole number above 0, not {given[:40]!r}.")
+    return int(given[:19])

@@ -1,0 +1,249 @@
+"""Model files: what they hold, what they refuse, and that files of released versions still load."""
+
+import gzip
+import json
+import lzma
+import tracemalloc
+import zipfile
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.svm import LinearSVC
+
+import potentia as pt
+import saved_models
+from potentia._registry import Registered, from_json, to_json
+
+
+@pytest.mark.parametrize("version", sorted(path.name for path in saved_models.FILES.iterdir()))
+def test_files_of_released_versions_load_and_predict_the_same_numbers(version):
+    folder = saved_models.FILES / version
+    expected = json.loads((folder / "expected.json").read_text())
+    found = saved_models.predictions(folder)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        if name in ("sequences", "table"):
+            assert found[name] == values
+            continue
+        for ours, theirs in zip(found[name], values, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@dataclass(frozen=True)
+class Absolute(pt.losses.MarginalLoss):
+    power: float = 1.0
+
+    name: ClassVar[str] = "absolute"
+
+    def terms(self, mu, y):
+        rows = np.arange(len(y))
+        slopes = np.zeros_like(mu)
+        slopes[rows, y] = -self.power * (1 - mu[rows, y]) ** (self.power - 1)
+        return (1 - mu[rows, y]) ** self.power, slopes
+
+
+@dataclass
+class Sequential(pt.TRW):
+    schedule: str = "sequential"
+
+
+@dataclass(frozen=True)
+class Finer(pt.adjoint.Perturbation):
+    multiplier: float = 0.5
+
+
+@dataclass
+class Weighted(Registered):
+    """A Delta with an option."""
+
+    weight: float = 1.0
+
+    def __call__(self, example):
+        wrong = np.full((example.graph.n_variables, 2), self.weight)
+        wrong[np.arange(len(wrong)), example.labels] = 0.0
+        return {"node": wrong}
+
+
+def small_crf(learner, inference=None):
+    potentials = {kind: pt.Linear() for kind in ("node", "edge", "triple")}
+    return pt.CRF(potentials, learner, inference)
+
+
+def test_a_custom_loss_gradient_and_inference_are_saved_with_their_options(tmp_path):
+    risk = pt.MarginalRisk(Absolute(2.0), Sequential(iterations=3), gradient=Finer(), iterations=1, tol=0)
+    crf = small_crf(risk, Sequential(rho=0.7)).fit(saved_models.examples())
+    crf.save(tmp_path / "m")
+    again = pt.load(tmp_path / "m")
+    assert again.learner == risk
+    assert again.inference_ == Sequential(rho=0.7)
+    examples = saved_models.examples()
+    for a, b in zip(crf.predict_marginals(examples), again.predict_marginals(examples), strict=True):
+        np.testing.assert_array_equal(a, b)
+    again.fit(examples)
+
+
+def test_a_custom_delta_is_saved_by_class_and_a_function_by_its_name(tmp_path):
+    learner = pt.IteratedLogistic(iterations=1, delta=Weighted(0.5))
+    small_crf(learner).fit(saved_models.examples()).save(tmp_path / "m")
+    assert pt.load(tmp_path / "m").learner.delta == Weighted(0.5)
+
+    def own(example):
+        return Weighted()(example)
+
+    crf = small_crf(pt.IteratedLogistic(iterations=1, delta=own)).fit(saved_models.examples())
+    crf.save(tmp_path / "m")
+    again = pt.load(tmp_path / "m")
+    assert [a.tolist() for a in again.predict(saved_models.examples())] == [
+        a.tolist() for a in crf.predict(saved_models.examples())
+    ]
+    with pytest.raises(
+        pt.PotentiaError, match=r"the function test_files\..*own is not in the file.*set that option"
+    ):
+        again.fit(saved_models.examples())
+    again.save(tmp_path / "n")
+    assert pt.load(tmp_path / "n").learner.delta == again.learner.delta
+
+
+def test_options_keep_their_mappings_and_nested_objects():
+    @dataclass
+    class Nested(Registered):
+        table: dict = field(default_factory=dict)
+        inner: object = None
+
+    for value in (
+        {0: [1], 2: []},
+        {"node": 0.1},
+        {"class": 1, "options": 2},
+        {"mapping": []},
+        {"function": "f"},
+    ):
+        thing = Nested(value, [pt.Exact(), None, float("inf")])
+        assert from_json(json.loads(json.dumps(to_json(thing))), Nested) == thing
+    with pytest.raises(pt.PotentiaError, match="inner of Nested of type object cannot be saved"):
+        to_json(Nested(inner=object()))
+
+
+def test_options_that_a_file_cannot_hold_are_refused_when_saving():
+    class Plain(Registered):
+        def __init__(self, option):
+            self.hidden = option
+
+    class Silent(Registered):
+        def __init__(self):
+            self.option = 1
+
+    for thing in (Plain(1), Silent()):
+        with pytest.raises(pt.PotentiaError, match="make it a dataclass or define get_params"):
+            to_json(thing)
+    with pytest.raises(pt.PotentiaError, match="derive its class"):
+        to_json(object())
+
+
+def test_a_file_names_only_known_classes_of_the_right_kind():
+    with pytest.raises(
+        pt.PotentiaError, match=r"names the class my\.module\.Loss, which is unknown: import its module"
+    ):
+        from_json({"class": "my.module.Loss", "options": {}}, pt.losses.Loss)
+    for name in ("TRW", "Nothing", "Loss", None, [], 3):
+        with pytest.raises(pt.PotentiaError, match="which is no Loss of this version"):
+            from_json({"class": name, "options": {}}, pt.losses.Loss)
+    with pytest.raises(pt.PotentiaError, match="options that TRW does not take"):
+        from_json({"class": "TRW", "options": {"none_such": 1}}, pt.Inference)
+    with pytest.raises(pt.PotentiaError, match="describes no Inference"):
+        from_json(3, pt.Inference)
+
+
+def test_renamed_and_removed_options_of_older_files_are_understood():
+    @dataclass
+    class Renamed(Registered):
+        renamed_options: ClassVar = {"rest": "message_tol", "gone": None}
+
+        message_tol: float = 0.0
+
+    name = to_json(Renamed())["class"]
+    assert from_json({"class": name, "options": {"rest": 0.5, "gone": 1}}, Renamed) == Renamed(0.5)
+
+
+MODELS = [
+    pt.LMSBN(1e-2),
+    pt.LMBM(1e-2, cliques=[[0, 1]]),
+    pt.IndependentClassifiers(1e-2, "poly"),
+    pt.ClassifierChain(),
+    pt.ClassifierChain(order="random", random_state=3),
+    pt.LabelPowerset(),
+    pt.ChainSSVM(passes=5, tol=1.0),
+    pt.CompleteSSVM(inference=pt.Exact(), passes=5, tol=1.0),
+    pt.ThresholdClassifier(pt.LMSBN(1e-2), measure="f_micro"),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("labels", ["three", "one", "constant"])
+def test_every_multilabel_estimator_saves_and_loads(model, labels, tmp_path):
+    X, Y = saved_models.rows()
+    Y = {"three": Y, "one": Y[:, 0], "constant": np.ones_like(Y)}[labels]
+    model = clone(model)
+    if labels == "one" and isinstance(model, pt.LMBM):
+        model.set_params(cliques=2)
+    model.fit(X, Y).save(tmp_path / "m")
+    again = pt.load(tmp_path / "m")
+    assert type(again) is type(model)
+    assert repr(again) == repr(model)
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_allclose(again.decision_function(X), model.decision_function(X), rtol=1e-12)
+    clone(again).fit(X, Y)
+
+
+class Shifted(pt.LMSBN):
+    """A custom estimator."""
+
+
+def test_a_custom_estimator_saves_and_loads(tmp_path):
+    X, Y = saved_models.rows()
+    Shifted(0.1).fit(X, Y).save(tmp_path / "m")
+    assert type(pt.load(tmp_path / "m")) is Shifted
+    with pytest.raises(pt.PotentiaError, match=r"m holds a test_files\.Shifted, not a LMSBN"):
+        pt.LMSBN.load(tmp_path / "m")
+    chain = pt.ClassifierChain(LinearSVC()).fit(X, Y)
+    with pytest.raises(
+        pt.PotentiaError, match="estimator of ClassifierChain of type LinearSVC cannot be saved"
+    ):
+        chain.save(tmp_path / "n")
+    assert not (tmp_path / "n").exists()
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz"])
+def test_compressed_texts_are_unpacked_up_to_a_limit(suffix, tmp_path, monkeypatch):
+    pack = {"gz": gzip.compress, "xz": lzma.compress}[suffix]
+    (tmp_path / f"t.tsv.{suffix}").write_bytes(pack(b"word\tO\n" * 30_000))
+    (tmp_path / f"m.uai.{suffix}").write_bytes(pack(b"MARKOV 1 2 1 1 0 2 0.5 0.5" + b" " * 10**6))
+    assert len(pt.datasets.conll(tmp_path / f"t.tsv.{suffix}")[0][0]) == 30_000
+    assert pt.read_uai(tmp_path / f"m.uai.{suffix}")[0].n_variables == 1
+    for read, name in ((pt.datasets.conll, "t.tsv"), (pt.read_uai, "m.uai")):
+        path = tmp_path / f"{name}.{suffix}"
+        with pytest.raises(pt.PotentiaError, match="unpacks to more than 1000 bytes; pass a larger limit"):
+            read(path, limit=1000)
+        monkeypatch.setenv("POTENTIA_READ_LIMIT", "2000")
+        with pytest.raises(pt.PotentiaError, match="unpacks to more than 2000 bytes"):
+            read(path)
+        monkeypatch.setenv("POTENTIA_READ_LIMIT", "much")
+        with pytest.raises(pt.PotentiaError, match="POTENTIA_READ_LIMIT must be"):
+            read(path)
+        monkeypatch.delenv("POTENTIA_READ_LIMIT")
+
+
+def test_a_compressed_model_file_is_refused_before_it_is_unpacked(tmp_path):
+    source = saved_models.FILES / "0.1" / "lmsbn"
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(tmp_path / "m", "w", zipfile.ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            new.writestr(entry.filename, old.read(entry))
+        new.writestr("bomb", bytes(10**8))
+    tracemalloc.start()
+    with pytest.raises(pt.PotentiaError, match="claim more bytes than the file has"):
+        pt.load(tmp_path / "m")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10**7
