@@ -7,10 +7,10 @@ import pytest
 
 import potentia as pt
 from potentia.cli import main
-from potentia.experiments import multilabel as systems
-from potentia.experiments import scene, search_speed
-from potentia.experiments.rows import read_rows
+from potentia.lab import search_speed, systems
+from potentia.lab.studies import STUDIES
 from potentia.multilabel.orders import splits
+from potentia.report.rows import read_rows
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def test_quick_scene_gives_rows_tables_and_figures_and_resumes(tmp_path, capsys)
     out = tmp_path / "scene-quick"
     assert {p.name for p in out.iterdir()} == {"rows.jsonl", "scene.png"}
     rows = read_rows(out / "rows.jsonl")
-    assert [r["cell"] for r in rows] == scene.cells(quick=True)
+    assert [r["cell"] for r in rows] == STUDIES["scene"].all_cells(quick=True)
     for row in rows:
         assert 0 < row["exact_match"] <= 1
         assert row["cross_validated_exact_match"] > 0
@@ -86,7 +86,7 @@ def test_options_are_those_of_the_best_held_out_exact_match():
 
 
 def test_full_studies_have_all_systems_and_sizes():
-    names = {c["system"] for c in scene.cells(quick=False) if c["set"] == "scene"}
+    names = {c["system"] for c in STUDIES["scene"].cells if c["set"] == "scene"}
     assert {"BCl", "BCk", "SSVMhmm", "SSVMfull", "LMSBNlo", "LMSBNlf", "LMSBNkf", "LMBM"} <= names
-    sizes = {c["rows"] for c in search_speed.cells(quick=False) if c["part"] == "bound"}
+    sizes = {c["rows"] for c in STUDIES["search-speed"].cells if c["part"] == "bound"}
     assert sizes == {0, 10, 100, 1000, 3000}

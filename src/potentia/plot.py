@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._curves import Line, history_lines, score_lines
 from ._types import ArrayLike, Floats, PotentiaError
 from .data.example import Example
 from .estimators import CRF
@@ -34,17 +35,22 @@ def history(model: CRF | Pipeline | Sequence[Mapping[str, Any]], ax: Axes | None
         raise PotentiaError(f"a {type(rows).__name__} has no history of iterations")
     if not rows:
         raise PotentiaError("the history is empty")
-    keys = [key for key in ("train_error", "validation_error") if any(key in row for row in rows)]
+    errors = history_lines(rows)
     axes = ax or _new()
-    for key in keys or ["objective"]:
-        points = [(row["iteration"], row[key]) for row in rows if key in row]
-        axes.plot(*zip(*points, strict=True), label=key.replace("_", " "))
-    if keys and all(row[key] > 0 for row in rows for key in keys if key in row):
+    draw_lines(axes, errors or history_lines(rows, objective=True), text="{} error" if errors else "{}")
+    if errors and all(value > 0 for line in errors for value in line.y):
         axes.set_yscale("log")
-    axes.set(xlabel="iteration", ylabel="error" if keys else "objective")
-    if len(keys) > 1:
+    axes.set(xlabel="iteration", ylabel="error" if errors else "objective")
+    if len(errors) > 1:
         axes.legend()
     return axes
+
+
+def draw_lines(ax: Axes, lines: Sequence[Line], text: str = "{}") -> None:
+    """Lines with their colours, dashed ones thinner; text: what their names become in a legend."""
+    for line in lines:
+        dashed: dict[str, Any] = {"linestyle": "--", "linewidth": 1} if line.dashed else {}
+        ax.plot(line.x, line.y, color=f"C{line.colour}", label=text.format(line.name), **dashed)
 
 
 def marginals(
@@ -94,14 +100,13 @@ def potentials(
     for place, kind in zip(places, kinds, strict=True):
         potential = model.potentials_[kind]
         x, rows = _probe(potential.n_features_, kind, examples, feature)
-        f = potential.scores(rows) * model.scales_[kind]
-        f = f - f.mean(axis=1, keepdims=True)
-        if np.ptp(f, axis=0).max() == 0:
-            _table(place, f[0], kind)
+        lines = score_lines(x.tolist(), potential.scores(rows) * model.scales_[kind], kind)
+        if all(np.ptp(line.y) == 0 for line in lines):
+            _table(place, np.array([line.y[0] for line in lines]), kind)
         else:
-            place.plot(x, f, label=_configurations(f.shape[1], kind))
+            draw_lines(place, lines)
             place.set(xlabel=f"feature {feature % potential.n_features_}", ylabel="score")
-            if f.shape[1] <= 10:
+            if len(lines) <= 10:
                 place.legend(fontsize="small")
         place.set_title(f"{kind}: {type(potential).__name__}")
     return places
@@ -138,12 +143,6 @@ def _table(ax: Axes, scores: Floats, kind: str) -> None:
     else:
         ax.bar(range(len(scores)), scores)
         ax.set(xticks=range(len(scores)), xlabel="configuration", ylabel="score")
-
-
-def _configurations(n: int, kind: str) -> list[str]:
-    side = round(n**0.5)
-    pairs = kind == "edge" and side * side == n
-    return [f"y = {divmod(k, side)}" for k in range(n)] if pairs else [f"y = {k}" for k in range(n)]
 
 
 def graph(

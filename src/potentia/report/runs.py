@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .rows import Row
 from .tables import Column, Table
-
-Row = Mapping[str, Any]
 
 #: Keys of a cell that say where it belongs, not what it is.
 _PLACE = ("study", "quick")

@@ -166,7 +166,7 @@ class ImagePipeline(Pipeline):
         self,
         source: Path,
         *,
-        masks: Path | None = None,
+        masks: Path,
         void: str | None = None,
         progress: bool = False,
         **_: Any,
@@ -175,8 +175,6 @@ class ImagePipeline(Pipeline):
 
         void: values of these masks that mean unknown, beside those that training had.
         """
-        if masks is None:
-            raise PotentiaError("pictures are evaluated against masks: give --masks DIR")
         unknown = [*self.classes.void, *parse_void(void, self.classes.coloured)]
         pictures = _read_pairs(paired_files(source, masks), replace(self.classes, void=unknown))
         n = len(self.classes)
