@@ -5,11 +5,11 @@ import json
 import shlex
 
 import pytest
-from potentia.report.rows import read_rows
 
 from cli_examples import cli_examples
 from potentia.cli import main
 from potentia.lab import demo
+from potentia.report.rows import read_rows
 
 TINY = demo.Size(images=2, side=16, iterations=3, rounds=4, digits=200)
 

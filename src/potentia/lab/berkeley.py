@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..adjoint import BackPropagation
-from ..data.berkeley import berkeley_denoising
-from ..data.example import Example
+import potentia as pt
+
 from ..features.resize import resize
-from ..inference.message_passing import TRW
-from ..learn.risk import MarginalRisk
 from ..report.pictures import Original, pack
 from ..report.rows import Cell, Row
 from ..report.tables import Table
@@ -46,14 +43,14 @@ _MOST = 200
 _FIRST = ("univariate_logistic", "surrogate_likelihood", "independent")
 
 
-def learner_of(loss: str, quick: bool) -> MarginalRisk:
+def learner_of(loss: str, quick: bool) -> pt.MarginalRisk:
     """TRW to the threshold, gradients by back-propagation to it; no ridge: there are twelve parameters.
 
     So few are nearly found with four pictures: the steps halve as the pictures double.
     """
     most = 20 if quick else _MOST
-    return MarginalRisk(
-        loss_named(loss), TRW(iterations=most, tol=_THRESHOLD), BackPropagation(_THRESHOLD, most),
+    return pt.MarginalRisk(
+        loss_named(loss), pt.TRW(iterations=most, tol=_THRESHOLD), pt.adjoint.BackPropagation(_THRESHOLD, most),
         ridge=0.0, iterations=3 if quick else 40, tol=1e-4, incremental=4, track_error=False,
     )  # fmt: skip
 
@@ -64,8 +61,8 @@ def load(quick: bool, noise: float, seed: int) -> Data:
     return Data(train, test, learner_of("surrogate_likelihood", quick))
 
 
-def _examples(split: str, noise: float, seed: int) -> list[Example]:
-    return berkeley_denoising(split=split, noise=noise, seed=seed)
+def _examples(split: str, noise: float, seed: int) -> list[pt.Example]:
+    return pt.datasets.berkeley_denoising(split=split, noise=noise, seed=seed)
 
 
 def run(cell: Cell, data: Data) -> Row:

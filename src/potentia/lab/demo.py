@@ -8,15 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import potentia as pt
+
 from .._types import Floats, Ints
-from ..data.example import Example
-from ..data.synthetic import denoising
-from ..estimators import CRF
-from ..inference.message_passing import TRW
-from ..learn.iterated import IteratedLogistic
-from ..learn.risk import MarginalRisk
-from ..metrics import all_measures
-from ..potentials import MLP, Boosting, Linear, Potential, Zero
 from ..report.page import report
 from ..report.pictures import pack
 from ..report.rows import Cell, Row
@@ -91,7 +85,7 @@ class _Images:
 
     def __init__(self, size: Size, seed: int, say: Callable[[str], None], progress: bool) -> None:
         sides = (size.side, size.side)
-        self.train, self.test = (denoising(size.images, sides, seed=2 * seed + k) for k in (0, 1))
+        self.train, self.test = (pt.datasets.denoising(size.images, sides, seed=2 * seed + k) for k in (0, 1))
         self.size, self.say, self.progress = size, say, progress
         self.data = (
             f"synthetic, {size.images} training and {size.images} test images of {size.side} x {size.side}, smaller "
@@ -103,7 +97,7 @@ class _Images:
         """Train, predict, and keep what tables, curves and pictures need."""
         self.say(f"{cell['learner']}: {cell['node']} nodes, {cell['edge']} pairs")
         potentials = {kind: self._potential(cell[kind]) for kind in ("node", "edge")}
-        model, row = fit_row(CRF(potentials, self._learner(cell)), self.train, self.test, self.progress)
+        model, row = fit_row(pt.CRF(potentials, self._learner(cell)), self.train, self.test, self.progress)
         shown = self.test[:_SHOWN]
         found = zip(shown, model.predict_marginals(shown), model.predict(shown), strict=True)
         return row | {
@@ -113,24 +107,24 @@ class _Images:
             "pictures": [self._picture(*one) for one in found],
         }
 
-    def _potential(self, name: str) -> Potential:
+    def _potential(self, name: str) -> pt.Potential:
         if name == "boosting":
-            return Boosting(rounds=self.size.rounds)
+            return pt.Boosting(rounds=self.size.rounds)
         if name == "mlp":
             # few images make few steps: longer ones than the paper's, of a smaller network
-            return MLP(hidden=30, learning_rate=0.5, epochs=4)
-        return {"linear": Linear, "zero": Zero}[name]()
+            return pt.MLP(hidden=30, learning_rate=0.5, epochs=4)
+        return {"linear": pt.Linear, "zero": pt.Zero}[name]()
 
     def _learner(self, cell: Cell) -> Any:
         n = self.size.iterations
         if cell["learner"] == "marginal risk":
-            return MarginalRisk(
-                "univariate_logistic", TRW(iterations=10, tol=0.0), iterations=2 * n, tol=1e-3
+            return pt.MarginalRisk(
+                "univariate_logistic", pt.TRW(iterations=10, tol=0.0), iterations=2 * n, tol=1e-3
             )
         if cell["node"] == "linear":
             seen = [*range(1, 10), *range(10, 10 * n + 1, 5)]
-            return IteratedLogistic(0.1, 10 * n, sweeps=25, tol=1e-3, solver="direct", track_error=seen)
-        return IteratedLogistic(0.1, n, sweeps=10)
+            return pt.IteratedLogistic(0.1, 10 * n, sweeps=25, tol=1e-3, solver="direct", track_error=seen)
+        return pt.IteratedLogistic(0.1, n, sweeps=10)
 
     def _paper(self, cell: Cell) -> dict[str, float]:
         """The paper's errors; it has none of marginal-based learning on these data."""
@@ -139,7 +133,7 @@ class _Images:
         i, j = CLASSES.index(cell["node"]), CLASSES.index(cell["edge"])
         return {"test_error": DENOISING_TEST[i][j], "train_error": DENOISING_TRAIN[i][j]}
 
-    def _picture(self, example: Example, marginals: Floats, labels: Ints) -> dict[str, Any]:
+    def _picture(self, example: pt.Example, marginals: Floats, labels: Ints) -> dict[str, Any]:
         sides = (self.size.side, self.size.side)
         assert example.labels is not None
         return {
@@ -166,16 +160,16 @@ def _digits(size: Size, seed: int) -> tuple[Floats, Ints, Floats, Ints]:
 
 
 def _run_labels(cell: Cell, X: Floats, Y: Ints, X_test: Floats, Y_test: Ints) -> Row:
-    from ..multilabel.baselines import IndependentClassifiers
-    from ..multilabel.lmsbn import LMSBN
 
     system = cell["system"]
     kernel = "rbf" if system.endswith("kernel") else None
-    model: Any = LMSBN(1e-3, kernel=kernel) if system.startswith("LMSBN") else IndependentClassifiers(1e-3)
+    model: Any = (
+        pt.LMSBN(1e-3, kernel=kernel) if system.startswith("LMSBN") else pt.IndependentClassifiers(1e-3)
+    )
     model.fit(X, Y)
     predict = model.predict_greedy if system.endswith("greedy") else model.predict
     row: Row = {
-        **all_measures(Y_test, predict(X_test)),
+        **pt.metrics.all_measures(Y_test, predict(X_test)),
         "data": f"scikit-learn's digits, {len(X)} training and {len(X_test)} test rows, {len(LABELS)} labels; the "
         "paper has the Scene set, where its networks beat independent classifiers and the kernel network is best by "
         "all measures (a figure without numbers) [LMSBN fig. 4]",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..data.example import Example
+import potentia as pt
+
 from ..report.pictures import Original, Panels, panels_of
 from .study import Rows
 
@@ -68,7 +69,7 @@ def picture_figure(found: Sequence[Strip], width: float = 1.5) -> Figure | None:
     return figure
 
 
-def grid_size(example: Example) -> tuple[int, int]:
+def grid_size(example: pt.Example) -> tuple[int, int]:
     """Height and width of a grid in raster order: the second edge of pixel 0 leads to the next row."""
     first = example.graph.scopes["edge"]
     step = int((first[:, 1] - first[:, 0]).max())

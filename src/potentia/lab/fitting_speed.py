@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..adjoint import BackPropagation, Perturbation
-from ..data.pictures import stanford_backgrounds
-from ..inference.message_passing import TRW
-from ..learn.risk import MarginalRisk
+import potentia as pt
+
 from ..report.rows import Cell, Row
 from ..report.tables import Column, Table
 from . import marginal
@@ -30,21 +28,24 @@ LIMIT = 240.0
 _MOST = 200
 
 
-def learner_of(cell: Cell) -> MarginalRisk:
+def learner_of(cell: Cell) -> pt.MarginalRisk:
     """The univariate logistic loss; where a search direction is bad, L-BFGS begins anew."""
     steps = 3 if cell["quick"] else 1000
     options: dict[str, Any] = {"ridge": 1e-3, "iterations": steps, "tol": 0.0, "track_error": False}
     if cell["gradient"] == "truncated":
-        return MarginalRisk("univariate_logistic", truncated_inference("trw", cell["rounds"]), **options)
+        return pt.MarginalRisk("univariate_logistic", truncated_inference("trw", cell["rounds"]), **options)
     threshold = cell["threshold"]
-    gradient = BackPropagation(threshold, _MOST) if cell["gradient"] == "backpropagation" else Perturbation()
-    inference = TRW(iterations=_MOST, tol=threshold)
-    return MarginalRisk("univariate_logistic", inference, gradient, **options)
+    back = pt.adjoint.BackPropagation(threshold, _MOST)
+    gradient = back if cell["gradient"] == "backpropagation" else pt.adjoint.Perturbation()
+    return pt.MarginalRisk(
+        "univariate_logistic", pt.TRW(iterations=_MOST, tol=threshold), gradient, **options
+    )
 
 
 def load(quick: bool) -> Data:
     """The first pictures of the standard split."""
-    chosen = [stanford_backgrounds(split=split)[: 3 if quick else N_PICTURES] for split in ("train", "test")]
+    whole = (pt.datasets.stanford_backgrounds(split=split) for split in ("train", "test"))
+    chosen = [pictures[: 3 if quick else N_PICTURES] for pictures in whole]
     train, test = (Part(background_examples(pictures), pictures) for pictures in chosen)
     return Data(train, test)
 
@@ -60,7 +61,7 @@ def run(cell: Cell, data: Data) -> Row:
 
     model = marginal.train(learner_of(cell), data.train.examples, callback=after)
     # what counts is prediction at convergence, whatever the training looked at
-    model.inference_ = TRW(iterations=200, tol=1e-4)
+    model.inference_ = pt.TRW(iterations=200, tol=1e-4)
     return {
         "train_error": full_size_error(model, data.train),
         "test_error": full_size_error(model, data.test),

@@ -10,15 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from .._types import ConvergenceWarning
-from ..data.example import Example
-from ..data.pictures import LabelledImage
-from ..data.synthetic import denoising
-from ..estimators import CRF
+import potentia as pt
+
 from ..features.image import image_examples, reduced_size
 from ..features.resize import reduce_labels, resize
-from ..learn.iterated import IteratedLogistic
-from ..potentials import MLP, Boosting, Constant, Linear, Potential, Zero
 from ..report.pictures import Original
 from ..report.rows import Cell, Row
 from .figures import grid_size
@@ -35,7 +30,7 @@ _SHOWN = 3
 #: What rows keep of a history.
 _HISTORY = ("iteration", "objective", "train_error", "validation_error", "seconds")
 
-Data = tuple[list[Example], list[Example]]
+Data = tuple[list[pt.Example], list[pt.Example]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class IlrSet:
     paper_test: Sequence[Sequence[float]]
     #: Further parts beside the table.
     parts: tuple[str, ...] = ()
-    pictures: Callable[[str], list[LabelledImage]] | None = None
+    pictures: Callable[[str], list[pt.datasets.LabelledImage]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     #: Passes of an MLP over the rows per learning iteration: fewer where rows are more.
     epochs: int = 5
@@ -66,7 +61,7 @@ class IlrSet:
         """Training and test examples; quick: a few small ones."""
         if self.pictures is None:
             n, size = (3, (40, 40)) if quick else (16, (100, 100))
-            return denoising(n, size, seed=0), denoising(n, size, seed=1)
+            return pt.datasets.denoising(n, size, seed=0), pt.datasets.denoising(n, size, seed=1)
         chosen = [self.pictures(split)[: 6 if quick else None] for split in ("train", "test")]
         train, test = (image_examples(part, **self.options) for part in chosen)
         return train, test
@@ -104,20 +99,20 @@ class IlrSet:
         """Train and evaluate one cell."""
         potentials = {kind: make_potential(cell[kind], kind, cell, self.epochs) for kind in ("node", "edge")}
         learner = self.learner(cell)
-        model, row = fit_row(CRF(potentials, learner), *data)
+        model, row = fit_row(pt.CRF(potentials, learner), *data)
         row |= {"solver": learner.solver, "schedule": learner.schedule, "data": self.data}
         if cell["node"] == cell["edge"]:
             found = model.predict(data[1][:_SHOWN])
             row |= {"curves": curves(model), "pictures": ["".join(map(str, y.tolist())) for y in found]}
         return row
 
-    def learner(self, cell: Cell) -> IteratedLogistic:
+    def learner(self, cell: Cell) -> pt.IteratedLogistic:
         """Direct cells run until the objective falls by less than 1e-4 in ten steps, others for 25 iterations."""
         quick, solver = cell["quick"], self.solver(cell)
         # no curves of nodes that see nothing
         blind = self.pictures is not None and cell["node"] in ("zero", "constant")
         most, few = (400, 10) if solver == "direct" else (25, 3)
-        return IteratedLogistic(
+        return pt.IteratedLogistic(
             cell["epsilon"],
             few if quick else most,
             sweeps=5 if quick else 25,
@@ -142,16 +137,16 @@ class IlrSet:
         return "direct" if classes <= set(direct) else "mixed"
 
 
-def make_potential(name: str, kind: str, cell: Cell, epochs: int) -> Potential:
+def make_potential(name: str, kind: str, cell: Cell, epochs: int) -> pt.Potential:
     """A potential of one of the papers' classes with the papers' settings."""
     if name == "boosting":
         drawn = cell.get("drawn", FEW) if kind == "edge" else FEW
         rounds = 20 if cell["quick"] else 200
-        return Boosting(rounds, subsample=drawn, refit=cell["refit"], seed=cell["seed"])
+        return pt.Boosting(rounds, subsample=drawn, refit=cell["refit"], seed=cell["seed"])
     if name == "mlp":  # the step sizes of ILR-nips sec. 8
         rate, passes = 0.25 if kind == "node" else 0.05, 1 if cell["quick"] else epochs
-        return MLP(learning_rate=rate, epochs=passes, seed=cell["seed"])
-    return {"zero": Zero, "constant": Constant, "linear": Linear}[name]()
+        return pt.MLP(learning_rate=rate, epochs=passes, seed=cell["seed"])
+    return {"zero": pt.Zero, "constant": pt.Constant, "linear": pt.Linear}[name]()
 
 
 def _importance(pair: tuple[str, str]) -> tuple[bool, bool, int]:
@@ -167,11 +162,11 @@ def is_plain(cell: Cell) -> bool:
 
 
 def fit_row(
-    model: CRF, train: Sequence[Example], test: Sequence[Example], progress: bool = False
-) -> tuple[CRF, Row]:
+    model: pt.CRF, train: Sequence[pt.Example], test: Sequence[pt.Example], progress: bool = False
+) -> tuple[pt.CRF, Row]:
     """The fitted model, and what rows say of any fit: errors, the history, and whether a tolerance was met."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the row says it
+        warnings.simplefilter("ignore", pt.ConvergenceWarning)  # the row says it
         model.fit(train, validation=test, progress=progress)
     history = [{k: h[k] for k in _HISTORY if k in h} for h in model.history_]
     last = history[-1] if history else {}
@@ -185,7 +180,7 @@ def fit_row(
     }
 
 
-def curves(model: CRF, points: int = 101) -> dict[str, Any]:
+def curves(model: pt.CRF, points: int = 101) -> dict[str, Any]:
     """Learned functions of one feature (after a constant) on a grid of 0..1, per kind: {"x": [...], "f": [...]}."""
     x = np.linspace(0.0, 1.0, points)
     found = {}

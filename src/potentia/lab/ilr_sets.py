@@ -5,7 +5,8 @@ Errors are in the order zero, constant, linear, boosting, MLP of nodes (lines) a
 
 from __future__ import annotations
 
-from ..data.pictures import horses, stanford_backgrounds
+import potentia as pt
+
 from .ilr import IlrSet
 from .ilr_results import FIGURES, epsilon_curve, tables
 from .study import Study
@@ -69,7 +70,7 @@ SETS = (
         "features of single pixels are computed at full size, then averaged",
         HORSES_TRAIN,
         HORSES_TEST,
-        pictures=lambda split: horses(split=split),
+        pictures=lambda split: pt.datasets.horses(split=split),
         options={"n_states": 2, "reduce": 0.25, "when": "after"},
         epochs=1,
         schedule="coloured",
@@ -82,7 +83,7 @@ SETS = (
         BACKGROUNDS_TRAIN,
         BACKGROUNDS_TEST,
         ("drawn",),
-        pictures=lambda split: stanford_backgrounds(split=split),
+        pictures=lambda split: pt.datasets.stanford_backgrounds(split=split),
         options={"n_states": 8, "reduce": 0.2},
         epochs=1,
         tracked=(1, 5, 12, 25, 100),

@@ -9,17 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from .._types import ConvergenceWarning
-from ..data.example import Example
-from ..data.pictures import LabelledImage
-from ..estimators import CRF
-from ..inference.base import Inference
-from ..inference.mean_field import MeanField
-from ..inference.message_passing import TRW
-from ..learn.risk import MarginalRisk
-from ..losses import Loss, SmoothedError
+import potentia as pt
+
 from ..losses.names import loss_of
-from ..potentials import Linear, Potential, Zero
 from ..report.rows import Cell, Row
 
 #: Losses as the tables print them.
@@ -48,19 +40,19 @@ _POINTS = 40
 class Part(NamedTuple):
     """Examples, and the pictures that they are of where those are needed."""
 
-    examples: list[Example]
-    pictures: Sequence[LabelledImage] = ()
+    examples: list[pt.Example]
+    pictures: Sequence[pt.datasets.LabelledImage] = ()
 
 
-def loss_named(name: str) -> str | Loss:
+def loss_named(name: str) -> str | pt.losses.Loss:
     """A loss by its name in a cell; the number after smoothed_error_ is alpha."""
     if name.startswith("smoothed_error_"):
-        return SmoothedError(float(name.removeprefix("smoothed_error_")))
+        return pt.losses.SmoothedError(float(name.removeprefix("smoothed_error_")))
     # without scores of pairs the piecewise loss is logistic regression
     return loss_of("piecewise" if name == "independent" else name)
 
 
-def truncated_inference(name: str, rounds: int) -> Inference:
+def truncated_inference(name: str, rounds: int) -> pt.Inference:
     """So many iterations by colours; of "trw_raster" in raster order and back, which is two of ours each.
 
     The paper does not print its order of updates. What it says of likelihoods with few iterations holds by colours,
@@ -68,28 +60,28 @@ def truncated_inference(name: str, rounds: int) -> Inference:
     """
     options: dict[str, Any] = {"iterations": rounds, "tol": 0.0}
     if name == "trw_raster":
-        return TRW(**options | {"iterations": 2 * rounds, "schedule": "sequential"})
-    return TRW(**options) if name == "trw" else MeanField(**options)
+        return pt.TRW(**options | {"iterations": 2 * rounds, "schedule": "sequential"})
+    return pt.TRW(**options) if name == "trw" else pt.MeanField(**options)
 
 
 def train(
-    learner: MarginalRisk,
-    examples: Sequence[Example],
+    learner: pt.MarginalRisk,
+    examples: Sequence[pt.Example],
     *,
     pairs: bool = True,
-    start: Mapping[str, Potential] | None = None,
+    start: Mapping[str, pt.Potential] | None = None,
     callback: Callable[..., Any] | None = None,
-) -> CRF:
+) -> pt.CRF:
     """A CRF with linear nodes and pairs; the features hold the constants, so that the ridge is on all parameters.
 
     pairs: whether pairs have scores. start: fitted potentials to begin from.
     """
-    edge = Linear(intercept=False) if pairs else Zero()
-    model = CRF({"node": Linear(intercept=False), "edge": edge}, learner)
+    edge = pt.Linear(intercept=False) if pairs else pt.Zero()
+    model = pt.CRF({"node": pt.Linear(intercept=False), "edge": edge}, learner)
     if start is not None:
         model.potentials_ = dict(copy.deepcopy(start))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the row says it
+        warnings.simplefilter("ignore", pt.ConvergenceWarning)  # the row says it
         return model.fit(examples, warm_start=start is not None, callback=callback)
 
 
@@ -104,18 +96,18 @@ class Data:
 
     train: Part
     test: Part
-    surrogate: MarginalRisk | None = None
+    surrogate: pt.MarginalRisk | None = None
 
     @cached_property
-    def start(self) -> Mapping[str, Potential]:
+    def start(self) -> Mapping[str, pt.Potential]:
         """The solution of the surrogate likelihood."""
         assert self.surrogate is not None
         return train(self.surrogate, self.train.examples).potentials_
 
 
 def run_loss(
-    cell: Cell, data: Data, learner: MarginalRisk, error: Callable[[CRF, Part], float]
-) -> tuple[CRF, Row]:
+    cell: Cell, data: Data, learner: pt.MarginalRisk, error: Callable[[pt.CRF, Part], float]
+) -> tuple[pt.CRF, Row]:
     """Train with the cell's loss; the model, and errors and facts of the training for its row."""
     start = data.start if cell["loss"].startswith("smoothed") else None
     model = train(learner, data.train.examples, pairs=cell["loss"] != "independent", start=start)
@@ -126,10 +118,10 @@ def run_loss(
     }
 
 
-def training_facts(model: CRF) -> Row:
+def training_facts(model: pt.CRF) -> Row:
     """What a row says about how a model was trained."""
     learner, history = model.learner, model.history_
-    assert isinstance(learner, MarginalRisk)
+    assert isinstance(learner, pt.MarginalRisk)
     kept = sorted({*range(0, len(history), -(-len(history) // _POINTS) or 1), len(history) - 1} - {-1})
     curve = [{k: history[i][k] for k in ("iteration", "objective", "seconds")} for i in kept]
     options = ("ridge", "iterations", "tol", "incremental", "seed")

@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..data.example import Example
-from ..data.pictures import LabelledImage
-from ..estimators import CRF
+import potentia as pt
+
 from ..features.resize import upsample_marginals
-from ..inference.base import Inference
-from ..inference.message_passing import TRW
-from ..learn.risk import MarginalRisk
 from ..report.pictures import Original, pack
 from ..report.rows import Cell, Row
 from ..report.tables import Table
@@ -66,13 +62,13 @@ class PictureSet:
     cells: Sequence[tuple[str, str, int]]
     quick: Sequence[tuple[str, str, int]]
     folds: int
-    pictures: Callable[[str, int], list[LabelledImage]]
-    examples: Callable[[Sequence[LabelledImage]], list[Example]]
+    pictures: Callable[[str, int], list[pt.datasets.LabelledImage]]
+    examples: Callable[[Sequence[pt.datasets.LabelledImage]], list[pt.Example]]
     paper: Printed
     steps: int
     incremental: int
     shown: tuple[int, ...]
-    error: Callable[[CRF, Part], float]
+    error: Callable[[pt.CRF, Part], float]
 
     def study(self) -> Study:
         """The set as a study."""
@@ -90,13 +86,15 @@ class PictureSet:
         chosen = [self.pictures(split, fold)[: 3 if quick else None] for split in ("train", "test")]
         train, test = (Part(self.examples(pictures), pictures) for pictures in chosen)
         likelihood = self.learner("surrogate_likelihood", "trw", 20, quick)
-        return Data(train, test, replace(likelihood, inference=TRW(iterations=60, tol=1e-3)))
+        return Data(train, test, replace(likelihood, inference=pt.TRW(iterations=60, tol=1e-3)))
 
-    def learner(self, loss: str, inference: str, rounds: int, quick: bool) -> MarginalRisk:
+    def learner(self, loss: str, inference: str, rounds: int, quick: bool) -> pt.MarginalRisk:
         """The paper's ridges and iterations; models trained without inference predict with TRW to a threshold."""
         local = loss in LOCAL
-        found: Inference = TRW(iterations=1) if loss == "independent" else TRW(iterations=1000, tol=1e-5)
-        learner = MarginalRisk(
+        found: pt.Inference = (
+            pt.TRW(iterations=1) if loss == "independent" else pt.TRW(iterations=1000, tol=1e-5)
+        )
+        learner = pt.MarginalRisk(
             loss_named(loss),
             found if local else truncated_inference(inference, rounds),
             ridge=1e-4 if local else 1e-3,
@@ -169,7 +167,7 @@ def _key(cell: Cell) -> tuple[str, str, int]:
     return cell["loss"], cell["inference"], cell["rounds"]
 
 
-def share_wrong(model: CRF, part: Part) -> float:
+def share_wrong(model: pt.CRF, part: Part) -> float:
     """Share of the examples' known labels predicted wrong."""
 
     def compared(numbers: Sequence[int]) -> Iterable[tuple[Any, Any]]:
@@ -179,7 +177,7 @@ def share_wrong(model: CRF, part: Part) -> float:
     return _share(part, compared)
 
 
-def full_size_error(model: CRF, part: Part) -> float:
+def full_size_error(model: pt.CRF, part: Part) -> float:
     """Share of known pixels wrong at full size, where marginals are interpolated before the best class is taken."""
 
     def compared(numbers: Sequence[int]) -> Iterable[tuple[Any, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..data.example import Example
-from ..data.pictures import BACKGROUND_CLASSES, LabelledImage, horses, stanford_backgrounds
+import potentia as pt
+
 from ..features.image import image_examples
 from .marginal import LOCAL
 from .marginal_images import PictureSet, full_size_error, printed, share_wrong
@@ -14,7 +14,7 @@ _HORSE_MAIN = ("univariate_logistic", "truncated_likelihood", "clique_logistic")
 _SMOOTHED = ("smoothed_error_5", "smoothed_error_15", "smoothed_error_50")
 
 
-def _horse_examples(pictures: Sequence[LabelledImage]) -> list[Example]:
+def _horse_examples(pictures: Sequence[pt.datasets.LabelledImage]) -> list[pt.Example]:
     """A quarter of the sides; features of pixels are computed at full size, where HOG cells have the paper's size.
 
     On 50 of the training pictures held out this was better for the independent model (.126) than features of
@@ -39,7 +39,7 @@ HORSES = PictureSet(
     ],
     quick=[("univariate_logistic", "trw", 10), ("clique_logistic", "mean_field", 10), ("piecewise", "trw", 0)],
     folds=1,
-    pictures=lambda split, fold: horses(split=split),
+    pictures=lambda split, fold: pt.datasets.horses(split=split),
     examples=_horse_examples,
     paper=printed(
         (10, 20, 40),
@@ -67,9 +67,9 @@ HORSES = PictureSet(
 _BACKGROUND_MAIN = ("univariate_logistic", "truncated_em", "clique_logistic")
 
 
-def background_examples(pictures: Sequence[LabelledImage]) -> list[Example]:
+def background_examples(pictures: Sequence[pt.datasets.LabelledImage]) -> list[pt.Example]:
     """20 % of the sides after features were computed."""
-    n = len(BACKGROUND_CLASSES)
+    n = len(pt.datasets.BACKGROUND_CLASSES)
     return image_examples(pictures, n_states=n, node="mbl", edge="mbl-backgrounds", reduce=0.2, when="after")
 
 
@@ -86,7 +86,7 @@ BACKGROUNDS = PictureSet(
     ],
     quick=[("truncated_em", "trw", 5), ("independent", "trw", 0)],
     folds=5,
-    pictures=lambda split, fold: stanford_backgrounds(split=split, fold=fold),
+    pictures=lambda split, fold: pt.datasets.stanford_backgrounds(split=split, fold=fold),
     examples=background_examples,
     paper=printed(
         (5, 10, 20),

@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+import potentia as pt
+
 from .._types import Floats, Ints
-from ..data.example import Example
-from ..estimators import CRF
-from ..graph.structure import Graph
-from ..graph.union import Union
-from ..inference.exact import Exact
-from ..learn.risk import MarginalRisk
 from ..report.rows import Cell, Row
 from ..report.tables import Table
 from .figures import panels, share_legend, values_of
@@ -39,12 +35,12 @@ _RIDGE = 1e-5
 
 
 @cache
-def joint_model(length: int) -> Graph:
+def joint_model(length: int) -> pt.Graph:
     """x_0, ..., x_n-1, y_0, ..., y_n-1: pairs along x, along y and between x_i and y_i."""
     i = np.arange(length)
     along = np.stack([i[:-1], i[1:]], axis=1)
     pairs = np.concatenate([along, along + length, np.stack([i, i + length], axis=1)])
-    return Graph(np.full(2 * length, 2), {"node": np.arange(2 * length)[:, None], "edge": pairs})
+    return pt.Graph(np.full(2 * length, 2), {"node": np.arange(2 * length)[:, None], "edge": pairs})
 
 
 def random_scores(length: int, rng: np.random.Generator) -> dict[str, Floats]:
@@ -68,18 +64,18 @@ def load(quick: bool, seed: int) -> Samples:
     """Samples of a random model."""
     length, sizes, n_test = (8, (30,), 100) if quick else (LENGTH, SIZES, N_TEST)
     theta = random_scores(length, np.random.default_rng([seed, 0]))
-    labels = Exact().sample(joint_model(length), theta, max(sizes) + n_test, seed=seed)
+    labels = pt.Exact().sample(joint_model(length), theta, max(sizes) + n_test, seed=seed)
     return Samples(labels[:, :length], labels[:, length:], sizes, n_test)
 
 
-def chains(x: Ints, y: Ints) -> Example:
+def chains(x: Ints, y: Ints) -> pt.Example:
     """All samples as one graph of chains over x; every place has its own parameters."""
     n, length = x.shape
-    union = Union([Graph.chain(length, n_states=2)] * n)
+    union = pt.Union([pt.Graph.chain(length, n_states=2)] * n)
     place = np.eye(length)
     node = np.concatenate([place[None] * (1 - y)[..., None], place[None] * y[..., None]], axis=2)
     edge = np.tile(np.eye(length - 1), (n, 1))
-    return Example(union.graph, {"node": node.reshape(n * length, -1), "edge": edge}, x.ravel())
+    return pt.Example(union.graph, {"node": node.reshape(n * length, -1), "edge": edge}, x.ravel())
 
 
 def run(cell: Cell, data: Samples) -> Row:
@@ -93,18 +89,19 @@ def run(cell: Cell, data: Samples) -> Row:
     return row | (_example_marginals(cell, models[-1], y[-1:], length) if cell["seed"] == 0 else {})
 
 
-def fitted(loss: str, example: Example) -> CRF:
+def fitted(loss: str, example: pt.Example) -> pt.CRF:
     """Trained with exact inference and its gradient."""
     return train(
-        MarginalRisk(loss, Exact(), ridge=_RIDGE, iterations=100, tol=1e-3, track_error=False), [example]
+        pt.MarginalRisk(loss, pt.Exact(), ridge=_RIDGE, iterations=100, tol=1e-3, track_error=False),
+        [example],
     )
 
 
-def _example_marginals(cell: Cell, model: CRF, y: Ints, length: int) -> dict[str, list[float]]:
+def _example_marginals(cell: Cell, model: pt.CRF, y: Ints, length: int) -> dict[str, list[float]]:
     """Exact and predicted probabilities of x_i = 1 given one y."""
     theta = random_scores(length, np.random.default_rng([cell["seed"], 0]))
     given = {length + i: int(state) for i, state in enumerate(y[0])}
-    exact = Exact().infer(joint_model(length), theta, observed=given).variable_marginals[:length, 1]
+    exact = pt.Exact().infer(joint_model(length), theta, observed=given).variable_marginals[:length, 1]
     predicted = model.predict_marginals([chains(np.zeros_like(y), y)])[0][:, 1]
     return {
         "exact": np.roll(exact, cell["shift"]).round(4).tolist(),

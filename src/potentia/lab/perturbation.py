@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+import potentia as pt
+
 from .._types import Floats
-from ..adjoint import Perturbation, Truncated
-from ..adjoint.gradient import Gradient, loss_and_gradient
-from ..graph.structure import Graph
-from ..inference.base import Inference
-from ..inference.mean_field import MeanField
-from ..inference.message_passing import TRW
+from ..adjoint.gradient import Gradient
 from ..report.rows import Cell, Row
 from ..report.tables import Column, Table
 from .figures import panels, share_legend, values_of
@@ -29,9 +26,9 @@ _SIZE = (10, 10)
 _TITLES = {"trw": "TRW", "mean_field": "mean field"}
 
 
-def converged(name: str) -> Inference:
+def converged(name: str) -> pt.Inference:
     """Until marginals change by less than 1e-15 (the paper's threshold), which rounding may never allow."""
-    return (TRW if name == "trw" else MeanField)(iterations=1000, tol=1e-15)
+    return (pt.TRW if name == "trw" else pt.MeanField)(iterations=1000, tol=1e-15)
 
 
 def run(cell: Cell, _: None) -> Row:
@@ -50,7 +47,7 @@ def gradient_errors(cell: Cell, number: int) -> Floats:
     The truth is back-propagation through all iterations, which at convergence is the exact gradient.
     """
     rng = np.random.default_rng([cell["seed"], number])
-    graph = Graph.grid(_SIZE, n_states=2)
+    graph = pt.Graph.grid(_SIZE, n_states=2)
     theta = {
         "node": rng.normal(size=(graph.n_variables, 2)),
         "edge": rng.normal(scale=cell["strength"], size=(len(graph.scopes["edge"]), 2, 2)),
@@ -58,11 +55,13 @@ def gradient_errors(cell: Cell, number: int) -> Floats:
     y, inference = rng.integers(0, 2, graph.n_variables), converged(cell["inference"])
 
     def gradient(method: Gradient) -> Floats:
-        _, slopes = loss_and_gradient("univariate_logistic", inference, graph, theta, y, method)
+        _, slopes = pt.loss_and_gradient("univariate_logistic", inference, graph, theta, y, method)
         return np.concatenate([np.ravel(slopes["node"]), np.ravel(slopes["edge"])])
 
-    truth = gradient(Truncated())
-    off = [[np.abs(gradient(Perturbation(n, m)) - truth).max() for m in MULTIPLIERS] for n in SIDES]
+    truth = gradient(pt.adjoint.Truncated())
+    off = [
+        [np.abs(gradient(pt.adjoint.Perturbation(n, m)) - truth).max() for m in MULTIPLIERS] for n in SIDES
+    ]
     found: Floats = np.array(off) / np.abs(truth).max()
     return found
 

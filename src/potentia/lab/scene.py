@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..data.multilabel import MultiLabelData
-from ..metrics import MEASURES
-from ..multilabel.lmsbn import LMSBN
+import potentia as pt
+
 from ..report.rows import Cell, Row
 from ..report.tables import Column, Table
 from .figures import panels, values_of
@@ -59,7 +58,7 @@ TOLERANCES = {"delicious": 1e-2}
 
 
 #: A set, and the options of (system, seed) that its training rows choose, with their cross-validated exact match.
-Data = tuple[MultiLabelData, Callable[[str, int], tuple[dict[str, Any], float | None]]]
+Data = tuple[pt.datasets.MultiLabelData, Callable[[str, int], tuple[dict[str, Any], float | None]]]
 
 
 def load_set(quick: bool, name: str) -> Data:
@@ -93,11 +92,11 @@ def _system(name: str, data: str, quick: bool) -> System:
         system = SYSTEMS[name]
     elif name == "LMSBN-greedy":
         system = System(
-            name, partial(LMSBN, tol=tol), grid, lambda model, X: model.predict_greedy(X), folds=3
+            name, partial(pt.LMSBN, tol=tol), grid, lambda model, X: model.predict_greedy(X), folds=3
         )
     elif name.startswith("LMSBN"):
         order = "index" if name == "LMSBNlo" else "f-score"
-        system = System(name, partial(LMSBN, order=order, budget=BUDGET, tol=tol), grid, folds=3)
+        system = System(name, partial(pt.LMSBN, order=order, budget=BUDGET, tol=tol), grid, folds=3)
     else:
         system = replace(SYSTEMS[name], grid=grid, folds=3)
     if not quick:
@@ -113,12 +112,12 @@ def tables(rows: Rows) -> list[Table]:
         for m, by in values.items()
     }
     columns = [Column("system", "system"), Column("what it is", "title")]
-    columns += [Column(m.replace("_", " "), m, str) for m in MEASURES]
+    columns += [Column(m.replace("_", " "), m, str) for m in pt.metrics.MEASURES]
     lines: list[dict[str, Any]] = [{"system": "to beat", "title": "label powerset, logistic, C = 1"}]
     lines[0] |= {m: f"{value:.3f}" for m, value in TO_BEAT.items()}
     for name in values["exact_match"]:
         line = {"system": name, "title": SYSTEMS[name].title}
-        for m in MEASURES:
+        for m in pt.metrics.MEASURES:
             mean, spread = np.mean(values[m][name]), np.std(values[m][name])
             rank = "" if name in VARIANTS else f" ({1 + ranked[m].index(mean)})"
             line[m] = f"{mean:.3f} ± {spread:.3f}{rank}"
@@ -126,7 +125,7 @@ def tables(rows: Rows) -> list[Table]:
     title = "Scene: mean ± spread over seeds (rank; the paper has LMSBNkf first on all five)"
     others = [row | row["cell"] for row in rows if row["cell"]["set"] != "scene"]
     more = [Column("set", "set"), Column("system", "system")]
-    more += [Column(m.replace("_", " "), m, "{:.3f}".format) for m in MEASURES]
+    more += [Column(m.replace("_", " "), m, "{:.3f}".format) for m in pt.metrics.MEASURES]
     more += [Column(f"{part}, s", f"{part}_seconds", "{:.2f}".format) for part in ("fit", "predict")]
     return [Table(title, columns, lines), Table("Other sets, linear systems", more, others)]
 
@@ -136,7 +135,7 @@ def _values(rows: Rows) -> dict[str, dict[str, list[float]]]:
     scene = [row for row in rows if row["cell"]["set"] == "scene"]
     return {
         m: {s: [r[m] for r in scene if r["cell"]["system"] == s] for s in values_of(scene, "system")}
-        for m in MEASURES
+        for m in pt.metrics.MEASURES
     }
 
 
@@ -144,8 +143,8 @@ def draw(rows: Rows, originals: Originals) -> Figure:
     """Figure 4: a panel per measure with a bar per system."""
     values = _values(rows)
     names = list(values["exact_match"])
-    figure, axes = panels(1, len(MEASURES), (3.0, 0.7 + 0.3 * len(names)), sharey=True)
-    for ax, measure in zip(axes[0], MEASURES, strict=True):
+    figure, axes = panels(1, len(pt.metrics.MEASURES), (3.0, 0.7 + 0.3 * len(names)), sharey=True)
+    for ax, measure in zip(axes[0], pt.metrics.MEASURES, strict=True):
         middle = np.array([np.mean(v) for v in values[measure].values()])
         less = measure == "hamming_loss"
         colours = ["C1" if m == (middle.min() if less else middle.max()) else "C0" for m in middle]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
+import potentia as pt
+
 from .._types import Floats
-from ..data.multilabel import MultiLabelData, multilabel
 from ..multilabel.bounds import states_below
-from ..multilabel.lmsbn import LMSBN
 from ..multilabel.network import Network
 from ..multilabel.relaxation import Relaxation
 from ..report.rows import Cell, Row
@@ -47,26 +47,26 @@ class DirectedRelaxation(Relaxation):
         self.coupling = sparse.csr_array((-value, (label, column)), shape=(K, self.n_moments))
 
 
-def load(quick: bool) -> MultiLabelData:
+def load(quick: bool) -> pt.datasets.MultiLabelData:
     """The set; quick: some rows and 30 labels."""
-    whole = multilabel(SET)
+    whole = pt.datasets.multilabel(SET)
     if not quick:
         return whole
-    return MultiLabelData(
+    return pt.datasets.MultiLabelData(
         whole.X_train[:500], whole.Y_train[:500, :30], whole.X_test[:200], whole.Y_test[:200, :30],
         whole.label_names[:30], whole.feature_names,
     )  # fmt: skip
 
 
-def run(cell: Cell, data: MultiLabelData) -> Row:
+def run(cell: Cell, data: pt.datasets.MultiLabelData) -> Row:
     """One part: times, probabilities, or the whole set."""
     return {"time": _time, "bound": _bound, "whole": _whole}[cell["part"]](cell, data)
 
 
-def _time(cell: Cell, data: MultiLabelData) -> Row:
+def _time(cell: Cell, data: pt.datasets.MultiLabelData) -> Row:
     """Seconds per row of branch and bound and of the linear program on the most frequent labels."""
     kept = np.argsort(-data.Y_train.sum(axis=0), kind="stable")[: cell["labels"]]
-    model = LMSBN(ALPHA).fit(data.X_train, data.Y_train[:, kept])
+    model = pt.LMSBN(ALPHA).fit(data.X_train, data.Y_train[:, kept])
     network = model.network_
     if cell["model"] == "random":
         network = randomised(network, cell["seed"])
@@ -110,10 +110,10 @@ def randomised(network: Network, seed: int) -> Network:
     )
 
 
-def _bound(cell: Cell, data: MultiLabelData) -> Row:
+def _bound(cell: Cell, data: pt.datasets.MultiLabelData) -> Row:
     """Share of test rows with a certain optimum below each S, and Theorem 9's bound; rows 0 is an untrained model."""
     n = cell["rows"]
-    trained = LMSBN(ALPHA).fit(
+    trained = pt.LMSBN(ALPHA).fit(
         data.X_train[:n] if n else data.X_train, data.Y_train[:n] if n else data.Y_train
     )
     network = trained.network_ if n else randomised(trained.network_, cell["seed"])
@@ -139,15 +139,15 @@ def _bound(cell: Cell, data: MultiLabelData) -> Row:
     }
 
 
-def _whole(cell: Cell, data: MultiLabelData) -> Row:
+def _whole(cell: Cell, data: pt.datasets.MultiLabelData) -> Row:
     """Exact prediction of all test rows, and training beside as many independent LinearSVC fits."""
     from sklearn.svm import LinearSVC
 
-    LMSBN(ALPHA).fit(data.X_train[:100], data.Y_train[:100, :3])
+    pt.LMSBN(ALPHA).fit(data.X_train[:100], data.Y_train[:100, :3])
     fits, svms = [], []
     for _ in range(3):
         begun = time.perf_counter()
-        model = LMSBN(ALPHA).fit(data.X_train, data.Y_train)
+        model = pt.LMSBN(ALPHA).fit(data.X_train, data.Y_train)
         fits.append(time.perf_counter() - begun)
         begun = time.perf_counter()
         for y in data.Y_train.T[data.Y_train.any(axis=0)]:

@@ -12,16 +12,10 @@ import numpy as np
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from .._types import ConvergenceWarning
-from ..data.multilabel import MultiLabelData, multilabel
-from ..metrics import all_measures, exact_match
+import potentia as pt
+
 from ..multilabel.base import MultiLabelClassifier
-from ..multilabel.baselines import ClassifierChain, IndependentClassifiers, LabelPowerset
-from ..multilabel.lmbm import LMBM
-from ..multilabel.lmsbn import LMSBN
 from ..multilabel.orders import splits
-from ..multilabel.ssvm import ChainSSVM, CompleteSSVM
-from ..multilabel.thresholds import ThresholdClassifier
 from ..report.rows import Row
 from .study import grid
 
@@ -61,7 +55,7 @@ def _logistic(kind: Callable[[Any], MultiLabelClassifier], C: float) -> MultiLab
 
 
 def _tuned(inner: Callable[..., MultiLabelClassifier], measure: str) -> Callable[..., MultiLabelClassifier]:
-    return lambda **options: ThresholdClassifier(inner(**options), measure=measure)
+    return lambda **options: pt.ThresholdClassifier(inner(**options), measure=measure)
 
 
 def _rbf(kind: Callable[..., MultiLabelClassifier], **fixed: Any) -> Callable[..., MultiLabelClassifier]:
@@ -69,60 +63,60 @@ def _rbf(kind: Callable[..., MultiLabelClassifier], **fixed: Any) -> Callable[..
 
 
 SYSTEMS = {
-    "BCl": System("independent, linear", IndependentClassifiers, _LINEAR),
-    "BCk": System("independent, RBF", _rbf(IndependentClassifiers), _KERNEL),
+    "BCl": System("independent, linear", pt.IndependentClassifiers, _LINEAR),
+    "BCk": System("independent, RBF", _rbf(pt.IndependentClassifiers), _KERNEL),
     "TSBC-exact": System(
         "independent, RBF, thresholds for exact match",
-        _tuned(_rbf(IndependentClassifiers), "exact_match"),
+        _tuned(_rbf(pt.IndependentClassifiers), "exact_match"),
         like="BCk",
     ),
     "TSBC-macro": System(
         "independent, RBF, thresholds for macro F",
-        _tuned(_rbf(IndependentClassifiers), "f_macro"),
+        _tuned(_rbf(pt.IndependentClassifiers), "f_macro"),
         like="BCk",
     ),
     "LMBM": System(
         "LMBM, linear",
-        lambda **options: LMBM(tol=1e-4, **options),
+        lambda **options: pt.LMBM(tol=1e-4, **options),
         {"alpha": (3e-3, 1e-2, 3e-2), "eta0": (1.0, 10.0, 100.0)},
     ),
     "LMBMk": System(
         "LMBM, RBF",
-        _rbf(LMBM, tol=1e-4),
+        _rbf(pt.LMBM, tol=1e-4),
         {"alpha": (3e-4, 1e-3, 3e-3), "gamma": (0.04, 0.08), "eta0": (1.0, 10.0, 100.0)},
     ),
     "LMSBNlo": System(
-        "LMSBN, linear, labels' own order", lambda **o: LMSBN(order="index", **o), _LINEAR_NETWORK
+        "LMSBN, linear, labels' own order", lambda **o: pt.LMSBN(order="index", **o), _LINEAR_NETWORK
     ),
-    "LMSBNlf": System("LMSBN, linear, F-score order", LMSBN, _LINEAR_NETWORK),
-    "LMSBNkf": System("LMSBN, RBF, F-score order", _rbf(LMSBN), _KERNEL_NETWORK),
+    "LMSBNlf": System("LMSBN, linear, F-score order", pt.LMSBN, _LINEAR_NETWORK),
+    "LMSBNkf": System("LMSBN, RBF, F-score order", _rbf(pt.LMSBN), _KERNEL_NETWORK),
     "LMSBNkf-greedy": System(
         "the same, decoded greedily",
-        _rbf(LMSBN),
+        _rbf(pt.LMSBN),
         predict=lambda model, X: model.predict_greedy(X),
         like="LMSBNkf",
     ),
-    "LMSBNkl": System("LMSBN, RBF, learned order", _rbf(LMSBN, order="learned"), like="LMSBNkf"),
+    "LMSBNkl": System("LMSBN, RBF, learned order", _rbf(pt.LMSBN, order="learned"), like="LMSBNkf"),
     "LMSBNkf-macro": System(
-        "LMSBN, RBF, thresholds for macro F", _tuned(_rbf(LMSBN), "f_macro"), like="LMSBNkf"
+        "LMSBN, RBF, thresholds for macro F", _tuned(_rbf(pt.LMSBN), "f_macro"), like="LMSBNkf"
     ),
     "LMSBNkf-exact": System(
-        "LMSBN, RBF, thresholds for exact match", _tuned(_rbf(LMSBN), "exact_match"), like="LMSBNkf"
+        "LMSBN, RBF, thresholds for exact match", _tuned(_rbf(pt.LMSBN), "exact_match"), like="LMSBNkf"
     ),
     "chain": System(
-        "classifier chain, logistic", lambda C: _logistic(ClassifierChain, C), {"C": (0.3, 1.0, 3.0)}
+        "classifier chain, logistic", lambda C: _logistic(pt.ClassifierChain, C), {"C": (0.3, 1.0, 3.0)}
     ),
     "powerset": System(
-        "label powerset, logistic", lambda C: _logistic(LabelPowerset, C), {"C": (0.3, 1.0, 3.0)}
+        "label powerset, logistic", lambda C: _logistic(pt.LabelPowerset, C), {"C": (0.3, 1.0, 3.0)}
     ),
-    "SSVMhmm": System("structural SVM, chain", ChainSSVM, _SSVM, folds=3),
-    "SSVMfull": System("structural SVM, all pairs", CompleteSSVM, _SSVM, folds=3),
+    "SSVMhmm": System("structural SVM, chain", pt.ChainSSVM, _SSVM, folds=3),
+    "SSVMfull": System("structural SVM, all pairs", pt.CompleteSSVM, _SSVM, folds=3),
 }
 
 
-def load(name: str, quick: bool) -> MultiLabelData:
+def load(name: str, quick: bool) -> pt.datasets.MultiLabelData:
     """A set, its dense features scaled to unit variance (but for Scene's, of one kind already); quick: some rows."""
-    data = multilabel(name)
+    data = pt.datasets.multilabel(name)
     if not hasattr(data.X_train, "indptr") and name != "scene":
         scale = make_pipeline(StandardScaler()).fit(data.X_train)
         data = data._replace(X_train=scale.transform(data.X_train), X_test=scale.transform(data.X_test))
@@ -138,7 +132,11 @@ def load(name: str, quick: bool) -> MultiLabelData:
 
 
 def evaluate(
-    system: System, data: MultiLabelData, options: dict[str, Any], seed: int, skip: Sequence[int] = ()
+    system: System,
+    data: pt.datasets.MultiLabelData,
+    options: dict[str, Any],
+    seed: int,
+    skip: Sequence[int] = (),
 ) -> Row:
     """Train on all training rows, and measure on test rows (without the labels to skip)."""
     kept = np.setdiff1d(np.arange(data.Y_train.shape[1]), skip)
@@ -149,7 +147,7 @@ def evaluate(
     done = time.perf_counter()
     return {
         "options": options,
-        **all_measures(data.Y_test[:, kept], predicted[:, kept]),
+        **pt.metrics.all_measures(data.Y_test[:, kept], predicted[:, kept]),
         "fit_seconds": trained - begun,
         "predict_seconds": done - trained,
         "order": [int(k) for k in getattr(model, "order_", [])],
@@ -165,7 +163,7 @@ def choose(system: System, X: Any, Y: np.ndarray, seed: int) -> tuple[dict[str, 
         found = []
         for train, test in splits(len(Y), system.folds, seed):
             model = _fitted(system, options, seed, X[train], Y[train])
-            found.append(exact_match(Y[test], system.predict(model, X[test])))
+            found.append(pt.metrics.exact_match(Y[test], system.predict(model, X[test])))
         scores.append(float(np.mean(found)))
     best = int(np.argmax(scores))
     return choices[best], scores[best]
@@ -178,5 +176,5 @@ def _fitted(
     model = system.make(**options)
     names = [n for n in model.get_params() if n.rpartition("__")[2] == "random_state"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", pt.ConvergenceWarning)
         return model.set_params(**dict.fromkeys(names, seed)).fit(X, Y)

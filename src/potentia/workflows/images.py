@@ -166,7 +166,7 @@ class ImagePipeline(Pipeline):
         self,
         source: Path,
         *,
-        masks: Path,
+        masks: Path | None = None,
         void: str | None = None,
         progress: bool = False,
         **_: Any,
@@ -175,6 +175,8 @@ class ImagePipeline(Pipeline):
 
         void: values of these masks that mean unknown, beside those that training had.
         """
+        if masks is None:
+            raise PotentiaError("Pictures are evaluated against masks: give their folder.")
         unknown = [*self.classes.void, *parse_void(void, self.classes.coloured)]
         pictures = _read_pairs(paired_files(source, masks), replace(self.classes, void=unknown))
         n = len(self.classes)

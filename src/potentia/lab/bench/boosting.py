@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+import potentia as pt
+
 from ..._types import Floats, Ints
-from ...potentials.boosting import Boosting
 from ...potentials.problem import make_problem
 from ...report.tables import Column
 from .timing import Part, Rows, median_time
@@ -27,8 +28,8 @@ def _measure(quick: bool) -> Rows:
     n = 20_000 if quick else 1_000_000
     x, y = _rows(n)
     rounds = {
-        "boosting": _our_round(Boosting(max_leaves=_LEAVES, seed=_SEED), x, y),
-        "boosting_all_rows": _our_round(Boosting(max_leaves=_LEAVES, seed=_SEED, subsample=None), x, y),
+        "boosting": _our_round(pt.Boosting(max_leaves=_LEAVES, seed=_SEED), x, y),
+        "boosting_all_rows": _our_round(pt.Boosting(max_leaves=_LEAVES, seed=_SEED, subsample=None), x, y),
     }
     if find_spec("lightgbm"):
         bagging = {"bagging_fraction": min(1.0, 10_000 / n), "bagging_freq": 1}
@@ -46,7 +47,7 @@ def _rows(n: int) -> tuple[Floats, Ints]:
     return x, (scores + rng.gumbel(size=scores.shape)).argmax(1)
 
 
-def _our_round(boosting: Boosting, x: Floats, y: Ints) -> Callable[[], Any]:
+def _our_round(boosting: pt.Boosting, x: Floats, y: Ints) -> Callable[[], Any]:
     rng = np.random.default_rng(boosting.seed)
     problem = make_problem(x, y, None, None, None, False)
     rounds = boosting.start(x, problem.n_outputs).begin(problem, rng)

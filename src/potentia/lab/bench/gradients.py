@@ -10,13 +10,10 @@ from typing import Any
 
 import numpy as np
 
+import potentia as pt
+
 from ..._threads import one_blas_thread, using_threads
-from ...adjoint.gradient import loss_and_gradient
-from ...data.example import Example
-from ...graph.structure import Graph
-from ...inference.message_passing import TRW
-from ...learn.risk import MarginalRisk, Risk
-from ...potentials.linear import Linear
+from ...learn.risk import Risk
 from ...report.tables import Column
 from .timing import Part, Rows, best_time, best_times, in_fresh_process, peak_memory
 
@@ -33,9 +30,9 @@ def _measure(quick: bool) -> Rows:
     return rows
 
 
-def _problem(shape: tuple[int, int], states: int) -> tuple[Graph, dict[str, Any], Any]:
+def _problem(shape: tuple[int, int], states: int) -> tuple[pt.Graph, dict[str, Any], Any]:
     rng = np.random.default_rng(_SEED)
-    graph = Graph.grid(shape, n_states=states)
+    graph = pt.Graph.grid(shape, n_states=states)
     pairs = len(graph.scopes["edge"])
     theta = {
         "node": rng.normal(size=(graph.n_variables, states)),
@@ -46,9 +43,9 @@ def _problem(shape: tuple[int, int], states: int) -> tuple[Graph, dict[str, Any]
 
 def _one(shape: tuple[int, int], states: int, budget: float) -> dict[str, Any]:
     graph, theta, y = _problem(shape, states)
-    inference = TRW(iterations=20, tol=0, threads=1)
+    inference = pt.TRW(iterations=20, tol=0, threads=1)
     alone = best_time(lambda: inference.infer(graph, theta), budget)
-    both = best_time(lambda: loss_and_gradient("univariate_logistic", inference, graph, theta, y), budget)
+    both = best_time(lambda: pt.loss_and_gradient("univariate_logistic", inference, graph, theta, y), budget)
     return {
         "what": f"grid {shape[0]}x{shape[1]}, {states} states, 20 TRW iterations",
         "inference_ms": 1e3 * alone,
@@ -60,16 +57,18 @@ def _one(shape: tuple[int, int], states: int, budget: float) -> dict[str, Any]:
 def _batch(n: int, budget: float) -> dict[str, Any]:
     """The risk of n binary images of 100 x 100 and its gradient, on one thread and on two."""
     rng = np.random.default_rng(_SEED)
-    graph = Graph.grid((100, 100), n_states=2)
+    graph = pt.Graph.grid((100, 100), n_states=2)
     sizes = {"node": graph.n_variables, "edge": len(graph.scopes["edge"])}
     examples = [
-        Example(graph, {k: rng.normal(size=(m, 3)) for k, m in sizes.items()}, rng.integers(2, size=10_000))
+        pt.Example(
+            graph, {k: rng.normal(size=(m, 3)) for k, m in sizes.items()}, rng.integers(2, size=10_000)
+        )
         for _ in range(n)
     ]
 
     def prepared(threads: int) -> Callable[[], None]:
-        learner = MarginalRisk(inference=TRW(iterations=20, tol=0), threads=threads)
-        risk = Risk({"node": Linear(), "edge": Linear()}, examples, learner)
+        learner = pt.MarginalRisk(inference=pt.TRW(iterations=20, tol=0), threads=threads)
+        risk = Risk({"node": pt.Linear(), "edge": pt.Linear()}, examples, learner)
         risk.begin()
 
         def evaluate() -> None:
@@ -92,7 +91,7 @@ def _large(side: int, iterations: int) -> dict[str, Any]:
     graph, theta, y = _problem((side, side), 2)
     before = peak_memory()
     begun = time.perf_counter()
-    loss_and_gradient("univariate_logistic", TRW(iterations=iterations, tol=0), graph, theta, y)
+    pt.loss_and_gradient("univariate_logistic", pt.TRW(iterations=iterations, tol=0), graph, theta, y)
     return {
         "what": f"grid {side}x{side}, 2 states, {iterations} TRW iterations, whole process",
         "gradient_ms": 1e3 * (time.perf_counter() - begun),

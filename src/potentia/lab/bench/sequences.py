@@ -17,16 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ..._types import ConvergenceWarning, PotentiaError
-from ...data.example import Example
-from ...data.loaders import data_folder
-from ...data.sequences import conll, letters
-from ...estimators import CRF
+import potentia as pt
+
+from ..._types import PotentiaError
 from ...features.tokens import TokenFeatures, span_scores
-from ...inference.exact import Exact
-from ...learn.risk import MarginalRisk
-from ...potentials.constant import Constant
-from ...potentials.linear import Linear
 from ...report.tables import Column
 from .timing import Part, Rows, in_fresh_process, peak_memory
 
@@ -38,13 +32,13 @@ _LETTERS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
 }
 _STEPS = 100
 
-Problem = tuple[list[Example], list[Example], Callable[[list[Any]], float]]
+Problem = tuple[list[pt.Example], list[pt.Example], Callable[[list[Any]], float]]
 
 
 def _measure(quick: bool) -> Rows:
     """Training time, peak memory and accuracy (chunks: F1) of both; none without the data."""
     try:
-        data_folder(None)
+        pt.datasets.data_folder(None)
     except PotentiaError:
         return []
     systems = ["potentia", *(["CRFsuite"] if find_spec("pycrfsuite") else [])]
@@ -53,7 +47,7 @@ def _measure(quick: bool) -> Rows:
 
 
 def _letters(name: str) -> Problem:
-    train, test = (letters(folds=folds) for folds in _LETTERS[name])
+    train, test = (pt.datasets.letters(folds=folds) for folds in _LETTERS[name])
 
     def accuracy(found: list[Any]) -> float:
         right = sum(float(np.sum(a == e.labels)) for a, e in zip(found, test, strict=True))
@@ -63,8 +57,8 @@ def _letters(name: str) -> Problem:
 
 
 def _chunks() -> Problem:
-    folder = data_folder(None) / "sequences"
-    sentences = {part: conll(folder / f"conll2000_{part}.tsv.gz") for part in ("train", "test")}
+    folder = pt.datasets.data_folder(None) / "sequences"
+    sentences = {part: pt.datasets.conll(folder / f"conll2000_{part}.tsv.gz") for part in ("train", "test")}
     features = TokenFeatures(min_count=2).fit(sentences["train"])
 
     def f1(found: list[Any]) -> float:
@@ -74,24 +68,24 @@ def _chunks() -> Problem:
     return features.transform(sentences["train"]), features.transform(sentences["test"]), f1
 
 
-def _potentia(train: list[Example], test: list[Example]) -> tuple[float, list[Any]]:
+def _potentia(train: list[pt.Example], test: list[pt.Example]) -> tuple[float, list[Any]]:
     n = sum(e.graph.n_variables for e in train)
     # CRFsuite's c2 = 1 is |w|^2 on the summed loss
-    learner = MarginalRisk(
-        "likelihood", Exact(), ridge=2 / n, iterations=_STEPS, tol=0.0, start="zero", track_error=False
+    learner = pt.MarginalRisk(
+        "likelihood", pt.Exact(), ridge=2 / n, iterations=_STEPS, tol=0.0, start="zero", track_error=False
     )
-    model = CRF({"node": Linear(), "edge": Constant()}, learner)
+    model = pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}, learner)
     begun = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", pt.ConvergenceWarning)
         model.fit(train)
     return time.perf_counter() - begun, model.predict(test)
 
 
-def _crfsuite(train: list[Example], test: list[Example]) -> tuple[float, list[Any]]:
+def _crfsuite(train: list[pt.Example], test: list[pt.Example]) -> tuple[float, list[Any]]:
     import pycrfsuite
 
-    def items(example: Example) -> Any:
+    def items(example: pt.Example) -> Any:
         x = example.features["node"]
         rows = (
             [np.flatnonzero(row) for row in x]

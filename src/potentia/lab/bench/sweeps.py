@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+import potentia as pt
+
 from ..._threads import map_ranges
 from ..._types import Floats
 from ...graph.schedule import pairs_of
 from ...graph.scores import Scores
-from ...graph.structure import Graph
 from ...inference.engine import iterate
 from ...inference.entropy import reweighted, smoothed
 from ...inference.pair_engine import PairEngine
@@ -26,24 +27,24 @@ from .timing import Part, Rows, best_time, best_times
 _SEED = 0
 
 
-def cases(quick: bool) -> dict[str, Graph]:
+def cases(quick: bool) -> dict[str, pt.Graph]:
     """The benchmark's graphs by name."""
     grids = [((100, 100), 2), ((48, 64), 8)]
     if not quick:
         grids += [((200, 300), 2), ((1000, 1000), 2), ((200, 300), 8), ((100, 100), 21)]
-    graphs = {f"grid {h}x{w}, {s} states": Graph.grid((h, w), n_states=s) for (h, w), s in grids}
+    graphs = {f"grid {h}x{w}, {s} states": pt.Graph.grid((h, w), n_states=s) for (h, w), s in grids}
     graphs["irregular, 8 states"] = irregular(1_000 if quick else 20_000, 8)
-    graphs["chain, 8 states"] = Graph.chain(2_000 if quick else 50_000, n_states=8)
+    graphs["chain, 8 states"] = pt.Graph.chain(2_000 if quick else 50_000, n_states=8)
     return graphs
 
 
-def irregular(n: int, states: int) -> Graph:
+def irregular(n: int, states: int) -> pt.Graph:
     """A planar graph like that of superpixels: random points joined by their Delaunay triangulation, degree 3 to 12."""
     from scipy.spatial import Delaunay
 
     triangles = Delaunay(np.random.default_rng(_SEED).random((n, 2))).simplices
     edges = np.unique(np.sort(triangles[:, [0, 1, 1, 2, 0, 2]].reshape(-1, 2), axis=1), axis=0)
-    return Graph(np.full(n, states), {"node": np.arange(n)[:, None], "edge": edges})
+    return pt.Graph(np.full(n, states), {"node": np.arange(n)[:, None], "edge": edges})
 
 
 @cache
@@ -68,7 +69,7 @@ def two_threads() -> float:
     return one / two
 
 
-def _graph_rows(name: str, graph: Graph, quick: bool) -> list[dict[str, Any]]:
+def _graph_rows(name: str, graph: pt.Graph, quick: bool) -> list[dict[str, Any]]:
     rng = np.random.default_rng(_SEED)
     states, pairs = int(graph.n_states[0]), pairs_of(graph)
     theta = {
