@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from .._types import PotentiaError
@@ -28,7 +29,7 @@ def examples(command: str) -> str:
     forms = all_forms().values()
     lines = [f"\n  potentia {command} {form.examples[command]}" for form in forms if command in form.examples]
     notes = [*(form.notes[command] for form in forms if command in form.notes), _NOTES.get(command, "")]
-    return "".join(lines) + "\n\n" + "\n".join(filter(None, notes))
+    return "".join(lines) + "\n\n" + "\n".join(fill(note, 110) for note in notes if note)
 
 
 def add_options(command: str, parser: argparse.ArgumentParser) -> None:
