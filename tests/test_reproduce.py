@@ -11,8 +11,8 @@ import pytest
 from cli_examples import cli_examples
 from potentia.cli import main
 from potentia.commands.lab import NAMES
+from potentia.lab.document import fill
 from potentia.lab.document import main as document
-from potentia.lab.document import markdown
 from potentia.lab.ilr import CLASSES, MANY, is_plain, make_potential
 from potentia.lab.ilr_sets import SETS
 from potentia.lab.studies import STUDIES
@@ -99,13 +99,15 @@ def test_rows_of_earlier_runs_are_known_as_done(name, tmp_path):
     shutil.copytree(RESULTS / name, tmp_path / name)
     before = (tmp_path / name / "rows.jsonl").read_bytes()
     study = replace(STUDIES[name], run=run, figures={}, load=lambda *_: None)
-    rows = study.reproduce(False, tmp_path / name)
+    study.reproduce(False, tmp_path / name)
     assert (tmp_path / name / "rows.jsonl").read_bytes() == before
     known = {key_of(cell) for cell in study.all_cells(quick=False, full=True)}
     assert {key_of(row["cell"]) for row in read_rows(tmp_path / name / "rows.jsonl")} <= known
+
+
+def test_the_page_shows_the_tables_of_the_results():
     page = (RESULTS.parents[1] / "docs" / "reproduction.md").read_text()
-    for table in study.tables(rows):
-        assert markdown(table) in page, "the page shows the tables of these rows"
+    assert fill(page, RESULTS) == page
 
 
 def test_studies_are_those_that_the_command_line_names():

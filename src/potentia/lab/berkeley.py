@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 import potentia as pt
@@ -12,13 +10,10 @@ from ..features.resize import resize
 from ..report.pictures import Original, pack
 from ..report.rows import Cell, Row
 from ..report.tables import Table
-from .figures import grid_size, picture_figure, strips
+from .figures import Figure, grid_size, picture_figure, strips
 from .marginal import NAMES, Data, Part, loss_named, run_loss
 from .marginal_images import share_wrong
 from .study import Originals, Rows, Study, grid, matrix
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: The paper's (training, test) errors by loss, at noise 1.25, 1.5 and 5.
 PAPER = {

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 import potentia as pt
 
 from ..report.pictures import Original, Panels, panels_of
 from .study import Rows
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: A row of a figure: titled pictures, (h, w, 3) in [0, 1].
 Strip = list[tuple[str, Any]]
@@ -19,8 +18,6 @@ Strip = list[tuple[str, Any]]
 
 def panels(lines: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
     """A figure of lines x columns axes, each of the given size in inches, and the axes (lines, columns)."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(size[0] * columns, size[1] * lines), layout="constrained")
     return figure, figure.subplots(lines, columns, squeeze=False, **options)
 
@@ -37,6 +34,14 @@ def share_legend(figure: Figure, axes: Any, right: bool = False) -> None:
         fontsize=8,
         frameon=False,
     )
+
+
+def name_axes(ax: Any, title: str, x: str, y: str) -> None:
+    """A title and names in small type; names of inner axes are left out."""
+    ax.set_title(title, fontsize=9)
+    ax.set_xlabel(x, fontsize=8)
+    ax.set_ylabel(y, fontsize=8)
+    ax.label_outer()
 
 
 def strips(named: Sequence[tuple[str, Any]], originals: Sequence[Original], panel: str) -> list[Strip]:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import potentia as pt
 
 from ..report.rows import Cell, Row
 from ..report.tables import Column, Table
 from . import marginal
-from .figures import panels, values_of
+from .figures import Figure, name_axes, panels, values_of
 from .marginal import Data, Part, training_facts, truncated_inference
 from .marginal_images import full_size_error
 from .marginal_sets import background_examples
 from .study import Originals, Rows, Study, grid
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 N_PICTURES = 100
 ROUNDS = (1, 5, 10, 20)
@@ -100,10 +97,7 @@ def draw(rows: Rows, originals: Originals) -> Figure:
     for ax, method in zip(axes[0], methods, strict=True):
         for row in (r for r in rows if r["cell"]["gradient"] == method):
             ax.plot(*zip(*row["curve"], strict=True), label=name_of(row["cell"]).partition(", ")[2])
-        ax.set_title(method, fontsize=9)
-        ax.set_xlabel("processor seconds", fontsize=8)
-        ax.set_ylabel("objective", fontsize=8)
-        ax.label_outer()
+        name_axes(ax, method, "processor seconds", "objective")
         title = None if method == "truncated" else "threshold"
         ax.legend(fontsize=7, frameon=False, title=title, title_fontsize=7)
     return figure

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._curves import history_lines, score_lines
 from ..plot import draw_lines
 from ..report.rows import Row
 from ..report.tables import Column, Table
-from .figures import panels, picture_figure, share_legend, strips
+from .figures import Figure, panels, picture_figure, share_legend, strips
 from .ilr import CLASSES, FEW, MANY, IlrSet, is_plain
 from .study import Originals, Rows, matrix
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: Errors of MLP nodes with linear pairs [ILR-slides].
 _PAPER_MODES = {"joint": 0.015, "univariate_fixed": 0.095, "piecewise": 0.438}

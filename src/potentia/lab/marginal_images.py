@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,9 @@ from ..features.resize import upsample_marginals
 from ..report.pictures import Original, pack
 from ..report.rows import Cell, Row
 from ..report.tables import Table
-from .figures import grid_size, picture_figure, strips
+from .figures import Figure, grid_size, picture_figure, strips
 from .marginal import LOCAL, NAMES, Data, Part, loss_named, run_loss, truncated_inference
 from .study import Originals, Rows, Study, matrix
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: Errors (training, test) by number of iterations, empty for what the paper has not; 0 stands for losses that need no
 #: inference to train.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,9 @@ import potentia as pt
 from .._types import Floats, Ints
 from ..report.rows import Cell, Row
 from ..report.tables import Table
-from .figures import panels, share_legend, values_of
+from .figures import Figure, name_axes, panels, share_legend, values_of
 from .marginal import train
 from .study import Originals, Rows, Study, grid, matrix
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LOSSES = ("likelihood", "univariate_logistic", "clique_logistic")
 #: The paper prints neither the chain's length nor the sizes.
@@ -156,10 +153,7 @@ def _by_shift(shifts: Sequence[int], fill: Callable[[Any, int], None], x: str, y
     figure, axes = panels(1, len(shifts), (3.2, 3.1), sharex=True, sharey=True)
     for ax, shift in zip(axes[0], shifts, strict=True):
         fill(ax, shift)
-        ax.set_title(f"shift {shift}", fontsize=9)
-        ax.set_xlabel(x, fontsize=8)
-        ax.set_ylabel(y, fontsize=8)
-        ax.label_outer()
+        name_axes(ax, f"shift {shift}", x, y)
     share_legend(figure, axes)
     return figure
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 import potentia as pt
@@ -12,11 +10,8 @@ from .._types import Floats
 from ..adjoint.gradient import Gradient
 from ..report.rows import Cell, Row
 from ..report.tables import Column, Table
-from .figures import panels, share_legend, values_of
+from .figures import Figure, name_axes, panels, share_legend, values_of
 from .study import Originals, Rows, Study, grid
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STRENGTHS = (0.5, 1.0, 2.0)
 SIDES = (1, 2, 4)
@@ -87,10 +82,7 @@ def draw(rows: Rows, originals: Originals) -> Figure:
         for sides, errors in row["errors"].items():
             ax.plot(row["multipliers"], errors, marker=".", label=f"{sides}-sided")
         ax.set(xscale="log", yscale="log")
-        ax.set_title(f"{_TITLES[name]}, s = {strength:g}", fontsize=9)
-        ax.set_xlabel("multiplier m", fontsize=8)
-        ax.set_ylabel("relative error", fontsize=8)
-        ax.label_outer()
+        name_axes(ax, f"{_TITLES[name]}, s = {strength:g}", "multiplier m", "relative error")
     share_legend(figure, axes)
     return figure
 

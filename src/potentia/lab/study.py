@@ -12,14 +12,13 @@ from functools import cache, cached_property, lru_cache
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from ..report.pictures import Original
 from ..report.rows import Cell, Row, read_rows
 from ..report.tables import Column, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: Packages whose versions go into every row.
 _PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")

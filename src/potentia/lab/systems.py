@@ -6,10 +6,11 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.pipeline import make_pipeline
+from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 import potentia as pt
@@ -30,12 +31,13 @@ _KERNEL_NETWORK: Grid = {
     "gamma": (0.04, 0.06, 0.08),
     "label_scale": (0.125, 0.25, 0.5, 1.0),
 }
+_COUPLED: Grid = {"eta0": (1.0, 10.0, 100.0)}
 _SSVM: Grid = {"alpha": (2e-3, 8e-3, 3e-2)}
 
 
 @dataclass(frozen=True)
 class System:
-    """A method under a name: how to make it from options, the options' grid, and how to predict with it.
+    """A method under a name: how to make it from options, the options' grid, and whether it decodes greedily.
 
     `like` names a system whose choice of options it shares; `folds` are those of the choice.
     """
@@ -43,72 +45,54 @@ class System:
     title: str
     make: Callable[..., MultiLabelClassifier]
     grid: Grid = field(default_factory=dict)
-    predict: Callable[[Any, Any], np.ndarray] = lambda model, X: model.predict(X)
+    greedy: bool = False
     like: str | None = None
     folds: int = 5
 
-
-def _logistic(kind: Callable[[Any], MultiLabelClassifier], C: float) -> MultiLabelClassifier:
-    from sklearn.linear_model import LogisticRegression
-
-    return kind(LogisticRegression(C=C, max_iter=1000))
+    def predict(self, model: Any, X: Any) -> np.ndarray:
+        """Labels (n, K)."""
+        found: np.ndarray = model.predict_greedy(X) if self.greedy else model.predict(X)
+        return found
 
 
 def _tuned(inner: Callable[..., MultiLabelClassifier], measure: str) -> Callable[..., MultiLabelClassifier]:
     return lambda **options: pt.ThresholdClassifier(inner(**options), measure=measure)
 
 
-def _rbf(kind: Callable[..., MultiLabelClassifier], **fixed: Any) -> Callable[..., MultiLabelClassifier]:
-    return lambda **options: kind(kernel="rbf", **fixed, **options)
+def _logistic(kind: Callable[[Any], MultiLabelClassifier]) -> Callable[..., MultiLabelClassifier]:
+    return lambda C: kind(LogisticRegression(C=C, max_iter=1000))
 
 
+_INDEPENDENT = partial(pt.IndependentClassifiers, kernel="rbf")
+_NETWORK = partial(pt.LMSBN, kernel="rbf")
 SYSTEMS = {
     "BCl": System("independent, linear", pt.IndependentClassifiers, _LINEAR),
-    "BCk": System("independent, RBF", _rbf(pt.IndependentClassifiers), _KERNEL),
+    "BCk": System("independent, RBF", _INDEPENDENT, _KERNEL),
     "TSBC-exact": System(
-        "independent, RBF, thresholds for exact match",
-        _tuned(_rbf(pt.IndependentClassifiers), "exact_match"),
-        like="BCk",
+        "independent, RBF, thresholds for exact match", _tuned(_INDEPENDENT, "exact_match"), like="BCk"
     ),
     "TSBC-macro": System(
-        "independent, RBF, thresholds for macro F",
-        _tuned(_rbf(pt.IndependentClassifiers), "f_macro"),
-        like="BCk",
+        "independent, RBF, thresholds for macro F", _tuned(_INDEPENDENT, "f_macro"), like="BCk"
     ),
-    "LMBM": System(
-        "LMBM, linear",
-        lambda **options: pt.LMBM(tol=1e-4, **options),
-        {"alpha": (3e-3, 1e-2, 3e-2), "eta0": (1.0, 10.0, 100.0)},
-    ),
+    "LMBM": System("LMBM, linear", partial(pt.LMBM, tol=1e-4), {"alpha": (3e-3, 1e-2, 3e-2), **_COUPLED}),
     "LMBMk": System(
         "LMBM, RBF",
-        _rbf(pt.LMBM, tol=1e-4),
-        {"alpha": (3e-4, 1e-3, 3e-3), "gamma": (0.04, 0.08), "eta0": (1.0, 10.0, 100.0)},
+        partial(pt.LMBM, kernel="rbf", tol=1e-4),
+        {"alpha": (3e-4, 1e-3, 3e-3), "gamma": (0.04, 0.08), **_COUPLED},
     ),
-    "LMSBNlo": System(
-        "LMSBN, linear, labels' own order", lambda **o: pt.LMSBN(order="index", **o), _LINEAR_NETWORK
-    ),
+    "LMSBNlo": System("LMSBN, linear, labels' own order", partial(pt.LMSBN, order="index"), _LINEAR_NETWORK),
     "LMSBNlf": System("LMSBN, linear, F-score order", pt.LMSBN, _LINEAR_NETWORK),
-    "LMSBNkf": System("LMSBN, RBF, F-score order", _rbf(pt.LMSBN), _KERNEL_NETWORK),
-    "LMSBNkf-greedy": System(
-        "the same, decoded greedily",
-        _rbf(pt.LMSBN),
-        predict=lambda model, X: model.predict_greedy(X),
-        like="LMSBNkf",
-    ),
-    "LMSBNkl": System("LMSBN, RBF, learned order", _rbf(pt.LMSBN, order="learned"), like="LMSBNkf"),
+    "LMSBNkf": System("LMSBN, RBF, F-score order", _NETWORK, _KERNEL_NETWORK),
+    "LMSBNkf-greedy": System("the same, decoded greedily", _NETWORK, greedy=True, like="LMSBNkf"),
+    "LMSBNkl": System("LMSBN, RBF, learned order", partial(_NETWORK, order="learned"), like="LMSBNkf"),
     "LMSBNkf-macro": System(
-        "LMSBN, RBF, thresholds for macro F", _tuned(_rbf(pt.LMSBN), "f_macro"), like="LMSBNkf"
+        "LMSBN, RBF, thresholds for macro F", _tuned(_NETWORK, "f_macro"), like="LMSBNkf"
     ),
     "LMSBNkf-exact": System(
-        "LMSBN, RBF, thresholds for exact match", _tuned(_rbf(pt.LMSBN), "exact_match"), like="LMSBNkf"
+        "LMSBN, RBF, thresholds for exact match", _tuned(_NETWORK, "exact_match"), like="LMSBNkf"
     ),
-    "chain": System(
-        "classifier chain, logistic", lambda C: _logistic(pt.ClassifierChain, C), {"C": (0.3, 1.0, 3.0)}
-    ),
-    "powerset": System(
-        "label powerset, logistic", lambda C: _logistic(pt.LabelPowerset, C), {"C": (0.3, 1.0, 3.0)}
-    ),
+    "chain": System("classifier chain, logistic", _logistic(pt.ClassifierChain), {"C": (0.3, 1.0, 3.0)}),
+    "powerset": System("label powerset, logistic", _logistic(pt.LabelPowerset), {"C": (0.3, 1.0, 3.0)}),
     "SSVMhmm": System("structural SVM, chain", pt.ChainSSVM, _SSVM, folds=3),
     "SSVMfull": System("structural SVM, all pairs", pt.CompleteSSVM, _SSVM, folds=3),
 }
@@ -118,16 +102,12 @@ def load(name: str, quick: bool) -> pt.datasets.MultiLabelData:
     """A set, its dense features scaled to unit variance (but for Scene's, of one kind already); quick: some rows."""
     data = pt.datasets.multilabel(name)
     if not hasattr(data.X_train, "indptr") and name != "scene":
-        scale = make_pipeline(StandardScaler()).fit(data.X_train)
+        scale = StandardScaler().fit(data.X_train)
         data = data._replace(X_train=scale.transform(data.X_train), X_test=scale.transform(data.X_test))
     if quick:
         train, test = (np.arange(0, len(Y), max(1, len(Y) // 200)) for Y in (data.Y_train, data.Y_test))
-        data = data._replace(
-            X_train=data.X_train[train],
-            Y_train=data.Y_train[train],
-            X_test=data.X_test[test],
-            Y_test=data.Y_test[test],
-        )
+        data = data._replace(X_train=data.X_train[train], Y_train=data.Y_train[train])
+        data = data._replace(X_test=data.X_test[test], Y_test=data.Y_test[test])
     return data
 
 
