@@ -163,8 +163,4 @@ def epsilon_curve(rows: Rows, originals: Originals) -> Figure | None:
     return figure
 
 
-FIGURES = {
-    "learning_curves": learning_curves,
-    "potentials": potential_curves,
-    "predictions": predictions,
-}
+FIGURES = {"learning_curves": learning_curves, "potentials": potential_curves, "predictions": predictions}

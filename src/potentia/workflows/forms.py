@@ -96,7 +96,7 @@ class Tables(_Own):
             "ignore": Option("columns that are no features", metavar="COLUMNS"),
             "alpha": Option("how much to regularise", float),
             "learner": Option("lmsbn (default), lmbm, independent", choices=("lmsbn", "lmbm", "independent")),
-        },
+        }
     }
     examples: ClassVar = {
         "train": "--table data.csv --labels a,b,c --out model",
@@ -131,9 +131,7 @@ class Sequences(_Own):
         "predict": "model --sequences test.tsv --out predicted.tsv",
         "evaluate": "model --sequences test.tsv",
     }
-    notes: ClassVar = {
-        "predict": "Of sequences, --out has the file's columns and the predicted label.",
-    }
+    notes: ClassVar = {"predict": "Of sequences, --out has the file's columns and the predicted label."}
 
 
 def _columns(name: str, text: str) -> list[str]:

@@ -124,13 +124,7 @@ class ImagePipeline(Pipeline):
     # -- files ---------------------------------------------------------------------------------------------
 
     def predict_files(
-        self,
-        source: Path,
-        out: Path,
-        *,
-        marginals: str | None = None,
-        progress: bool = False,
-        **_: Any,
+        self, source: Path, out: Path, *, marginals: str | None = None, progress: bool = False, **_: Any
     ) -> dict[str, Any]:
         """Label maps, overlays and, where asked for, marginals ("npz" or "png") of a folder's pictures."""
         files = list(picture_files(source).values())
