@@ -61,21 +61,23 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
         return command
 
-    lab.add_demo(add("demo", lab.demo, lab.DEMO_TEXT, lab.DEMO_EXAMPLE))
-    for name, run in (
-        ("train", own_data.train),
-        ("predict", own_data.predict),
-        ("evaluate", own_data.evaluate),
-    ):
+    def add_lab(name: str, run: Callable[[argparse.Namespace], None]) -> None:
+        lab.add_options(name, add(name, run, *lab.TEXTS[name]))
+
+    def add_own(name: str, run: Callable[[argparse.Namespace], None]) -> None:
         own_data.add_options(name, add(name, run, own_data.TEXTS[name], own_data.examples(name)))
 
+    add_lab("demo", lab.demo)
+    add_own("train", own_data.train)
+    add_own("predict", own_data.predict)
+    add_own("evaluate", own_data.evaluate)
     _add_infer(add(
         "infer", _infer, "Inference on a model in the UAI format (.uai or .uai.xz).",
         "potentia infer model.uai --evidence model.uai.evid --method trw --json",
     ))  # fmt: skip
-    lab.add_reproduce(add("reproduce", lab.reproduce, lab.REPRODUCE_TEXT, lab.REPRODUCE_EXAMPLE))
-    lab.add_report(add("report", lab.report, lab.REPORT_TEXT, lab.REPORT_EXAMPLE))
-    lab.add_bench(add("bench", lab.bench, lab.BENCH_TEXT, lab.BENCH_EXAMPLE))
+    add_lab("reproduce", lab.reproduce)
+    add_lab("report", lab.report)
+    add_lab("bench", lab.bench)
     return parser
 
 

@@ -10,19 +10,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..report.tables import print_table
+from ..workflows.outputs import check_target, write_text
 from .common import SEED, json_text
 
-DEMO_TEXT = (
-    "Train CRFs on noisy images and a network of labels on digits; writes rows and report.html (a minute)."
-)
-DEMO_EXAMPLE = "potentia demo --out demo"
-REPORT_TEXT = "One HTML page of all result rows under a folder: tables, curves, pictures, run facts."
-REPORT_EXAMPLE = "potentia report demo --out demo/report.html"
-
-REPRODUCE_TEXT = "Run a paper's table, ours beside the paper's; finished cells are not run again."
-REPRODUCE_EXAMPLE = "potentia reproduce denoising --quick --out results"
-BENCH_TEXT = "Speed of inference beside two floors measured in the same run."
-BENCH_EXAMPLE = "potentia bench --quick"
+#: What --help says of each command, and its example.
+TEXTS = {
+    "demo": (
+        "Train CRFs on noisy images and a network of labels on digits; writes rows and report.html (a minute).",
+        "potentia demo --out demo",
+    ),
+    "reproduce": (
+        "Run a paper's table, ours beside the paper's; finished cells are not run again.",
+        "potentia reproduce denoising --quick --out results",
+    ),
+    "report": (
+        "One HTML page of all result rows under a folder: tables, curves, pictures, run facts.",
+        "potentia report demo --out demo/report.html",
+    ),
+    "bench": ("Speed of inference beside two floors measured in the same run.", "potentia bench --quick"),
+}
 
 #: The studies; their modules come at first use, for they bring scikit-learn along.
 NAMES = (
@@ -33,48 +40,33 @@ NAMES = (
 _FOR_THE_PAGE = ("history", "curves", "pictures", "couplings", "labels")
 
 
-def add_demo(parser: argparse.ArgumentParser) -> None:
-    """The options of `potentia demo`."""
-    parser.add_argument(
-        "--out", type=Path, default=Path("demo"), metavar="DIR", help="folder for rows and page"
-    )
-    parser.add_argument("--seed", type=SEED, default=0, help="seed of images, noise and the split of digits")
-
-
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """The options of `potentia report`."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="searched for rows.jsonl files")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in DIR")
-
-
-def add_reproduce(parser: argparse.ArgumentParser) -> None:
-    """The options of `potentia reproduce`."""
-    parser.add_argument("name", help=", ".join(NAMES))
-    parser.add_argument("--quick", action="store_true", help="a small version in under a minute")
-    parser.add_argument(
-        "--full", action="store_true", help="all folds of cross-validation, where there are any"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="folder for rows and figures"
-    )
-
-
-def add_bench(parser: argparse.ArgumentParser) -> None:
-    """The options of `potentia bench`."""
-    parser.add_argument("--quick", action="store_true", help="smaller grids, fewer repetitions")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")
+def add_options(command: str, parser: argparse.ArgumentParser) -> None:
+    """The options of a command."""
+    add = parser.add_argument
+    if command == "demo":
+        add("--out", type=Path, default=Path("demo"), metavar="DIR", help="folder for rows and page")
+        add("--seed", type=SEED, default=0, help="seed of images, noise and the split of digits")
+    elif command == "reproduce":
+        add("name", help=", ".join(NAMES))
+        add("--quick", action="store_true", help="a small version in under a minute")
+        add("--full", action="store_true", help="all folds of cross-validation, where there are any")
+        add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for rows and figures")
+    elif command == "report":
+        add("folder", type=Path, metavar="DIR", help="searched for rows.jsonl files")
+        add("--out", type=Path, metavar="FILE", help="default: report.html in DIR")
+    else:
+        add("--quick", action="store_true", help="smaller grids, fewer repetitions")
+        add("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")
 
 
 def demo(arguments: argparse.Namespace) -> None:
     """Run the demo and show its tables."""
     from ..lab import demo as module
     from ..report.runs import runs_table
-    from ..report.tables import print_table
 
     begun = time.perf_counter()
-    rows, path = module.run(
-        arguments.out, arguments.seed, say=_say(arguments, sys.stderr), progress=not arguments.json
-    )
+    say = _say(arguments, sys.stderr)
+    rows, path = module.run(arguments.out, arguments.seed, say=say, progress=not arguments.json)
     seconds = time.perf_counter() - begun
     if arguments.json:
         kept = {name: [_without(row) for row in part] for name, part in rows.items()}
@@ -111,9 +103,8 @@ def _tables(name: str, rows: Sequence[dict[str, Any]]) -> list[Any]:
         return report_tables(name, rows)
     except KeyError as unknown:
         # rows of an older version of the study; its table of all runs is still there
-        print(
-            f"potentia: no tables of {name}: {unknown} is missing in its rows or not known", file=sys.stderr
-        )
+        missing = f"{unknown} is missing in its rows or not known"
+        print(f"potentia: no tables of {name}: {missing}", file=sys.stderr)
         return []
 
 
@@ -132,7 +123,6 @@ def reproduce(arguments: argparse.Namespace) -> None:
 def bench(arguments: argparse.Namespace) -> None:
     """Measure and print tables."""
     from ..lab.bench import run as module
-    from ..workflows.outputs import check_target, write_text
 
     if arguments.out:
         check_target(arguments.out)
@@ -143,8 +133,6 @@ def bench(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace, content: dict[str, Any], tables: Sequence[Any]) -> None:
-    from ..report.tables import print_table
-
     if arguments.json:
         print(json_text(content))
         return
@@ -154,4 +142,4 @@ def _show(arguments: argparse.Namespace, content: dict[str, Any], tables: Sequen
 
 def _say(arguments: argparse.Namespace, stream: Any) -> Callable[[str], None]:
     """Prints a line to the stream, unless --json."""
-    return (lambda text: None) if arguments.json else (lambda text: print(text, file=stream, flush=True))
+    return lambda text: None if arguments.json else print(text, file=stream, flush=True)
