@@ -55,3 +55,11 @@ def test_compiled_kernels_are_dropped_when_any_source_has_changed(tmp_path):
     (tmp_path / "binary.py").write_text("b = 2")
     forget_stale(tmp_path)
     assert not kept.exists()
+
+
+def test_the_architecture_page_lists_every_module_of_the_upper_rooms():
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    for room in ("workflows", "report", "lab", "commands"):
+        for path in (SOURCE / room).rglob("*.py"):
+            name = path.parent.name + "/" if path.stem == "__init__" else path.stem
+            assert f"`{name}`" in page, f"{path} is not in docs/architecture.md"
