@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,10 +25,6 @@ class Feature:
     mean: float = 0.0
     scale: float = 1.0
     texts: list[str] | None = field(default=None)
-
-    def to_json(self) -> dict[str, Any]:
-        """All attributes."""
-        return asdict(self)
 
     def matrix(self, column: Column) -> Floats:
         """The column's features, (n, 1) or (n, number of texts)."""

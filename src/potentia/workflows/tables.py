@@ -55,7 +55,7 @@ class TablePipeline(Pipeline):
         """Columns and what they hold."""
         return {
             "learner": self.learner,
-            "features": [feature.to_json() for feature in self.features],
+            "features": [asdict(feature) for feature in self.features],
             "labels": [asdict(label) for label in self.labels],
         }
 

@@ -15,7 +15,7 @@ import potentia as pt
 from ..._threads import one_blas_thread, using_threads
 from ...learn.risk import Risk
 from ...report.tables import Column
-from .timing import Part, Rows, best_time, best_times, in_fresh_process, peak_memory
+from .timing import Part, Rows, best_time, best_times, in_fresh_process, peak_memory, random_theta
 
 _SEED = 0
 
@@ -33,12 +33,7 @@ def _measure(quick: bool) -> Rows:
 def _problem(shape: tuple[int, int], states: int) -> tuple[pt.Graph, dict[str, Any], Any]:
     rng = np.random.default_rng(_SEED)
     graph = pt.Graph.grid(shape, n_states=states)
-    pairs = len(graph.scopes["edge"])
-    theta = {
-        "node": rng.normal(size=(graph.n_variables, states)),
-        "edge": rng.normal(size=(pairs, states, states)),
-    }
-    return graph, theta, rng.integers(states, size=graph.n_variables)
+    return graph, random_theta(graph, rng), rng.integers(states, size=graph.n_variables)
 
 
 def _one(shape: tuple[int, int], states: int, budget: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ...inference.entropy import reweighted, smoothed
 from ...inference.pair_engine import PairEngine
 from ...kernels.memory_bandwidth import multiply_add, repeat_multiply_add
 from ...report.tables import Column
-from .timing import Part, Rows, best_time, best_times
+from .timing import Part, Rows, best_time, best_times, random_theta
 
 _SEED = 0
 
@@ -70,12 +70,8 @@ def two_threads() -> float:
 
 
 def _graph_rows(name: str, graph: pt.Graph, quick: bool) -> list[dict[str, Any]]:
-    rng = np.random.default_rng(_SEED)
     states, pairs = int(graph.n_states[0]), pairs_of(graph)
-    theta = {
-        "node": rng.normal(size=(graph.n_variables, states)),
-        "edge": rng.normal(size=(len(pairs), states, states)),
-    }
+    theta = random_theta(graph, np.random.default_rng(_SEED))
     scores = Scores(graph, theta)
     messages = 2 * len(pairs)
     budget = 0.3 if quick else 1.5

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import potentia as pt
+
+from ..._types import Floats
 from ...report.tables import Column, Table
 
 Rows = list[dict[str, Any]]
@@ -32,6 +35,13 @@ class Part(NamedTuple):
     def table(self, rows: Rows) -> Table:
         """The table of those rows that are the part's."""
         return Table(self.title, self.columns, [row for row in rows if row["part"] == self.name])
+
+
+def random_theta(graph: pt.Graph, rng: np.random.Generator) -> dict[str, Floats]:
+    """Normal scores of variables and pairs, all with the same number of states."""
+    states = int(graph.n_states[0])
+    shapes = {"node": (graph.n_variables, states), "edge": (len(graph.scopes["edge"]), states, states)}
+    return {kind: rng.normal(size=shape) for kind, shape in shapes.items()}
 
 
 def best_time(work: Callable[[], object], budget: float) -> float:
