@@ -99,7 +99,7 @@ def test_palette_files_name_classes_of_numbers_and_of_colours(tmp_path):
         ("0\n", "value,name"),
         ("0,a\n0,b\n", "value 0 is there twice"),
         ("0,a\n1,a\n", "name a is there twice"),
-        ("0,a,red\n", "line 1: 'red' is not a colour #rrggbb$"),
+        ("0,a,red\n", "line 1: 'red' is not a colour #rrggbb\\.$"),
         ("0,a\n", "lists 1 class,"),
     ],
 )

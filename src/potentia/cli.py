@@ -152,6 +152,6 @@ def _method(arguments: argparse.Namespace) -> Any:
         value = getattr(arguments, option)
         if value is not None:
             if option not in kind.__dataclass_fields__:
-                raise PotentiaError(f"--method {arguments.method} has no --{option}")
+                raise PotentiaError(f"--method {arguments.method} has no --{option}.")
             options[option] = value
     return kind(**options)

@@ -34,14 +34,14 @@ def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Any]:
         with np.load(path, allow_pickle=False) as archive:
             missing = [name for name in names if name not in archive]
             if missing:
-                raise PotentiaError(f"{path}: the array {missing[0]!r} is missing")
+                raise PotentiaError(f"{path}: the array {missing[0]!r} is missing.")
             return {name: archive[name] for name in names}
     except FileNotFoundError:
-        raise PotentiaError(f"{path}: there is no such file") from None
+        raise PotentiaError(f"{path}: there is no such file.") from None
     except PotentiaError:
         raise
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise PotentiaError(f"{path}: this is not a readable .npz file ({error})") from None
+        raise PotentiaError(f"{path}: this is not a readable .npz file ({error}).") from None
 
 
 def open_picture(path: Path) -> Any:
@@ -53,10 +53,10 @@ def open_picture(path: Path) -> Any:
             picture.load()
             return picture.copy()
     except FileNotFoundError:
-        raise PotentiaError(f"{path}: there is no such file") from None
+        raise PotentiaError(f"{path}: there is no such file.") from None
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PotentiaError(f"{path}: this is not a readable picture ({reason})") from None
+        raise PotentiaError(f"{path}: this is not a readable picture ({reason}).") from None
 
 
 def read_picture(path: Path, mode: str) -> np.ndarray:
@@ -67,4 +67,4 @@ def read_picture(path: Path, mode: str) -> np.ndarray:
 def check_choice(name: str, given: Any, choices: Sequence[Any]) -> None:
     """Refuse an option that is not one of the choices."""
     if given not in choices:
-        raise PotentiaError(f"{name} must be one of {', '.join(map(repr, choices))}, not {given!r}")
+        raise PotentiaError(f"{name} must be one of {', '.join(map(repr, choices))}, not {given!r}.")

@@ -35,10 +35,10 @@ class LabelledImage:
 
     def __post_init__(self) -> None:
         if self.image.ndim != 3 or self.image.shape[2] != 3:
-            raise PotentiaError(f"{self.name}: image has shape {self.image.shape}, not (h, w, 3)")
+            raise PotentiaError(f"{self.name}: image has shape {self.image.shape}, not (h, w, 3).")
         if self.labels.shape != self.image.shape[:2]:
             raise PotentiaError(
-                f"{self.name}: labels has shape {self.labels.shape}, but the image is {self.image.shape[:2]}"
+                f"{self.name}: labels has shape {self.labels.shape}, but the image is {self.image.shape[:2]}."
             )
 
     def __repr__(self) -> str:
@@ -106,13 +106,13 @@ def _check_packed(path: Path, arrays: Any, n_classes: int) -> None:
     offsets: Ints = np.asarray(arrays["offsets"], dtype=np.int64)
     shapes: Ints = np.asarray(arrays["shapes"], dtype=np.int64)
     if shapes.shape != (n, 2) or offsets.shape != (n + 1,):
-        raise PotentiaError(f"{path}: 'shapes' and 'offsets' do not fit the {n} names")
+        raise PotentiaError(f"{path}: 'shapes' and 'offsets' do not fit the {n} names.")
     if offsets[0] != 0 or np.any(np.diff(offsets) != shapes.prod(axis=1)):
-        raise PotentiaError(f"{path}: 'offsets' do not fit the 'shapes' of the pictures")
+        raise PotentiaError(f"{path}: 'offsets' do not fit the 'shapes' of the pictures.")
     if pixels.shape != (offsets[-1], 3) or pixels.dtype != np.uint8 or labels.shape != (offsets[-1],):
-        raise PotentiaError(f"{path}: 'pixels' and 'labels' do not hold {offsets[-1]} pixels")
+        raise PotentiaError(f"{path}: 'pixels' and 'labels' do not hold {offsets[-1]} pixels.")
     if labels.size and (labels.min() < -1 or labels.max() >= n_classes):
-        raise PotentiaError(f"{path}: 'labels' must lie in -1..{n_classes - 1}")
+        raise PotentiaError(f"{path}: 'labels' must lie in -1..{n_classes - 1}.")
 
 
 def _pair(place: Path, name: str, folder: str, n_classes: int) -> LabelledImage:
@@ -125,7 +125,7 @@ def _pair(place: Path, name: str, folder: str, n_classes: int) -> LabelledImage:
     else:
         labels = np.where(classes == 255, -1, classes.astype(np.int16)).astype(np.int8)
     if labels.max() >= n_classes or labels.min() < -1:
-        raise PotentiaError(f"{path}: classes must be 0..{n_classes - 1} or 255 (unknown)")
+        raise PotentiaError(f"{path}: classes must be 0..{n_classes - 1} or 255 (unknown).")
     if labels.shape != image.shape[:2]:
-        raise PotentiaError(f"{path}: the labels are {labels.shape}, but the picture is {image.shape[:2]}")
+        raise PotentiaError(f"{path}: the labels are {labels.shape}, but the picture is {image.shape[:2]}.")
     return LabelledImage(name, image, labels)

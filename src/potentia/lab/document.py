@@ -47,7 +47,7 @@ def fill(page: str, results: Path) -> str:
 def main(arguments: list[str]) -> None:
     """Fill the page in place."""
     if len(arguments) != 2:
-        raise PotentiaError("usage: python -m potentia.lab.document RESULTS PAGE")
+        raise PotentiaError("usage: python -m potentia.lab.document RESULTS PAGE.")
     results, page = map(Path, arguments)
     page.write_text(fill(page.read_text(), results))
 

@@ -33,12 +33,12 @@ def report(
 ) -> Path:
     """Write the page of all rows.jsonl files under a folder; returns its path (default: report.html in the folder)."""
     if not folder.is_dir():
-        raise PotentiaError(f"{folder} is not a folder")
+        raise PotentiaError(f"{folder} is not a folder.")
     path = regular(out or folder / "report.html")
     studies = find_studies(folder, tables, originals)
     if not studies:
         raise PotentiaError(
-            f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`"
+            f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`."
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     text = page(studies, folder.resolve().name)
@@ -54,7 +54,7 @@ def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[Stu
         rows = read_rows(path)
         for number, row in enumerate(rows):
             if not isinstance(row, dict) or not isinstance(row.get("cell"), dict):
-                raise PotentiaError(f"{path}, line {number + 1} is no result row: it has no cell")
+                raise PotentiaError(f"{path}, line {number + 1} is no result row: it has no cell.")
         if rows:
             place = path.parent.relative_to(folder).as_posix()
             name = folder.resolve().name if place == "." else place
@@ -93,5 +93,5 @@ def _section(study: StudyResults) -> Markup:
         return study_section(study)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PotentiaError(
-            f"the rows of {study.name} cannot be shown ({type(error).__name__}: {error})"
+            f"the rows of {study.name} cannot be shown ({type(error).__name__}: {error})."
         ) from None

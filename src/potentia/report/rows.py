@@ -21,12 +21,12 @@ def read_rows(path: Path) -> list[Row]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise PotentiaError(f"{path} is not UTF-8 text") from None
+        raise PotentiaError(f"{path} is not UTF-8 text.") from None
     for number, line in enumerate(lines):
         try:
             if line.strip():
                 rows.append(json.loads(line))
         except json.JSONDecodeError:
             if number < len(lines) - 1:
-                raise PotentiaError(f"{path}, line {number + 1} is not JSON") from None
+                raise PotentiaError(f"{path}, line {number + 1} is not JSON.") from None
     return rows

@@ -29,17 +29,17 @@ class Mask(NamedTuple):
 def picture_files(folder: Path) -> dict[str, Path]:
     """The pictures of a folder by their names without suffix, in order of name."""
     if not folder.is_dir():
-        raise PotentiaError(f"{folder}: there is no such folder")
+        raise PotentiaError(f"{folder}: there is no such folder.")
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
             if path.stem in found:
                 raise PotentiaError(
-                    f"{folder} has {found[path.stem].name} and {path.name}: names must differ without suffix"
+                    f"{folder} has {found[path.stem].name} and {path.name}: names must differ without suffix."
                 )
             found[path.stem] = path
     if not found:
-        raise PotentiaError(f"{folder} has no pictures ({', '.join(SUFFIXES)})")
+        raise PotentiaError(f"{folder} has no pictures ({', '.join(SUFFIXES)}).")
     return found
 
 
@@ -49,10 +49,10 @@ def paired_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:
     lacking = [name for name in pictures if name not in own]
     if lacking:
         more = f", nor have {len(lacking) - 1} other pictures one" if len(lacking) > 1 else ""
-        raise PotentiaError(f"{pictures[lacking[0]]} has no mask {masks / lacking[0]}.png{more}")
+        raise PotentiaError(f"{pictures[lacking[0]]} has no mask {masks / lacking[0]}.png{more}.")
     lossy = [own[name] for name in pictures if own[name].suffix.lower() != ".png"]
     if lossy:
-        raise PotentiaError(f"{lossy[0]}: JPEG does not keep the values of classes; masks must be PNG files")
+        raise PotentiaError(f"{lossy[0]}: JPEG does not keep the values of classes; masks must be PNG files.")
     return [(path, own[name]) for name, path in pictures.items()]
 
 
@@ -92,7 +92,7 @@ def check_same_size(image: np.ndarray, codes: np.ndarray, path: Path) -> None:
     """Refuse a mask that is not as large as its picture."""
     if image.shape[:2] != codes.shape:
         (h, w), (mask_h, mask_w) = image.shape[:2], codes.shape
-        raise PotentiaError(f"{path}: the mask is {mask_w} x {mask_h}, but its picture is {w} x {h}")
+        raise PotentiaError(f"{path}: the mask is {mask_w} x {mask_h}, but its picture is {w} x {h}.")
 
 
 def write_mask(path: Path, mask: Mask) -> None:

@@ -73,7 +73,7 @@ class ImagePipeline(Pipeline):
         classes = Classes(**settings["classes"])
         check_number("reduce", settings["reduce"], 0.0, 1.0)
         if not len(classes.codes) == len(classes.names) == len(classes.colours):
-            raise PotentiaError("the classes have different numbers of values, names and colours")
+            raise PotentiaError("the classes have different numbers of values, names and colours.")
         return cls(CRF.from_state(content, arrays), classes, **others)
 
     def facts(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def scores_of(confusion: Ints, names: Sequence[str]) -> dict[str, Any]:
     """Accuracy, recall and IoU of a confusion matrix (truth by prediction); NaN for a class that is nowhere."""
     total, right = confusion.sum(), np.diag(confusion)
     if total == 0:
-        raise PotentiaError("the masks have no pixel of a known class to compare with")
+        raise PotentiaError("the masks have no pixel of a known class to compare with.")
     size, found = confusion.sum(axis=1), confusion.sum(axis=0)
     recall = np.where(size > 0, right / np.maximum(size, 1), np.nan)
     union = size + found - right
@@ -227,7 +227,7 @@ def train(
     """
     run = run or Run()
     if superpixels is not None and reduce is not None:
-        raise PotentiaError("superpixels are made of the whole picture: give --superpixels or --reduce")
+        raise PotentiaError("superpixels are made of the whole picture: give --superpixels or --reduce.")
     node = node or ("boosting" if learner == "ilr" else "linear")
     check_trainable(learner, node=node, edge=edge)
     files = paired_files(images, masks)
@@ -235,7 +235,7 @@ def train(
     pictures = _read_pairs(files, classes)
     for picture, (_, mask) in zip(pictures, files, strict=True):
         if not np.any(picture.labels >= 0):
-            raise PotentiaError(f"{mask}: every pixel is void, so there is nothing to learn")
+            raise PotentiaError(f"{mask}: every pixel is void, so there is nothing to learn.")
     potentials = {"node": make_potential(node, run.seed), "edge": make_potential(edge, run.seed)}
     model = CRF(potentials, make_learner(learner, potentials, iterations, run))
     pipeline = ImagePipeline(
