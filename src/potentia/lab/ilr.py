@@ -172,8 +172,8 @@ def fit_row(
     last = history[-1] if history else {}
     learner: Any = model.learner
     return model, {
-        "train_error": last["train_error"] if "train_error" in last else 1.0 - model.score(train),
         "test_error": last["validation_error"] if "validation_error" in last else 1.0 - model.score(test),
+        "train_error": last["train_error"] if "train_error" in last else 1.0 - model.score(train),
         "iterations": len(history),
         "settled": len(history) < learner.iterations if learner.tol else None,
         "history": history,

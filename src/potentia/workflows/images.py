@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -98,26 +98,25 @@ class ImagePipeline(Pipeline):
 
     def predict_marginals(self, image: np.ndarray) -> Floats:
         """Marginals (h, w, n_classes) of a picture (h, w, 3), at its full size."""
-        example, segments = self.example(image)
-        return self._spread(self.model.predict_marginals([example])[0], image, segments)
+        return self._spread(image, self.model.predict_marginals)
 
     def predict(self, image: np.ndarray) -> Ints:
         """Class numbers (h, w) of a picture (h, w, 3)."""
         if self._by_marginals:
             return self.predict_marginals(image).argmax(axis=2)
-        example, segments = self.example(image)
-        states = np.eye(len(self.classes))[self.model.predict([example])[0]]
-        return self._spread(states, image, segments).argmax(axis=2)
+        states = np.eye(len(self.classes))
+        return self._spread(image, lambda seen: [states[y] for y in self.model.predict(seen)]).argmax(axis=2)
 
     @property
     def _by_marginals(self) -> bool:
         return (self.model.decode or getattr(self.model.learner, "decode", "mpm")) == "mpm"
 
-    def _spread(self, values: Floats, image: np.ndarray, segments: Ints | None) -> Floats:
-        """Values (n_variables, n_classes) over the picture's pixels."""
+    def _spread(self, image: np.ndarray, predict: Callable[[list[Example]], list[Floats]]) -> Floats:
+        """Predicted values (n_variables, n_classes) over the picture's pixels."""
+        example, segments = self.example(image)
+        (values,) = predict([example])
         if segments is not None:
-            spread: Floats = values[segments]
-            return spread
+            return np.asarray(values[segments])
         full = image.shape[:2]
         return upsample_marginals(values, reduced_size(full, self.reduce), full)
 
