@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from data_sets import needs
 from potentia.cli import main
-from potentia.data.loaders import data_folder
 from potentia.inference.exact import Exact
 from potentia.lab import berkeley, misspecification, perturbation
 from potentia.lab.marginal_sets import BACKGROUNDS, HORSES
@@ -23,20 +23,19 @@ FIGURES = {
     "backgrounds": {"marginals.png"},
     "fitting-speed": {"fitting_speed.png"},
 }
-FREE_OF_DATA = ("misspecification", "perturbation")
+NEEDED = {
+    "denoising-berkeley": "bsds_denoise",
+    "horses": "weizmann_horses",
+    "backgrounds": "stanford_background",
+    "fitting-speed": "stanford_background",
+}
 
 
-def needs_data():
-    try:
-        data_folder()
-    except ValueError:
-        pytest.skip("there is no folder of data sets")
-
-
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=needs(part) if (part := NEEDED.get(name)) else ()) for name in FIGURES],
+)
 def test_quick_form_gives_rows_tables_and_figures_and_resumes(name, tmp_path, capsys):
-    if name not in FREE_OF_DATA:
-        needs_data()
     assert main(["reproduce", name, "--quick", "--out", str(tmp_path)]) == 0
     assert "┃" in capsys.readouterr().out
     out = tmp_path / f"{name}-quick"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import potentia as pt
+from data_sets import needs
 from potentia.cli import main
 from potentia.lab import search_speed, systems
 from potentia.lab.studies import STUDIES
@@ -13,14 +14,7 @@ from potentia.multilabel.orders import splits
 from potentia.report.rows import read_rows
 
 
-@pytest.fixture(autouse=True)
-def _data():
-    try:
-        pt.datasets.multilabel("scene")
-    except pt.PotentiaError as error:
-        pytest.skip(str(error))
-
-
+@needs("multilabel")
 def test_quick_scene_gives_rows_tables_and_figures_and_resumes(tmp_path, capsys):
     assert main(["reproduce", "scene", "--quick", "--out", str(tmp_path)]) == 0
     assert "mean ± spread" in capsys.readouterr().out
@@ -36,6 +30,7 @@ def test_quick_scene_gives_rows_tables_and_figures_and_resumes(tmp_path, capsys)
     assert len(json.loads(capsys.readouterr().out)["rows"]) == len(rows)
 
 
+@needs("multilabel")
 def test_quick_search_speed_agrees_with_the_theorem(tmp_path, capsys):
     assert main(["reproduce", "search-speed", "--quick", "--out", str(tmp_path)]) == 0
     assert "Theorem 9" in capsys.readouterr().out
@@ -65,6 +60,7 @@ def test_directed_relaxation_bounds_the_search_and_is_exact_without_couplings():
     assert np.allclose(none, np.maximum(0, 1 - np.abs(base)).sum(axis=1), atol=1e-7)
 
 
+@needs("multilabel")
 def test_options_are_those_of_the_best_held_out_exact_match():
     data = systems.load("scene", quick=True)
     system, X, Y = systems.SYSTEMS["BCl"], data.X_train, data.Y_train
