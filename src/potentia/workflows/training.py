@@ -124,7 +124,8 @@ def fit(
 
     `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.
     """
-    if not any(len(example.graph.scopes["edge"]) for example in train):
+    scopes = [scope for example in train for scope in example.graph.scopes.values()]
+    if not any(len(scope) and scope.shape[1] > 1 for scope in scopes):
         raise PotentiaError("no two pixels, regions or words to train on are neighbours: each stands alone.")
     options = replace(model.learner, iterations=0)  # type: ignore[type-var]
     with run.resumable([digest, repr(model.potentials), repr(options)]) as checkpoint:
