@@ -1,6 +1,8 @@
 # Both targets make and use .venv and need nothing installed by hand.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests that need data read it from this folder, and are skipped where there is none.
+POTENTIA_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .PHONY: demo test lint browser docs clean
 
@@ -8,7 +10,7 @@ demo: .venv/installed
 	$(BIN)/potentia demo --out demo
 
 test: .venv/installed lint browser
-	$(BIN)/python -m pytest -n 2
+	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2
 
 docs: .venv/installed
 	$(BIN)/python -m sphinx -W -q -b html docs docs/_build

@@ -318,8 +318,9 @@ def test_wrong_data_for_a_model_is_one_sentence(folder, capsys):
 
 
 def test_a_missing_extra_is_named(folder, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    assert main(IMAGES.split()) == 2
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
+    assert main([*IMAGES.split(), "--superpixels", "4"]) == 2
     assert "pip install potentia[images]" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (folder / "data.parquet").write_text("")

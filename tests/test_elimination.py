@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
+from data_sets import DATA
 from potentia._types import InfeasibleError, WidthError
 from potentia.graph.scores import Scores, score_labels
 from potentia.graph.structure import Graph
@@ -21,7 +20,7 @@ from potentia.inference import elimination
 from potentia.inference.elimination_order import adjacency, cliques, find_order
 from potentia.inference.elimination_plan import plan
 
-DATA = Path(os.environ.get("POTENTIA_DATA", Path(__file__).parents[2] / "shared" / "data")) / "uai"
+UAI = DATA / "uai"
 
 
 def draw_model(seed, forbid=0.0, scale=1.0):
@@ -253,10 +252,10 @@ def transfer_matrix_log_partition(graph, theta):
 
 
 def index_rows():
-    if not (DATA / "index.csv").exists():
+    if not (UAI / "index.csv").exists():
         reason = "the UAI models are not there; set POTENTIA_DATA to the data folder"
         return [pytest.param(None, marks=pytest.mark.skip(reason=reason))]
-    with open(DATA / "index.csv", newline="") as file:
+    with open(UAI / "index.csv", newline="") as file:
         return [pytest.param(row, id=row["instance"]) for row in csv.DictReader(file)]
 
 
@@ -270,7 +269,7 @@ def too_wide(scores):
 
 @pytest.mark.parametrize("row", index_rows())
 def test_uai_model(row):
-    path = DATA / f"{row['instance']}.uai"
+    path = UAI / f"{row['instance']}.uai"
     graph, theta = read_uai(path)
     scores = Scores(graph, theta, read_uai_evidence(f"{path}.evid"))
     if not row["log10Z_exact"] and too_wide(scores):

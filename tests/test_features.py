@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_sets import DATA, needs
 from potentia import datasets
 from potentia._types import PotentiaError
 from potentia.features import (
@@ -34,13 +33,6 @@ from potentia.features.colour import as_rgb
 from potentia.features.edges import sobel
 from potentia.graph.structure import Graph
 
-DATA = Path(os.environ.get("POTENTIA_DATA", Path(__file__).parents[2] / "shared" / "data"))
-needs_horses = pytest.mark.skipif(
-    not (DATA / "weizmann_horses").is_dir(), reason="the horses are not there; set POTENTIA_DATA"
-)
-needs_stanford = pytest.mark.skipif(
-    not (DATA / "stanford_background").is_dir(), reason="the backgrounds are not there; set POTENTIA_DATA"
-)
 SIZES = [(1, 1), (1, 7), (3, 2), (8, 8), (13, 21), (32, 24)]
 
 
@@ -534,7 +526,7 @@ def test_missing_scikit_image_is_said(monkeypatch):
 # -- real pictures ---------------------------------------------------------------------------------------------
 
 
-@needs_stanford
+@needs("stanford_background")
 def test_reduced_backgrounds_agree_with_the_packed_ones():
     small = datasets.stanford_backgrounds(DATA, "test", size="fifth")[:6]
     full = datasets.stanford_backgrounds(DATA, "test")[:6]
@@ -548,7 +540,7 @@ def test_reduced_backgrounds_agree_with_the_packed_ones():
         assert np.mean(reduce_labels(b.labels, a.labels.shape, 8) == a.labels) > 0.99
 
 
-@needs_horses
+@needs("weizmann_horses")
 def test_horses_are_told_apart_by_their_features():
     from sklearn.linear_model import LogisticRegression
 

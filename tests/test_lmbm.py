@@ -1,8 +1,6 @@
 """Large-margin Boltzmann machines: the learning problem, the three ways to decode, and scikit-learn's conventions."""
 
 import itertools
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +10,12 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
+from data_sets import DATA, needs
 from potentia._types import ConvergenceWarning, PotentiaError
 from potentia.multilabel.decoding import find_labelling
 from potentia.multilabel.joint import Machine, as_cliques, clique_sets
 from potentia.multilabel.lmbm import LMBM
 from potentia.multilabel.relaxation import Relaxation
-
-DATA = Path(os.environ.get("POTENTIA_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
 def rows(n=30, d=3, K=3, seed=0):
@@ -312,7 +309,7 @@ def test_too_many_labels_for_exact_decoding_are_refused():
         model.search(X, "best")
 
 
-@pytest.mark.skipif(not (DATA / "multilabel").is_dir(), reason="multilabel is not there; set POTENTIA_DATA")
+@needs("multilabel")
 def test_scene():
     z = np.load(DATA / "multilabel" / "scene.npz")
     model = LMBM().fit(z["X_train"], z["Y_train"])

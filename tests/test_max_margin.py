@@ -1,8 +1,6 @@
 """The structural SVM: kernels against plain twins, solvers against a generic one, options and errors."""
 
 import itertools
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +8,12 @@ from scipy.optimize import minimize
 from sklearn.preprocessing import PolynomialFeatures
 
 import potentia as pt
+from data_sets import DATA, needs
 from potentia.kernels.chain import best_path
 from potentia.kernels.simplex_qp import maximise_on_simplex
 from potentia.learn import margin_solvers
 from potentia.learn.margin_oracle import AnyOracle, ChainOracle
 
-DATA = Path(os.environ.get("POTENTIA_DATA", Path(__file__).parents[2] / "shared" / "data"))
 PRECISE = {"tol": 1e-6, "iterations": 2000}
 
 
@@ -434,7 +432,7 @@ def test_what_cannot_be_trained_is_refused():
 # -- real data -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not (DATA / "letters").is_dir(), reason="letters is not there; set POTENTIA_DATA")
+@needs("letters")
 def test_letters_in_ten_passes():
     train, test = pt.datasets.letters(DATA, folds=1), pt.datasets.letters(DATA, folds=range(2, 5))
     learner = pt.MaxMargin(ridge=10 / len(train), iterations=10, tol=0)

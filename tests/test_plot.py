@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import potentia as pt
-from potentia.experiments.reproduce import tables
 from potentia.features import TokenFeatures
+from potentia.lab.studies import STUDIES
 from potentia.report.tables import Column, Table
 from potentia.workflows.sequences import SequencePipeline
 from potentia.workflows.tables import TablePipeline
@@ -51,7 +51,7 @@ def test_potentials_are_drawn_as_inference_sees_them(crf, examples):
 
 def test_history_shows_errors_else_the_objective(crf):
     lines = pt.plot.history(crf).lines
-    assert [line.get_label() for line in lines] == ["train error", "validation error"]
+    assert [line.get_label() for line in lines] == ["training error", "validation error"]
     assert list(lines[0].get_ydata()) == [row["train_error"] for row in crf.history_]
     axes = pt.plot.history([{"iteration": 1, "objective": 3.0}, {"iteration": 2, "objective": 2.0}])
     assert axes.get_ylabel() == "objective"
@@ -148,7 +148,7 @@ def test_notebooks_show_results_models_and_tables(crf, examples):
     shown = Table("a < b", [Column("x", "x"), Column("y", "y", str)], [{"x": "<i>", "y": 1.5}])._repr_html_()
     assert "a &lt; b" in shown
     assert "&lt;i&gt;" in shown
-    assert tables("denoising", [])[0]._repr_html_().startswith("<table")
+    assert STUDIES["denoising"].tables([])[0]._repr_html_().startswith("<table")
 
 
 def test_every_iteration_is_logged_and_nothing_printed(examples, caplog, capfd):

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from browser import CHROMIUM, Page
+from potentia._curves import Line
 from potentia._types import PotentiaError
 from potentia.cli import main
-from potentia.experiments.ilr import STUDIES, cells
-from potentia.experiments.marginal_pictures import pack
-from potentia.report.charts import Line, chart, make_axis
+from potentia.lab.ilr_sets import DENOISING_TEST
+from potentia.lab.studies import STUDIES
+from potentia.report.charts import chart, make_axis
 from potentia.report.page import report
-from potentia.report.pictures import PALETTE, data_uri, panels_of, png, viewer_data
+from potentia.report.pictures import PALETTE, data_uri, pack, panels_of, png, viewer_data
 from potentia.report.runs import names, runs_table, study_facts
 from potentia.report.tables import shown
 from test_rooms import SOURCE, imported_rooms
@@ -83,11 +84,7 @@ def page_file(folder):
 
 def test_the_room_reads_rows_and_knows_no_learner():
     for path in (SOURCE / "report").glob("*.py"):
-        assert set(imported_rooms(path)) <= {"report", "experiments", "io", "_html", "_types", "_version"}, (
-            path
-        )
-        named = re.findall(r"from \.\.experiments\.(\w+) import", path.read_text())
-        assert set(named) <= {"rows", "marginal_pictures"}
+        assert set(imported_rooms(path)) <= {"report", "io", "_curves", "_html", "_types", "_version"}, path
 
 
 # -- as text -----------------------------------------------------------------------------------------------
@@ -123,14 +120,14 @@ def test_runs_are_named_by_what_tells_them_apart(folder):
 
 
 def test_studies_of_the_papers_show_their_tables(tmp_path, capsys):
-    cell = cells(STUDIES["denoising"], quick=False)[0]
+    cell = STUDIES["denoising"].all_cells(quick=False)[0]
     row = {"cell": cell, "test_error": 0.0071, "train_error": 0.006, "iterations": 25, "seconds": 60.0}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "sub" / "page.html"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     text = (tmp_path / "sub" / "page.html").read_text()
     assert found["bytes"] == len(text.encode())
-    paper = STUDIES["denoising"].paper_test[4][4]
+    paper = DENOISING_TEST[4][4]
     assert f'0.0071 <span class="paper">/ {paper:.3f}</span>' in text
 
 

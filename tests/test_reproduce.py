@@ -2,15 +2,24 @@
 
 import json
 import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from cli_examples import cli_examples
 from potentia.cli import main
-from potentia.experiments.document import main as document
-from potentia.experiments.ilr import CLASSES, MANY, STUDIES, cells, is_plain, make_potential
-from potentia.experiments.reproduce import tables
-from potentia.experiments.rows import read_rows, run_cells
+from potentia.commands.lab import NAMES
+from potentia.lab.document import fill
+from potentia.lab.document import main as document
+from potentia.lab.ilr import CLASSES, MANY, is_plain, make_potential
+from potentia.lab.ilr_sets import SETS
+from potentia.lab.studies import STUDIES
+from potentia.lab.study import key_of, run_cells
+from potentia.report.rows import read_rows
+
+RESULTS = Path(__file__).parent.parent / "experiments" / "results"
 
 
 def test_quick_denoising_gives_rows_tables_and_figures_and_resumes(tmp_path, monkeypatch, capsys):
@@ -24,7 +33,7 @@ def test_quick_denoising_gives_rows_tables_and_figures_and_resumes(tmp_path, mon
         "rows.jsonl", "learning_curves.png", "potentials.png", "predictions.png", "epsilon.png"
     }  # fmt: skip
     rows = read_rows(out / "rows.jsonl")
-    assert len(rows) == len(cells(STUDIES["denoising"], quick=True))
+    assert len(rows) == len(STUDIES["denoising"].all_cells(quick=True))
     for row in rows:
         assert 0 <= row["test_error"] <= 1
         assert row["versions"]["numpy"]
@@ -36,25 +45,25 @@ def test_quick_denoising_gives_rows_tables_and_figures_and_resumes(tmp_path, mon
 
 
 def test_full_tables_have_all_cells_with_the_papers_errors():
-    for study in STUDIES.values():
-        table = [c for c in cells(study, quick=False) if is_plain(c)]
+    for own in SETS:
+        table = [c for c in STUDIES[own.name].all_cells(quick=False) if is_plain(c)]
         assert sorted((c["node"], c["edge"]) for c in table) == sorted(
             (a, b) for a in CLASSES for b in CLASSES
         )
-        for errors in (study.paper_train, study.paper_test):
+        for errors in (own.paper_train, own.paper_test):
             assert [len(line) for line in errors] == [5] * 5
 
 
 def test_boosted_pairs_are_shown_by_the_rows_their_trees_see():
-    own = [c for c in cells(STUDIES["backgrounds-ilr"], quick=False) if c["node"] == "boosting"]
+    own = [c for c in STUDIES["backgrounds-ilr"].all_cells(quick=False) if c["node"] == "boosting"]
     errors = {"linear": 0.3, "boosting": 0.4}
     rows = [
         {"cell": c, "test_error": 0.25 if "drawn" in c else errors[c["edge"]], "train_error": 0.1,
          "iterations": 25, "seconds": 1.0, "history": [{"objective": 7.0}]}
         for c in own if c["edge"] in errors
     ]  # fmt: skip
-    square, *_, (_, _, lines) = tables("backgrounds-ilr", rows)
-    assert [line["test"] for line in lines] == [0.3, 0.4, 0.25]
+    square, *_, (_, _, lines) = STUDIES["backgrounds-ilr"].tables(rows)
+    assert [line["test_error"] for line in lines] == [0.3, 0.4, 0.25]
     assert lines[2]["pairs"] == "boosted, 100,000 rows a tree"
     assert square[2][3]["boosting"].startswith("0.4000")
     drawn = [make_potential("boosting", kind, own[-1], 1).subsample for kind in ("node", "edge")]
@@ -80,13 +89,38 @@ def test_finished_cells_survive_a_crash(tmp_path):
     assert len(read_rows(path)) == 3
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_earlier_runs_are_known_as_done(name, tmp_path):
+    """Every cell of a full run has its row among the results, and no row there is of an unknown cell."""
+
+    def run(cell, data):
+        raise AssertionError(f"{cell} would run again")
+
+    shutil.copytree(RESULTS / name, tmp_path / name)
+    before = (tmp_path / name / "rows.jsonl").read_bytes()
+    study = replace(STUDIES[name], run=run, figures={}, load=lambda *_: None)
+    study.reproduce(False, tmp_path / name)
+    assert (tmp_path / name / "rows.jsonl").read_bytes() == before
+    known = {key_of(cell) for cell in study.all_cells(quick=False, full=True)}
+    assert {key_of(row["cell"]) for row in read_rows(tmp_path / name / "rows.jsonl")} <= known
+
+
+def test_the_page_shows_the_tables_of_the_results():
+    page = (RESULTS.parents[1] / "docs" / "reproduction.md").read_text()
+    assert fill(page, RESULTS) == page
+
+
+def test_studies_are_those_that_the_command_line_names():
+    assert tuple(STUDIES) == NAMES
+
+
 def test_unknown_study_is_one_sentence(tmp_path, capsys):
     assert main(["reproduce", "nothing", "--out", str(tmp_path)]) == 2
     assert "there are denoising" in capsys.readouterr().err
 
 
 def test_pages_take_their_tables_from_rows(tmp_path):
-    cell = cells(STUDIES["horses-ilr"], quick=False)[0]
+    cell = STUDIES["horses-ilr"].all_cells(quick=False)[0]
     row = {"cell": cell, "test_error": 0.12345, "train_error": 0.1, "iterations": 25, "seconds": 60.0}
     run_cells([cell], lambda _: {k: v for k, v in row.items() if k != "cell"}, tmp_path / "horses-ilr")
     page = tmp_path / "page.md"

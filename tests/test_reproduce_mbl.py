@@ -5,13 +5,15 @@ import json
 import numpy as np
 import pytest
 
+from data_sets import needs
 from potentia.cli import main
-from potentia.data.loaders import data_folder
-from potentia.experiments import backgrounds_mbl, berkeley, horses_mbl, misspecification, perturbation
-from potentia.experiments.marginal_pictures import pack, unpack
-from potentia.experiments.reproduce import EXPERIMENTS
-from potentia.experiments.rows import key_of, read_rows
 from potentia.inference.exact import Exact
+from potentia.lab import berkeley, misspecification, perturbation
+from potentia.lab.marginal_sets import BACKGROUNDS, HORSES
+from potentia.lab.studies import STUDIES
+from potentia.lab.study import key_of
+from potentia.report.pictures import pack, unpack
+from potentia.report.rows import read_rows
 
 FIGURES = {
     "misspecification": {"errors.png", "marginals.png"},
@@ -21,20 +23,19 @@ FIGURES = {
     "backgrounds": {"marginals.png"},
     "fitting-speed": {"fitting_speed.png"},
 }
-FREE_OF_DATA = ("misspecification", "perturbation")
+NEEDED = {
+    "denoising-berkeley": "bsds_denoise",
+    "horses": "weizmann_horses",
+    "backgrounds": "stanford_background",
+    "fitting-speed": "stanford_background",
+}
 
 
-def needs_data():
-    try:
-        data_folder()
-    except ValueError:
-        pytest.skip("there is no folder of data sets")
-
-
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=needs(part) if (part := NEEDED.get(name)) else ()) for name in FIGURES],
+)
 def test_quick_form_gives_rows_tables_and_figures_and_resumes(name, tmp_path, capsys):
-    if name not in FREE_OF_DATA:
-        needs_data()
     assert main(["reproduce", name, "--quick", "--out", str(tmp_path)]) == 0
     assert "┃" in capsys.readouterr().out
     out = tmp_path / f"{name}-quick"
@@ -54,23 +55,20 @@ def test_quick_form_gives_rows_tables_and_figures_and_resumes(name, tmp_path, ca
 
 def test_full_tables_have_a_cell_for_every_printed_error():
     printed = {(loss, n) for loss in berkeley.PAPER for n in berkeley.NOISE}
-    assert {(c["loss"], c["noise"]) for c in berkeley.cells(False, False)} == printed
-    for module, pictures in (
-        (horses_mbl, horses_mbl.HORSES),
-        (backgrounds_mbl, backgrounds_mbl.BACKGROUNDS),
-    ):
-        found = [(c["loss"], c["inference"], c["rounds"]) for c in module.cells(False, False)]
+    assert {(c["loss"], c["noise"]) for c in berkeley.STUDY.cells} == printed
+    for pictures in (HORSES, BACKGROUNDS):
+        found = pictures.cells
         assert len(found) == len(set(found))
         printed = {(*key, rounds) for key, line in pictures.paper.items() for rounds in line}
         assert printed == {key for key in found if key[1] != "trw_raster"}
         assert {key[:2] for key in found} <= set(pictures.paper), "every cell has a place in the table"
-    every = backgrounds_mbl.cells(False, True)
-    assert len(every) == 5 * len(backgrounds_mbl.cells(False, False))
+    every = STUDIES["backgrounds"].all_cells(quick=False, full=True)
+    assert len(every) == 5 * len(BACKGROUNDS.cells)
     assert len({key_of(c) for c in every}) == len(every)
 
 
 def test_experiments_are_known_by_name():
-    assert set(FIGURES) <= set(EXPERIMENTS)
+    assert set(FIGURES) <= set(STUDIES)
 
 
 def test_packed_pictures_come_back_rounded():

@@ -6,28 +6,22 @@ import numpy as np
 import pytest
 
 import potentia as pt
+from data_sets import needs
 from potentia.cli import main
-from potentia.experiments import multilabel as systems
-from potentia.experiments import scene, search_speed
-from potentia.experiments.rows import read_rows
+from potentia.lab import search_speed, systems
+from potentia.lab.studies import STUDIES
 from potentia.multilabel.orders import splits
+from potentia.report.rows import read_rows
 
 
-@pytest.fixture(autouse=True)
-def _data():
-    try:
-        pt.datasets.multilabel("scene")
-    except pt.PotentiaError as error:
-        pytest.skip(str(error))
-
-
+@needs("multilabel")
 def test_quick_scene_gives_rows_tables_and_figures_and_resumes(tmp_path, capsys):
     assert main(["reproduce", "scene", "--quick", "--out", str(tmp_path)]) == 0
     assert "mean ± spread" in capsys.readouterr().out
     out = tmp_path / "scene-quick"
     assert {p.name for p in out.iterdir()} == {"rows.jsonl", "scene.png"}
     rows = read_rows(out / "rows.jsonl")
-    assert [r["cell"] for r in rows] == scene.cells(quick=True)
+    assert [r["cell"] for r in rows] == STUDIES["scene"].all_cells(quick=True)
     for row in rows:
         assert 0 < row["exact_match"] <= 1
         assert row["cross_validated_exact_match"] > 0
@@ -36,6 +30,7 @@ def test_quick_scene_gives_rows_tables_and_figures_and_resumes(tmp_path, capsys)
     assert len(json.loads(capsys.readouterr().out)["rows"]) == len(rows)
 
 
+@needs("multilabel")
 def test_quick_search_speed_agrees_with_the_theorem(tmp_path, capsys):
     assert main(["reproduce", "search-speed", "--quick", "--out", str(tmp_path)]) == 0
     assert "Theorem 9" in capsys.readouterr().out
@@ -65,6 +60,7 @@ def test_directed_relaxation_bounds_the_search_and_is_exact_without_couplings():
     assert np.allclose(none, np.maximum(0, 1 - np.abs(base)).sum(axis=1), atol=1e-7)
 
 
+@needs("multilabel")
 def test_options_are_those_of_the_best_held_out_exact_match():
     data = systems.load("scene", quick=True)
     system, X, Y = systems.SYSTEMS["BCl"], data.X_train, data.Y_train
@@ -86,7 +82,7 @@ def test_options_are_those_of_the_best_held_out_exact_match():
 
 
 def test_full_studies_have_all_systems_and_sizes():
-    names = {c["system"] for c in scene.cells(quick=False) if c["set"] == "scene"}
+    names = {c["system"] for c in STUDIES["scene"].cells if c["set"] == "scene"}
     assert {"BCl", "BCk", "SSVMhmm", "SSVMfull", "LMSBNlo", "LMSBNlf", "LMSBNkf", "LMBM"} <= names
-    sizes = {c["rows"] for c in search_speed.cells(quick=False) if c["part"] == "bound"}
+    sizes = {c["rows"] for c in STUDIES["search-speed"].cells if c["part"] == "bound"}
     assert sizes == {0, 10, 100, 1000, 3000}

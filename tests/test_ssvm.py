@@ -1,8 +1,6 @@
 """Structural SVMs over labels: predictions against all labellings, scikit-learn's conventions, published figures."""
 
 import itertools
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +9,10 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
+from data_sets import DATA, needs
 from potentia.metrics import exact_match, f_micro, hamming_loss
 from potentia.multilabel.ssvm import ChainSSVM, CompleteSSVM
 
-DATA = Path(os.environ.get("POTENTIA_DATA", Path(__file__).parents[2] / "shared" / "data"))
 BOTH = pytest.mark.parametrize("kind", [ChainSSVM, CompleteSSVM])
 
 
@@ -115,7 +113,7 @@ def test_scikit_learns_checks_pass(kind):
         assert outcome["status"] != "failed", f"{outcome['check_name']}: {outcome['exception']}"
 
 
-@pytest.mark.skipif(not (DATA / "multilabel").is_dir(), reason="multilabel is not there; set POTENTIA_DATA")
+@needs("multilabel")
 def test_scene_reaches_what_another_library_does():
     z = np.load(DATA / "multilabel" / "scene.npz")
     model = CompleteSSVM(alpha=10 / len(z["X_train"])).fit(z["X_train"], z["Y_train"])

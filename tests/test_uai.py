@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import lzma
 import math
-import os
 import re
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import reference
+from data_sets import DATA, needs
 from potentia._types import InfeasibleError, PotentiaError
 from potentia.graph.scores import Scores
 from potentia.graph.structure import Graph
@@ -23,9 +23,6 @@ from potentia.graph.uai import (
     write_uai_result,
 )
 from potentia.inference.elimination import eliminate
-
-DATA = Path(os.environ.get("POTENTIA_DATA", Path(__file__).parents[2] / "shared" / "data")) / "uai"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the UAI models are not there; set POTENTIA_DATA")
 
 GOOD = """MARKOV
 3
@@ -332,9 +329,9 @@ def test_malformed_results(tmp_path, text, sentence):
 # -- the data folder -----------------------------------------------------------------------------------------
 
 
-@needs_data
+@needs("uai")
 def test_reads_the_compressed_geometric_surface_model():
-    graph, theta = read_uai(DATA / "GeomSurf-7-gm256.uai.xz")
+    graph, theta = read_uai(DATA / "uai" / "GeomSurf-7-gm256.uai.xz")
     assert graph.n_variables == 787
     assert {k: t.shape for k, t in theta.items()} == {
         "node": (787, 7),
@@ -343,13 +340,13 @@ def test_reads_the_compressed_geometric_surface_model():
     }
 
 
-@needs_data
+@needs("uai")
 def test_published_results_are_read():
-    partition = read_uai_result(DATA / "Pedigree_11.uai.PR")
+    partition = read_uai_result(DATA / "uai" / "Pedigree_11.uai.PR")
     assert partition.log10_partition == -17.2155
-    marginals = read_uai_result(DATA / "Pedigree_11.uai.MAR").marginals
+    marginals = read_uai_result(DATA / "uai" / "Pedigree_11.uai.MAR").marginals
     np.testing.assert_allclose(marginals.sum(axis=1), 1.0, atol=2e-6)
-    graph, _ = read_uai(DATA / "Pedigree_11.uai")
+    graph, _ = read_uai(DATA / "uai" / "Pedigree_11.uai")
     assert marginals.shape == (graph.n_variables, graph.n_states.max())
-    assert len(read_uai_evidence(DATA / "Pedigree_11.uai.evid")) == 37
-    assert len(read_uai_result(DATA / "Pedigree_11.uai.MAP").labels) == graph.n_variables
+    assert len(read_uai_evidence(DATA / "uai" / "Pedigree_11.uai.evid")) == 37
+    assert len(read_uai_result(DATA / "uai" / "Pedigree_11.uai.MAP").labels) == graph.n_variables

@@ -1,15 +1,21 @@
 """Pipelines on one's own data, below the command line."""
 
 import gzip
+import json
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import potentia as pt
+from cli_examples import cli_examples
 from own_data import make_pictures, make_sequences, make_table
 from potentia._progress import Bar
+from potentia.cli import main
 from potentia.features import span_scores
-from potentia.workflows import images, sequences, tables
+from potentia.io.files import write_file
+from potentia.workflows import Form, Option, Pipeline, form, images, sequences, tables
 from potentia.workflows.classes import Classes, find_classes
 from potentia.workflows.columns import Label, learn_feature, learn_label
 from potentia.workflows.image_files import Mask, read_image, read_mask, write_mask
@@ -93,7 +99,7 @@ def test_palette_files_name_classes_of_numbers_and_of_colours(tmp_path):
         ("0\n", "value,name"),
         ("0,a\n0,b\n", "value 0 is there twice"),
         ("0,a\n1,a\n", "name a is there twice"),
-        ("0,a,red\n", "line 1: 'red' is not a colour #rrggbb$"),
+        ("0,a,red\n", "line 1: 'red' is not a colour #rrggbb\\.$"),
         ("0,a\n", "lists 1 class,"),
     ],
 )
@@ -366,8 +372,6 @@ def test_no_part_of_a_file_loads_as_a_whole_one(tmp_path):
 
 @pytest.mark.parametrize("missing", ["form", "settings", "model"])
 def test_a_file_that_lacks_a_field_is_called_damaged(missing, tmp_path):
-    from potentia.io.files import write_file
-
     content = {"form": "table", "settings": {"learner": "lmsbn", "features": [], "labels": []}, "model": {}}
     del content[missing]
     write_file(tmp_path / "model", "pipeline", content, {})
@@ -420,3 +424,114 @@ def test_bars_go_to_the_error_stream(capsys):
 def test_classes_survive_json():
     classes = Classes([1, 2], ["a", "b"], [0, 5], [255], False, None)
     assert Classes(**classes.to_json()) == classes
+
+
+# -- forms -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def doubling():
+    """A form whose pipeline multiplies numbers, known as long as the test runs."""
+
+    class Doubled(Pipeline):
+        form = "numbers"
+        model = pt.LMSBN()
+
+        def settings(self):
+            return {}
+
+        @classmethod
+        def restore(cls, settings, content, arrays):
+            return cls()
+
+        def save(self, path):
+            write_file(path, "pipeline", {"form": self.form, "settings": {}, "model": {}}, {})
+
+        def predict_files(self, source, out, *, times=2, **_):
+            out.write_text(str(times * int(source.read_text())))
+            return {"written": [str(out)]}
+
+        def evaluate_files(self, source, **_):
+            return {"accuracy": 1.0}
+
+    class Numbers(Form):
+        name = "numbers"
+        help = "a number"
+        options: ClassVar = {
+            "train": {
+                "learner": Option("how", choices=("best", "worst")),
+                "many_times": Option("x", flag=True),
+            },
+            "predict": {"times": Option("factor", int, required=True)},
+        }
+        examples: ClassVar = {"train": "--numbers n.txt --out model"}
+
+        def train(self, source, *, run, **options):
+            return Doubled(), {"options": sorted(options.items()), "seed": run.seed}
+
+        def pipeline(self):
+            return Doubled
+
+        def detail(self, facts):
+            return {"all": [{"measure": name, "value": facts[name]} for name in facts]}
+
+    yield
+    del form._FORMS["numbers"]
+
+
+def test_a_custom_form_is_known_to_every_command(doubling, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "n.txt").write_text("21")
+    assert (
+        main(
+            [
+                "train",
+                "--numbers",
+                "n.txt",
+                "--learner",
+                "best",
+                "--many-times",
+                "--seed",
+                "3",
+                "--out",
+                "m",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["options"] == [["learner", "best"], ["many_times", True]]
+    assert facts["seed"] == 3
+    assert main(["predict", "m", "--numbers", "n.txt", "--times", "2", "--out", "found"]) == 0
+    assert (tmp_path / "found").read_text() == "42"
+    assert main(["evaluate", "m", "--numbers", "n.txt"]) == 0
+    assert "measure" in capsys.readouterr().out
+    assert "--numbers n.txt --out model" in " ".join(cli_examples()["train"])
+    for line, words in (
+        (
+            "train --numbers n.txt --learner lmsbn --out m",
+            "--learner lmsbn does not go with --numbers: take best, worst",
+        ),
+        ("train --numbers n.txt --masks x --out m", "--masks does not go with --numbers"),
+        ("predict m --numbers n.txt --out found", "--numbers needs --times to predict"),
+        ("predict m --table n.txt --out found", "m was trained on --numbers, not on --table"),
+    ):
+        assert main(line.split()) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_pipeline_of_an_unknown_form_says_what_to_import(tmp_path):
+    write_file(tmp_path / "model", "pipeline", {"form": "numbers", "settings": {}, "model": {}}, {})
+    with pytest.raises(pt.PotentiaError, match="'numbers' is not known; import the module that defines it"):
+        pt.load(tmp_path / "model")
+
+
+def test_forms_of_installed_packages_are_imported_once(monkeypatch):
+    loaded = []
+    entry = SimpleNamespace(load=lambda: loaded.append("imported"))
+    monkeypatch.setattr(form, "entry_points", lambda group: [entry] if group == "potentia.forms" else [])
+    form._import_forms.cache_clear()
+    for _ in range(2):
+        assert list(form.all_forms()) == ["images", "table", "sequences"]
+    assert loaded == ["imported"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -14,16 +13,15 @@ from typing import Any
 
 from ._types import PotentiaError
 from ._version import __version__
-from .commands import apply, show, train
+from .commands import lab, own_data
 from .commands.common import json_text as _json
-from .commands.common import shown_fact
+from .commands.common import show_facts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; errors in the input print one sentence and give exit code 2."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         arguments.command(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -63,24 +61,23 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
         return command
 
-    show.add_demo(add("demo", show.demo, show.DEMO_TEXT, show.DEMO_EXAMPLE))
-    train.add_options(add("train", train.train, train.TEXT, train.EXAMPLES))
-    apply.add_predict(add("predict", apply.predict, apply.PREDICT_TEXT, apply.PREDICT_EXAMPLES))
-    apply.add_evaluate(add("evaluate", apply.evaluate, apply.EVALUATE_TEXT, apply.EVALUATE_EXAMPLES))
+    def add_lab(name: str, run: Callable[[argparse.Namespace], None]) -> None:
+        lab.add_options(name, add(name, run, *lab.TEXTS[name]))
 
+    def add_own(name: str, run: Callable[[argparse.Namespace], None]) -> None:
+        own_data.add_options(name, add(name, run, own_data.TEXTS[name], own_data.examples(name)))
+
+    add_lab("demo", lab.demo)
+    add_own("train", own_data.train)
+    add_own("predict", own_data.predict)
+    add_own("evaluate", own_data.evaluate)
     _add_infer(add(
         "infer", _infer, "Inference on a model in the UAI format (.uai or .uai.xz).",
         "potentia infer model.uai --evidence model.uai.evid --method trw --json",
     ))  # fmt: skip
-    _add_reproduce(add(
-        "reproduce", _reproduce, "Run a paper's table, ours beside the paper's; finished cells are not run again.",
-        "potentia reproduce denoising --quick --out results",
-    ))  # fmt: skip
-    show.add_report(add("report", show.report, show.REPORT_TEXT, show.REPORT_EXAMPLE))
-    _add_bench(add(
-        "bench", _bench, "Speed of inference beside two floors measured in the same run.",
-        "potentia bench --quick",
-    ))  # fmt: skip
+    add_lab("reproduce", lab.reproduce)
+    add_lab("report", lab.report)
+    add_lab("bench", lab.bench)
     return parser
 
 
@@ -98,26 +95,6 @@ def _add_infer(infer: argparse.ArgumentParser) -> None:
     infer.add_argument("--out", type=Path, metavar="DIR", help="write PR, MAR and MAP result files there")
 
 
-def _add_reproduce(reproduce: argparse.ArgumentParser) -> None:
-    reproduce.add_argument(
-        "name",
-        help="denoising, horses-ilr, backgrounds-ilr, misspecification, perturbation, denoising-berkeley, horses, "
-        "backgrounds, fitting-speed, scene or search-speed",
-    )
-    reproduce.add_argument("--quick", action="store_true", help="a small version in under a minute")
-    reproduce.add_argument(
-        "--full", action="store_true", help="all folds of cross-validation, where there are any"
-    )
-    reproduce.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="folder for rows and figures"
-    )
-
-
-def _add_bench(bench: argparse.ArgumentParser) -> None:
-    bench.add_argument("--quick", action="store_true", help="smaller grids, fewer repetitions")
-    bench.add_argument("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")
-
-
 _METHODS = {
     "exact": ("exact", "Exact"),
     "trw": ("message_passing", "TRW"),
@@ -132,7 +109,6 @@ _METHODS = {
 
 def _infer(arguments: argparse.Namespace) -> None:
     from .graph.uai import read_uai, read_uai_evidence, write_uai_result
-    from .report.tables import Column, print_table
 
     method = _method(arguments)
     graph, theta = read_uai(arguments.model)
@@ -165,12 +141,7 @@ def _infer(arguments: argparse.Namespace) -> None:
         ]
         print(_json({**facts, "labels": labels.tolist(), "marginals": marginals}))
         return
-    rows = [{"fact": key.replace("_", " "), "value": shown_fact(value)} for key, value in facts.items()]
-    print_table(
-        f"{arguments.method} on {arguments.model.name}",
-        [Column("fact", "fact"), Column("value", "value", str)],
-        rows,
-    )
+    show_facts(arguments, f"{arguments.method} on {arguments.model.name}", facts)
 
 
 def _method(arguments: argparse.Namespace) -> Any:
@@ -181,40 +152,6 @@ def _method(arguments: argparse.Namespace) -> Any:
         value = getattr(arguments, option)
         if value is not None:
             if option not in kind.__dataclass_fields__:
-                raise PotentiaError(f"--method {arguments.method} has no --{option}")
+                raise PotentiaError(f"--method {arguments.method} has no --{option}.")
             options[option] = value
     return kind(**options)
-
-
-def _reproduce(arguments: argparse.Namespace) -> None:
-    from .experiments.reproduce import reproduce, tables
-    from .report.tables import print_table
-
-    out = arguments.out / (arguments.name + ("-quick" if arguments.quick else ""))
-    say: Callable[[str], None] = (
-        (lambda text: None) if arguments.json else (lambda text: print(text, flush=True))
-    )
-    rows = reproduce(arguments.name, arguments.quick, out, say, arguments.full)
-    if arguments.json:
-        print(_json({"rows": rows, "out": str(out)}))
-        return
-    for title, columns, part in tables(arguments.name, rows):
-        print_table(title, columns, part)
-    print(f"rows and figures: {out}")
-
-
-def _bench(arguments: argparse.Namespace) -> None:
-    from .bench import run as bench
-    from .report.tables import print_table
-    from .workflows.outputs import check_target, write_text
-
-    if arguments.out:
-        check_target(arguments.out)
-    rows = bench.run(quick=arguments.quick)
-    if arguments.out:
-        write_text(arguments.out, "".join(json.dumps(row) + "\n" for row in rows))
-    if arguments.json:
-        print(_json({"rows": rows}))
-        return
-    for title, columns, part in bench.tables(rows):
-        print_table(title, columns, part)

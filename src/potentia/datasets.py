@@ -1,20 +1,11 @@
 """Data sets by name: synthetic ones, and readers of local copies of the public ones."""
 
-from .data import (
-    BACKGROUND_CLASSES,
-    HORSE_CLASSES,
-    MULTILABEL_SETS,
-    LabelledImage,
-    MultiLabelData,
-    berkeley_denoising,
-    conll,
-    data_folder,
-    denoising,
-    horses,
-    letters,
-    multilabel,
-    stanford_backgrounds,
-)
+from .data.berkeley import berkeley_denoising
+from .data.loaders import data_folder
+from .data.multilabel import MULTILABEL_SETS, MultiLabelData, multilabel
+from .data.pictures import BACKGROUND_CLASSES, HORSE_CLASSES, LabelledImage, horses, stanford_backgrounds
+from .data.sequences import conll, letters
+from .data.synthetic import denoising
 
 __all__ = [
     "BACKGROUND_CLASSES",

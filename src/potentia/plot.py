@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._curves import Line, history_lines, score_lines
 from ._types import ArrayLike, Floats, PotentiaError
 from .data.example import Example
 from .estimators import CRF
@@ -31,20 +32,25 @@ def history(model: CRF | Pipeline | Sequence[Mapping[str, Any]], ax: Axes | None
     """
     rows = _fitted(model).history_ if isinstance(model, CRF | Pipeline) else model
     if not isinstance(rows, Sequence):
-        raise PotentiaError(f"a {type(rows).__name__} has no history of iterations")
+        raise PotentiaError(f"a {type(rows).__name__} has no history of iterations.")
     if not rows:
-        raise PotentiaError("the history is empty")
-    keys = [key for key in ("train_error", "validation_error") if any(key in row for row in rows)]
+        raise PotentiaError("the history is empty.")
+    errors = history_lines(rows)
     axes = ax or _new()
-    for key in keys or ["objective"]:
-        points = [(row["iteration"], row[key]) for row in rows if key in row]
-        axes.plot(*zip(*points, strict=True), label=key.replace("_", " "))
-    if keys and all(row[key] > 0 for row in rows for key in keys if key in row):
+    draw_lines(axes, errors or history_lines(rows, objective=True), text="{} error" if errors else "{}")
+    if errors and all(value > 0 for line in errors for value in line.y):
         axes.set_yscale("log")
-    axes.set(xlabel="iteration", ylabel="error" if keys else "objective")
-    if len(keys) > 1:
+    axes.set(xlabel="iteration", ylabel="error" if errors else "objective")
+    if len(errors) > 1:
         axes.legend()
     return axes
+
+
+def draw_lines(ax: Axes, lines: Sequence[Line], text: str = "{}") -> None:
+    """Lines with their colours, dashed ones thinner; text: what their names become in a legend."""
+    for line in lines:
+        dashed: dict[str, Any] = {"linestyle": "--", "linewidth": 1} if line.dashed else {}
+        ax.plot(line.x, line.y, color=f"C{line.colour}", label=text.format(line.name), **dashed)
 
 
 def marginals(
@@ -56,7 +62,7 @@ def marginals(
     """
     table = found.variable_marginals if isinstance(found, Result) else np.asarray(found, dtype=float)
     if table.ndim != 2:
-        raise PotentiaError(f"marginals must have shape (n_variables, states), not {table.shape}")
+        raise PotentiaError(f"marginals must have shape (n_variables, states), not {table.shape}.")
     axes = ax or _new()
     if shape is None:
         image, labels = table.T, {"xlabel": "variable", "ylabel": "state"}
@@ -64,9 +70,9 @@ def marginals(
         text = "probability"
     else:
         if int(np.prod(shape)) != len(table) or len(shape) != 2:
-            raise PotentiaError(f"{len(table)} variables do not fill a picture of shape {tuple(shape)}")
+            raise PotentiaError(f"{len(table)} variables do not fill a picture of shape {tuple(shape)}.")
         if not 0 <= state < table.shape[1]:
-            raise PotentiaError(f"there are {table.shape[1]} states, and {state} is none of them")
+            raise PotentiaError(f"there are {table.shape[1]} states, and {state} is none of them.")
         image, labels, text = table[:, state].reshape(shape), {}, f"P(state {state})"
     options: dict[str, Any] = {"vmin": 0.0, "vmax": 1.0, "cmap": "viridis", "interpolation": "nearest"}
     shown = axes.imshow(image, aspect="equal" if shape is not None else "auto", **options)
@@ -89,19 +95,18 @@ def potentials(
     model = _fitted(crf)
     kinds = list(model.potentials_)
     if axes is not None and len(axes) != len(kinds):
-        raise PotentiaError(f"{len(axes)} axes for {len(kinds)} kinds of potentials")
+        raise PotentiaError(f"{len(axes)} axes for {len(kinds)} kinds of potentials.")
     places = list(axes) if axes is not None else _row(len(kinds))
     for place, kind in zip(places, kinds, strict=True):
         potential = model.potentials_[kind]
         x, rows = _probe(potential.n_features_, kind, examples, feature)
-        f = potential.scores(rows) * model.scales_[kind]
-        f = f - f.mean(axis=1, keepdims=True)
-        if np.ptp(f, axis=0).max() == 0:
-            _table(place, f[0], kind)
+        lines = score_lines(x.tolist(), potential.scores(rows) * model.scales_[kind], kind)
+        if all(np.ptp(line.y) == 0 for line in lines):
+            _table(place, np.array([line.y[0] for line in lines]), kind)
         else:
-            place.plot(x, f, label=_configurations(f.shape[1], kind))
+            draw_lines(place, lines)
             place.set(xlabel=f"feature {feature % potential.n_features_}", ylabel="score")
-            if f.shape[1] <= 10:
+            if len(lines) <= 10:
                 place.legend(fontsize="small")
         place.set_title(f"{kind}: {type(potential).__name__}")
     return places
@@ -114,12 +119,12 @@ def _probe(
     if n_features == 0:
         return np.zeros(1), np.zeros((1, 0))
     if not -n_features <= feature < n_features:
-        raise PotentiaError(f"{kind!r} has {n_features} features, and {feature} is none of them")
+        raise PotentiaError(f"{kind!r} has {n_features} features, and {feature} is none of them.")
     middle, low, high = np.ones(n_features), 0.0, 1.0
     if examples is not None:
         seen = [e.features[kind] for e in examples if kind in e.features]
         if not seen:
-            raise PotentiaError(f"none of the {len(examples)} examples has features of kind {kind!r}")
+            raise PotentiaError(f"none of the {len(examples)} examples has features of kind {kind!r}.")
         dense = np.concatenate([m.toarray() if hasattr(m, "toarray") else m for m in seen])
         middle, low, high = dense.mean(axis=0), dense[:, feature].min(), dense[:, feature].max()
     x = np.linspace(low, high, 201)
@@ -140,12 +145,6 @@ def _table(ax: Axes, scores: Floats, kind: str) -> None:
         ax.set(xticks=range(len(scores)), xlabel="configuration", ylabel="score")
 
 
-def _configurations(n: int, kind: str) -> list[str]:
-    side = round(n**0.5)
-    pairs = kind == "edge" and side * side == n
-    return [f"y = {divmod(k, side)}" for k in range(n)] if pairs else [f"y = {k}" for k in range(n)]
-
-
 def graph(
     g: Graph, labels: ArrayLike | None = None, positions: ArrayLike | None = None, ax: Axes | None = None
 ) -> Axes:
@@ -155,9 +154,9 @@ def graph(
     """
     where = _layout(g) if positions is None else np.asarray(positions, dtype=float)
     if where.shape != (g.n_variables, 2):
-        raise PotentiaError(f"positions must have shape ({g.n_variables}, 2), not {where.shape}")
+        raise PotentiaError(f"positions must have shape ({g.n_variables}, 2), not {where.shape}.")
     if labels is not None and np.shape(labels) != (g.n_variables,):
-        raise PotentiaError(f"labels must have shape ({g.n_variables},), not {np.shape(labels)}")
+        raise PotentiaError(f"labels must have shape ({g.n_variables},), not {np.shape(labels)}.")
     axes = ax or _new()
     for number, (kind, scopes) in enumerate(g.scopes.items()):
         if scopes.shape[1] == 2:
@@ -192,7 +191,7 @@ def _layout(g: Graph) -> Floats:
     """Positions by springs along regions and repulsion between all variables [Fruchterman and Reingold]."""
     n = g.n_variables
     if n > _MOST:
-        raise PotentiaError(f"a graph of {n} variables needs positions to be drawn")
+        raise PotentiaError(f"a graph of {n} variables needs positions to be drawn.")
     ties = np.zeros((n, n))
     for scopes in g.scopes.values():
         for i in range(scopes.shape[1]):
@@ -217,9 +216,9 @@ def _layout(g: Graph) -> Floats:
 def _fitted(model: CRF | Pipeline) -> CRF:
     crf = model.model if isinstance(model, Pipeline) else model
     if not isinstance(crf, CRF):
-        raise PotentiaError(f"only a CRF has potentials and a history to plot, not a {type(crf).__name__}")
+        raise PotentiaError(f"only a CRF has potentials and a history to plot, not a {type(crf).__name__}.")
     if not hasattr(crf, "history_"):
-        raise PotentiaError("this CRF is not fitted: call fit first")
+        raise PotentiaError("this CRF is not fitted: call fit first.")
     return crf
 
 

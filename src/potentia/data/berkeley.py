@@ -24,12 +24,12 @@ def berkeley_denoising(
     """
     check_choice("split", split, ("train", "test", "all"))
     if not noise > 0 or not np.isfinite(noise):
-        raise PotentiaError(f"noise must be a positive number, not {noise}")
+        raise PotentiaError(f"noise must be a positive number, not {noise}.")
     path = data_folder(folder) / "bsds_denoise" / "denoise132.npz"
     arrays = read_arrays(path, ("binary", "names"))
     truth, names = arrays["binary"], arrays["names"]
     if truth.ndim != 3 or len(truth) != len(names):
-        raise PotentiaError(f"{path}: 'binary' has shape {truth.shape} for {len(names)} names")
+        raise PotentiaError(f"{path}: 'binary' has shape {truth.shape} for {len(names)} names.")
     order = np.random.default_rng(seed).permutation(len(truth))
     parts = {"train": order[:_N_TRAIN], "test": order[_N_TRAIN:], "all": order}
     graph = Graph.grid(truth.shape[1:], n_states=2)

@@ -19,21 +19,13 @@ _VARIABLE = "POTENTIA_DATA"
 
 
 def data_folder(option: FilePath | None = None) -> Path:
-    """The folder of the public data sets.
-
-    `option` if given, else the environment variable POTENTIA_DATA, else `../shared/data` beside the current folder
-    or beside the source tree, where there is one.
-    """
+    """The folder of the public data sets: `option` if given, else the environment variable POTENTIA_DATA."""
     for given, source in ((option, "the folder given"), (os.environ.get(_VARIABLE), _VARIABLE)):
         if given:
             if not Path(given).is_dir():
-                raise PotentiaError(f"{source} names {os.fspath(given)}, which is not a folder")
+                raise PotentiaError(f"{source} names {os.fspath(given)}, which is not a folder.")
             return Path(given)
-    for start in (Path.cwd(), Path(__file__).resolve().parents[3]):
-        beside = start.parent / "shared" / "data"
-        if beside.is_dir():
-            return beside
-    raise PotentiaError(f"no folder of data sets was found; pass folder= or set {_VARIABLE} to it")
+    raise PotentiaError(f"No folder of data sets is known; pass folder= or set {_VARIABLE} to it.")
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Any]:
@@ -42,40 +34,37 @@ def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Any]:
         with np.load(path, allow_pickle=False) as archive:
             missing = [name for name in names if name not in archive]
             if missing:
-                raise PotentiaError(f"{path}: the array {missing[0]!r} is missing")
+                raise PotentiaError(f"{path}: the array {missing[0]!r} is missing.")
             return {name: archive[name] for name in names}
     except FileNotFoundError:
-        raise PotentiaError(f"{path}: there is no such file") from None
+        raise PotentiaError(f"{path}: there is no such file.") from None
     except PotentiaError:
         raise
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise PotentiaError(f"{path}: this is not a readable .npz file ({error})") from None
+        raise PotentiaError(f"{path}: this is not a readable .npz file ({error}).") from None
 
 
-def pillow() -> Any:
-    """Pillow's `Image` module."""
+def open_picture(path: Path) -> Any:
+    """A picture file as a Pillow image, decoded."""
+    from PIL import Image
+
     try:
-        from PIL import Image
-    except ImportError:
-        raise PotentiaError(
-            "picture files need Pillow, which comes with scikit-image: pip install potentia[images]"
-        ) from None
-    return Image
+        with Image.open(path) as picture:
+            picture.load()
+            return picture.copy()
+    except FileNotFoundError:
+        raise PotentiaError(f"{path}: there is no such file.") from None
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PotentiaError(f"{path}: this is not a readable picture ({reason}).") from None
 
 
 def read_picture(path: Path, mode: str) -> np.ndarray:
     """A picture file as a uint8 array: (h, w, 3) for mode "RGB", (h, w) for "L"."""
-    Image = pillow()
-    try:
-        with Image.open(path) as picture:
-            return np.asarray(picture.convert(mode))
-    except FileNotFoundError:
-        raise PotentiaError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, SyntaxError) as error:
-        raise PotentiaError(f"{path}: this is not a readable picture ({error})") from None
+    return np.asarray(open_picture(path).convert(mode))
 
 
 def check_choice(name: str, given: Any, choices: Sequence[Any]) -> None:
     """Refuse an option that is not one of the choices."""
     if given not in choices:
-        raise PotentiaError(f"{name} must be one of {', '.join(map(repr, choices))}, not {given!r}")
+        raise PotentiaError(f"{name} must be one of {', '.join(map(repr, choices))}, not {given!r}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,10 @@ class LabelledImage:
 
     def __post_init__(self) -> None:
         if self.image.ndim != 3 or self.image.shape[2] != 3:
-            raise PotentiaError(f"{self.name}: image has shape {self.image.shape}, not (h, w, 3)")
+            raise PotentiaError(f"{self.name}: image has shape {self.image.shape}, not (h, w, 3).")
         if self.labels.shape != self.image.shape[:2]:
             raise PotentiaError(
-                f"{self.name}: labels has shape {self.labels.shape}, but the image is {self.image.shape[:2]}"
+                f"{self.name}: labels has shape {self.labels.shape}, but the image is {self.image.shape[:2]}."
             )
 
     def __repr__(self) -> str:
@@ -58,13 +57,13 @@ def horses(
     check_choice("split", split, _SPLITS)
     check_choice("size", size, ("quarter", "full"))
     place = data_folder(folder) / "weizmann_horses"
-    packed = _Packed(place / "horses_quarter.npz", len(HORSE_CLASSES))
+    packed = _packed(place / "horses_quarter.npz", len(HORSE_CLASSES))
     order = np.random.default_rng(seed).permutation(len(packed))
     parts = {"train": order[:_N_HORSES_TRAIN], "test": order[_N_HORSES_TRAIN:], "all": order}
     chosen = np.sort(parts[split]).tolist()
     if size == "quarter":
-        return [packed.picture(i) for i in chosen]
-    return [_pair(place, packed.names[i], "masks", len(HORSE_CLASSES)) for i in chosen]
+        return [packed[i] for i in chosen]
+    return [_pair(place, packed[i].name, "masks", len(HORSE_CLASSES)) for i in chosen]
 
 
 def stanford_backgrounds(
@@ -81,33 +80,24 @@ def stanford_backgrounds(
     check_choice("size", size, ("fifth", "full"))
     check_choice("fold", fold, range(_N_FOLDS))
     place = data_folder(folder) / "stanford_background"
-    packed = _Packed(place / "stanford_20pct.npz", len(BACKGROUND_CLASSES))
+    packed = _packed(place / "stanford_20pct.npz", len(BACKGROUND_CLASSES))
     tested = np.arange(len(packed)) % _N_FOLDS == _N_FOLDS - 1 - fold
     parts = {"train": ~tested, "test": tested, "all": np.ones(len(packed), dtype=bool)}
     chosen = np.flatnonzero(parts[split]).tolist()
     if size == "fifth":
-        return [packed.picture(i) for i in chosen]
-    return [_pair(place, packed.names[i], "regions", len(BACKGROUND_CLASSES)) for i in chosen]
+        return [packed[i] for i in chosen]
+    return [_pair(place, packed[i].name, "regions", len(BACKGROUND_CLASSES)) for i in chosen]
 
 
-class _Packed:
+def _packed(path: Path, n_classes: int) -> list[LabelledImage]:
     """Pictures of different sizes laid end to end in one file."""
-
-    def __init__(self, path: Path, n_classes: int) -> None:
-        arrays = read_arrays(path, ("pixels", "labels", "offsets", "shapes", "names"))
-        self.names: Sequence[str] = [str(name) for name in arrays["names"]]
-        self._pixels, self._labels = arrays["pixels"], arrays["labels"]
-        self._offsets, self._shapes = arrays["offsets"], arrays["shapes"]
-        _check_packed(path, arrays, n_classes)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def picture(self, i: int) -> LabelledImage:
-        rows = slice(int(self._offsets[i]), int(self._offsets[i + 1]))
-        h, w = (int(side) for side in self._shapes[i])
-        labels = self._labels[rows].astype(np.int8).reshape(h, w)
-        return LabelledImage(self.names[i], self._pixels[rows].reshape(h, w, 3), labels)
+    arrays = read_arrays(path, ("pixels", "labels", "offsets", "shapes", "names"))
+    _check_packed(path, arrays, n_classes)
+    pixels, labels = (np.split(arrays[name], arrays["offsets"][1:-1]) for name in ("pixels", "labels"))
+    return [
+        LabelledImage(str(name), x.reshape(h, w, 3), y.astype(np.int8).reshape(h, w))
+        for name, x, y, (h, w) in zip(arrays["names"], pixels, labels, arrays["shapes"], strict=True)
+    ]
 
 
 def _check_packed(path: Path, arrays: Any, n_classes: int) -> None:
@@ -116,13 +106,13 @@ def _check_packed(path: Path, arrays: Any, n_classes: int) -> None:
     offsets: Ints = np.asarray(arrays["offsets"], dtype=np.int64)
     shapes: Ints = np.asarray(arrays["shapes"], dtype=np.int64)
     if shapes.shape != (n, 2) or offsets.shape != (n + 1,):
-        raise PotentiaError(f"{path}: 'shapes' and 'offsets' do not fit the {n} names")
+        raise PotentiaError(f"{path}: 'shapes' and 'offsets' do not fit the {n} names.")
     if offsets[0] != 0 or np.any(np.diff(offsets) != shapes.prod(axis=1)):
-        raise PotentiaError(f"{path}: 'offsets' do not fit the 'shapes' of the pictures")
+        raise PotentiaError(f"{path}: 'offsets' do not fit the 'shapes' of the pictures.")
     if pixels.shape != (offsets[-1], 3) or pixels.dtype != np.uint8 or labels.shape != (offsets[-1],):
-        raise PotentiaError(f"{path}: 'pixels' and 'labels' do not hold {offsets[-1]} pixels")
+        raise PotentiaError(f"{path}: 'pixels' and 'labels' do not hold {offsets[-1]} pixels.")
     if labels.size and (labels.min() < -1 or labels.max() >= n_classes):
-        raise PotentiaError(f"{path}: 'labels' must lie in -1..{n_classes - 1}")
+        raise PotentiaError(f"{path}: 'labels' must lie in -1..{n_classes - 1}.")
 
 
 def _pair(place: Path, name: str, folder: str, n_classes: int) -> LabelledImage:
@@ -135,7 +125,7 @@ def _pair(place: Path, name: str, folder: str, n_classes: int) -> LabelledImage:
     else:
         labels = np.where(classes == 255, -1, classes.astype(np.int16)).astype(np.int8)
     if labels.max() >= n_classes or labels.min() < -1:
-        raise PotentiaError(f"{path}: classes must be 0..{n_classes - 1} or 255 (unknown)")
+        raise PotentiaError(f"{path}: classes must be 0..{n_classes - 1} or 255 (unknown).")
     if labels.shape != image.shape[:2]:
-        raise PotentiaError(f"{path}: the labels are {labels.shape}, but the picture is {image.shape[:2]}")
+        raise PotentiaError(f"{path}: the labels are {labels.shape}, but the picture is {image.shape[:2]}.")
     return LabelledImage(name, image, labels)

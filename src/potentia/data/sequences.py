@@ -34,7 +34,7 @@ def letters(folder: FilePath | None = None, folds: int | Iterable[int] | None = 
     offsets, labels = arrays["offsets"], arrays["labels"].astype(np.int64)
     pixels = np.unpackbits(arrays["pixels"], axis=1).astype(np.float32)
     if len(pixels) != len(labels) or offsets[-1] != len(labels) or len(offsets) != len(arrays["folds"]) + 1:
-        raise PotentiaError(f"{path}: 'pixels', 'labels', 'offsets' and 'folds' do not fit each other")
+        raise PotentiaError(f"{path}: 'pixels', 'labels', 'offsets' and 'folds' do not fit each other.")
     graphs = {int(n): Graph.chain(int(n), n_states=_N_LETTERS) for n in np.unique(np.diff(offsets))}
     examples = []
     for i in np.flatnonzero(np.isin(arrays["folds"], list(wanted))):
@@ -57,7 +57,7 @@ def conll(path: FilePath, limit: int | None = None) -> list[list[list[str]]]:
     lines = io.StringIO(read_text(name, "utf-8-sig", limit))
     sentences = [_columns(tokens) for tokens in _sentences(lines, name)]
     if not sentences:
-        raise PotentiaError(f"{name}: the file has no tokens")
+        raise PotentiaError(f"{name}: the file has no tokens.")
     return sentences
 
 
@@ -81,7 +81,9 @@ def _sentences(lines: TextIO, name: Path) -> Iterable[list[list[str]]]:
         fields = line.rstrip("\r\n").split(separator)
         n_columns = n_columns or len(fields)
         if len(fields) != n_columns:
-            raise PotentiaError(f"{name}: line {number} has {len(fields)} columns, the first has {n_columns}")
+            raise PotentiaError(
+                f"{name}: line {number} has {len(fields)} columns, the first has {n_columns}."
+            )
         tokens.append(fields)
     if tokens:
         yield tokens

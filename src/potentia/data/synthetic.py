@@ -26,9 +26,9 @@ def denoising(n_images: int = 16, size: Sequence[int] = (100, 100), seed: int = 
     """
     sides = tuple(int(s) for s in size)
     if n_images < 1:
-        raise PotentiaError(f"denoising needs at least one image, not {n_images}")
+        raise PotentiaError(f"denoising needs at least one image, not {n_images}.")
     if len(sides) != 2 or min(sides) < 1:
-        raise PotentiaError(f"an image has a positive height and width, not size {sides}")
+        raise PotentiaError(f"an image has a positive height and width, not size {sides}.")
     rng = np.random.default_rng(seed)
     graph = Graph.grid(sides, n_states=2)
     return [_noisy(graph, sides, rng, f"denoising-{seed}-{k}") for k in range(n_images)]

@@ -6,20 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from .._curves import Line
 from .._html import Markup, tag
 
 _WIDTH, _HEIGHT = 310, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 10, 10, 34
-
-
-class Line(NamedTuple):
-    """A named line: points, the number of its colour, and whether it is dashed."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    colour: int = 0
-    dashed: bool = False
 
 
 class Axis(NamedTuple):

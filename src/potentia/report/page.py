@@ -12,15 +12,14 @@ from string import Template
 from .._html import Markup, tag
 from .._types import PotentiaError
 from .._version import __version__
-from ..experiments.rows import Cell, Row, read_rows
 from ..io.files import regular, replacing
 from .pictures import Original
-from .sections import Study, study_section
+from .rows import Cell, Row, read_rows
+from .sections import StudyResults, study_section
 from .tables import Table
 
 #: Tables of a study beside that of all its runs, by its name and rows.
 Tables = Callable[[str, Sequence[Row]], Sequence[Table]]
-
 
 #: What the pictures of a row show, by its study's name and its cell.
 Originals = Callable[[str, Cell], Sequence[Original]]
@@ -34,12 +33,12 @@ def report(
 ) -> Path:
     """Write the page of all rows.jsonl files under a folder; returns its path (default: report.html in the folder)."""
     if not folder.is_dir():
-        raise PotentiaError(f"{folder} is not a folder")
+        raise PotentiaError(f"{folder} is not a folder.")
     path = regular(out or folder / "report.html")
     studies = find_studies(folder, tables, originals)
     if not studies:
         raise PotentiaError(
-            f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`"
+            f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`."
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     text = page(studies, folder.resolve().name)
@@ -48,21 +47,21 @@ def report(
     return path
 
 
-def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[Study]:
+def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[StudyResults]:
     """A study per file of rows, named by its folder."""
-    found: list[Study] = []
+    found: list[StudyResults] = []
     for path in sorted(folder.rglob("rows.jsonl")):
         rows = read_rows(path)
         for number, row in enumerate(rows):
             if not isinstance(row, dict) or not isinstance(row.get("cell"), dict):
-                raise PotentiaError(f"{path}, line {number + 1} is no result row: it has no cell")
+                raise PotentiaError(f"{path}, line {number + 1} is no result row: it has no cell.")
         if rows:
             place = path.parent.relative_to(folder).as_posix()
             name = folder.resolve().name if place == "." else place
             study = str(rows[0]["cell"].get("study", name))
             seen = [originals(study, row["cell"]) if row.get("pictures") else () for row in rows]
             anchor = _anchor(name, {other.anchor for other in found})
-            found.append(Study(name, anchor, rows, tables(study, rows), seen))
+            found.append(StudyResults(name, anchor, rows, tables(study, rows), seen))
     return found
 
 
@@ -73,7 +72,7 @@ def _anchor(name: str, taken: Collection[str]) -> str:
     return plain if plain not in taken else next(anchor for anchor in numbered if anchor not in taken)
 
 
-def page(studies: Sequence[Study], title: str) -> str:
+def page(studies: Sequence[StudyResults], title: str) -> str:
     """The whole page as text."""
     entries = [tag("li", tag("a", study.name, href=f"#{study.anchor}")) for study in studies]
     here = files(__package__)
@@ -88,11 +87,11 @@ def page(studies: Sequence[Study], title: str) -> str:
     )
 
 
-def _section(study: Study) -> Markup:
+def _section(study: StudyResults) -> Markup:
     """A study's part of the page; one sentence where its rows hold something else than results."""
     try:
         return study_section(study)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PotentiaError(
-            f"the rows of {study.name} cannot be shown ({type(error).__name__}: {error})"
+            f"the rows of {study.name} cannot be shown ({type(error).__name__}: {error})."
         ) from None

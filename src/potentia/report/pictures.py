@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import struct
+import io
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-
-from ..experiments.marginal_pictures import unpack
 
 #: One colour per state, far apart also for the colour-blind [Okabe and Ito].
 PALETTE = np.array(
@@ -21,10 +19,25 @@ PALETTE = np.array(
 ) / 255.0  # fmt: skip
 #: Pictures with longer sides are reduced: the page stays small.
 _LONGEST = 128
+#: Grey levels a marginal is kept with: nobody sees more, and they compress.
+_LEVELS = 31
 
 Panels = dict[str, np.ndarray]
 #: What was seen, (h, w) or (h, w, 3) in [0, 1], and the classes (h, w), -1 where unknown.
 Original = tuple[np.ndarray, np.ndarray]
+
+
+def pack(marginals: np.ndarray) -> dict[str, Any]:
+    """Numbers in [0, 1] of any shape as text."""
+    levels = np.rint(np.clip(marginals, 0.0, 1.0) * _LEVELS).astype(np.uint8)
+    text = base64.b64encode(zlib.compress(levels.tobytes(), 9)).decode()
+    return {"shape": list(marginals.shape), "levels": text}
+
+
+def unpack(packed: Mapping[str, Any]) -> np.ndarray:
+    """The array that `pack` packed, rounded."""
+    levels = np.frombuffer(zlib.decompress(base64.b64decode(packed["levels"])), dtype=np.uint8)
+    return levels.reshape(packed["shape"]) / _LEVELS
 
 
 def panels_of(picture: Any, original: Original | None = None) -> tuple[Panels, str]:
@@ -92,7 +105,7 @@ def _colours(marginals: np.ndarray) -> np.ndarray:
 
 def _mixed(marginals: np.ndarray) -> np.ndarray:
     """Colours of marginals with 32 levels, as rows keep them: fewer colours compress."""
-    return np.rint(31 * _colours(marginals)) / 31
+    return np.rint(_LEVELS * _colours(marginals)) / _LEVELS
 
 
 def _input(values: np.ndarray) -> np.ndarray:
@@ -110,21 +123,16 @@ def data_uri(picture: np.ndarray) -> str:
 
 def png(pixels: np.ndarray) -> bytes:
     """A PNG of pixels (h, w, 3) of bytes; with a palette where there are at most 256 colours."""
-    height, width, _ = pixels.shape
+    from PIL import Image
+
     colours, which = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True)
-    indexed = len(colours) <= 256
-    body = which.astype(np.uint8).reshape(height, width) if indexed else pixels.reshape(height, 3 * width)
-    # every line begins with the number of its filter: none
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), body], axis=1)
-    header = struct.pack(">IIBBBBB", width, height, 8, 3 if indexed else 2, 0, 0, 0)
-    parts = [(b"IHDR", header)]
-    parts += [(b"PLTE", colours.astype(np.uint8).tobytes())] if indexed else []
-    parts += [(b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    image = Image.fromarray(pixels)
+    if len(colours) <= 256:
+        image = Image.fromarray(which.astype(np.uint8).reshape(pixels.shape[:2]))
+        image.putpalette(colours.tobytes())
+    file = io.BytesIO()
+    image.save(file, format="PNG", optimize=True)
+    return file.getvalue()
 
 
 def viewer_data(

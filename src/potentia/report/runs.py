@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .rows import Row
 from .tables import Column, Table
-
-Row = Mapping[str, Any]
 
 #: Keys of a cell that say where it belongs, not what it is.
 _PLACE = ("study", "quick")
@@ -136,25 +135,17 @@ def _is_measure(key: str, rows: Sequence[Row]) -> bool:
         return False
     if any(isinstance(v, str) for v in values):
         return len(set(map(str, values))) > 1 and max(len(str(v)) for v in values) <= _LONG
-    return all(not isinstance(v, Mapping) or _is_plain(v) for v in values)
-
-
-def _is_plain(options: Mapping[str, Any]) -> bool:
-    return all(not isinstance(value, Mapping | list) for value in options.values())
+    inner = [value for v in values if isinstance(v, Mapping) for value in v.values()]
+    return not any(isinstance(value, Mapping | list) for value in inner)
 
 
 def _show(values: Sequence[Any]) -> Callable[[Any], str] | None:
-    if values and all(isinstance(v, float) and _is_plain_size(v) for v in values if v is not None):
-        return "{:.4f}".format
-    if any(isinstance(v, list) for v in values):
+    known = [value for value in values if value is not None]
+    if values and all(isinstance(v, float) and (v == 0 or 1e-3 <= abs(v) < 10) for v in known):
+        return "{:.4f}".format  # four decimals say enough of all of them
+    if any(isinstance(v, list) for v in known):
         return lambda several: ", ".join(f"{v:.4f}" for v in several)
-    is_number = any(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-    return number if is_number or any(isinstance(v, bool | Mapping) for v in values) else None
-
-
-def _is_plain_size(value: float) -> bool:
-    """Whether four decimals say enough of a number."""
-    return value == 0 or 1e-3 <= abs(value) < 10
+    return number if any(isinstance(v, int | float | Mapping) for v in known) else None
 
 
 def _heading(key: str) -> str:

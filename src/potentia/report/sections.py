@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._curves import Line, history_lines, score_lines
 from .._html import Markup, tag
-from .charts import Axis, Line, chart, make_axis
+from .charts import Axis, chart, make_axis
 from .pictures import Original, viewer_data
-from .runs import Row, names, runs_table, study_facts
+from .rows import Row
+from .runs import names, runs_table, study_facts
 from .tables import Table, html_table
 
-#: What a learning curve shows of the history where it is there: key, name, colour, dashed.
-_ERRORS = (("validation_error", "test", 0, False), ("train_error", "training", 1, True))
 
-
-class Study(NamedTuple):
+class StudyResults(NamedTuple):
     """Rows of one study: its name, its identifier on the page, its rows, tables beside that of all runs, and what the
     pictures of each row show.
     """
@@ -30,7 +29,7 @@ class Study(NamedTuple):
     originals: Sequence[Sequence[Original]] = ()
 
 
-def study_section(study: Study) -> Markup:
+def study_section(study: StudyResults) -> Markup:
     """Everything the rows allow, under one heading."""
     parts = [("Results", tables), ("Learning curves", curves), ("Learned functions", functions),
              ("Label couplings", couplings), ("Pictures", pictures), ("Run facts", facts)]  # fmt: skip
@@ -44,7 +43,7 @@ def study_section(study: Study) -> Markup:
     return tag("section", heading, *found, class_="study", aria_labelledby=study.anchor)
 
 
-def tables(study: Study) -> list[Markup]:
+def tables(study: StudyResults) -> list[Markup]:
     """The study's own tables, then all runs."""
     own = [*study.tables, runs_table("All runs", study.rows)]
     return [
@@ -60,35 +59,22 @@ def tables(study: Study) -> list[Markup]:
     ]
 
 
-def curves(study: Study) -> list[Markup]:
+def curves(study: StudyResults) -> list[Markup]:
     """A chart per run on common axes: errors if tracked, else the objective."""
-    named = [
-        (name, row["history"])
-        for name, row in zip(names(study.rows), study.rows, strict=True)
-        if row.get("history")
+    named = [run for run in zip(names(study.rows), study.rows, strict=True) if run[1].get("history")]
+    lines = [(name, history_lines(row["history"])) for name, row in named]
+    errors = [run for run in lines if run[1]]
+    objectives = [
+        (name, history_lines(row["history"], objective=True))
+        for (name, row), (_, tracked) in zip(named, lines, strict=True)
+        if not tracked
     ]
-    tracked = [(name, [h for h in history if "train_error" in h]) for name, history in named]
-    with_errors = [(name, history) for name, history in tracked if history]
-    rest = [(name, history) for name, history in named if not any("train_error" in h for h in history)]
-    found = []
-    if with_errors:
-        lines = [(name, _error_lines(history)) for name, history in with_errors]
-        found += [_legend([(text, colour, dashed) for _, text, colour, dashed in _ERRORS])]
-        found += [_charts(lines, "iteration", "error", shared=True)]
-    if rest:
-        objective = [(name, [_line(h, "objective", "objective", 2, False)]) for name, h in rest]
-        found += [tag("p", "Objective of runs whose errors were not tracked:")] if with_errors else []
-        found += [_charts(objective, "iteration", "objective", shared=False)]
+    legend = _legend(list({line.name: line for _, tracked in errors for line in tracked}.values()))
+    found = [legend, _charts(errors, "iteration", "error", shared=True)] if errors else []
+    if objectives:
+        found += [tag("p", "Objective of runs whose errors were not tracked:")] if errors else []
+        found += [_charts(objectives, "iteration", "objective", shared=False)]
     return found
-
-
-def _error_lines(history: Sequence[Row]) -> list[Line]:
-    return [_line(history, *how) for how in _ERRORS if how[0] in history[0]]
-
-
-def _line(history: Sequence[Row], key: str, text: str, colour: int, dashed: bool) -> Line:
-    points = [h for h in history if key in h]
-    return Line(text, [h["iteration"] for h in points], [h[key] for h in points], colour, dashed)
 
 
 def _charts(runs: Sequence[tuple[str, Sequence[Line]]], x_name: str, y_name: str, shared: bool) -> Markup:
@@ -108,44 +94,31 @@ def _axes(lines: Sequence[Line]) -> tuple[Axis, Axis]:
     return make_axis(x), make_axis(y, log=True)
 
 
-def _legend(entries: Sequence[tuple[str, int, bool]]) -> Markup:
+def _legend(lines: Sequence[Line]) -> Markup:
     items = [
-        tag("li", text, class_=f"c{colour}{' dashed' if dashed else ''}") for text, colour, dashed in entries
+        tag("li", line.name, class_=f"c{line.colour}{' dashed' if line.dashed else ''}") for line in lines
     ]
     return tag("ul", *items, class_="legend", aria_label="legend")
 
 
-def functions(study: Study) -> list[Markup]:
-    """Scores as functions of the one feature they see, a chart per run and kind; only differences matter."""
+def functions(study: StudyResults) -> list[Markup]:
+    """Scores as functions of the one feature they see, a chart per run and kind."""
     found = []
     for name, row in zip(names(study.rows), study.rows, strict=True):
         for kind, curve in row.get("curves", {}).items():
-            f = np.array(curve["f"])
-            f = f - f.mean(axis=1, keepdims=True)
-            if not np.any(f):
+            lines = score_lines(curve["x"], curve["f"], kind)
+            values = [v for line in lines for v in line.y]
+            if not any(values):
                 continue
-            lines = [
-                Line(text, curve["x"], f[:, k].tolist(), k)
-                for k, text in enumerate(_configurations(f.shape[1], kind))
-            ]
-            x, y = make_axis(curve["x"]), make_axis(f.ravel().tolist())
             text = "; ".join(f"{line.name} from {line.y[0]:.3g} to {line.y[-1]:.3g}" for line in lines)
             title = f"{kind} scores, {name}"
-            drawn = chart(lines, x, y, "feature", "score", title, text)
-            legend = _legend([(line.name, line.colour, False) for line in lines])
-            found.append(tag("figure", tag("figcaption", title), drawn, legend))
+            axes = make_axis(curve["x"]), make_axis(values)
+            drawn = chart(lines, *axes, "feature", "score", title, text)
+            found.append(tag("figure", tag("figcaption", title), drawn, _legend(lines)))
     return [tag("div", *found, class_="charts")] if found else []
 
 
-def _configurations(n: int, kind: str) -> list[str]:
-    """Names of a table's entries: states, or pairs of them."""
-    side = round(n**0.5)
-    if kind == "edge" and side * side == n:
-        return [f"y = {a}{b}" for a in range(side) for b in range(side)]
-    return [f"y = {k}" for k in range(n)]
-
-
-def couplings(study: Study) -> list[Markup]:
+def couplings(study: StudyResults) -> list[Markup]:
     """Weights of labels in each other's scores, a coloured table per run."""
     found = []
     for name, row in zip(names(study.rows), study.rows, strict=True):
@@ -173,7 +146,7 @@ def _matrix(name: str, weights: np.ndarray, labels: Sequence[str]) -> Markup:
     )
 
 
-def pictures(study: Study) -> list[Markup]:
+def pictures(study: StudyResults) -> list[Markup]:
     """A viewer that steps through images and methods; its data is JSON that the page's script reads."""
     kept = [k for k, row in enumerate(study.rows) if row.get("pictures")]
     methods, own = names(study.rows), [study.rows[k]["pictures"] for k in kept]
@@ -187,7 +160,7 @@ def pictures(study: Study) -> list[Markup]:
     return [tag("div", script, empty, class_="viewer", data_label=f"Pictures of {study.name}")]
 
 
-def facts(study: Study) -> list[Markup]:
+def facts(study: StudyResults) -> list[Markup]:
     """Versions, seeds, time, convergence."""
     pairs: Mapping[str, Any] = study_facts(study.rows)
     return [tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs.items()))]

@@ -1,5 +1,13 @@
-"""One's own data, from files to a saved pipeline and from a pipeline to files.
+"""The user's own data, from files to a saved pipeline and from a pipeline to files.
 
 `images` (folders of pictures and masks), `tables` (rows with several labels), `sequences` (tokens in columns): each
-has `train`, which gives a `Pipeline`, and a pipeline class that predicts and evaluates.
+has `train`, which gives a `Pipeline`, and a pipeline class that predicts and evaluates; `forms` declares them to the
+command line.
 """
+
+from .form import Form, Option
+from .outputs import check_target, write_text
+from .pipeline import Pipeline
+from .training import Run, fit
+
+__all__ = ["Form", "Option", "Pipeline", "Run", "check_target", "fit", "write_text"]

@@ -51,7 +51,7 @@ class Classes:
         if mask.coloured != self.coloured:
             kinds = "colours", "grey values or palette numbers"
             has, wants = kinds if mask.coloured else kinds[::-1]
-            raise PotentiaError(f"{path}: the mask holds {has}, but the classes are {wants}")
+            raise PotentiaError(f"{path}: the mask holds {has}, but the classes are {wants}.")
         known = np.array([*self.codes, *self.void])
         number = np.array([*range(len(self.codes)), *[-1] * len(self.void)])
         order = np.argsort(known)
@@ -61,7 +61,7 @@ class Classes:
         if strange.size:
             shown = show_code(int(strange[0]), self.coloured)
             classes = ", ".join(show_code(code, self.coloured) for code in self.codes[:12])
-            raise PotentiaError(f"{path}: the value {shown} is no class; classes are {classes}")
+            raise PotentiaError(f"{path}: the value {shown} is no class; classes are {classes}.")
         self._check_palette(mask, values, path)
         return number[order[place]][where].reshape(mask.codes.shape)
 
@@ -71,7 +71,7 @@ class Classes:
             own, other = _painted(mask.palette, code), _painted(self.palette, code)
             if own is not None and other is not None and own != other:
                 raise PotentiaError(
-                    f"{path}: the palette has the colour #{own:06x} for {code}, but that of other masks #{other:06x}"
+                    f"{path}: the palette has the colour #{own:06x} for {code}, but that of other masks #{other:06x}."
                 )
 
     def mask(self, labels: Ints) -> Mask:
@@ -99,7 +99,7 @@ def find_classes(masks: Sequence[Mask], palette_file: Path | None, void: str | N
     if not 2 <= len(listed) <= _MOST:
         where = "the masks have" if palette_file is None else f"{palette_file} lists"
         several = "class" if len(listed) == 1 else "classes"
-        raise PotentiaError(f"{where} {len(listed)} {several}, but there must be 2 to {_MOST}")
+        raise PotentiaError(f"{where} {len(listed)} {several}, but there must be 2 to {_MOST}.")
     colours = [
         _colour(k, code, coloured, palette) if given is None else given
         for k, (code, _, given) in enumerate(listed)
@@ -124,7 +124,7 @@ def parse_code(text: str, coloured: bool, source: str) -> int:
     except ValueError:
         pass
     wanted = "a colour #rrggbb, as the masks hold colours" if coloured else "a whole number"
-    raise PotentiaError(f"{source}: {given!r} is not {wanted}")
+    raise PotentiaError(f"{source}: {given!r} is not {wanted}.")
 
 
 def show_code(code: int, coloured: bool) -> str:
@@ -137,23 +137,23 @@ def _read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise PotentiaError(f"{path}: the palette file cannot be read ({error})") from None
+        raise PotentiaError(f"{path}: the palette file cannot be read ({error}).") from None
     found: list[tuple[int, str, int | None]] = []
     for number, row in enumerate(csv.reader(lines), 1):
         if not row:
             continue
         place = f"{path}, line {number}"
         if len(row) not in (2, 3) or not row[1].strip():
-            raise PotentiaError(f"{place}: a line is value,name or value,name,#rrggbb")
+            raise PotentiaError(f"{place}: a line is value,name or value,name,#rrggbb.")
         try:
             colour = _hexadecimal(row[2].strip()) if len(row) == 3 else None
         except ValueError:
-            raise PotentiaError(f"{place}: {row[2].strip()!r} is not a colour #rrggbb") from None
+            raise PotentiaError(f"{place}: {row[2].strip()!r} is not a colour #rrggbb.") from None
         found.append((parse_code(row[0], coloured, place), row[1].strip(), colour))
     for kind, column in (("value", [row[0] for row in found]), ("name", [row[1] for row in found])):
         twice = [v for k, v in enumerate(column) if v in column[:k] and str(v).lower() != "void"]
         if twice:
-            raise PotentiaError(f"{path}: the {kind} {twice[0]} is there twice")
+            raise PotentiaError(f"{path}: the {kind} {twice[0]} is there twice.")
     return found
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,10 +26,6 @@ class Feature:
     scale: float = 1.0
     texts: list[str] | None = field(default=None)
 
-    def to_json(self) -> dict[str, Any]:
-        """All attributes."""
-        return asdict(self)
-
     def matrix(self, column: Column) -> Floats:
         """The column's features, (n, 1) or (n, number of texts)."""
         if self.texts is not None:
@@ -43,18 +38,18 @@ def learn_feature(name: str, column: Column) -> Feature:
     """A column of numbers where every value is one, else of texts."""
     known = [cell for cell in column if cell is not None]
     if not known:
-        raise PotentiaError(f"column {name!r} has no values; leave it out with --ignore {name}")
+        raise PotentiaError(f"column {name!r} has no values; --ignore {name} leaves it out.")
     if all(_is_number(cell) for cell in known):
         values = np.array([_number(cell, name, row) for row, cell in enumerate(column, 1)])
         with np.errstate(over="ignore"):
             scale = float(np.nanstd(values))
         if not np.isfinite(scale):
-            raise PotentiaError(f"column {name!r} has numbers too large to compute with")
+            raise PotentiaError(f"column {name!r} has numbers too large to compute with.")
         return Feature(name, float(np.nanmean(values)), scale if scale > 0 else 1.0)
     texts = sorted(set(known))
     if len(texts) > _MOST:
         raise PotentiaError(
-            f"column {name!r} has {len(texts)} different texts; leave it out with --ignore {name}"
+            f"column {name!r} has {len(texts)} different texts; --ignore {name} leaves it out."
         )
     return Feature(name, texts=texts)
 
@@ -82,7 +77,9 @@ class Label:
         strange = list(dict.fromkeys(cell for cell in cells if cell not in self.values))
         if len(strange) + len(self.values) > 2:
             shown = " and ".join(map(repr, self.values))
-            raise PotentiaError(f"label {self.name!r} has the value {strange[0]!r}, but training had {shown}")
+            raise PotentiaError(
+                f"label {self.name!r} has the value {strange[0]!r}, but training had {shown}."
+            )
         last = np.array([cell == self.values[-1] for cell in cells])
         return np.where(last, self.present, 1 - self.present)
 
@@ -99,7 +96,7 @@ def learn_label(name: str, column: Column) -> Label:
         spelled.setdefault(_plain(cell, name, row), str(cell))
     if len(spelled) > 2:
         shown = ", ".join(map(repr, sorted(spelled)[:3])) + (", ..." if len(spelled) > 3 else "")
-        raise PotentiaError(f"label {name!r} takes {len(spelled)} values ({shown}); a label takes two")
+        raise PotentiaError(f"label {name!r} takes {len(spelled)} values ({shown}); a label takes two.")
     numbers = all(_is_number(value) for value in spelled)
     values = sorted(spelled, key=float if numbers else str.casefold)
     return Label(name, values, [spelled[value] for value in values])
@@ -118,14 +115,14 @@ def _number(cell: str | None, name: str, row: int) -> float:
     if cell is None:
         return np.nan
     if not _is_number(cell) or not np.isfinite(float(cell)):
-        raise PotentiaError(f"row {row} of column {name!r} is {cell!r}, which is not a finite number")
+        raise PotentiaError(f"row {row} of column {name!r} is {cell!r}, which is not a finite number.")
     return float(cell)
 
 
 def _plain(cell: str | None, name: str, row: int) -> str:
     """A label's cell with one spelling per number, so that 1 and 1.0 are one value."""
     if cell is None:
-        raise PotentiaError(f"row {row} has no value for the label {name!r}")
+        raise PotentiaError(f"row {row} has no value for the label {name!r}.")
     if not _is_number(cell):
         return cell
     number = float(cell)

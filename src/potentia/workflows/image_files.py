@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from PIL import Image, ImageOps
 
 from .._types import PotentiaError
-from ..data.loaders import pillow
+from ..data.loaders import open_picture
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 
@@ -28,17 +29,17 @@ class Mask(NamedTuple):
 def picture_files(folder: Path) -> dict[str, Path]:
     """The pictures of a folder by their names without suffix, in order of name."""
     if not folder.is_dir():
-        raise PotentiaError(f"{folder}: there is no such folder")
+        raise PotentiaError(f"{folder}: there is no such folder.")
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
             if path.stem in found:
                 raise PotentiaError(
-                    f"{folder} has {found[path.stem].name} and {path.name}: names must differ without suffix"
+                    f"{folder} has {found[path.stem].name} and {path.name}: names must differ without suffix."
                 )
             found[path.stem] = path
     if not found:
-        raise PotentiaError(f"{folder} has no pictures ({', '.join(SUFFIXES)})")
+        raise PotentiaError(f"{folder} has no pictures ({', '.join(SUFFIXES)}).")
     return found
 
 
@@ -48,18 +49,16 @@ def paired_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:
     lacking = [name for name in pictures if name not in own]
     if lacking:
         more = f", nor have {len(lacking) - 1} other pictures one" if len(lacking) > 1 else ""
-        raise PotentiaError(f"{pictures[lacking[0]]} has no mask {masks / lacking[0]}.png{more}")
+        raise PotentiaError(f"{pictures[lacking[0]]} has no mask {masks / lacking[0]}.png{more}.")
     lossy = [own[name] for name in pictures if own[name].suffix.lower() != ".png"]
     if lossy:
-        raise PotentiaError(f"{lossy[0]}: JPEG does not keep the values of classes; masks must be PNG files")
+        raise PotentiaError(f"{lossy[0]}: JPEG does not keep the values of classes; masks must be PNG files.")
     return [(path, own[name]) for name, path in pictures.items()]
 
 
 def read_image(path: Path) -> np.ndarray:
     """A picture as it is meant to be seen, (h, w, 3) uint8."""
-    from PIL import ImageOps
-
-    picture = ImageOps.exif_transpose(_open(path))
+    picture = ImageOps.exif_transpose(open_picture(path))
     if picture.mode.startswith("I"):  # 16 bits, which a conversion would clip to 8
         grey = np.clip(np.asarray(picture, dtype=np.int64) >> 8, 0, 255).astype(np.uint8)
         return np.repeat(grey[..., None], 3, axis=2)
@@ -69,7 +68,7 @@ def read_image(path: Path) -> np.ndarray:
 
 def read_mask(path: Path) -> Mask:
     """A mask, with nothing decided about what its values mean."""
-    picture = _open(path)
+    picture = open_picture(path)
     if picture.mode in ("P", "L", "I", "I;16"):
         palette = picture.getpalette() if picture.mode == "P" else None
         return Mask(np.asarray(picture, dtype=np.int32), False, palette)
@@ -93,7 +92,7 @@ def check_same_size(image: np.ndarray, codes: np.ndarray, path: Path) -> None:
     """Refuse a mask that is not as large as its picture."""
     if image.shape[:2] != codes.shape:
         (h, w), (mask_h, mask_w) = image.shape[:2], codes.shape
-        raise PotentiaError(f"{path}: the mask is {mask_w} x {mask_h}, but its picture is {w} x {h}")
+        raise PotentiaError(f"{path}: the mask is {mask_w} x {mask_h}, but its picture is {w} x {h}.")
 
 
 def write_mask(path: Path, mask: Mask) -> None:
@@ -102,7 +101,7 @@ def write_mask(path: Path, mask: Mask) -> None:
         values = code_colours(mask.codes)
     else:
         values = mask.codes.astype(np.uint8 if mask.codes.max() < 256 else np.uint16)
-    picture = pillow().fromarray(values)
+    picture = Image.fromarray(values)
     if mask.palette is not None and values.dtype == np.uint8:
         picture.putpalette(mask.palette)
     picture.save(path, format="PNG")
@@ -110,18 +109,4 @@ def write_mask(path: Path, mask: Mask) -> None:
 
 def write_picture(path: Path, values: np.ndarray) -> None:
     """A picture (h, w) or (h, w, 3) uint8 as a PNG file."""
-    pillow().fromarray(values).save(path, format="PNG")
-
-
-def _open(path: Path) -> Any:
-    """A picture, decoded."""
-    image = pillow()
-    try:
-        with image.open(path) as picture:
-            picture.load()
-            return picture.copy()
-    except FileNotFoundError:
-        raise PotentiaError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, SyntaxError, EOFError, image.DecompressionBombError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PotentiaError(f"{path}: this is not a readable picture ({reason})") from None
+    Image.fromarray(values).save(path, format="PNG")

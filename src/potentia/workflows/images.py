@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -113,39 +113,32 @@ class ImagePipeline(Pipeline):
 
     def predict_marginals(self, image: np.ndarray) -> Floats:
         """Marginals (h, w, n_classes) of a picture (h, w, 3), at its full size."""
-        example, segments = self.example(image)
-        return self._spread(self.model.predict_marginals([example])[0], image, segments)
+        return self._spread(image, self.model.predict_marginals)
 
     def predict(self, image: np.ndarray) -> Ints:
         """Class numbers (h, w) of a picture (h, w, 3)."""
         if self._by_marginals:
             return self.predict_marginals(image).argmax(axis=2)
-        example, segments = self.example(image)
-        states = np.eye(len(self.classes))[self.model.predict([example])[0]]
-        return self._spread(states, image, segments).argmax(axis=2)
+        states = np.eye(len(self.classes))
+        return self._spread(image, lambda seen: [states[y] for y in self.model.predict(seen)]).argmax(axis=2)
 
     @property
     def _by_marginals(self) -> bool:
         return (self.model.decode or getattr(self.model.learner, "decode", "mpm")) == "mpm"
 
-    def _spread(self, values: Floats, image: np.ndarray, segments: Ints | None) -> Floats:
-        """Values (n_variables, n_classes) over the picture's pixels."""
+    def _spread(self, image: np.ndarray, predict: Callable[[list[Example]], list[Floats]]) -> Floats:
+        """Predicted values (n_variables, n_classes) over the picture's pixels."""
+        example, segments = self.example(image)
+        (values,) = predict([example])
         if segments is not None:
-            spread: Floats = values[segments]
-            return spread
+            return np.asarray(values[segments])
         full = image.shape[:2]
         return upsample_marginals(values, reduced_size(full, self.reduce), full)
 
     # -- files ---------------------------------------------------------------------------------------------
 
     def predict_files(
-        self,
-        source: Path,
-        out: Path,
-        *,
-        marginals: str | None = None,
-        progress: bool = False,
-        **_: Any,
+        self, source: Path, out: Path, *, marginals: str | None = None, progress: bool = False, **_: Any
     ) -> dict[str, Any]:
         """Label maps, overlays and, where asked for, marginals ("npz" or "png") of a folder's pictures."""
         files = list(picture_files(source).values())
@@ -191,7 +184,7 @@ class ImagePipeline(Pipeline):
         void: values of these masks that mean unknown, beside those that training had.
         """
         if masks is None:
-            raise PotentiaError("pictures are evaluated against masks: give --masks DIR")
+            raise PotentiaError("Pictures are evaluated against masks: give their folder.")
         unknown = [*self.classes.void, *parse_void(void, self.classes.coloured)]
         pictures = _read_pairs(paired_files(source, masks), replace(self.classes, void=unknown))
         n = len(self.classes)
@@ -208,7 +201,7 @@ def scores_of(confusion: Ints, names: Sequence[str]) -> dict[str, Any]:
     """Accuracy, recall and IoU of a confusion matrix (truth by prediction); NaN for a class that is nowhere."""
     total, right = confusion.sum(), np.diag(confusion)
     if total == 0:
-        raise PotentiaError("the masks have no pixel of a known class to compare with")
+        raise PotentiaError("the masks have no pixel of a known class to compare with.")
     size, found = confusion.sum(axis=1), confusion.sum(axis=0)
     recall = np.where(size > 0, right / np.maximum(size, 1), np.nan)
     union = size + found - right
@@ -248,7 +241,7 @@ def train(
     """
     run = run or Run()
     if superpixels is not None and reduce is not None:
-        raise PotentiaError("superpixels are made of the whole picture: give --superpixels or --reduce")
+        raise PotentiaError("superpixels are made of the whole picture: give --superpixels or --reduce.")
     node = node or ("boosting" if learner == "ilr" else "linear")
     check_trainable(learner, node=node, edge=edge)
     files = paired_files(images, masks)
@@ -256,7 +249,7 @@ def train(
     pictures = _read_pairs(files, classes)
     for picture, (_, mask) in zip(pictures, files, strict=True):
         if not np.any(picture.labels >= 0):
-            raise PotentiaError(f"{mask}: every pixel is void, so there is nothing to learn")
+            raise PotentiaError(f"{mask}: every pixel is void, so there is nothing to learn.")
     potentials = {"node": make_potential(node, run.seed), "edge": make_potential(edge, run.seed)}
     model = CRF(potentials, make_learner(learner, potentials, iterations, run))
     pipeline = ImagePipeline(

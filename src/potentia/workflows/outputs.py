@@ -25,7 +25,7 @@ class Staging:
 
     def __enter__(self) -> Self:
         if self.folder.exists() and not self.folder.is_dir():
-            raise PotentiaError(f"{self.folder} is a file, not a folder")
+            raise PotentiaError(f"{self.folder} is a file, not a folder.")
         try:
             self._hidden = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f".{self.folder.name}."))
         except OSError as error:
@@ -68,15 +68,15 @@ def write_text(path: Path, text: str) -> None:
 def check_target(path: Path, source: Path | None = None) -> None:
     """Refuse a file that could not be written in the end, or that is the data itself, before any work."""
     if source is not None and path.exists() and source.exists() and path.samefile(source):
-        raise PotentiaError(f"{path} is the data itself; --out needs another name")
+        raise PotentiaError(f"{path} is the data itself; --out needs another name.")
     if path.is_dir():
-        raise PotentiaError(f"{path} is a folder; --out needs the name of a file")
+        raise PotentiaError(f"{path} is a folder; --out needs the name of a file.")
     regular(path)
     if not path.absolute().parent.is_dir():
-        raise PotentiaError(f"{path} cannot be written: there is no folder {path.absolute().parent}")
+        raise PotentiaError(f"{path} cannot be written: there is no folder {path.absolute().parent}.")
     if not os.access(path.absolute().parent, os.W_OK):
-        raise PotentiaError(f"{path} cannot be written: its folder is write-protected")
+        raise PotentiaError(f"{path} cannot be written: its folder is write-protected.")
 
 
 def _unwritable(path: Path, error: OSError) -> PotentiaError:
-    return PotentiaError(f"{path} cannot be written: {error.strerror or error}")
+    return PotentiaError(f"{path} cannot be written: {error.strerror or error}.")

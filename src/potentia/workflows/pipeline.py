@@ -5,20 +5,13 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 from .._html import facts_table
 from .._schema import Schema, check
+from .._types import PotentiaError
 from ..io.files import read_file, reading, write_file
-
-#: Where the pipeline of each form of data is.
-_FORMS = {
-    "images": ("images", "ImagePipeline"),
-    "table": ("tables", "TablePipeline"),
-    "sequences": ("sequences", "SequencePipeline"),
-}
 
 
 class Pipeline(ABC):
@@ -27,7 +20,7 @@ class Pipeline(ABC):
     A file of a pipeline is the model's own JSON and arrays together with `settings`; see `save` and `load_pipeline`.
     """
 
-    #: The form of data, which is also the command line's option that names it.
+    #: The name of its `Form`, which is also the command line's option for the data.
     form: ClassVar[str]
     #: What `settings` holds, checked on loading.
     saved: ClassVar[Schema]
@@ -71,8 +64,12 @@ class Pipeline(ABC):
 
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
     """The pipeline that `save` wrote; predictions are identical, and nothing in the file is executed."""
+    from .form import all_forms  # which names pipelines
+
     with reading(path):
         content, arrays = read_file(path, "pipeline")
-        module, name = _FORMS[content["form"]]
-        kind: type[Pipeline] = getattr(import_module(f".{module}", __package__), name)
+        name, forms = content["form"], all_forms()
+        if name not in forms:
+            raise PotentiaError(f"the form of data {name!r} is not known; import the module that defines it.")
+        kind = forms[name].pipeline()
         return kind.restore(check(kind.saved, content["settings"], "pipeline"), content["model"], arrays)

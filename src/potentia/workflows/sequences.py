@@ -101,7 +101,7 @@ class SequencePipeline(Pipeline):
         strange = next((label for labels in truth for label in labels if label not in known), None)
         if strange is not None and not count_unknown:
             raise PotentiaError(
-                f"{source}: the label {strange!r} did not occur in training; --count-unknown counts it as wrong"
+                f"{source}: the label {strange!r} did not occur in training; --count-unknown counts it as wrong."
             )
         found = self.predict(sentences)
         pairs = [(a, b) for x, y in zip(truth, found, strict=True) for a, b in zip(x, y, strict=True)]
@@ -117,7 +117,7 @@ class SequencePipeline(Pipeline):
         has = len(sentences[0])
         if has != wanted and (labelled or has != wanted - 1):
             other = "" if labelled else f" or, without labels, {wanted - 1}"
-            raise PotentiaError(f"{source} has {has} columns, but the model was trained on {wanted}{other}")
+            raise PotentiaError(f"{source} has {has} columns, but the model was trained on {wanted}{other}.")
         return sentences
 
 
@@ -139,7 +139,7 @@ def train(
         raise PotentiaError(f"{source}: {error}") from None
     if len(features.classes_) < 2:
         raise PotentiaError(
-            f"{source}: the last column, which holds the labels, has only one value, {features.classes_[0]!r}"
+            f"{source}: the last column, which holds the labels, has only one value, {features.classes_[0]!r}."
         )
     # the penalty |w|^2 of a whole file, as usual for chunkers; the learner's is relative to a token
     learner = MarginalRisk(

@@ -27,10 +27,10 @@ def read_table(path: Path) -> Table:
     CSV is UTF-8 with commas, semicolons or tabs, whichever the header has most of.
     """
     if not path.is_file():
-        raise PotentiaError(f"{path}: there is no such file")
+        raise PotentiaError(f"{path}: there is no such file.")
     table = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     if not table or not next(iter(table.values())):
-        raise PotentiaError(f"{path} has no rows")
+        raise PotentiaError(f"{path} has no rows.")
     return table
 
 
@@ -64,7 +64,7 @@ def _csv(path: Path) -> Table:
     rows = [row or [""] for row in rows] if len(names) == 1 else [row for row in rows if row]
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
-            raise PotentiaError(f"{path}: row {number} has {len(row)} cells, but the header {len(names)}")
+            raise PotentiaError(f"{path}: row {number} has {len(row)} cells, but the header {len(names)}.")
     return {name: [_cell(row[k]) for row in rows] for k, name in enumerate(names)}
 
 
@@ -73,7 +73,7 @@ def _parquet(path: Path) -> Table:
     try:
         found = parquet.read_table(path)
     except (arrow.ArrowException, OSError, ValueError) as error:
-        raise PotentiaError(f"{path}: this is not a readable Parquet file ({error})") from None
+        raise PotentiaError(f"{path}: this is not a readable Parquet file ({error}).") from None
     _check_names(path, found.column_names)
     columns = zip(found.column_names, found.columns, strict=True)
     return {name: [_text(value) for value in column.to_pylist()] for name, column in columns}
@@ -84,14 +84,14 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise PotentiaError("Parquet files need pyarrow: pip install potentia[parquet]") from None
+        raise PotentiaError("Parquet files need pyarrow (pip install potentia[parquet]).") from None
     return pyarrow, parquet
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
     twice = [name for k, name in enumerate(names) if name in names[:k]]
     if twice:
-        raise PotentiaError(f"{path} has two columns {twice[0]!r}")
+        raise PotentiaError(f"{path} has two columns {twice[0]!r}.")
 
 
 def _typed(column: Sequence[str]) -> list[str] | list[int]:

@@ -73,7 +73,7 @@ class TablePipeline(Pipeline):
         """Columns and what they hold."""
         return {
             "learner": self.learner,
-            "features": [feature.to_json() for feature in self.features],
+            "features": [asdict(feature) for feature in self.features],
             "labels": [asdict(label) for label in self.labels],
         }
 
@@ -146,7 +146,7 @@ def train(
         _require(table, [*labels, *ignore])
         names = [name for name in table if name not in {*labels, *ignore}]
         if not names:
-            raise PotentiaError("no column is left that could be a feature")
+            raise PotentiaError("no column is left that could be a feature.")
         own, held = run.split(len(table[labels[0]]))
         rows = {name: [column[i] for i in own] for name, column in table.items()}
         features = [learn_feature(name, rows[name]) for name in names]
@@ -176,7 +176,7 @@ def _measured(part: str, truth: Ints, found: Ints) -> dict[str, float]:
 def _require(table: Table, names: Sequence[str]) -> None:
     lacking = [name for name in names if name not in table]
     if lacking:
-        raise PotentiaError(f"there is no column {lacking[0]!r}; there are {', '.join(map(repr, table))}")
+        raise PotentiaError(f"there is no column {lacking[0]!r}; there are {', '.join(map(repr, table))}.")
 
 
 @contextmanager

@@ -57,11 +57,11 @@ class Run:
             return np.arange(n), np.arange(0)
         if not 0.0 < self.validation < 1.0:
             raise PotentiaError(
-                f"validation is the share to hold out, between 0 and 1, not {self.validation}"
+                f"validation is the share to hold out, between 0 and 1, not {self.validation}."
             )
         held = max(1, round(self.validation * n))
         if held >= n:
-            raise PotentiaError(f"{n} items are too few to hold {held} of them out for validation")
+            raise PotentiaError(f"{n} items are too few to hold {held} of them out for validation.")
         order = np.random.default_rng(self.seed).permutation(n)
         return np.sort(order[held:]), np.sort(order[:held])
 
@@ -100,7 +100,7 @@ def check_trainable(learner: str, **functions: str) -> None:
     for kind, name in functions.items():
         if name not in TRAINABLE[learner]:
             able = ", ".join(TRAINABLE[learner])
-            raise PotentiaError(f"--learner {learner} cannot train --{kind} {name}: take {able}")
+            raise PotentiaError(f"--learner {learner} cannot train --{kind} {name}: take {able}.")
 
 
 def make_learner(name: str, potentials: Mapping[str, Potential], iterations: int | None, run: Run) -> Any:
@@ -124,8 +124,9 @@ def fit(
 
     `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.
     """
-    if not any(len(example.graph.scopes["edge"]) for example in train):
-        raise PotentiaError("no two pixels, regions or words to train on are neighbours: each stands alone")
+    scopes = [scope for example in train for scope in example.graph.scopes.values()]
+    if not any(len(scope) and scope.shape[1] > 1 for scope in scopes):
+        raise PotentiaError("no two pixels, regions or words to train on are neighbours: each stands alone.")
     options = replace(model.learner, iterations=0)  # type: ignore[type-var]
     with run.resumable([digest, repr(model.potentials), repr(options)]) as checkpoint:
         model.fit(train, validation=held or None, progress=run.progress, checkpoint=checkpoint)

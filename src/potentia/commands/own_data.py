@@ -1,0 +1,146 @@
+"""`potentia train | predict | evaluate`: from the user's own files to a pipeline, and from a pipeline to files."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from .._types import PotentiaError
+from ..workflows.form import Form, Option, all_forms, whole_number
+from ..workflows.outputs import check_target
+from ..workflows.pipeline import Pipeline, load_pipeline
+from ..workflows.training import Run
+from .common import SEED, bar_shown, command_context, json_text, note, show_facts, show_lines
+
+TEXTS = {
+    "train": "Train on your own data and save all that prediction needs in one file.",
+    "predict": "Predict with a model that `potentia train` saved.",
+    "evaluate": "Compare a saved model's predictions with the truth.",
+}
+_NOTES = {"train": "Ctrl-C keeps what is done: the same command goes on from there."}
+
+
+def examples(command: str) -> str:
+    """What --help shows below "example:"."""
+    forms = all_forms().values()
+    lines = [f"\n  potentia {command} {form.examples[command]}" for form in forms if command in form.examples]
+    notes = [*(form.notes[command] for form in forms if command in form.notes), _NOTES.get(command, "")]
+    return "".join(lines) + "\n\n" + "\n".join(fill(note, 110) for note in notes if note)
+
+
+def add_options(command: str, parser: argparse.ArgumentParser) -> None:
+    """The options of all forms and those of the command."""
+    if command != "train":
+        parser.add_argument("model", type=Path, help="a file that `potentia train` wrote")
+    forms = all_forms()
+    source = parser.add_mutually_exclusive_group(required=True)
+    for form in forms.values():
+        source.add_argument(f"--{form.name}", type=Path, metavar=form.metavar, help=form.help)
+    if command != "evaluate":
+        text = "the file to save to" if command == "train" else "file or folder to write"
+        parser.add_argument("--out", type=Path, required=True, metavar="PATH", help=text)
+    if command == "train":
+        parser.add_argument("--validation", type=float, metavar="SHARE", help="share to hold out and measure")
+        parser.add_argument("--seed", type=SEED, default=0, help="of everything random (default: 0)")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors (and --json)")
+    parser.add_argument("--threads", type=whole_number(), metavar="N", help="default: all cores")
+    shared: dict[str, dict[str, Option]] = {}
+    for form in forms.values():
+        for name, option in form.options.get(command, {}).items():
+            shared.setdefault(name, {})[form.name] = option
+    for name, owners in shared.items():
+        _add_shared(parser, name, owners)
+
+
+def _add_shared(parser: argparse.ArgumentParser, name: str, owners: Mapping[str, Option]) -> None:
+    """An option that one or several forms have; each form checks its own choices later."""
+    option = next(iter(owners.values()))
+    helps = {
+        own.help: [f for f, other in owners.items() if other.help == own.help] for own in owners.values()
+    }
+    text = "; ".join(f"{', '.join(names)}: {part}" for part, names in helps.items())
+    flags = [f"--{name.replace('_', '-')}", *([option.alias] if option.alias else [])]
+    if option.flag:
+        parser.add_argument(*flags, action="store_const", const=True, help=text)
+        return
+    several = [choice for own in owners.values() for choice in own.choices or ()]
+    choices = list(dict.fromkeys(several)) or None
+    parser.add_argument(*flags, type=option.type, metavar=option.metavar, choices=choices, help=text)
+
+
+def _given(arguments: argparse.Namespace, command: str) -> tuple[Form, Path, dict[str, Any]]:
+    """The form of data, where it is, and the form's options that were given; refuses those of other forms."""
+    forms = all_forms()
+    form = next(form for form in forms.values() if getattr(arguments, form.name) is not None)
+    own = form.options.get(command, {})
+    for name in sorted(
+        {name for other in forms.values() for name in other.options.get(command, {})} - set(own)
+    ):
+        if getattr(arguments, name) is not None:
+            raise PotentiaError(f"--{name.replace('_', '-')} does not go with --{form.name}.")
+    options = {name: getattr(arguments, name) for name in own if getattr(arguments, name) is not None}
+    for name, option in own.items():
+        if option.required and name not in options:
+            raise PotentiaError(f"--{form.name} needs --{name.replace('_', '-')} to {command}.")
+        if option.choices and options.get(name, option.choices[0]) not in option.choices:
+            able = ", ".join(option.choices)
+            raise PotentiaError(f"--{name} {options[name]} does not go with --{form.name}: take {able}.")
+    return form, getattr(arguments, form.name), options
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train, save, and forget the checkpoint."""
+    form, source, options = _given(arguments, "train")
+    check_target(arguments.out, source)
+    checkpoint = arguments.out.with_name(arguments.out.name + ".checkpoint")
+    run = Run(
+        checkpoint=checkpoint,
+        validation=arguments.validation,
+        seed=arguments.seed,
+        progress=bar_shown(arguments),
+        say=lambda text: note(arguments, text),
+    )
+    begun = time.perf_counter()
+    with command_context(arguments):
+        pipeline, facts = form.train(source, run=run, **options)
+        pipeline.save(arguments.out)
+    checkpoint.unlink(missing_ok=True)
+    facts |= {"seconds": time.perf_counter() - begun, "model": str(arguments.out)}
+    show_facts(arguments, f"trained on {source}", facts)
+
+
+def predict(arguments: argparse.Namespace) -> None:
+    """Predict and write files."""
+    form, source, options = _given(arguments, "predict")
+    if arguments.out.exists() and arguments.model.exists() and arguments.out.samefile(arguments.model):
+        raise PotentiaError(f"{arguments.out} is the model itself; --out needs another name.")
+    with command_context(arguments):
+        pipeline = _load(arguments.model, form)
+        facts = pipeline.predict_files(source, arguments.out, progress=bar_shown(arguments), **options)
+    show_facts(arguments, f"predicted {source}", facts)
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Predict and compare."""
+    form, source, options = _given(arguments, "evaluate")
+    with command_context(arguments):
+        pipeline = _load(arguments.model, form)
+        facts = pipeline.evaluate_files(source, progress=bar_shown(arguments), **options)
+    if arguments.json:
+        print(json_text(facts))
+        return
+    tables = form.detail(facts)
+    show_facts(arguments, f"{arguments.model} on {source}", facts)
+    for title, lines in tables.items():
+        show_lines(arguments, title, lines)
+
+
+def _load(path: Path, form: Form) -> Pipeline:
+    pipeline = load_pipeline(path)
+    if pipeline.form != form.name:
+        raise PotentiaError(f"{path} was trained on --{pipeline.form}, not on --{form.name}.")
+    return pipeline

@@ -1,1 +1,0 @@
-"""The papers' tables and figures as grids of cells, ours beside theirs."""

@@ -1,0 +1,53 @@
+"""The papers' studies by name, for `potentia reproduce` and `potentia report`."""
+
+from __future__ import annotations
+
+from .._types import PotentiaError
+from ..report.pictures import Original
+from ..report.rows import Cell
+from ..report.tables import Table
+from . import (
+    berkeley,
+    fitting_speed,
+    ilr_sets,
+    marginal_sets,
+    misspecification,
+    perturbation,
+    scene,
+    search_speed,
+)
+from .study import Rows, Study
+
+STUDIES = {
+    study.name: study
+    for study in (
+        *ilr_sets.STUDIES,
+        misspecification.STUDY,
+        perturbation.STUDY,
+        berkeley.STUDY,
+        *marginal_sets.STUDIES,
+        fitting_speed.STUDY,
+        scene.STUDY,
+        search_speed.STUDY,
+    )
+}
+
+
+def study_named(name: str) -> Study:
+    """A study by its name."""
+    if name not in STUDIES:
+        raise PotentiaError(f"There is no study {name!r}; there are {', '.join(STUDIES)}.")
+    return STUDIES[name]
+
+
+def report_tables(name: str, rows: Rows) -> list[Table]:
+    """A study's tables, where it is one of the papers'."""
+    return STUDIES[name].tables(rows) if name in STUDIES else []
+
+
+def report_originals(name: str, cell: Cell) -> list[Original]:
+    """What a row's pictures show, where its study is one of the papers' and its data is there."""
+    try:
+        return STUDIES[name].originals_of(cell) if name in STUDIES and "quick" in cell else []
+    except PotentiaError:
+        return []

@@ -1,0 +1,153 @@
+"""`Study`: one of the papers' experiments as data; and the runner that all studies share."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ..report.pictures import Original
+from ..report.rows import Cell, Row, read_rows
+from ..report.tables import Column, Table
+
+#: Packages whose versions go into every row.
+_PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")
+
+Say = Callable[[str], None]
+Rows = Sequence[Row]
+Originals = Callable[[Cell], list[Original]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: which cells there are, and how to load, run, tabulate and draw.
+
+    Attributes:
+        name: also the "study" of its cells.
+        cells: all cells in the order of running, each with what tells it apart; see `all_cells`.
+        quick: the few cells of a quick run.
+        load: load(quick, *values) gives the data of a cell; values are those of the cell's `needs`.
+        run: run(cell, data) gives the cell's result.
+        tables: of rows, ours beside the paper's.
+        figures: by file name, figure(rows, originals) or None where the rows allow none.
+        needs: keys of a cell that choose its data.
+        folds: of cross-validation, of which the first is run by default; 0 where cells have no "fold".
+        originals: originals(quick, *values), what the pictures in rows show.
+    """
+
+    name: str
+    cells: Sequence[Cell]
+    quick: Sequence[Cell]
+    run: Callable[[Cell, Any], Row]
+    tables: Callable[[Rows], list[Table]]
+    figures: Mapping[str, Callable[[Rows, Originals], Figure | None]] = field(default_factory=dict)
+    load: Callable[..., Any] = lambda quick: None
+    needs: tuple[str, ...] = ()
+    folds: int = 0
+    originals: Callable[..., list[Original]] = lambda quick, *values: []
+
+    def all_cells(self, quick: bool, full: bool = False) -> list[Cell]:
+        """The cells of a run; full: of all folds."""
+        base = {"study": self.name, "quick": quick, "seed": 0}
+        own = [base | cell for cell in (self.quick if quick else self.cells)]
+        if not self.folds:
+            return own
+        return [cell | {"fold": fold} for fold in range(self.folds if full else 1) for cell in own]
+
+    def reproduce(self, quick: bool, out: Path, say: Say = lambda text: None, full: bool = False) -> Rows:
+        """Run the cells that have no row in out/rows.jsonl yet, draw all figures, and return all rows."""
+        load = lru_cache(1)(self.load)  # cells of the same data follow one another
+        rows = run_cells(
+            self.all_cells(quick, full), lambda cell: self.run(cell, load(*self._choice(cell))), out, say
+        )
+        for name, figure in self.figures.items():
+            drawn = figure(rows, self.originals_of)
+            if drawn is not None:
+                drawn.savefig(out / f"{name}.png", dpi=150)
+        return rows
+
+    def originals_of(self, cell: Cell) -> list[Original]:
+        """What the pictures in a cell's row show, read from the data again."""
+        return self._originals(*self._choice(cell))
+
+    @cached_property
+    def _originals(self) -> Callable[..., list[Original]]:
+        return cache(self.originals)
+
+    def _choice(self, cell: Cell) -> list[Any]:
+        return [cell[key] for key in ("quick", *self.needs)]
+
+
+def grid(**values: Iterable[Any]) -> list[Cell]:
+    """The cells of all combinations of values, the last key varying fastest."""
+    return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+
+
+def matrix(
+    title: str,
+    heads: Sequence[str],
+    lines: Mapping[Any, Sequence[str]],
+    columns: Mapping[Any, str],
+    entries: Mapping[tuple[Any, Any], str],
+) -> Table:
+    """A table of entries by (line, column); lines and columns are shown in order, under `heads` and their names."""
+    shown = [Column(head, head) for head in heads] + [
+        Column(text, str(k), str) for k, text in columns.items()
+    ]
+    body = [
+        dict(zip(heads, names, strict=True))
+        | {str(k): entries[key, k] for k in columns if (key, k) in entries}
+        for key, names in lines.items()
+    ]
+    return Table(title, shown, body)
+
+
+def key_of(cell: Cell) -> str:
+    """What tells cells apart."""
+    return json.dumps(cell, sort_keys=True)
+
+
+def run_cells(
+    cells: Iterable[Cell], run: Callable[[Cell], Row], out: Path, say: Say = lambda text: None
+) -> list[Row]:
+    """Run every cell that has no row in out/rows.jsonl yet, adding its row at once; all rows of the given cells."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "rows.jsonl"
+    done = {key_of(row["cell"]): row for row in read_rows(path)}
+    facts = {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
+    rows = []
+    for cell in cells:
+        key = key_of(cell)
+        if key not in done:
+            begun = time.perf_counter()
+            result = run(cell)
+            row = {"cell": cell, **result, "seconds": time.perf_counter() - begun, "versions": facts}
+            _append(path, row)
+            done[key] = row
+            say(f"{key}: {_summary(row)}")
+        rows.append(done[key])
+    return rows
+
+
+def _append(path: Path, row: Row) -> None:
+    # a line cut short by a crash must not run into this one
+    whole = read_rows(path)
+    text = "".join(json.dumps(r) + "\n" for r in [*whole, row])
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def _summary(row: Row) -> str:
+    numbers = [f"{k} {v:.4f}" for k, v in row.items() if k.endswith("error") and isinstance(v, float)]
+    return ", ".join([*numbers, f"{row['seconds']:.0f} s"])

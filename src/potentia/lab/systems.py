@@ -1,0 +1,163 @@
+"""Multi-label systems with their grids of options, chosen by cross-validation on training rows only."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+import potentia as pt
+
+from ..multilabel.base import MultiLabelClassifier
+from ..multilabel.orders import splits
+from ..multilabel.thresholds import Measure
+from ..report.rows import Row
+from .study import grid
+
+#: Options by name, and the values that cross-validation chooses from.
+Grid = dict[str, Sequence[Any]]
+
+_LINEAR: Grid = {"alpha": (1e-3, 3e-3, 1e-2, 3e-2)}
+_KERNEL: Grid = {"alpha": (1e-4, 3e-4, 1e-3, 3e-3), "gamma": (0.02, 0.04, 0.08, 0.16)}
+_LINEAR_NETWORK: Grid = _LINEAR | {"label_scale": (0.25, 1.0)}
+_KERNEL_NETWORK: Grid = {
+    "alpha": (1e-4, 3e-4, 1e-3),
+    "gamma": (0.04, 0.06, 0.08),
+    "label_scale": (0.125, 0.25, 0.5, 1.0),
+}
+_COUPLED: Grid = {"eta0": (1.0, 10.0, 100.0)}
+_SSVM: Grid = {"alpha": (2e-3, 8e-3, 3e-2)}
+
+
+@dataclass(frozen=True)
+class System:
+    """A method under a name: how to make it from options, the options' grid, and whether it decodes greedily.
+
+    `like` names a system whose choice of options it shares; `folds` are those of the choice.
+    """
+
+    title: str
+    make: Callable[..., MultiLabelClassifier]
+    grid: Grid = field(default_factory=dict)
+    greedy: bool = False
+    like: str | None = None
+    folds: int = 5
+
+    def predict(self, model: Any, X: Any) -> np.ndarray:
+        """Labels (n, K)."""
+        found: np.ndarray = model.predict_greedy(X) if self.greedy else model.predict(X)
+        return found
+
+
+def _tuned(
+    inner: Callable[..., MultiLabelClassifier], measure: Measure
+) -> Callable[..., MultiLabelClassifier]:
+    return lambda **options: pt.ThresholdClassifier(inner(**options), measure=measure)
+
+
+def _logistic(kind: Callable[[Any], MultiLabelClassifier]) -> Callable[..., MultiLabelClassifier]:
+    return lambda C: kind(LogisticRegression(C=C, max_iter=1000))
+
+
+_INDEPENDENT = partial(pt.IndependentClassifiers, kernel="rbf")
+_NETWORK = partial(pt.LMSBN, kernel="rbf")
+SYSTEMS = {
+    "BCl": System("independent, linear", pt.IndependentClassifiers, _LINEAR),
+    "BCk": System("independent, RBF", _INDEPENDENT, _KERNEL),
+    "TSBC-exact": System(
+        "independent, RBF, thresholds for exact match", _tuned(_INDEPENDENT, "exact_match"), like="BCk"
+    ),
+    "TSBC-macro": System(
+        "independent, RBF, thresholds for macro F", _tuned(_INDEPENDENT, "f_macro"), like="BCk"
+    ),
+    "LMBM": System("LMBM, linear", partial(pt.LMBM, tol=1e-4), {"alpha": (3e-3, 1e-2, 3e-2), **_COUPLED}),
+    "LMBMk": System(
+        "LMBM, RBF",
+        partial(pt.LMBM, kernel="rbf", tol=1e-4),
+        {"alpha": (3e-4, 1e-3, 3e-3), "gamma": (0.04, 0.08), **_COUPLED},
+    ),
+    "LMSBNlo": System("LMSBN, linear, labels' own order", partial(pt.LMSBN, order="index"), _LINEAR_NETWORK),
+    "LMSBNlf": System("LMSBN, linear, F-score order", pt.LMSBN, _LINEAR_NETWORK),
+    "LMSBNkf": System("LMSBN, RBF, F-score order", _NETWORK, _KERNEL_NETWORK),
+    "LMSBNkf-greedy": System("the same, decoded greedily", _NETWORK, greedy=True, like="LMSBNkf"),
+    "LMSBNkl": System("LMSBN, RBF, learned order", partial(_NETWORK, order="learned"), like="LMSBNkf"),
+    "LMSBNkf-macro": System(
+        "LMSBN, RBF, thresholds for macro F", _tuned(_NETWORK, "f_macro"), like="LMSBNkf"
+    ),
+    "LMSBNkf-exact": System(
+        "LMSBN, RBF, thresholds for exact match", _tuned(_NETWORK, "exact_match"), like="LMSBNkf"
+    ),
+    "chain": System("classifier chain, logistic", _logistic(pt.ClassifierChain), {"C": (0.3, 1.0, 3.0)}),
+    "powerset": System("label powerset, logistic", _logistic(pt.LabelPowerset), {"C": (0.3, 1.0, 3.0)}),
+    "SSVMhmm": System("structural SVM, chain", pt.ChainSSVM, _SSVM, folds=3),
+    "SSVMfull": System("structural SVM, all pairs", pt.CompleteSSVM, _SSVM, folds=3),
+}
+
+
+def load(name: str, quick: bool) -> pt.datasets.MultiLabelData:
+    """A set, its dense features scaled to unit variance (but for Scene's, of one kind already); quick: some rows."""
+    data = pt.datasets.multilabel(name)
+    if not hasattr(data.X_train, "indptr") and name != "scene":
+        scale = StandardScaler().fit(data.X_train)
+        data = data._replace(X_train=scale.transform(data.X_train), X_test=scale.transform(data.X_test))
+    if quick:
+        train, test = (np.arange(0, len(Y), max(1, len(Y) // 200)) for Y in (data.Y_train, data.Y_test))
+        data = data._replace(X_train=data.X_train[train], Y_train=data.Y_train[train])
+        data = data._replace(X_test=data.X_test[test], Y_test=data.Y_test[test])
+    return data
+
+
+def evaluate(
+    system: System,
+    data: pt.datasets.MultiLabelData,
+    options: dict[str, Any],
+    seed: int,
+    skip: Sequence[int] = (),
+) -> Row:
+    """Train on all training rows, and measure on test rows (without the labels to skip)."""
+    kept = np.setdiff1d(np.arange(data.Y_train.shape[1]), skip)
+    begun = time.perf_counter()
+    model = _fitted(system, options, seed, data.X_train, data.Y_train)
+    trained = time.perf_counter()
+    predicted = system.predict(model, data.X_test)
+    done = time.perf_counter()
+    return {
+        "options": options,
+        **pt.metrics.all_measures(data.Y_test[:, kept], predicted[:, kept]),
+        "fit_seconds": trained - begun,
+        "predict_seconds": done - trained,
+        "order": [int(k) for k in getattr(model, "order_", [])],
+    }
+
+
+def choose(system: System, X: Any, Y: np.ndarray, seed: int) -> tuple[dict[str, Any], float | None]:
+    """The options of the largest exact match in cross-validation, and that; a single choice is not measured."""
+    choices, scores = grid(**system.grid), []
+    if len(choices) == 1:
+        return choices[0], None
+    for options in choices:
+        found = []
+        for train, test in splits(len(Y), system.folds, seed):
+            model = _fitted(system, options, seed, X[train], Y[train])
+            found.append(pt.metrics.exact_match(Y[test], system.predict(model, X[test])))
+        scores.append(float(np.mean(found)))
+    best = int(np.argmax(scores))
+    return choices[best], scores[best]
+
+
+def _fitted(
+    system: System, options: dict[str, Any], seed: int, X: Any, Y: np.ndarray
+) -> MultiLabelClassifier:
+    """The system trained, its own seeds and those of its parts set."""
+    model = system.make(**options)
+    names = [n for n in model.get_params() if n.rpartition("__")[2] == "random_state"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pt.ConvergenceWarning)
+        return model.set_params(**dict.fromkeys(names, seed)).fit(X, Y)

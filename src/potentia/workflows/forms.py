@@ -1,0 +1,145 @@
+"""The library's own forms of data: folders of images, tables, and sequences; what they train comes at first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .._types import PotentiaError
+from .form import Form, Option, whole_number
+from .pipeline import Pipeline
+from .training import TRAINABLE, Run
+
+_MASKS = Option("folder of masks, PNG", Path, "DIR", required=True)
+_ITERATIONS = Option("limit of iterations", whole_number(), "N", alias="--epochs")
+
+
+class _Own(Form):
+    """A form whose `train` and pipeline are in a module of this package."""
+
+    #: The module, and the class of pipelines there.
+    place: ClassVar[tuple[str, str]]
+
+    def train(self, source: Path, *, run: Run, **options: Any) -> tuple[Pipeline, dict[str, Any]]:
+        trained: tuple[Pipeline, dict[str, Any]] = self._module.train(source, run=run, **options)
+        return trained
+
+    def pipeline(self) -> type[Pipeline]:
+        kind: type[Pipeline] = getattr(self._module, self.place[1])
+        return kind
+
+    @property
+    def _module(self) -> Any:
+        return import_module(f".{self.place[0]}", __package__)
+
+
+class Images(_Own):
+    """Pictures with masks."""
+
+    name = "images"
+    help = "folder of pictures (PNG, JPEG)"
+    metavar = "DIR"
+    place = ("images", "ImagePipeline")
+    options: ClassVar = {
+        "train": {
+            "masks": _MASKS,
+            "palette": Option("lines value,name[,#rrggbb] of classes", Path, "FILE"),
+            "void": Option("values that mean unknown, such as 255 or #000000", metavar="VALUES"),
+            "node": Option(
+                "function of pixels (default: boosting with ilr, else linear)", choices=TRAINABLE["ilr"]
+            ),
+            "edge": Option("function of neighbours (default: linear)", choices=TRAINABLE["ilr"]),
+            "reduce": Option("share of the sides to keep, such as 0.25", float, "SHARE"),
+            "superpixels": Option("label about N regions, not pixels", whole_number(), "N"),
+            "learner": Option("ilr (default), marginal, margin", choices=tuple(TRAINABLE)),
+            "iterations": _ITERATIONS,
+        },
+        "predict": {"marginals": Option("also write marginals", choices=("npz", "png"))},
+        "evaluate": {
+            "masks": _MASKS,
+            "void": Option("values of these masks that mean unknown, such as 255", metavar="VALUES"),
+        },
+    }
+    examples: ClassVar = {
+        "train": "--images photos --masks masks --node boosting --edge linear --out model",
+        "predict": "model --images photos --out predicted",
+        "evaluate": "model --images photos --masks masks",
+    }
+    notes: ClassVar = {
+        "train": "Pictures and masks (PNG) of one name belong together. Every value in the masks is a class unless "
+        "--void or a --palette says otherwise.",
+        "predict": "Of pictures, --out is a folder with label maps in the masks' own values (labels/), pictures with "
+        "the classes' colours over them (overlays/) and, if asked for, marginals/.",
+    }
+
+    def detail(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Scores per class, and the confusion matrix."""
+        classes = [{"IoU" if k == "iou" else k: v for k, v in line.items()} for line in facts.pop("classes")]
+        names = [line["class"] for line in classes]
+        confusion = [
+            {"truth": name, **dict(zip(names, counts, strict=True))}
+            for name, counts in zip(names, facts.pop("confusion"), strict=True)
+        ]
+        return {"classes": classes, "pixels by truth and prediction": confusion}
+
+
+class Tables(_Own):
+    """Rows with several labels."""
+
+    name = "table"
+    help = "rows with several labels (CSV, Parquet)"
+    place = ("tables", "TablePipeline")
+    options: ClassVar = {
+        "train": {
+            "labels": Option("label columns, with commas between", metavar="COLUMNS", required=True),
+            "ignore": Option("columns that are no features", metavar="COLUMNS"),
+            "alpha": Option("how much to regularise", float),
+            "learner": Option("lmsbn (default), lmbm, independent", choices=("lmsbn", "lmbm", "independent")),
+        }
+    }
+    examples: ClassVar = {
+        "train": "--table data.csv --labels a,b,c --out model",
+        "predict": "model --table data.csv --out predicted.csv",
+        "evaluate": "model --table data.csv",
+    }
+    notes: ClassVar = {
+        "train": "In tables, columns of numbers are standardised, others become one indicator per text; a missing "
+        "number counts as the mean, a missing text as none; missing are empty cells, ?, NA, N/A, NaN, null and none "
+        "in any case.",
+        "predict": "Of tables, --out is a CSV or Parquet file of the label columns.",
+    }
+
+    def train(self, source: Path, *, run: Run, **options: Any) -> tuple[Pipeline, dict[str, Any]]:
+        """With lists of columns from texts."""
+        several = {name: _columns(name, options[name]) for name in ("labels", "ignore") if name in options}
+        return super().train(source, run=run, **options | several)
+
+
+class Sequences(_Own):
+    """Tokens in columns."""
+
+    name = "sequences"
+    help = "a token per line in columns, labels last (.gz too)"
+    place = ("sequences", "SequencePipeline")
+    options: ClassVar = {
+        "train": {"iterations": _ITERATIONS},
+        "evaluate": {"count_unknown": Option("labels that training did not have count as wrong", flag=True)},
+    }
+    examples: ClassVar = {
+        "train": "--sequences train.tsv --out model",
+        "predict": "model --sequences test.tsv --out predicted.tsv",
+        "evaluate": "model --sequences test.tsv",
+    }
+    notes: ClassVar = {"predict": "Of sequences, --out has the file's columns and the predicted label."}
+
+
+def _columns(name: str, text: str) -> list[str]:
+    """The columns that an option names."""
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    twice = [column for k, column in enumerate(found) if column in found[:k]]
+    if twice:
+        raise PotentiaError(f"--{name} names {twice[0]!r} twice.")
+    if name == "labels" and not found:
+        raise PotentiaError("--labels names no column.")
+    return found
