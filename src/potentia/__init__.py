@@ -27,6 +27,7 @@ from .inference.linear_program import LinearProgram
 from .inference.mean_field import MeanField
 from .inference.message_passing import TRW, Kikuchi, LoopyBP, MessagePassing, Smoothed
 from .learn.iterated import IteratedLogistic
+from .learn.learner import Fit, Learner
 from .learn.max_margin import MaxMargin
 from .learn.risk import MarginalRisk
 from .loading import load
@@ -84,6 +85,7 @@ __all__ = [
     "ConvergenceWarning",
     "Exact",
     "Example",
+    "Fit",
     "Gibbs",
     "Graph",
     "IndependentClassifiers",
@@ -92,6 +94,7 @@ __all__ = [
     "IteratedLogistic",
     "Kikuchi",
     "LabelPowerset",
+    "Learner",
     "LightGBM",
     "Linear",
     "LinearProgram",

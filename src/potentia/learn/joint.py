@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._threads import map_items, thread_count
-from .._types import Floats
+from .._types import Floats, PotentiaError
 from ..kernels.logistic import loss_rows
 from ..potentials.base import Potential
 from ..potentials.chunks import map_chunks
@@ -187,6 +187,9 @@ class JointPart(Part):
         arrays = {f"free/{k}": v for k, v in self.free.state().items()}
         if self.clamped is not None:
             arrays |= {f"clamped/{k}": v for k, v in self.clamped.state().items()}
+            # targets computed from restored messages would differ in their last bits
+            arrays |= {f"soft/{kind}": table for kind, table in self.soft.items()}
+            arrays["value"] = np.array([self.clamped_value])
         return arrays
 
     def restore(self, arrays: Mapping[str, Floats]) -> None:
@@ -195,6 +198,13 @@ class JointPart(Part):
             if messages is not None:
                 own = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith(f"{name}/")}
                 messages.restore(own)
+        if self.clamped is not None:
+            for kind, table in self.soft.items():
+                saved = arrays.get(f"soft/{kind}")
+                if saved is None or saved.shape != table.shape or "value" not in arrays:
+                    raise PotentiaError("the checkpoint belongs to other examples: its targets do not fit them.")
+                table[:] = saved
+            self.clamped_value = float(arrays["value"][0])
 
 
 class Joint:
@@ -290,7 +300,7 @@ class Joint:
 
     def restore(self, states: Sequence[Mapping[str, Floats]]) -> None:
         """Take up the parts' messages of a checkpoint."""
+        if len(states) != self.parts.n_parts:
+            raise PotentiaError("the checkpoint belongs to other examples: it has another number of parts.")
         self.parts.each("restore", own=states, changes=True)
         self.moved(*self.kinds)
-        if self.soft:
-            self._clamp(0)

@@ -385,7 +385,8 @@ def _restricted(example: Example) -> tuple[Graph, dict[str, Any] | None]:
     keep = observed(example)
     if keep.all():
         return example.graph, None
-    return induced(example.graph, keep)
+    graph, rows = induced(example.graph, keep)
+    return graph, {kind: np.flatnonzero(own) for kind, own in rows.items()}
 
 
 def _targets(kind: str, shards: list[Shard]) -> Ints:

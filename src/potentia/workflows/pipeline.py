@@ -22,8 +22,8 @@ class Pipeline(ABC):
 
     #: The name of its `Form`, which is also the command line's option for the data.
     form: ClassVar[str]
-    #: What `settings` holds, checked on loading.
-    saved: ClassVar[Schema]
+    #: What `settings` holds, checked on loading; settings that are not named here are not checked.
+    saved: ClassVar[Schema] = {}
     model: Any
 
     @abstractmethod
@@ -72,4 +72,5 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
         if name not in forms:
             raise PotentiaError(f"the form of data {name!r} is not known; import the module that defines it.")
         kind = forms[name].pipeline()
-        return kind.restore(check(kind.saved, content["settings"], "pipeline"), content["model"], arrays)
+        settings = {**content["settings"], **check(kind.saved, content["settings"], "pipeline")}
+        return kind.restore(settings, content["model"], arrays)
