@@ -1,4 +1,4 @@
-"""The command line: `potentia demo | train | predict | evaluate | infer | reproduce | report | bench`."""
+"""The command line: `potentia demo | train | predict | evaluate | infer | reproduce | report | check | bench`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from ._types import PotentiaError
 from ._version import __version__
-from .commands import apply, show, train
+from .commands import apply, check, show, train
 from .commands.common import json_text as _json
 from .commands.common import shown_fact
 
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         "potentia reproduce denoising --quick --out results",
     ))  # fmt: skip
     show.add_report(add("report", show.report, show.REPORT_TEXT, show.REPORT_EXAMPLE))
+    check.add_options(add("check", check.run, check.TEXT, check.EXAMPLE))
     _add_bench(add(
         "bench", _bench, "Speed of inference beside two floors measured in the same run.",
         "potentia bench --quick",
