@@ -1,4 +1,4 @@
-"""The command line: `potentia demo | train | predict | evaluate | infer | reproduce | report | bench`."""
+"""The command line: `potentia demo | train | predict | evaluate | infer | reproduce | report | check | bench`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from ._types import PotentiaError
 from ._version import __version__
-from .commands import lab, own_data
+from .commands import check, lab, own_data
 from .commands.common import json_text as _json
 from .commands.common import show_facts
 
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     ))  # fmt: skip
     add_lab("reproduce", lab.reproduce)
     add_lab("report", lab.report)
+    check.add_options(add("check", check.run, check.TEXT, check.EXAMPLE))
     add_lab("bench", lab.bench)
     return parser
 

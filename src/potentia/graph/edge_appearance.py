@@ -9,12 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from .._types import Floats, Ints
-from ..kernels.traversal import grow_forest
-from .flat import Regions, flat_regions
+from ..kernels.traversal import grow_even_forest, grow_forest
+from .flat import Narrow, flat_regions
 from .structure import Graph
 
-#: Forests averaged at least: more even weights make a tighter bound.
-_FORESTS = 16
+#: Forests averaged at least: more even weights make a tighter bound. On large graphs, where each takes a second, no
+#: more than use every clique, or than walk over this many cliques.
+_FORESTS, _FOREST_WORK = 16, 5_000_000
+#: Runs of cliques that a forest takes in random order: single cliques on small graphs.
+_RUNS = 50_000
 #: Forests tried when certifying given weights.
 _CERTIFICATE = 64
 
@@ -42,9 +45,8 @@ def is_acyclic(graph: Graph) -> bool:
         parts: tuple[Graph, ...] = graph.cached("parts", tuple)
         if parts:
             return all(is_acyclic(part) for part in parts)
-        return _grow(flat_regions(graph), cliques, np.arange(len(cliques)), np.zeros(len(cliques))) == len(
-            cliques
-        )
+        order, used = np.arange(len(cliques)), np.zeros(len(cliques))
+        return bool(grow_forest(*_scopes(graph), order, graph.n_variables, used) == len(cliques))
 
     return graph.cached("is_acyclic", check)
 
@@ -58,12 +60,14 @@ def _default_weights(graph: Graph) -> Floats:
     directions = graph.cached("forests", lambda: 0)
     if directions:
         return np.full(len(cliques), 1.0 / directions)
-    used = np.zeros(len(cliques))
+    used = np.zeros(len(cliques), dtype=np.int64)
+    scopes, length = _scopes(graph), 1 + len(cliques) // _RUNS
     rng = np.random.default_rng(0)
     rounds = 0
-    while rounds < _FORESTS or used.min(initial=1.0) == 0.0:
-        shuffled = rng.permutation(len(cliques))
-        kept = _grow(flat_regions(graph), cliques, shuffled[np.argsort(used[shuffled], kind="stable")], used)
+    enough = min(_FORESTS, _FOREST_WORK // max(len(cliques), 1))
+    while rounds < max(enough, 1) or used.min(initial=1) == 0:
+        runs = rng.permutation(-(-len(cliques) // length))
+        kept = grow_even_forest(*scopes, runs, length, rounds, graph.n_variables, used)
         rounds += 1
         if kept == len(cliques):
             break
@@ -84,19 +88,19 @@ def certified(graph: Graph, rho: Floats) -> bool:
     """
     if np.all(rho <= forest_weights(graph) + 1e-12):
         return True
-    cliques = cliques_of(graph)
-    used = np.zeros(len(cliques))
+    used, scopes = np.zeros(len(rho)), _scopes(graph)
     for rounds in range(1, _CERTIFICATE + 1):
-        _grow(flat_regions(graph), cliques, np.argsort(used - rounds * rho, kind="stable"), used)
+        order = np.argsort(used - rounds * rho, kind="stable")
+        grow_forest(*scopes, order, graph.n_variables, used)
         if np.all(rho <= used / rounds + 1e-12):
             return True
     return False
 
 
-def _grow(regions: Regions, cliques: Ints, order: Ints, used: Floats) -> int:
-    """One forest from the cliques in `order`; adds 1 to `used` of those kept and returns their number."""
+def _scopes(graph: Graph) -> tuple[Ints, Narrow]:
+    """CSR of the variables of all cliques."""
+    regions, cliques = flat_regions(graph), cliques_of(graph)
     sizes = regions.order[cliques]
     scope_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     within = np.arange(int(scope_ptr[-1])) - np.repeat(scope_ptr[:-1], sizes)
-    scope = regions.scope[np.repeat(regions.scope_ptr[cliques], sizes) + within]
-    return int(grow_forest(scope_ptr, scope, order, len(regions.n_states), used))
+    return scope_ptr, regions.scope[np.repeat(regions.scope_ptr[cliques], sizes) + within]

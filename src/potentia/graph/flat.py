@@ -104,12 +104,15 @@ def bonds(graph: Graph) -> Bonds:
 
     def build() -> Bonds:
         r, n = flat_regions(graph), graph.n_variables
+        pairs = [number for number, scope in enumerate(graph.scopes.values()) if scope.shape[1] == 2]
+        if graph.max_order == 2 and len(pairs) == 1 and not _repeats(graph.scopes[graph.kinds[pairs[0]]], n):
+            held = np.arange(r.kind_ptr[pairs[0]], r.kind_ptr[pairs[0] + 1])
+            return Bonds(np.arange(len(held) + 1), held)
         keys, holders = [], []
         kinds = sorted(enumerate(graph.scopes.values()), key=lambda item: item[1].shape[1])
         for number, scope in kinds:
             for p, q in combinations(range(scope.shape[1]), 2):
-                low, high = np.minimum(scope[:, p], scope[:, q]), np.maximum(scope[:, p], scope[:, q])
-                keys.append(low * n + high)
+                keys.append(_pair_keys(scope[:, p], scope[:, q], n))
                 holders.append(np.arange(r.kind_ptr[number], r.kind_ptr[number + 1]))
         key = np.concatenate([np.zeros(0, dtype=np.int64), *keys])
         holder = np.concatenate([np.zeros(0, dtype=np.int64), *holders])
@@ -122,6 +125,18 @@ def bonds(graph: Graph) -> Bonds:
         return Bonds(np.concatenate([[0], np.cumsum(size[joined])]).astype(np.int64), held)
 
     return graph.cached("bonds", build)
+
+
+def _pair_keys(first: Ints, second: Ints, n: int) -> Ints:
+    """One number per pair of variables, whatever their order."""
+    return np.minimum(first, second) * n + np.maximum(first, second)
+
+
+def _repeats(pairs: Ints, n: int) -> bool:
+    """Whether some two of the pairs (m, 2) join the same variables."""
+    key = _pair_keys(pairs[:, 0], pairs[:, 1], n)
+    key.sort()
+    return bool(np.any(key[1:] == key[:-1]))
 
 
 def table_sizes(graph: Graph, kind: str) -> Ints:

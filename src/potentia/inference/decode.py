@@ -20,6 +20,8 @@ from .forest import best_labels
 #: Table entries that kicks may read: so many times those of a pass, at least and at most so many. Work instead of
 #: seconds keeps results the same on every machine; the most is about a tenth of a second.
 _KICK_PASSES, _KICK_LEAST, _KICK_MOST = 6, 50_000, 5_000_000
+#: Variables of all regions together from which a graph counts as large.
+_LARGE = 3_000_000
 #: Attempts to make an infeasible labelling feasible.
 _REPAIRS = 10
 #: Constraint searches from one set of marginals, and the dead ends the first one may meet; each may meet twice more.
@@ -56,13 +58,16 @@ def conditional_rounding(scores: Scores, variable_marginals: Floats) -> Ints:
 def best_labelling(result: Result) -> Ints:
     """The best labelling of a forest; elsewhere the best found from a result's marginals.
 
-    That is the better of both roundings after local search, then seeded kicks.
+    That is the better of both roundings after local search, then seeded kicks; on large graphs, where a search
+    takes seconds, conditional rounding only.
     """
     scores, q = result.scores, result.variable_marginals
     if is_forest(scores.graph):
         return best_labels(scores)
     climb = _Climb(scores, pairs=True)
-    best = climb.best_of([result.mpm(), climb.rounded(q)])
+    best = climb(climb.rounded(q))
+    if len(scores.regions.scope) < _LARGE:
+        best = best.or_better(climb(result.mpm()))
     bounded = result.target == "max_score" and result.bound in ("upper", "exact")
     if bounded and result.score(best.labels) >= result.value:
         return best.labels

@@ -220,16 +220,24 @@ def _improve_pairs(regions, values, where, bonds, labels, fields, joint):
 @njit(**KERNEL)
 def fill_fields(regions, values, where, labels, fields):
     """Make the fields of a labelling, everything flagged; how far the old ones were off, as a share of the largest."""
-    n = regions.n_states.max()
-    bad, good = np.zeros(n, dtype=np.int64), np.zeros(n)
+    old = fields.good.copy()
+    fields.bad[:] = 0
+    fields.good[:] = 0.0
+    fields.flags[:] = True
+    for r in range(where.size):  # in the order of the tables, which reads memory in one go
+        full = where[r]
+        for k in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+            full += regions.stride[k] * labels[regions.scope[k]]
+        for k in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+            i, step = regions.scope[k], regions.stride[k]
+            at = full - step * labels[i]
+            for s in range(regions.n_states[i]):
+                _add(values[at + s * step], 1, fields.bad[i], fields.good[i], s)
     moved, largest = 0.0, 0.0
     for i in range(labels.size):
-        add_states(regions, values, where, labels, i, bad, good)
         for s in range(regions.n_states[i]):
-            moved = max(moved, abs(good[s] - fields.good[i, s]))
-            largest = max(largest, abs(good[s]))
-            fields.bad[i, s], fields.good[i, s] = bad[s], good[s]
-    fields.flags[:] = True
+            moved = max(moved, abs(fields.good[i, s] - old[i, s]))
+            largest = max(largest, abs(fields.good[i, s]))
     return moved / largest if largest > 0.0 else 0.0
 
 

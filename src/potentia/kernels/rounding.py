@@ -48,6 +48,24 @@ def _expect(regions, table, r, i, q, work):
 
 
 @njit(**KERNEL)
+def _expect_pair(regions, table, r, i, q, work):
+    """`_expect` for a region of two variables."""
+    first = regions.scope_ptr[r]
+    own = first if regions.scope[first] == i else first + 1
+    other = 2 * first + 1 - own
+    j, mass, lost, mean = regions.scope[other], work[0], work[1], work[2]
+    for s in range(regions.n_states[i]):
+        mass[s], lost[s], mean[s] = 0.0, 0.0, 0.0
+        for t in range(regions.n_states[j]):
+            value = table[s * regions.stride[own] + t * regions.stride[other]]
+            if value > -np.inf:
+                mass[s] += q[j, t]
+                mean[s] += q[j, t] * value
+            else:
+                lost[s] += q[j, t]
+
+
+@njit(**KERNEL)
 def best_state(regions, values, where, q, i, room):
     """The state of i, among those with weight, of highest expected score when the rest follows q, up to its scale."""
     work, bad, good = room
@@ -56,7 +74,10 @@ def best_state(regions, values, where, q, i, room):
     good[:] = 0.0
     for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
         r = regions.member[k]
-        _expect(regions, values[where[r] :], r, i, q, work)
+        if regions.scope_ptr[r + 1] - regions.scope_ptr[r] == 2:
+            _expect_pair(regions, values[where[r] :], r, i, q, work)
+        else:
+            _expect(regions, values[where[r] :], r, i, q, work)
         for s in range(regions.n_states[i]):
             if mass[s] == 0.0:
                 bad[s] += 1

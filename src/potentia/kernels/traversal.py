@@ -53,25 +53,53 @@ def _root(parent, i):
 
 
 @njit(**KERNEL)
+def _join(scope_ptr, scope, clique, parent):
+    """Join the trees of a clique's variables if all are different; whether they were."""
+    first, last = scope_ptr[clique], scope_ptr[clique + 1]
+    if last - first == 2:  # two walks instead of four
+        one, two = _root(parent, scope[first]), _root(parent, scope[first + 1])
+        parent[two] = one
+        return one != two
+    for k in range(first + 1, last):
+        for j in range(first, k):
+            if _root(parent, scope[k]) == _root(parent, scope[j]):
+                return False
+    for k in range(first + 1, last):
+        parent[_root(parent, scope[k])] = _root(parent, scope[first])
+    return True
+
+
+@njit(**KERNEL)
 def grow_forest(scope_ptr, scope, order, n_variables, used):
     """Kruskal: walk cliques in `order`, keep one when all its variables lie in different trees so far.
 
     Kept cliques get used += 1; their factor graph is acyclic. Returns how many were kept.
     """
-    parent = np.arange(n_variables)
+    parent = np.arange(n_variables).astype(np.int32)
     kept = 0
     for clique in order:
-        first, last = scope_ptr[clique], scope_ptr[clique + 1]
-        apart = True
-        for k in range(first, last):
-            for j in range(first, k):
-                if _root(parent, scope[k]) == _root(parent, scope[j]):
-                    apart = False
-        if apart:
-            for k in range(first + 1, last):
-                parent[_root(parent, scope[k])] = _root(parent, scope[first])
+        if _join(scope_ptr, scope, clique, parent):
             used[clique] += 1
             kept += 1
+    return kept
+
+
+@njit(**KERNEL)
+def grow_even_forest(scope_ptr, scope, runs, length, most, n_variables, used):
+    """`grow_forest` from the cliques used least so far, by level of use and in this order of runs of cliques.
+
+    runs: numbers of runs of `length` neighbouring cliques, which are read in one go: no sorting, and memory in long
+    pieces. used: times that each was used, at most `most`. Linear in the cliques times the levels.
+    """
+    parent = np.arange(n_variables).astype(np.int32)
+    kept = 0
+    for level in range(most + 1):
+        for run in runs:
+            for clique in range(run * length, min((run + 1) * length, used.size)):
+                # one that was kept in this round comes again at the next level, and joins nothing then
+                if used[clique] == level and _join(scope_ptr, scope, clique, parent):
+                    used[clique] += 1
+                    kept += 1
     return kept
 
 
