@@ -37,7 +37,7 @@ class CRFLayer(torch.nn.Module):
     are mixed. Kinds left out score zero; -inf forbids. Several graphs are treated as one (`pt.Union`): tensors hold
     the regions of all graphs one after another.
 
-    Scores are computed with in float64 on the CPU; results have the type and device of theta. Gradients can be taken
+    Inference runs in float64 on the CPU; results have the type and device of theta. Gradients can be taken
     once (no second derivatives).
 
     Args:
