@@ -135,6 +135,9 @@ class CRFLayer(torch.nn.Module):
         found = self.graph if graph is None else graph
         if found is None:
             raise PotentiaError("graph is missing: pass one to the layer or to the call.")
+        many = [found] if isinstance(found, Graph) else found
+        if not isinstance(many, Sequence) or not all(isinstance(one, Graph) for one in many):
+            raise PotentiaError(f"graph must be a Graph or a list of graphs, not {found!r}.")
         return found
 
     def _each_loss(
