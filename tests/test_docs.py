@@ -28,7 +28,7 @@ def test_every_public_name_is_in_the_reference():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
-    if page.stem == "torch":
+    if "import torch" in page.read_text():
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "example"}

@@ -464,6 +464,8 @@ BAD = [
     ({"weights": torch.ones(20, requires_grad=True)}, "weights are constants"),
     ({"name": "hinge"}, "no loss 'hinge'"),
     ({"graph": []}, "at least one Graph"),
+    ({"graph": 5}, "a Graph or a list of graphs"),
+    ({"graph": [[1]]}, "a Graph or a list of graphs"),
     ({"reduction": "none", "theta": [1]}, "theta must map kinds"),
     ({"reduction": "none", "theta": {"nodes": torch.zeros(20, 3)}}, "names kind 'nodes'"),
     ({"reduction": "none", "theta": {"node": torch.zeros(21, 3)}}, "expected"),

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .chain import best_path
 from .vecmath import KERNEL, exp
 
 # sums over states may be taken in any order; infinities do not occur there
@@ -67,7 +66,7 @@ def upward(chains, first, last):
 
 
 @njit(inline="always", **KERNEL)
-def _load(chains, k, t, u):
+def load_step(chains, k, t, u):
     """u_t of sequence k; returns its largest and smallest finite score, (-inf, inf) if there is none.
 
     The largest is NaN where one is no number that may occur.
@@ -97,7 +96,7 @@ def _scaled_upward(chains, k, u):
     L, psi = u.size, chains.psi
     value, scale = 0.0, 1.0
     for t in range(chains.length[k]):
-        peak, low = _load(chains, k, t, u)
+        peak, low = load_step(chains, k, t, u)
         if not peak > -np.inf:
             chains.value[k] = peak
             return True
@@ -142,7 +141,7 @@ def _scaled_upward(chains, k, u):
 def _log_upward(chains, k, u):
     """alpha_t(b) = u_t(b) + log sum_a exp(alpha_{t-1}(a) + pair(a, b)); `message` is left."""
     for t in range(chains.length[k]):
-        if np.isnan(_load(chains, k, t, u)[0]):
+        if np.isnan(load_step(chains, k, t, u)[0]):
             chains.value[k] = np.nan
             return
         alpha = chains.alpha[k, t]
@@ -232,7 +231,7 @@ def _log_downward(chains, k, weight, beta, below, u, d_scores, d_start, d_pair, 
             d_end[b] += mu if t == n - 1 else 0.0
         if t == 0:
             break
-        _load(chains, k, t, u)
+        load_step(chains, k, t, u)
         for b in range(L):
             u[b] += beta[b]
         for a in range(L):
@@ -241,95 +240,3 @@ def _log_downward(chains, k, weight, beta, below, u, d_scores, d_start, d_pair, 
             below[a] = _log_sum(chains.pair[a], u)
         for b in range(L):
             beta[b] = below[b]
-
-
-@njit(**KERNEL)
-def subtract_labels(chains, labels, weight, d_scores, d_start, d_pair, d_end, first, last):
-    """Subtract weight_k times the indicators of labels, (sequences, steps), from what `downward` gave."""
-    for k in range(first, last):
-        n = chains.length[k]
-        for t in range(n):
-            y = labels[k, t]
-            d_scores[k * chains.per_sequence + t * chains.per_step + y] -= weight[k]
-            if t > 0:
-                d_pair[labels[k, t - 1], y] -= weight[k]
-        d_start[labels[k, 0]] -= weight[k]
-        d_end[labels[k, n - 1]] -= weight[k]
-
-
-@njit(**KERNEL)
-def score_labels(chains, labels, score):
-    """The score of every sequence's labels, -inf where they are forbidden."""
-    for k in range(score.size):
-        n = chains.length[k]
-        total = chains.start[labels[k, 0]] + chains.end[labels[k, n - 1]]
-        for t in range(n):
-            y = labels[k, t]
-            total += chains.scores[k * chains.per_sequence + t * chains.per_step + y]
-            if t > 0:
-                total += chains.pair[labels[k, t - 1], y]
-        score[k] = total
-
-
-@njit(**KERNEL)
-def best_labels(chains, labels, score):
-    """The best labels of every sequence, (sequences, steps), and their scores.
-
-    A score is -inf if everything is forbidden, NaN as in `Chains.value`.
-    """
-    steps, L = labels.shape[1], chains.start.size
-    node, value, back = np.empty((steps, L)), np.empty((2, L)), np.empty((steps, L), dtype=np.int64)
-    node_at, pair_at = np.arange(steps) * L, np.zeros(steps, dtype=np.int64)
-    for k in range(score.size):
-        n = chains.length[k]
-        good = True
-        for t in range(n):
-            good &= not np.isnan(_load(chains, k, t, node[t])[0])
-        found = best_path(node.ravel(), node_at, chains.pair.ravel(), pair_at, 0, n, value, back, labels[k])
-        score[k] = found if good else np.nan
-
-
-@njit(**KERNEL)
-def k_best_labels(chains, labels, score):
-    """The k best labellings of every sequence, labels (sequences, k, steps), best first, and their scores.
-
-    Scores are -inf where a sequence has fewer. Each state keeps its k best prefixes: k^2 L^2 operations a step.
-    """
-    k_best, steps, L = labels.shape[1], labels.shape[2], chains.start.size
-    u, value = np.empty(L), np.empty((steps, L, k_best))
-    back = np.empty((steps, L, k_best), dtype=np.int64)
-    ends, end = np.empty(k_best), np.empty(k_best, dtype=np.int64)
-    for k in range(score.shape[0]):
-        n = chains.length[k]
-        for t in range(n):
-            _load(chains, k, t, u)
-            for b in range(L):
-                value[t, b], back[t, b] = -np.inf, 0
-                if t == 0:
-                    value[t, b, 0] = u[b]
-                    continue
-                for a in range(L):
-                    _offer(value[t - 1, a], chains.pair[a, b] + u[b], a, value[t, b], back[t, b])
-        ends[:], end[:] = -np.inf, 0
-        for a in range(L):
-            _offer(value[n - 1, a], 0.0, a, ends, end)
-        for j in range(k_best):
-            score[k, j], at = ends[j], end[j]
-            for t in range(n - 1, -1, -1):
-                labels[k, j, t] = at // k_best
-                at = back[t, at // k_best, at % k_best]
-
-
-@njit(inline="always", **KERNEL)
-def _offer(values, more, state, best, origin):
-    """Insert values + more, in descending order, into the descending list `best`; origin is state * k + rank."""
-    k_best = best.size
-    for rank in range(k_best):
-        v = values[rank] + more
-        if not v > best[k_best - 1]:
-            return
-        j = k_best - 1
-        while j > 0 and best[j - 1] < v:
-            best[j], origin[j] = best[j - 1], origin[j - 1]
-            j -= 1
-        best[j], origin[j] = v, state * k_best + rank

@@ -10,7 +10,7 @@ import torch
 
 from .._options import check_count
 from .._types import Bools, Ints, PotentiaError
-from ..kernels import chain_batch as kernels
+from ..kernels.chain_labels import best_labels, k_best_labels
 from .chain_function import LogLikelihood, Sequences, refuse_bad
 from .functions import tensor_like
 from .schemes import allowed_tags
@@ -107,7 +107,7 @@ class LinearChain(torch.nn.Module):
         """The most likely tags of each sequence [Viterbi], as lists of the sequences' lengths."""
         found = self._sequences(emissions, mask)
         labels, score = np.empty(found.shape, dtype=np.int64), np.empty(found.shape[0])
-        kernels.best_labels(found.chains, labels, score)
+        best_labels(found.chains, labels, score)
         refuse_bad(score)
         return [row[:n].tolist() for row, n in zip(labels, found.chains.length.tolist(), strict=True)]
 
@@ -121,7 +121,7 @@ class LinearChain(torch.nn.Module):
         found.sum_up()
         batch, steps = found.shape
         labels, score = np.empty((batch, k, steps), dtype=np.int64), np.empty((batch, k))
-        kernels.k_best_labels(found.chains, labels, score)
+        k_best_labels(found.chains, labels, score)
         log_p = score - found.chains.value[:, None]
         return [
             [

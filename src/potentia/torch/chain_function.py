@@ -12,6 +12,7 @@ from .._memory import borrow
 from .._threads import map_items, thread_count
 from .._types import Floats, InfeasibleError, Ints, PotentiaError
 from ..kernels import chain_batch as kernels
+from ..kernels.chain_labels import score_labels, subtract_labels
 from .functions import tensor_like, to_numpy
 
 #: Multiplications that a block of sequences should have, so that handing it to a thread pays.
@@ -80,7 +81,7 @@ class Sequences:
             outputs = (d_scores, d_start[number], d_pair[number], d_end[number], *self._blocks[number])
             kernels.downward(self.chains, weight, *outputs)
             if labels is not None:
-                kernels.subtract_labels(self.chains, labels, weight, *outputs)
+                subtract_labels(self.chains, labels, weight, *outputs)
 
         map_items(work, range(n_blocks), self._threads)
         return d_scores, d_start.sum(axis=0), d_pair.sum(axis=0), d_end.sum(axis=0)
@@ -139,7 +140,7 @@ class LogLikelihood(torch.autograd.Function):
         ctx.save_for_backward(emissions, start, pair, end)
         ctx.sequences.sum_up()
         score = np.empty(len(lengths))
-        kernels.score_labels(ctx.sequences.chains, labels, score)
+        score_labels(ctx.sequences.chains, labels, score)
         if np.any(score == -np.inf):
             raise PotentiaError(
                 f"tags of sequence {int(np.argmin(score))} have a forbidden (-inf) emission or transition."

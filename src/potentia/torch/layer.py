@@ -37,7 +37,7 @@ class CRFLayer(torch.nn.Module):
     are mixed. Kinds left out score zero; -inf forbids. Several graphs are treated as one (`pt.Union`): tensors hold
     the regions of all graphs one after another.
 
-    Scores are computed with in float64 on the CPU; results have the type and device of theta. Gradients can be taken
+    Inference runs in float64 on the CPU; results have the type and device of theta. Gradients can be taken
     once (no second derivatives).
 
     Args:
@@ -135,6 +135,9 @@ class CRFLayer(torch.nn.Module):
         found = self.graph if graph is None else graph
         if found is None:
             raise PotentiaError("graph is missing: pass one to the layer or to the call.")
+        many = [found] if isinstance(found, Graph) else found
+        if not isinstance(many, Sequence) or not all(isinstance(one, Graph) for one in many):
+            raise PotentiaError(f"graph must be a Graph or a list of graphs, not {found!r}.")
         return found
 
     def _each_loss(
