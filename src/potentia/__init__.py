@@ -9,7 +9,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import adjoint, datasets, losses, metrics, plot
+from . import adjoint, datasets, features, losses, metrics, plot
 from ._types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError
 from ._version import __version__
 from .adjoint.gradient import loss_and_gradient
@@ -111,6 +111,7 @@ __all__ = [
     "adjoint",
     "datasets",
     "error_bound",
+    "features",
     "indicators_to_labels",
     "labels_to_indicators",
     "linear_response",

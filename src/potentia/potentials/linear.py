@@ -8,7 +8,7 @@ import numpy as np
 
 from potentia._options import check_count, check_number
 from potentia._schema import FLAG, Array, Either, Field, Rule, Schema, Size
-from potentia._types import Floats
+from potentia._types import Floats, PotentiaError
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.lbfgs import linear_loss, minimise
 from potentia.potentials.problem import Problem, check_features
@@ -178,6 +178,8 @@ def _basis(x: Any, ridge: float, intercept: bool) -> Floats:
         hessian[-1, :d] = hessian[:d, -1] = np.asarray(x.sum(0)).ravel()
         hessian[-1, -1] = n_rows
     hessian = hessian / (4 * n_rows) + np.diag(penalty)
+    if not np.all(np.isfinite(hessian)):
+        raise PotentiaError("x holds values whose squares overflow: scale the features.")
     scale = np.sqrt(np.diag(hessian))
     scale[scale == 0] = 1.0
     values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))
