@@ -34,7 +34,7 @@ class Linear(Differentiable):
     saved: ClassVar[Schema] = {
         **Differentiable.saved,
         "intercept": FLAG,
-        "transformer_": Field(optional=True),
+        "transformer_": Field(nullable=True),
         "basis_": Either(Array("f8", ("D", "r"), order="K"), Array("f8", ("D",))),
         "r": Size(lambda found: found["basis_"].shape[-1]),
         "coordinates_": Array("f8", ("r", "K"), order="K"),
@@ -83,7 +83,14 @@ class Linear(Differentiable):
         self.table_ = np.zeros((len(self.basis_), n_outputs))
 
     def _expand(self, x: Any) -> Any:
-        return x if self.transformer_ is None else check_features(self.transformer_.transform(x), True)
+        if self.transformer_ is None:
+            return x
+        try:
+            return check_features(self.transformer_.transform(x), True)
+        except ValueError as error:
+            raise PotentiaError(
+                f"the transformer refuses these rows: {' '.join(str(error).split())}"
+            ) from None
 
     def _fit(self, problem: Problem) -> float:
         check_count("max_iter", self.max_iter)
