@@ -16,6 +16,7 @@ from ..data.pictures import LabelledImage, horses, stanford_backgrounds
 from ..data.synthetic import denoising
 from ..estimators import CRF
 from ..features.image import image_examples
+from ..inference.message_passing import Schedule
 from ..learn.iterated import IteratedLogistic
 from ..potentials import MLP, Boosting, Constant, Linear, Potential, Zero
 from . import ilr_paper
@@ -48,7 +49,7 @@ class IlrStudy:
     #: Iterations after which errors are noted for the learning curves; predicting costs as much as learning.
     tracked: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 18, 25, 40, 60, 100, 200)
     #: How messages are passed in learning, and when they rest.
-    schedule: str = "sequential"
+    schedule: Schedule = "sequential"
     rest: float | None = None
 
     def load(self, quick: bool) -> tuple[list[Example], list[Example]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..data.multilabel import MultiLabelData
 from ..metrics import MEASURES
-from ..multilabel.lmsbn import LMSBN
+from ..multilabel.lmsbn import LMSBN, Order
 from ..report.tables import Column
 from .multilabel import SYSTEMS, Grid, System, choose, evaluate, load
 from .rows import Cell, Row, run_cells
@@ -104,7 +104,7 @@ def _system(name: str, data: str, quick: bool) -> System:
             name, partial(LMSBN, tol=tol), grid, lambda model, X: model.predict_greedy(X), folds=3
         )
     elif name.startswith("LMSBN"):
-        order = "index" if name == "LMSBNlo" else "f-score"
+        order: Order = "index" if name == "LMSBNlo" else "f-score"
         system = System(name, partial(LMSBN, order=order, budget=BUDGET, tol=tol), grid, folds=3)
     else:
         system = replace(SYSTEMS[name], grid=grid, folds=3)

@@ -22,7 +22,7 @@ from .._registry import Registered
 from .._types import ArrayLike, Floats, PotentiaError, real_number
 from ..data.example import Example
 from ..inference.base import Inference
-from ..inference.message_passing import Smoothed
+from ..inference.message_passing import Schedule, Smoothed
 from ..potentials.base import Potential
 from ..potentials.differentiable import Differentiable, is_convex
 from ..potentials.zero import Zero
@@ -83,7 +83,7 @@ class IteratedLogistic(Registered):
     delta: str | Callable[[Example], Mapping[str, ArrayLike]] | None = "hamming"
     hidden: str = "drop"
     class_weight: Sequence[float] | None = None
-    schedule: str = "sequential"
+    schedule: Schedule = "sequential"
     track_error: bool | Sequence[int] = True
     threads: int | None = None
 
