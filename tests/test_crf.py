@@ -316,7 +316,7 @@ def test_examples_may_come_from_generators():
     [
         lambda head: head["content"].pop("potentials"),
         lambda head: head["content"].pop("learner"),
-        lambda head: head["content"].pop("decode"),
+        lambda head: head["content"].update(decode="none such"),
         lambda head: head["content"]["learner"]["options"].update(unknown=1),
         lambda head: head["content"]["potentials"]["node"]["params"].update(unknown={"value": 1}),
         lambda head: head.update(content=[]),

@@ -186,11 +186,11 @@ def test_denoising_is_seeded_and_begins_the_same_for_fewer_images():
 
 
 def test_denoising_refuses_empty_sizes():
-    with refused("at least one image, not 0"):
+    with refused("n_images must be a whole number >= 1, not 0"):
         datasets.denoising(0)
-    with refused(r"not size \(0, 5\)"):
+    with refused(r"size must be a height and a width of at least 1, not \(0, 5\)"):
         datasets.denoising(1, (0, 5))
-    with refused(r"not size \(5,\)"):
+    with refused(r"not \(5,\)"):
         datasets.denoising(1, (5,))
 
 

@@ -16,6 +16,7 @@ from sklearn.svm import LinearSVC
 import potentia as pt
 import saved_models
 from potentia._registry import Registered, from_json, to_json
+from potentia.io.files import file_kind, read_file, write_file
 
 
 @pytest.mark.parametrize("version", sorted(path.name for path in saved_models.FILES.iterdir()))
@@ -247,3 +248,82 @@ def test_a_compressed_model_file_is_refused_before_it_is_unpacked(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10**7
+
+
+def altered(source, target, change):
+    """A copy of a model file whose arrays `change` has altered in place."""
+    kind = file_kind(source)
+    content, arrays = read_file(source, kind)
+    change(arrays)
+    write_file(target, kind, content, arrays)
+    return target
+
+
+def exchange(arrays, a, b):
+    arrays[a], arrays[b] = arrays[b], arrays[a]
+
+
+CRAFTED = [
+    (
+        "lmsbn",
+        lambda arrays: arrays["network/term_ptr"].__setitem__(-1, 10**6),
+        "network/weight has the shape",
+    ),
+    (
+        "lmsbn",
+        lambda arrays: arrays["network/term_ptr"].__setitem__(1, 7),
+        "network/term_ptr does not hold offsets",
+    ),
+    ("lmsbn", lambda arrays: arrays["network/members"].__setitem__(0, -9), "network/members holds -9"),
+    (
+        "lmsbn",
+        lambda arrays: arrays["network/order"].__setitem__(0, 1),
+        "order does not hold every label once",
+    ),
+    (
+        "lmbm",
+        lambda arrays: exchange(arrays, "machine/sizes", "machine/members"),
+        "machine/sizes has the shape",
+    ),
+    ("lmbm", lambda arrays: exchange(arrays, "machine/own", "rows/X"), "has the shape"),
+    ("lmbm", lambda arrays: arrays["machine/members"].__setitem__(0, 99), "machine/members holds 99"),
+    (
+        "independent",
+        lambda arrays: arrays.update(own=arrays["own"].astype("f4")),
+        "own has the type float32, not f8",
+    ),
+    (
+        "independent",
+        lambda arrays: arrays["own"].__setitem__((0, 0), np.nan),
+        "own holds numbers that are not finite",
+    ),
+    ("crf", lambda arrays: exchange(arrays, "edge/fitted.nodes_", "edge/fitted.depths_"), "has the shape"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), CRAFTED)
+def test_crafted_arrays_are_refused_before_a_kernel_indexes_with_them(name, change, message, tmp_path):
+    target = altered(saved_models.FILES / "0.1" / name, tmp_path / "m", change)
+    with pytest.raises(pt.PotentiaError, match=rf"m: the saved \w+ is damaged: .*{message}") as caught:
+        pt.load(target)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_shape_larger_than_its_bytes_is_refused_before_it_is_allocated(tmp_path):
+    with zipfile.ZipFile(saved_models.FILES / "0.1" / "independent") as old:
+        entries = {entry.filename: old.read(entry) for entry in old.infolist()}
+    with zipfile.ZipFile(tmp_path / "m", "w") as new:
+        for name, data in entries.items():
+            new.writestr(name, data.replace(b"(3, 3), }    ", b"(3, 3000), } "))
+    with pytest.raises(pt.PotentiaError, match=r"m: the array own has 72 bytes, not those of \(3, 3000\)"):
+        pt.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("method", [pt.Exact(), pt.TRW(), pt.Gibbs(samples=5), pt.LinearProgram()])
+def test_methods_declare_what_they_can_do(method):
+    name = type(method).__name__
+    assert method.threaded == (name != "LinearProgram")
+    assert method.exact == (name == "Exact")
+    assert method.relaxed == (name == "LinearProgram")
+    assert method.iterative == (name == "TRW")
+    assert method.on_one_thread().threads == (1 if name == "TRW" else None)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from . import adjoint, datasets, losses, metrics, plot
+from . import adjoint, datasets, features, losses, metrics, plot
+from ._registry import Registered
 from ._types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError
 from ._version import __version__
 from .adjoint.gradient import loss_and_gradient
@@ -59,16 +60,18 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "torch":  # needs PyTorch, and takes its time
-        return import_module(".torch", __name__)
-    if name in _LATER:
-        return getattr(import_module(f".{_LATER[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
+
+    def __getattr__(name):
+        if name == "torch":  # needs PyTorch, and takes its time
+            return import_module(".torch", __name__)
+        if name in _LATER:
+            return getattr(import_module(f".{_LATER[name]}", __name__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER, "torch"})
+    return sorted({*__all__, "torch"})
 
 
 __all__ = [
@@ -105,6 +108,7 @@ __all__ = [
     "MessagePassing",
     "PotentiaError",
     "Potential",
+    "Registered",
     "Result",
     "Smoothed",
     "ThresholdClassifier",
@@ -116,6 +120,7 @@ __all__ = [
     "adjoint",
     "datasets",
     "error_bound",
+    "features",
     "indicators_to_labels",
     "labels_to_indicators",
     "linear_response",

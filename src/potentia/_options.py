@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
-from ._types import PotentiaError, real_number
+from ._types import PotentiaError, real_number, whole_numbers
 
 
 def check_count(name: str, value: object, least: int = 0) -> None:
@@ -36,7 +37,8 @@ def check_positive(name: str, value: object, most: float = sys.float_info.max) -
     """A number above zero, by default a finite one."""
     if not 0 < real_number(value, name) <= most:
         kind = "number" if most == math.inf else "finite number"
-        raise PotentiaError(f"{name} must be a {kind} above 0, not {value!r}.")
+        top = f" and at most {most:g}" if most < sys.float_info.max else ""
+        raise PotentiaError(f"{name} must be a {kind} above 0{top}, not {value!r}.")
 
 
 def check_flag(name: str, value: object) -> None:
@@ -56,3 +58,11 @@ def check_type(name: str, value: object, kind: type, optional: bool = False) -> 
     """An object of a class, or None where that is allowed."""
     if not isinstance(value, kind) and not (optional and value is None):
         raise PotentiaError(f"{name} must be a {kind.__name__}, not {value!r}.")
+
+
+def check_size(name: str, value: Any) -> tuple[int, int]:
+    """A height and a width, as whole numbers of at least 1."""
+    sides = whole_numbers(value, name)
+    if sides.shape != (2,) or sides.min() < 1:
+        raise PotentiaError(f"{name} must be a height and a width of at least 1, not {value!r}.")
+    return int(sides[0]), int(sides[1])

@@ -25,9 +25,10 @@ class _DamageError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """A value of a file; an optional one may be missing or null."""
+    """A value of a file; an optional one may be missing or null, a nullable one null."""
 
     optional: bool = False
+    nullable: bool = False
 
     def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
         """The value, checked; `found` are those checked before."""
@@ -48,7 +49,7 @@ def _read(schema: Schema, values: Any, sizes: Sizes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, field in schema.items():
         value = values.get(name)
-        if value is None and field.optional:
+        if value is None and (field.optional or (field.nullable and name in values)):
             found[name] = None
             continue
         if value is None and not isinstance(field, Rule):

@@ -18,7 +18,8 @@ from ..inference.gibbs import Gibbs
 from ..inference.linear_program import LinearProgram
 from ..inference.mean_field import MeanField
 from ..inference.message_passing import TRW, Kikuchi, LoopyBP, MessagePassingMethod, Smoothed
-from .common import at_least_one, json_text, seed
+from ..workflows.form import whole_number
+from .common import SEED, json_text
 
 TEXT = "Check every inference method against enumeration on random small models."
 EXAMPLE = "potentia check --models 1000 --seed 1"
@@ -205,8 +206,8 @@ def check(n_models: int, first_seed: int) -> list[dict[str, Any]]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    parser.add_argument("--models", type=at_least_one, default=10_000, metavar="N", help="default: 10000")
-    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="which models; default: 0")
+    parser.add_argument("--models", type=whole_number(1), default=10_000, metavar="N", help="default: 10000")
+    parser.add_argument("--seed", type=SEED, default=0, metavar="N", help="which models; default: 0")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from .._types import Floats, Ints, PotentiaError
+from .._options import check_count, check_size
+from .._types import Floats, Ints
 from ..graph.structure import Graph
 from .example import Example
 
@@ -24,11 +25,9 @@ def denoising(n_images: int = 16, size: Sequence[int] = (100, 100), seed: int = 
     (1, phi_ij) per pair. The paper has 16 images to train and 16 to test: take another seed for the test.
     All images share one graph; the first k of n images are those of n_images = k.
     """
-    sides = tuple(int(s) for s in size)
-    if n_images < 1:
-        raise PotentiaError(f"denoising needs at least one image, not {n_images}.")
-    if len(sides) != 2 or min(sides) < 1:
-        raise PotentiaError(f"an image has a positive height and width, not size {sides}.")
+    check_count("n_images", n_images, 1)
+    check_count("seed", seed)
+    sides = check_size("size", size)
     rng = np.random.default_rng(seed)
     graph = Graph.grid(sides, n_states=2)
     return [_noisy(graph, sides, rng, f"denoising-{seed}-{k}") for k in range(n_images)]

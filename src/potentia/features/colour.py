@@ -21,8 +21,8 @@ def as_rgb(image: ArrayLike, dtype: Any = np.float64) -> Stack:
 
     Unsigned integers are divided by the largest of their type; floats must lie in [0, 1] already.
     """
-    if np.dtype(dtype) not in (np.float32, np.float64):
-        raise PotentiaError(f"features are computed in float32 or float64, not {dtype}")
+    if dtype not in (np.float32, np.float64, "float32", "float64", np.dtype("f4"), np.dtype("f8")):
+        raise PotentiaError(f"dtype must be float32 or float64, not {dtype!r}.")
     given = np.asarray(image)
     if given.ndim == 2:
         given = given[..., None]

@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import sparse
 
+from .._options import check_count
 from .._types import ArrayLike, PotentiaError
 from .colour import as_rgb
 from .resize import Stack, Weights, apply_weights, linear_weights
@@ -27,6 +28,7 @@ def hog(image: ArrayLike, cell: int = 8) -> Stack:
     cell is divided by the norm of each of the four 2 x 2 blocks of cells that contain it, and cut at .2. Pixels
     interpolate linearly between cell centres. The picture is mirrored at its border, so any size will do.
     """
+    check_count("cell", cell, 1)
     rgb = as_rgb(image)
     return apply_weights(hog_cells(rgb, cell), *cell_weights(rgb.shape[:2], cell))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from .._options import check_choice, check_count, check_positive, check_type
 from .._types import ArrayLike, PotentiaError
 from ..data.example import Example
 from ..data.pictures import LabelledImage
@@ -25,7 +26,7 @@ def image_example(
     node: str | Sequence[str] = "ilr",
     edge: str | Sequence[str] = "ilr",
     reduce: float = 1.0,
-    when: str = "before",
+    when: Literal["before", "after"] = "before",
     cell: int = 8,
     graph: Graph | None = None,
     dtype: Any = np.float32,
@@ -48,16 +49,17 @@ def image_example(
         dtype: precision of the features, float32 or float64.
         name: the example's name.
     """
-    if when not in ("before", "after"):
-        raise PotentiaError(f'when must be "before" or "after", not {when!r}')
+    check_choice("when", when, ("before", "after"))
+    check_count("n_states", n_states, 1)
+    check_count("cell", cell, 1)
+    check_type("graph", graph, Graph, optional=True)
+    check_type("name", name, str, optional=True)
     rgb = as_rgb(image, dtype)
     full = rgb.shape[0], rgb.shape[1]
     small = reduced_size(full, reduce)
     if labels is not None and np.shape(labels) != full:
         raise PotentiaError(f"labels has shape {np.shape(labels)}, but the image is {full}")
     picture = rgb if small == full else resize(rgb, small)
-    if cell < 1:
-        raise PotentiaError(f"cell is the side of a HOG cell in pixels, at least 1, not {cell}")
     grid = Graph.grid(small, n_states=n_states) if graph is None else _checked_grid(graph, small, n_states)
     if when == "before":
         nodes = pixel_features(picture, node, cell=cell, dtype=dtype)
@@ -82,8 +84,7 @@ def image_examples(pictures: Iterable[LabelledImage], *, n_states: int, **option
 
 def reduced_size(size: Sequence[int], reduce: float) -> tuple[int, int]:
     """Height and width times `reduce`, rounded, at least one pixel."""
-    if not 0.0 < reduce <= 1.0:
-        raise PotentiaError(f"reduce is the share of the sides to keep, in (0, 1], not {reduce}")
+    check_positive("reduce", reduce, 1.0)
     height, width = (max(1, round(side * reduce)) for side in size)
     return height, width
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .._types import ArrayLike, PotentiaError
+from .._options import check_count, check_number, check_size
+from .._types import ArrayLike, PotentiaError, real_numbers
 from .colour import as_rgb
 from .hog import cell_weights, hog_cells
 from .resize import Stack, apply_weights, area_weights
@@ -46,8 +48,9 @@ def pixel_features(
     names = feature_blocks(node, NODE_SETS, NODE_BLOCKS, "node")
     rgb = as_rgb(image, dtype)
     full = rgb.shape[0], rgb.shape[1]
-    small = full if size is None else (int(size[0]), int(size[1]))
-    if min(small) < 1 or small[0] > full[0] or small[1] > full[1]:
+    small = full if size is None else check_size("size", size)
+    check_count("cell", cell, 1)
+    if small[0] > full[0] or small[1] > full[1]:
         raise PotentiaError(
             f"features of an image of {full} can be averaged to at most that size, not {small}"
         )
@@ -62,9 +65,9 @@ def fourier(base: ArrayLike, scale: float = np.pi) -> Stack:
     (the first feature the lowest digit). The paper prints no scale; pi is that of the Fourier basis it cites
     (Konidaris et al. 2011) and of the author's toolbox, and lets features in [0, 1] run through half a period.
     """
-    s = np.asarray(base)
-    if s.dtype not in (np.float32, np.float64):
-        s = s.astype(np.float64)
+    check_number("scale", scale, -sys.float_info.max)
+    single = isinstance(base, np.ndarray) and base.dtype == np.float32
+    s: Stack = base if single else real_numbers(base, "base")
     if s.ndim < 1 or not 1 <= s.shape[-1] <= _MAX_FOURIER:
         raise PotentiaError(f"the Fourier expansion takes 1 to {_MAX_FOURIER} features, not shape {s.shape}")
     planes = s.reshape(-1, s.shape[-1]).T
@@ -97,8 +100,8 @@ def feature_blocks(
                 f"{name} must be one of {', '.join(map(repr, sets))} or a list of blocks, not {given!r}"
             )
         return sets[given]
-    blocks = tuple(given)
-    unknown = [block for block in blocks if block not in known]
+    blocks = tuple(given) if isinstance(given, Sequence) else (given,)
+    unknown = [block for block in blocks if not isinstance(block, str) or block not in known]
     if unknown or not blocks:
         shown = repr(unknown[0]) if unknown else "an empty list"
         raise PotentiaError(f"{name} may hold the blocks {', '.join(map(repr, known))}, not {shown}")

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from .._types import ArrayLike, PotentiaError
+from .._options import check_count, check_size
+from .._types import ArrayLike, PotentiaError, real_numbers
 
 #: A stack of pictures (h, w, k) in the precision the caller chose.
 Stack = np.ndarray[Any, np.dtype[Any]]
@@ -23,13 +24,12 @@ def resize(picture: ArrayLike, size: Sequence[int]) -> Stack:
     Along an axis that shrinks, the mean of what each new pixel covers (also for sides that do not divide); along
     one that grows, linear interpolation between pixel centres. Both keep constants.
     """
-    given = np.asarray(picture)
-    values = given if given.dtype in (np.float32, np.float64) else given.astype(np.float64)
+    single = isinstance(picture, np.ndarray) and picture.dtype == np.float32
+    values: Stack = picture if single else real_numbers(picture, "picture")
     if values.ndim not in (2, 3) or min(values.shape) < 1:
         raise PotentiaError(f"a picture has shape (h, w) or (h, w, k), not {values.shape}")
-    if len(size) != 2:
-        raise PotentiaError(f"a picture's size is (height, width), not {tuple(size)}")
-    rows, columns = (_axis_weights(n, int(m)) for n, m in zip(values.shape[:2], size, strict=True))
+    sides = check_size("size", size)
+    rows, columns = (_axis_weights(n, m) for n, m in zip(values.shape[:2], sides, strict=True))
     stack = apply_weights(values.reshape(*values.shape[:2], -1), rows, columns)
     return stack.reshape(*stack.shape[:2], *values.shape[2:])
 
@@ -40,7 +40,7 @@ def reduce_labels(labels: ArrayLike, size: Sequence[int], n_states: int) -> np.n
     -1 where nothing is known; the lowest of equal classes.
     """
     given = check_label_map(labels, n_states)
-    height, width = (int(side) for side in size)
+    height, width = check_size("size", size)
     if (height, width) == given.shape:
         return given
     each = (given[..., None] == np.arange(n_states)).astype(np.float64)
@@ -56,7 +56,7 @@ def upsample_marginals(marginals: ArrayLike, size: Sequence[int], full_size: Seq
     Linear between pixel centres: rows still sum to one; their argmax is the prediction at full size.
     """
     values = np.asarray(marginals)
-    height, width = (int(side) for side in size)
+    height, width = check_size("size", size)
     if values.ndim != 2 or len(values) != height * width:
         raise PotentiaError(
             f"marginals has shape {values.shape}; a picture of {height} x {width} needs {height * width} rows"
@@ -66,6 +66,7 @@ def upsample_marginals(marginals: ArrayLike, size: Sequence[int], full_size: Seq
 
 def check_label_map(labels: ArrayLike, n_states: int) -> np.ndarray:
     """A label map (h, w) as integers, every entry a class or -1."""
+    check_count("n_states", n_states, 1)
     given = np.asarray(labels)
     if given.ndim != 2 or given.dtype.kind not in "iub":
         raise PotentiaError(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from .._options import check_count, check_flag, check_positive, check_type
 from .._types import ArrayLike, Floats, Ints, PotentiaError
 from ..data.example import Example
 from ..graph.structure import Graph
@@ -25,11 +26,9 @@ def superpixels(image: ArrayLike, n_segments: int = 200, compactness: float = 10
         from skimage.segmentation import slic
     except ImportError:
         raise PotentiaError("superpixels need scikit-image: pip install potentia[images]") from None
-    if n_segments < 1:
-        raise PotentiaError(f"n_segments must be at least 1, not {n_segments}")
+    check_count("n_segments", n_segments, 1)
     rgb = np.ascontiguousarray(as_rgb(image))
-    if not compactness > 0:
-        raise PotentiaError(f"compactness must be positive, not {compactness}")
+    check_positive("compactness", compactness)
     found = slic(rgb, n_segments=n_segments, compactness=compactness, start_label=0, channel_axis=-1)
     return np.unique(found, return_inverse=True)[1].reshape(found.shape).astype(np.int64)
 
@@ -80,7 +79,7 @@ def superpixel_features(
     flat, size = regions.ravel(), np.bincount(regions.ravel())
     average = _averaging(flat, size)
     place = average @ pixel_features(rgb, ("position",), dtype=np.float64)
-    described = pixel_features(rgb, tuple(pixel), cell=cell, dtype=np.float64)
+    described = pixel_features(rgb, pixel, cell=cell, dtype=np.float64)
     mean = average @ described
     spread = np.sqrt(average @ (described - mean[flat]) ** 2)
     head = np.stack([np.ones(len(size)), size / flat.size], axis=1)
@@ -107,6 +106,9 @@ def superpixel_example(
     `pixel_weights` a variable weighs as many as its known pixels (all, without labels), so that weighted errors
     count pixels. For the other arguments see `superpixels`, `superpixel_labels` and `superpixel_features`.
     """
+    check_count("n_states", n_states, 1)
+    check_flag("pixel_weights", pixel_weights)
+    check_type("name", name, str, optional=True)
     segments = superpixels(image, n_segments, compactness)
     node, edge = superpixel_features(image, segments, pixel=pixel, cell=cell)
     n = len(node)

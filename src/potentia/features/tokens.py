@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._options import check_count, check_flag
 from .._types import PotentiaError
 from ..data.example import Example
 from ..graph.structure import Graph
@@ -30,8 +31,9 @@ class TokenFeatures:
     """
 
     def __init__(self, window: int = 2, min_count: int = 1, spelling: bool = False) -> None:
-        if window < 0 or min_count < 1:
-            raise PotentiaError("window must not be negative and min_count at least 1")
+        check_count("window", window)
+        check_count("min_count", min_count, 1)
+        check_flag("spelling", spelling)
         self.window, self.min_count, self.spelling = window, min_count, spelling
 
     def fit(self, sentences: Sequence[Sentence]) -> TokenFeatures:

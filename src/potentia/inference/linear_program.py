@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class LinearProgram(Inference):
 
     iterations: int | None = None
     tol: float = 1e-6
-    method: str = "highs"
+    method: Literal["highs", "highs-ds", "highs-ipm"] = "highs"
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
@@ -125,7 +125,7 @@ class MeanField(Inference):
 
     iterations: int = 100
     tol: float = 1e-6
-    schedule: str = "coloured"
+    schedule: Literal["coloured", "sequential", "random"] = "coloured"
     seed: int = 0
     threads: int | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from .region_engine import RegionEngine
 
 #: Largest residual that counts as a fixed point, whatever the tolerance asked for.
 _FIXED = 1e-4
+
+
+Schedule = Literal["coloured", "sequential", "random", "greedy"]
 
 
 @dataclass(kw_only=True)
@@ -45,7 +48,7 @@ class MessagePassingMethod(Inference):
 
     iterations: int = 40
     tol: float = 1e-6
-    schedule: str = "coloured"
+    schedule: Schedule = "coloured"
     damping: float = 0.0
     seed: int = 0
     threads: int | None = None
@@ -172,7 +175,7 @@ class MessagePassing(MessagePassingMethod):
     """
 
     counting: Mapping[str, ArrayLike] = field(default_factory=dict)
-    links: str = "star"
+    links: Literal["star", "containment", "maximal"] = "star"
 
     def entropy(self, graph: Graph) -> Entropy:
         return entropies.given(graph, self.counting, self.links)

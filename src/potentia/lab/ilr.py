@@ -14,6 +14,7 @@ import potentia as pt
 
 from ..features.image import image_examples, reduced_size
 from ..features.resize import reduce_labels, resize
+from ..inference.message_passing import Schedule
 from ..learn.iterated import Solver
 from ..report.pictures import Original
 from ..report.rows import Cell, Row
@@ -55,7 +56,7 @@ class IlrSet:
     #: Iterations after which errors are noted for the learning curves; predicting costs as much as learning.
     tracked: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 18, 25, 40, 60, 100, 200)
     #: How messages are passed in learning, and when that stops.
-    schedule: str = "sequential"
+    schedule: Schedule = "sequential"
     message_tol: float | None = None
 
     def load(self, quick: bool) -> Data:

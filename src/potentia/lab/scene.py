@@ -11,6 +11,7 @@ import numpy as np
 
 import potentia as pt
 
+from ..multilabel.lmsbn import Order
 from ..report.rows import Cell, Row
 from ..report.tables import Column, Table
 from .figures import Figure, panels, values_of
@@ -84,7 +85,7 @@ def _linear_system(name: str, data: str) -> System:
         values = {"C": (1.0,)} if name == "chain" else {"alpha": (1e-3,)}  # the defaults
     if not name.startswith("LMSBN"):
         return replace(SYSTEMS[name], grid=values, folds=3)
-    order = "index" if name == "LMSBNlo" else "f-score"
+    order: Order = "index" if name == "LMSBNlo" else "f-score"
     make = partial(pt.LMSBN, order=order, budget=BUDGET, tol=TOLERANCES.get(data, 1e-4))
     return System(name, make, values, greedy=name == "LMSBN-greedy", folds=3)
 

@@ -21,7 +21,7 @@ from .._options import check_count, check_number
 from .._types import ArrayLike, Floats, PotentiaError, real_number
 from ..data.example import Example
 from ..inference.base import Inference
-from ..inference.message_passing import Smoothed
+from ..inference.message_passing import Schedule, Smoothed
 from ..potentials.base import Potential
 from ..potentials.zero import Zero
 from .dataset import Dataset, require_labels
@@ -84,7 +84,7 @@ class IteratedLogistic(Learner):
     delta: str | Callable[[Example], Mapping[str, ArrayLike]] | None = "hamming"
     hidden: Literal["drop", "soft"] = "drop"
     class_weight: Sequence[float] | None = None
-    schedule: str = "sequential"
+    schedule: Schedule = "sequential"
     track_error: bool | Sequence[int] = True
     threads: int | None = None
     rest: InitVar[float | None] = None

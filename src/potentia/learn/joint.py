@@ -202,7 +202,9 @@ class JointPart(Part):
             for kind, table in self.soft.items():
                 saved = arrays.get(f"soft/{kind}")
                 if saved is None or saved.shape != table.shape or "value" not in arrays:
-                    raise PotentiaError("the checkpoint belongs to other examples: its targets do not fit them.")
+                    raise PotentiaError(
+                        "the checkpoint belongs to other examples: its targets do not fit them."
+                    )
                 table[:] = saved
             self.clamped_value = float(arrays["value"][0])
 

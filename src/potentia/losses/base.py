@@ -48,8 +48,8 @@ class Loss(Registered, ABC):
     only looks at marginals.
     """
 
-    #: Name in `pt.loss_and_gradient` and `pt.MarginalRisk`.
-    name: ClassVar[str]
+    #: Name in `pt.loss_and_gradient` and `pt.MarginalRisk`; custom losses need none.
+    name: ClassVar[str] = ""
 
     @abstractmethod
     def evaluate(

@@ -107,7 +107,7 @@ def learn_machine(
     cost, spread, left = solver.cost(n), 0.1, solver.passes
     kept = None if solver.solved is None else solver.solved.get("limits", (2,))
     if solver.solved is not None and kept is not None:
-        spread, left = float(kept[0]), max(1, int(kept[1]))
+        spread, left = float(kept[0]), min(max(1, int(kept[1])), solver.passes)
         for name, array in state._asdict().items():
             found = solver.solved.get(name, array.shape)
             array[...] = 0.0 if found is None else found

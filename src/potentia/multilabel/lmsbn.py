@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from .._options import check_choice, check_count, check_positive
 from .._schema import Array, Rule, Schema
-from .._types import ArrayLike, Bools, Floats, Ints, PotentiaError
+from .._types import Bools, Floats, Ints, PotentiaError
 from ..kernels.search import NetworkTerms
 from .features import Features, Gamma, HingeSolver, Kernel
 from .margin import UNLIMITED, MarginClassifier
@@ -102,7 +103,7 @@ class LMSBN(MarginClassifier):
     def __init__(
         self,
         alpha: float = 1e-3,
-        order: Order | ArrayLike = "f-score",
+        order: Order | Sequence[int] | Ints = "f-score",
         kernel: Kernel = None,
         *,
         gamma: Gamma = "scale",

@@ -8,7 +8,7 @@ import numpy as np
 
 from potentia._options import check_count, check_number
 from potentia._schema import FLAG, Array, Either, Field, Rule, Schema, Size
-from potentia._types import Floats
+from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import linear_loss_rows, loss_rows
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.problem import Batch, Problem, check_features
@@ -37,7 +37,7 @@ class Linear(Differentiable):
     saved: ClassVar[Schema] = {
         **Differentiable.saved,
         "intercept": FLAG,
-        "transformer_": Field(optional=True),
+        "transformer_": Field(nullable=True),
         "basis_": Either(Array("f8", ("D", "r"), order="K"), Array("f8", ("D",))),
         "r": Size(lambda found: found["basis_"].shape[-1]),
         "coordinates_": Array("f8", ("r", "K"), order="K"),
@@ -98,7 +98,14 @@ class Linear(Differentiable):
         return product.toarray() if hasattr(product, "toarray") else product, total
 
     def _expand(self, x: Any) -> Any:
-        return x if self.transformer_ is None else check_features(self.transformer_.transform(x), True)
+        if self.transformer_ is None:
+            return x
+        try:
+            return check_features(self.transformer_.transform(x), True)
+        except ValueError as error:
+            raise PotentiaError(
+                f"the transformer refuses these rows: {' '.join(str(error).split())}"
+            ) from None
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
         check_count("max_iter", self.max_iter)
@@ -198,6 +205,8 @@ def _basis(moments: Any, n_features: int, n_rows: int, ridge: float, intercept: 
         hessian[-1, :d] = hessian[:d, -1] = total
         hessian[-1, -1] = n_rows
     hessian = hessian / (4 * n_rows) + np.diag(penalty)
+    if not np.all(np.isfinite(hessian)):
+        raise PotentiaError("x holds values whose squares overflow: scale the features.")
     scale = np.sqrt(np.diag(hessian))
     scale[scale == 0] = 1.0
     values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))

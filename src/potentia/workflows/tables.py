@@ -81,9 +81,10 @@ class TablePipeline(Pipeline):
     def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> TablePipeline:
         """The pipeline that `settings` and the model's state describe."""
         model = _MODELS[settings["learner"]].from_state(content, arrays)
-        if model.n_labels_ != len(settings["labels"]):
-            raise PotentiaError("the saved pipeline is damaged: its model has another number of labels.")
         features = [Feature(**feature) for feature in settings["features"]]
+        width = sum(1 if feature.texts is None else len(feature.texts) for feature in features)
+        if (model.n_features_in_, model.n_labels_) != (width, len(settings["labels"])):
+            raise PotentiaError("the saved pipeline is damaged: its columns are not those of its model.")
         labels = [Label(**label) for label in settings["labels"]]
         return cls(model, settings["learner"], features, labels)
 

@@ -1,0 +1,261 @@
+"""A seeded fuzzer of model and checkpoint files: whatever a file holds, loading gives a working object or one sentence.
+
+`python tests/faults/fuzz_files.py --trials 10000 --seed 1` prints a table and every failure, and exits with 1 if there
+is one. Run it in a process of its own: a crash is a failure, and its memory is limited.
+"""
+
+import argparse
+import copy
+import json
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import potentia as pt
+import saved_models
+from potentia.io.files import file_kind, read_file, write_file
+
+#: Seconds that a trial may take.
+PATIENCE = 30
+VALUES = [
+    None, True, False, -1, 0, 1, 2, 3, 7, 10**6, 2**31, 2**63, 0.5, -0.5, 1e308, float("nan"), float("inf"), "", "x",
+    "all", "rbf", "TRW", "LMSBN", [], [1], [[0]], ["a", "a"], {}, {"a": 1}, {"class": "Exact", "options": {}},
+    {"class": "os.system", "options": {}}, {"function": "os.system"}, {"mapping": [[0, 1]]}, {"array": "signs"},
+]  # fmt: skip
+ENTRIES = [-1, 0, 1, 2, 255, 10**6, 2**31, 2**62, -(2**62), 1e308, float("nan"), float("inf")]
+TYPES = ["f8", "f4", ">f8", "i8", "i4", "u1", "?", "c16", "U3", "S2"]
+
+
+def places(value, path=()):
+    """Every place in a tree of dictionaries and lists."""
+    found = [path] if path else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        found += places(item, (*path, key))
+    return found
+
+
+def follow(tree, path):
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def change_json(rng, content):
+    """Replace, remove, repeat or exchange values."""
+    content = json.loads(json.dumps(content, default=lambda value: np.asarray(value).tolist()))
+    paths = places(content)
+    path = paths[rng.integers(len(paths))]
+    holder, key = follow(content, path[:-1]), path[-1]
+    how = rng.integers(6)
+    if how == 0:
+        del holder[key]
+    elif how == 1 and isinstance(holder, list):
+        holder.append(copy.deepcopy(holder[key]))
+    elif how == 2:
+        holder[key] = copy.deepcopy(follow(content, paths[rng.integers(len(paths))]))
+    elif how == 3 and isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
+        holder[key] = [holder[key] + 1, holder[key] * 1000, -holder[key], str(holder[key])][rng.integers(4)]
+    else:
+        holder[key] = copy.deepcopy(VALUES[rng.integers(len(VALUES))])
+    return content
+
+
+def change_array(rng, array):
+    """Another type, shape, order or entry."""
+    how = rng.integers(9)
+    with np.errstate(all="ignore"), suppress(ValueError, TypeError, OverflowError, IndexError):
+        if how == 0:
+            return array.astype(TYPES[rng.integers(len(TYPES))])
+        if how == 1:
+            return array[: len(array) // 2]
+        if how == 2:
+            return np.concatenate([array, array])
+        if how == 3:
+            return array.T.copy(order="F") if rng.integers(2) else array.reshape(-1)
+        if how == 4:
+            return array[None]
+        if how == 5:
+            return array[..., :0]
+        changed = array.copy()
+        changed.reshape(-1)[rng.integers(array.size)] = ENTRIES[rng.integers(len(ENTRIES))]
+        return changed
+    return array.reshape(-1)[:0]
+
+
+def change_content(rng, content, arrays):
+    """One to three changes of JSON and arrays."""
+    arrays = dict(arrays)
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        names = list(arrays)
+        how = rng.integers(4) if names else 0
+        name, other = (names[rng.integers(len(names))] for _ in range(2)) if names else ("", "")
+        if how < 2:
+            content = change_json(rng, content) if places(content) else content
+        elif how == 2 and rng.integers(2):
+            arrays[name], arrays[other] = arrays[other], arrays[name]
+        elif how == 2 and rng.integers(2):
+            del arrays[name]
+        else:
+            arrays[name] = change_array(rng, np.asarray(arrays[name]))
+    return content, arrays
+
+
+def damage(rng, path):
+    """Cut the file short, or change some of its bytes."""
+    data = bytearray(path.read_bytes())
+    if rng.integers(2):
+        data = data[: rng.integers(len(data))]
+    else:
+        for _ in range(rng.integers(1, 6)):
+            data[rng.integers(len(data))] = rng.integers(256)
+    path.write_bytes(data)
+
+
+def use_model(path):
+    """Load a model and predict with it."""
+    model = pt.load(path)
+    repr(model)
+    if isinstance(model, pt.CRF):
+        found = model.predict_marginals(saved_models.examples())
+        assert len(found) == 3
+        model.predict(saved_models.examples())
+    elif hasattr(model, "features") and hasattr(model.features, "index_"):
+        model.predict([[["a", "cat", "the"]]])
+    elif hasattr(model, "features"):
+        model.predict({"size": ["0.3", None, "-2"], "colour": ["red", "green", "blue"]})
+    else:
+        X, Y = saved_models.rows()
+        assert len(model.predict(X)) == len(X)
+        model.decision_function(X)
+        if hasattr(model, "labelling_loss"):
+            model.labelling_loss(X, Y)
+
+
+def make_models(folder):
+    """The models of `saved_models`, and those of other classes."""
+    saved_models.make(folder)
+    (folder / "expected.json").unlink()
+    X, Y = saved_models.rows()
+    pt.ThresholdClassifier(pt.LMSBN(0.1), cv=2).fit(X, Y).save(folder / "thresholds")
+    pt.ChainSSVM(passes=2, tol=1.0).fit(X, Y).save(folder / "ssvm")
+    pt.ClassifierChain().fit(X, Y).save(folder / "chain")
+    pt.LabelPowerset().fit(X, Y).save(folder / "powerset")
+    from scipy import sparse
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import PolynomialFeatures, SplineTransformer, StandardScaler
+
+    pt.LMSBN(0.1, kernel="rbf").fit(sparse.csr_array(X), Y).save(folder / "sparse")
+    expanded = make_pipeline(StandardScaler(), SplineTransformer(n_knots=3), PolynomialFeatures(1))
+    potentials = {"node": pt.Linear(transformer=expanded), "edge": pt.LightGBM(rounds=2, num_leaves=3)}
+    potentials["edge"].params = {"min_data_in_leaf": 2}
+    learner = pt.IteratedLogistic(iterations=1)
+    pt.CRF(potentials | {"triple": pt.Constant()}, learner).fit(saved_models.examples()).save(
+        folder / "crf-others"
+    )
+
+
+def make_checkpoints(folder):
+    """Interrupted fits: name to a function that resumes from a file."""
+    X, Y = saved_models.rows()
+    fits = {
+        "lmsbn": lambda path: pt.LMSBN(0.1).fit(X, Y, checkpoint=path),
+        "lmbm": lambda path: pt.LMBM(1e-4, passes=200, tol=1e-14).fit(X, Y, checkpoint=path),
+    }
+    for name, fit in fits.items():
+        from potentia.multilabel import fit_progress
+
+        often, fit_progress._EVERY = fit_progress._EVERY, -1.0
+        fit(folder / name)
+        fit_progress._EVERY = often
+    return fits
+
+
+class OvertimeError(Exception):
+    """A trial took too long."""
+
+
+def trial(rng, source, work, use):
+    """What came of one altered file: "refused", "works", or a failure's traceback."""
+    target = work / "altered"
+    shutil.copy(source, target)
+    if rng.integers(8) == 0:
+        damage(rng, target)
+    else:
+        kind = file_kind(source)
+        try:
+            write_file(target, kind, *change_content(rng, *read_file(source, kind)))
+        except ValueError:  # arrays that NumPy's format does not take
+            return "not written"
+    signal.alarm(PATIENCE)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            use(target)
+        return "works"
+    except pt.PotentiaError as error:
+        return "refused" if "\n" not in str(error) else f"more than one line: {error}"
+    except BaseException:
+        return traceback.format_exc()
+    finally:
+        signal.alarm(0)
+        target.unlink(missing_ok=True)
+
+
+def campaign(trials, seed, keep=None):
+    """Outcomes of so many trials, and the failures."""
+    counts, failures = Counter(), []
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        models, checkpoints = Path(name) / "models", Path(name) / "checkpoints"
+        for folder in (models, checkpoints):
+            folder.mkdir()
+        make_models(models)
+        fits = make_checkpoints(checkpoints)
+        jobs = [(path, use_model) for path in sorted(models.iterdir())]
+        jobs += [(path, fits[path.name]) for path in sorted(checkpoints.iterdir())]
+        for path, use in jobs:
+            use(path)
+        for number in range(trials):
+            path, use = jobs[number % len(jobs)]
+            outcome = trial(np.random.default_rng([seed, number]), path, Path(name), use)
+            known = outcome in ("works", "refused", "not written")
+            counts[path.parent.name, path.name, outcome if known else "failed"] += 1
+            if not known:
+                failures.append(f"seed {seed}, trial {number}, {path.parent.name}/{path.name}:\n{outcome}")
+    return counts, failures
+
+
+def overtime(*_):
+    raise OvertimeError
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gigabytes", type=float, default=8.0)
+    options = parser.parse_args()
+    limit = int(options.gigabytes * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    signal.signal(signal.SIGALRM, overtime)
+    counts, failures = campaign(options.trials, options.seed)
+    for (folder, name, outcome), n in sorted(counts.items()):
+        print(f"{folder:12} {name:12} {outcome:12} {n:6}")
+    print("\n".join(failures))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
