@@ -3,12 +3,10 @@
 import ast
 from pathlib import Path
 
-from potentia.kernels import forget_stale
-
 SOURCE = Path(__file__).parent.parent / "src" / "potentia"
 ROOM = {
-    "_types": -2, "_version": -2, "_digest": -2, "_options": -1, "_threads": -1, "_memory": -1, "_html": -1,
-    "_progress": -1,
+    "_types": -2, "_version": -2, "_digest": -2, "_signals": -2, "_options": -1, "_threads": -1, "_memory": -1,
+    "_html": -1, "_progress": -1,
     "kernels": 0, "graph": 1,
     "potentials": 2, "inference": 2, "losses": 2.5, "data": 2, "features": 3, "datasets": 3, "metrics": 2,
     "adjoint": 3, "parallel": 3, "learn": 4, "io": 4.5, "estimators": 5, "multilabel": 6,
@@ -37,17 +35,3 @@ def test_every_module_has_a_room_and_imports_only_downwards():
         for other in imported_rooms(path):
             if other != own:
                 assert ROOM[other] < ROOM[own] or ROOM[own] == 7 == ROOM[other], f"{path} imports {other}"
-
-
-def test_compiled_kernels_are_dropped_when_any_source_has_changed(tmp_path):
-    (tmp_path / "__pycache__").mkdir()
-    kept = tmp_path / "__pycache__" / "star.sweep-1.py311.1.nbc"
-    (tmp_path / "star.py").write_text("a = 1")
-    (tmp_path / "binary.py").write_text("b = 1")
-    forget_stale(tmp_path)
-    kept.write_text("compiled")
-    forget_stale(tmp_path)
-    assert kept.exists()
-    (tmp_path / "binary.py").write_text("b = 2")
-    forget_stale(tmp_path)
-    assert not kept.exists()

@@ -9,6 +9,12 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import _signals
+
+# the imports below take about a second, in which Ctrl-C must not print a traceback
+if _signals.is_command():
+    _signals.exit_at_once()
+
 from . import adjoint, datasets, losses, metrics, plot
 from ._types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError
 from ._version import __version__

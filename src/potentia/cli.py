@@ -1,4 +1,4 @@
-"""The command line: `potentia demo | train | predict | evaluate | infer | reproduce | report | bench`."""
+"""The command line: `potentia demo | train | predict | evaluate | infer | reproduce | report | bench | warmup`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,38 @@ import argparse
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ._signals import stopping
 from ._types import PotentiaError
 from ._version import __version__
-from .commands import apply, show, train
+from .commands import apply, show, train, warmup
 from .commands.common import json_text as _json
 from .commands.common import shown_fact
+from .kernels.jit import silence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; errors in the input print one sentence and give exit code 2."""
+    """Run a command; errors in the input print one sentence and give exit code 2, signals 128 and their number."""
+    received: list[int] = []
+    try:
+        with stopping(received):
+            return _run(argv)
+    except KeyboardInterrupt as error:
+        print(f"potentia: {str(error) or 'interrupted'}", file=sys.stderr)
+        return 128 + (received or [signal.SIGINT])[0]
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
+    if getattr(arguments, "quiet", False):
+        silence()
     try:
         arguments.command(arguments)
         sys.stdout.flush()
@@ -39,9 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         print("potentia: this needs more memory than there is", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as error:
-        print(f"potentia: {str(error) or 'interrupted'}", file=sys.stderr)
-        return 130
     return 0
 
 
@@ -81,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         "bench", _bench, "Speed of inference beside two floors measured in the same run.",
         "potentia bench --quick",
     ))  # fmt: skip
+    warmup.add_options(add("warmup", warmup.warmup, warmup.TEXT, warmup.EXAMPLES))
     return parser
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from .jit import njit
 from .record import packed
 from .simd import CHUNK, below8, div8, fma8, load8, mul8, store8, sub8, zero8
 from .vecmath import KERNEL, exp, log

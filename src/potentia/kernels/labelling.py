@@ -8,8 +8,8 @@ r of the flat scores `values` starts at where[r].
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .vecmath import KERNEL
 
 # Rows of the flags (2, n_variables): the best state of a variable, or of a pair with it, may have changed

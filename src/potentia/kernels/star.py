@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from . import binary
+from .jit import njit
 from .record import keep_row, keep_two, slot_of
 from .simd import CHUNK, add8, fma8, load8, max8, prefetch, spread8, store8, sub8, zero8
 from .vecmath import KERNEL, exp, log

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .simd import CHUNK, fma8, load8, mul8, prefetch, store8, zero8
 from .star import PRODUCT
 from .vecmath import KERNEL
