@@ -53,6 +53,103 @@ def test_adding_a_constant_shifts_the_value_only(name, model):
     np.testing.assert_allclose(a.variable_marginals, b.variable_marginals, atol=1e-9)
 
 
+@st.composite
+def shared_models(draw):
+    """Pairs of one kind on a random graph, one table for all of them that may forbid much, and evidence."""
+    n, states = draw(st.integers(2, 6)), draw(st.integers(1, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    ends = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda p: p[0] != p[1])
+    pairs = np.array(sorted(draw(st.sets(ends, min_size=2, max_size=7))), dtype=int)
+    graph = pt.Graph([states] * n, {"node": np.arange(n)[:, None], "edge": pairs})
+    form = draw(st.sampled_from(["row", "column", "state", "entries", "none"]))
+    node = rng.standard_normal((n, states))
+    if draw(st.booleans()):
+        node[:, draw(st.integers(0, states - 1))] = -np.inf
+    observed = {0: draw(st.integers(0, states - 1))} if draw(st.booleans()) else {}
+    return graph, node, zoo.forbidden_table(rng, states, form), observed
+
+
+def outcome(method, *model):
+    """A method's result, or None where it finds that nothing is allowed."""
+    try:
+        return method.infer(*model)
+    except pt.InfeasibleError:
+        return None
+
+
+SCHEDULES = ["coloured", "sequential", "random", "greedy"]
+EVERY = {
+    **{f"trw_{s}": pt.TRW(schedule=s, **LONG) for s in SCHEDULES},
+    **{f"loopy_{s}": pt.LoopyBP(schedule=s, damping=0.2, **LONG) for s in SCHEDULES},
+    **{f"smoothed_{s}": pt.Smoothed(0.5, schedule=s, **LONG) for s in SCHEDULES},
+    **{f"maximum_{s}": pt.Smoothed(0.0, schedule=s) for s in SCHEDULES},
+    **{f"mean_field_{s}": pt.MeanField(schedule=s) for s in SCHEDULES[:3]},
+    "kikuchi": pt.Kikuchi(damping=0.2, **LONG),
+    "exact": pt.Exact(),
+    "linear_program": pt.LinearProgram(),
+    "gibbs": pt.Gibbs(samples=20, burn_in=5),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+@given(model=shared_models())
+@few
+def test_a_shared_table_is_the_same_table_written_out(name, model):
+    graph, node, table, observed = model
+    written = {"node": node, "edge": np.repeat(table[None], len(graph.scopes["edge"]), axis=0)}
+    a = outcome(EVERY[name], graph, {"node": node, "edge": table}, observed)
+    b = outcome(EVERY[name], graph, written, observed)
+    assert (a is None) == (b is None)
+    if a is None or reference.max_score(graph, written, observed) == -np.inf:
+        return
+    assert (a.bound, a.target, a.converged) == (b.bound, b.target, b.converged)
+    assert a.value == pytest.approx(b.value, abs=1e-9)
+    if not name.startswith(("maximum", "linear")):  # ties
+        np.testing.assert_allclose(a.variable_marginals, b.variable_marginals, atol=1e-9)
+    if a.bound == "exact" and a.target == "log_partition":
+        assert a.value == pytest.approx(reference.log_partition(graph, written, observed), abs=1e-9)
+        truth = reference.variable_marginals(graph, written, observed)
+        np.testing.assert_allclose(a.variable_marginals, truth, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", [pt.TRW, pt.LoopyBP, pt.Smoothed])
+@pytest.mark.parametrize("schedule", ["coloured", "sequential"])
+@given(model=shared_models())
+@few
+def test_the_gradient_of_a_shared_table_is_the_sum_over_its_regions(method, schedule, model):
+    graph, node, table, _ = model
+    written = {"node": node, "edge": np.repeat(table[None], len(graph.scopes["edge"]), axis=0)}
+    f = reference.label_scores(graph, written)
+    if f.max() == -np.inf:
+        return
+    labels = reference.labellings(graph)[f.argmax()]
+    few_steps = method(iterations=3, tol=0, schedule=schedule)
+    value, shared = pt.loss_and_gradient(
+        "clique_logistic", few_steps, graph, {"node": node, "edge": table}, labels
+    )
+    same, each = pt.loss_and_gradient("clique_logistic", few_steps, graph, written, labels)
+    assert value == pytest.approx(same, abs=1e-9)
+    np.testing.assert_allclose(shared["node"], each["node"], atol=1e-9)
+    np.testing.assert_allclose(shared["edge"], each["edge"].sum(axis=0), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["trw_coloured", "loopy_sequential", "smoothed_greedy"])
+@given(model=shared_models(), other=st.integers(0, 2**32 - 1))
+@few
+def test_a_warm_start_from_other_constraints_ends_in_the_same_place(name, model, other):
+    graph, node, table, observed = model
+    rng = np.random.default_rng(other)
+    before = zoo.forbidden_table(rng, int(graph.n_states[0]), "row")
+    start = outcome(EVERY[name], graph, {"node": node, "edge": before})
+    cold = outcome(EVERY[name], graph, {"node": node, "edge": table}, observed)
+    if start is None or cold is None or not cold.converged:
+        return
+    warm = EVERY[name].infer(graph, {"node": node, "edge": table}, observed, start=start)
+    if cold.bound != "estimate":  # other fixed points of loopy BP are no error
+        assert warm.value == pytest.approx(cold.value, abs=1e-7)
+        np.testing.assert_allclose(warm.variable_marginals, cold.variable_marginals, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", CONVEX)
 @given(model=models())
 @few

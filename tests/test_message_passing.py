@@ -51,6 +51,14 @@ def test_exact_on_forests(problem, method):
     assert_marginals(result, problem)
 
 
+@pytest.mark.parametrize("schedule", ["coloured", "sequential", "random", "greedy"])
+@pytest.mark.parametrize("problem", zoo.problems(is_forest=True), **named)
+def test_damped_messages_are_exact_on_forests_when_called_so(problem, schedule):
+    result = pt.TRW(schedule=schedule, damping=0.3, **LONG).infer(*problem.model)
+    assert result.bound == "exact"
+    assert result.value == pytest.approx(reference.log_partition(*problem.model), rel=1e-9, abs=1e-9)
+
+
 @pytest.mark.parametrize("problem", zoo.problems(), **named)
 def test_exact_inference_on_the_zoo(problem):
     result = pt.Exact().infer(*problem.model)

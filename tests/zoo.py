@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import product
 
 import numpy as np
 
@@ -147,6 +148,34 @@ def _special(rng: np.random.Generator) -> Iterator[Problem]:
     clash = {"node": np.where([[True, False], [True, True], [True, False]], 0.0, -np.inf)}
     clash["edge"] = np.array([differ, differ[::-1]])
     yield Problem("contradiction", Graph.chain(3, n_states=2), clash, feasible=False)
+    yield from _shared_forbidden(rng)
+
+
+def forbidden_table(rng: np.random.Generator, n_states: int, form: str) -> np.ndarray:
+    """A square table with normal scores and one row, one column or one state (both) forbidden, or many entries."""
+    table, state = rng.standard_normal((n_states, n_states)), int(rng.integers(n_states))
+    if form in ("row", "state"):
+        table[state] = -np.inf
+    if form in ("column", "state"):
+        table[:, state] = -np.inf
+    if form == "entries":
+        table[rng.random(table.shape) < 0.4] = -np.inf
+        table[state, state] = 0.0
+    return table
+
+
+def _shared_forbidden(rng: np.random.Generator) -> Iterator[Problem]:
+    """One table for all pairs that rules out states, on graphs whose blocks have empty slots."""
+    graphs = {
+        "chain": Graph.chain(4, n_states=2),
+        "tree": Graph.tree([-1, 0, 0, 1, 1, 2], n_states=3),
+        "grid": Graph.grid((2, 3), n_states=3),
+    }
+    for (name, graph), form in product(graphs.items(), ("row", "column", "state", "entries")):
+        table = forbidden_table(rng, int(graph.n_states[0]), form)
+        theta = {**scores(graph, rng), "edge": table}
+        allowed = {0: int(np.flatnonzero(np.isfinite(table).any(axis=1) & np.isfinite(table).any(axis=0))[0])}
+        yield Problem(f"shared_{form}_{name}", graph, theta, allowed if name == "tree" else {})
 
 
 @cache

@@ -83,7 +83,7 @@ def greedy_regions(g, units, priority, reach_ptr, reach, damping):
         k = np.argmax(priority)
         one[0] = units[k]
         change, none_left = sweep_regions(g, one, damping, True)
-        priority[k] = 0.0
+        priority[k] = damping * change  # what a damped update leaves to do
         for j in range(reach_ptr[k], reach_ptr[k + 1]):
             priority[reach[j]] = max(priority[reach[j]], change)
         empty = max(empty, none_left)

@@ -104,7 +104,7 @@ def greedy(blocks, priority, reach_ptr, reach, n_updates, damping, record):
     for _ in range(n_updates):
         unit[0] = np.argmax(priority)
         change, none_left = sweep(blocks, unit, damping, True, True, record)
-        priority[unit[0]] = 0.0
+        priority[unit[0]] = damping * change  # what a damped update leaves to do
         for k in range(reach_ptr[unit[0]], reach_ptr[unit[0] + 1]):
             priority[reach[k]] = max(priority[reach[k]], change)
         worst, empty = max(worst, change), max(empty, none_left)
@@ -229,7 +229,10 @@ def _shared_product(table, at, incoming, out, L, W):
 
 @njit(**KERNEL)
 def _log_or_max(blocks, row, soft, incoming, sums, out, s, peak, total):
-    """out(a) = log-sum-exp (or max) over b of table(a, b) + incoming(b); -inf where every b is forbidden."""
+    """out(a) = log-sum-exp (or max) over b of table(a, b) + incoming(b); -inf where every b is forbidden.
+
+    An empty slot gives 0: a shared table that forbids a whole row would give it -inf, and c_e log M = 0 * -inf is nan.
+    """
     L, W = incoming.shape
     at = blocks.base[row]
     entries = blocks.table[at : at + L * L * (1 if blocks.shared else W)].reshape(L * L, -1)
@@ -254,6 +257,10 @@ def _log_or_max(blocks, row, soft, incoming, sums, out, s, peak, total):
                 total[x] += exp(sums[b, x] - (peak[x] if peak[x] > -np.inf else 0.0))
         for x in range(W):
             out[s, a, x] = peak[x] + log(total[x]) if peak[x] > -np.inf else -np.inf
+    if blocks.shared and blocks.even[row] == 0.0:
+        for a in range(L):
+            for x in range(W):
+                out[s, a, x] = out[s, a, x] if blocks.count[row, x] > 0.0 else 0.0
 
 
 @njit(inline="always", **KERNEL)
