@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .jit import njit
-from .record import packed
-from .simd import CHUNK, below8, div8, fma8, load8, mul8, store8, sub8, zero8
+from .record import packed, slot_of
+from .simd import CHUNK, below8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
+from .star_blocks import fetch_ahead, refresh_belief
 from .vecmath import KERNEL, exp, log
 
 
 @njit(**KERNEL)
-def update(blocks, u, write, scratch, p, record):
-    """P of a block of two states with tables psi of its own, and its messages where they are to be written.
+def sweep(blocks, units, damping, write, watch, record):
+    """`star.sweep` where all blocks are PRODUCT, lanes come in chunks and nothing is damped."""
+    W = blocks.lam.shape[2]
+    widest = 0
+    for u in units:
+        widest = max(widest, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
+    scratch, p = np.empty((3, widest * W)), np.empty((2, W))
+    peak, total, moves = np.empty(W), np.empty(W), np.empty(W)
+    change = 0.0
+    for k in range(units.size):
+        u = units[k]
+        if k + 1 < units.size:
+            fetch_ahead(blocks, blocks.lam, units[k + 1])
+        _update(blocks, u, write, scratch, p, slot_of(record, k, blocks))
+        if watch:
+            change = max(change, refresh_belief(blocks, u, p, peak, total, moves))
+    return change, -1
+
+
+@njit(inline="always", **KERNEL)
+def _update(blocks, u, write, scratch, p, record):
+    """P of a block and, where they are to be written, its messages.
 
     As the general update of `star`, but for all rows at once: short loops cost more to start than to run.
     """
@@ -18,7 +41,7 @@ def update(blocks, u, write, scratch, p, record):
     first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
     n, base = (last - first) * W, first * W
     low, high = scratch[0], scratch[1]
-    lam, table, count = blocks.lam.reshape(-1), blocks.table, blocks.count.reshape(-1)
+    lam, count = blocks.lam.reshape(-1), blocks.count.reshape(-1)
     node, inverse = blocks.node.reshape(-1), blocks.inverse.reshape(-1)
     opposite = blocks.opposite.reshape(-1)[base : base + n]
     gather_exp(lam, W, opposite, low, high)
@@ -29,11 +52,15 @@ def update(blocks, u, write, scratch, p, record):
             kept[i] = packed(low[i], high[i])
     for row in range(first, last):
         for x in range(0, W, CHUNK):
-            i, k = (row - first) * W + x, 4 * row * W + x
+            i = (row - first) * W + x
             e0, e1 = load8(low, i), load8(high, i)
-            down = fma8(load8(table, k), e0, mul8(load8(table, k + W), e1))
-            up = fma8(load8(table, k + 2 * W), e0, mul8(load8(table, k + 3 * W), e1))
+            t00, t01, t10, t11 = _tables(blocks, row, x, W)
+            down, up = fma8(t00, e0, mul8(t01, e1)), fma8(t10, e0, mul8(t11, e1))
             store8(low, i, div8(up, down))
+            if not write:
+                store8(high, i, down)
+    if not write:
+        blocks.value[u] = _value(blocks, base, n, low, high, scratch[2])
     for i in range(n):
         low[i] = log(low[i])
     for x in range(0, W, CHUNK):
@@ -50,6 +77,33 @@ def update(blocks, u, write, scratch, p, record):
                 to = 2 * (base + i - x) + x
                 store8(lam, to, below8(sub8(zero8(), d)))
                 store8(lam, to + W, below8(d))
+
+
+@njit(inline="always", **KERNEL)
+def _tables(blocks, row, x, W):
+    """The four entries of the tables of eight lanes."""
+    table = blocks.table
+    if blocks.shared:
+        k = blocks.base[row]
+        return spread8(table[k]), spread8(table[k + 1]), spread8(table[k + 2]), spread8(table[k + 3])
+    k = 4 * row * W + x
+    return load8(table, k), load8(table, k + W), load8(table, k + 2 * W), load8(table, k + 3 * W)
+
+
+@njit(inline="always", **KERNEL)
+def _value(blocks, base, n, odds, down, sums):
+    """sum of c_e log sum_a exp(lam(a)) M(a), with M(0) = down and M(1) = odds * down."""
+    W = blocks.lam.shape[2]
+    for i in range(n):
+        row, x = (base + i) // W, (base + i) % W
+        own0, own1 = blocks.lam[row, 0, x], blocks.lam[row, 1, x]
+        sums[i] = down[i] * (exp(own0) + exp(own1) * odds[i])
+    value = 0.0
+    for i in range(n):
+        row, x = (base + i) // W, (base + i) % W
+        if blocks.first[row, x]:
+            value += blocks.count[row, x] * log(sums[i])
+    return value
 
 
 @njit(inline="always", **KERNEL)
@@ -86,6 +140,17 @@ def log_odds_row(table, lines, at, row, shared, incoming, logm, s):
             )
     for x in range(incoming.shape[1]):
         logm[s, 0, x] = 0.0
+
+
+@njit(**KERNEL)
+def absolute_row(blocks, row, incoming, logm):
+    """Undo the constant that `log_odds_row` left out: it matters to the value."""
+    step = 1 if blocks.shared else incoming.shape[1]
+    for x in range(incoming.shape[1]):
+        k = blocks.base[row] + (0 if blocks.shared else x)
+        missing = log(blocks.table[k] * exp(incoming[0, x]) + blocks.table[k + step] * exp(incoming[1, x]))
+        logm[0, x] += missing
+        logm[1, x] += missing
 
 
 @njit(inline="always", **KERNEL)

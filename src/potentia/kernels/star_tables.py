@@ -6,7 +6,7 @@ import numpy as np
 
 from .jit import njit
 from .simd import CHUNK, fma8, load8, mul8, prefetch, store8, zero8
-from .star import PRODUCT
+from .star_blocks import PRODUCT
 from .vecmath import KERNEL
 
 
