@@ -47,7 +47,14 @@ def conditional_rounding(scores: Scores, variable_marginals: Floats) -> Ints:
     order = np.argsort((-_LEVELS * q.max(axis=1)).astype(np.int16), kind="stable")
     labels = np.zeros(len(q), dtype=np.int64)
     flat = (scores.regions, *scores.flat())
-    rounding.round_in_order(*flat, rounding.find_hard(*flat), q, order, labels)
+    if all(
+        scores.bounds(kind)
+        for kind, scope in scores.graph.scopes.items()
+        if scope.shape[1] > 1 and len(scope)
+    ):
+        rounding.round_in_order(*flat, q, order, labels)
+    else:
+        rounding.round_looking_ahead(*flat, rounding.find_hard(*flat), q, order, labels)
     return labels
 
 
@@ -107,11 +114,16 @@ class _Climb:
     def __init__(self, scores: Scores, pairs: bool) -> None:
         self.flat = (scores.regions, *scores.flat())
         self.pairs = pairs
+        self.width = int(scores.graph.n_states.max())
 
     def __call__(self, start: ArrayLike) -> Ints:
         """The local optimum reached from a labelling."""
         labels = np.array(start, dtype=np.int64)
-        kernels.local_search(*self.flat, labels, self.pairs)
+        flags = np.ones((2, len(labels)), dtype=np.bool_)
+        for _ in range(kernels.PASSES):
+            kernels.improve_singles(*self.flat, labels, flags, self.width)
+            if not self.pairs or not kernels.improve_pairs(*self.flat, labels, flags, self.width):
+                break
         return labels
 
     def better(self, a: Ints, b: Ints) -> Ints:

@@ -7,7 +7,7 @@ import numpy as np
 from .jit import njit
 from .record import packed, slot_of
 from .simd import CHUNK, below8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
-from .star_blocks import fetch_ahead, refresh_belief
+from .star_blocks import fetch_ahead
 from .vecmath import KERNEL, exp, log
 
 
@@ -18,8 +18,7 @@ def sweep(blocks, units, damping, write, watch, record):
     widest = 0
     for u in units:
         widest = max(widest, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
-    scratch, p = np.empty((3, widest * W)), np.empty((2, W))
-    peak, total, moves = np.empty(W), np.empty(W), np.empty(W)
+    scratch, p = np.empty((2, widest * W)), np.empty((2, W))
     change = 0.0
     for k in range(units.size):
         u = units[k]
@@ -27,11 +26,11 @@ def sweep(blocks, units, damping, write, watch, record):
             fetch_ahead(blocks, blocks.lam, units[k + 1])
         _update(blocks, u, write, scratch, p, slot_of(record, k, blocks))
         if watch:
-            change = max(change, refresh_belief(blocks, u, p, peak, total, moves))
+            change = max(change, _refresh(blocks.belief[u], p))
     return change, -1
 
 
-@njit(inline="always", **KERNEL)
+@njit(**KERNEL)
 def _update(blocks, u, write, scratch, p, record):
     """P of a block and, where they are to be written, its messages.
 
@@ -60,7 +59,7 @@ def _update(blocks, u, write, scratch, p, record):
             if not write:
                 store8(high, i, down)
     if not write:
-        blocks.value[u] = _value(blocks, base, n, low, high, scratch[2])
+        blocks.value[u] = _value(blocks, first, last, low, high)
     for i in range(n):
         low[i] = log(low[i])
     for x in range(0, W, CHUNK):
@@ -90,20 +89,32 @@ def _tables(blocks, row, x, W):
     return load8(table, k), load8(table, k + W), load8(table, k + 2 * W), load8(table, k + 3 * W)
 
 
-@njit(inline="always", **KERNEL)
-def _value(blocks, base, n, odds, down, sums):
+@njit(**KERNEL)
+def _value(blocks, first, last, odds, down):
     """sum of c_e log sum_a exp(lam(a)) M(a), with M(0) = down and M(1) = odds * down."""
     W = blocks.lam.shape[2]
-    for i in range(n):
-        row, x = (base + i) // W, (base + i) % W
-        own0, own1 = blocks.lam[row, 0, x], blocks.lam[row, 1, x]
-        sums[i] = down[i] * (exp(own0) + exp(own1) * odds[i])
-    value = 0.0
-    for i in range(n):
-        row, x = (base + i) // W, (base + i) % W
-        if blocks.first[row, x]:
-            value += blocks.count[row, x] * log(sums[i])
+    value, i = 0.0, 0
+    for row in range(first, last):
+        own0, own1, count, ours = blocks.lam[row, 0], blocks.lam[row, 1], blocks.count[row], blocks.first[row]
+        for x in range(W):
+            if ours[x]:
+                value += count[x] * log(down[i] * (exp(own0[x]) + exp(own1[x]) * odds[i]))
+            i += 1
     return value
+
+
+@njit(**KERNEL)
+def _refresh(belief, p):
+    """Marginals of a block from P into `belief`; returns their largest change."""
+    most = 0.0
+    for x in range(p.shape[1]):
+        d = p[1, x] - p[0, x]
+        e = exp(-abs(d))
+        share = e / (1.0 + e)
+        up = 1.0 - share if d > 0.0 else share
+        most = max(most, abs(up - belief[1, x]))
+        belief[0, x], belief[1, x] = share if d > 0.0 else 1.0 - share, up
+    return most
 
 
 @njit(inline="always", **KERNEL)

@@ -20,11 +20,17 @@ _STAMP = "sources.sha256"
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` with the cache below instead of Numba's own."""
+    """`numba.njit` with the cache below instead of Numba's own.
+
+    Functions whose names begin with _ are called by other kernels only: compiling them for Python, too, and keeping
+    them beside the kernels that hold their code would double their cost.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        kernel = numba.njit(**options)(function)
-        kernel._cache = _InMemory() if FOLDER is None else _OnDisk(function)
+        inner = function.__name__.startswith("_")
+        kernel = numba.njit(no_cfunc_wrapper=True, no_cpython_wrapper=inner, **options)(function)
+        if not inner:
+            kernel._cache = _InMemory() if FOLDER is None else _OnDisk(function)
         return kernel
 
     return decorate

@@ -17,7 +17,11 @@ _SINGLE, _PAIR = 0, 1
 # Improvements below this share of the scores are rounding; without it search could go in circles
 _MARGIN = 1e-12
 # Every pass improves the labelling, so this only cuts off endless tiny gains
-_PASSES = 1000
+PASSES = 1000
+
+
+# Kernels here fill arrays by loops and index by 64-bit numbers only: NumPy's assignments and reductions, and a second
+# version of each function for 32-bit numbers, would take most of the time of compilation.
 
 
 @njit(**KERNEL)
@@ -73,8 +77,8 @@ def _start_of(regions, where, labels, r, i, j):
 def add_states(regions, values, where, labels, i, without, bad, good):
     """Forbidden counts and scores of each state of i, over its regions without the variable `without`."""
     n = regions.n_states[i]
-    bad[:n] = 0
-    good[:n] = 0.0
+    for s in range(n):
+        bad[s], good[s] = 0, 0.0
     for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
         at, step, other = _start_of(regions, where, labels, regions.member[k], i, without)
         if other == 0:
@@ -92,21 +96,20 @@ def _wake(regions, i, flags):
     for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
         r = regions.member[k]
         for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
-            flags[:, regions.scope[j]] = True
+            flags[_SINGLE, regions.scope[j]] = flags[_PAIR, regions.scope[j]] = True
 
 
 @njit(**KERNEL)
-def improve_singles(regions, values, where, labels, flags):
+def improve_singles(regions, values, where, labels, flags, width):
     """Iterated conditional modes: give flagged variables their best state until none changes [Besag 1986]."""
-    bad = np.zeros(regions.n_states.max(), dtype=np.int64)
-    good = np.zeros(bad.size)
-    for _ in range(_PASSES):
+    bad, good = np.zeros(width, dtype=np.int64), np.zeros(width)
+    for _ in range(PASSES):
         changed = False
         for i in range(labels.size):
             if not flags[_SINGLE, i]:
                 continue
             flags[_SINGLE, i] = False
-            add_states(regions, values, where, labels, i, -1, bad, good)
+            add_states(regions, values, where, labels, i, np.int64(-1), bad, good)
             best = labels[i]
             for s in range(regions.n_states[i]):
                 if better(bad[s], good[s], bad[best], good[best]):
@@ -122,8 +125,9 @@ def improve_singles(regions, values, where, labels, flags):
 @njit(**KERNEL)
 def _add_joint(regions, values, where, labels, i, j, bad, good):
     """Forbidden counts and scores of each joint state of i and j, over the regions that hold both."""
-    bad[:] = 0
-    good[:] = 0.0
+    for s in range(regions.n_states[i]):
+        for t in range(regions.n_states[j]):
+            bad[s, t], good[s, t] = 0, 0.0
     for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
         at, step_i, step_j = _start_of(regions, where, labels, regions.member[k], i, j)
         if step_j == 0:
@@ -138,20 +142,20 @@ def _add_joint(regions, values, where, labels, i, j, bad, good):
 
 
 @njit(**KERNEL)
-def improve_pairs(regions, values, where, labels, flags):
+def improve_pairs(regions, values, where, labels, flags, width):
     """Give both variables of each flagged pair their best joint state, one pass; whether any changed."""
-    width = regions.n_states.max()
     bad_i, bad_j = np.zeros(width, dtype=np.int64), np.zeros(width, dtype=np.int64)
     good_i, good_j = np.zeros(width), np.zeros(width)
     bad, good = np.zeros((width, width), dtype=np.int64), np.zeros((width, width))
-    pending = flags[_PAIR].copy()
-    flags[_PAIR] = False
+    pending = np.empty(labels.size, dtype=np.bool_)
+    for i in range(labels.size):
+        pending[i], flags[_PAIR, i] = flags[_PAIR, i], False
     changed = False
     for r in range(where.size):
         first = regions.scope_ptr[r]
         if regions.scope_ptr[r + 1] - first != 2:
             continue
-        i, j = regions.scope[first], regions.scope[first + 1]
+        i, j = np.int64(regions.scope[first]), np.int64(regions.scope[first + 1])
         if not (pending[i] or pending[j]):
             continue
         add_states(regions, values, where, labels, i, j, bad_i, good_i)
@@ -170,13 +174,3 @@ def improve_pairs(regions, values, where, labels, flags):
             _wake(regions, j, flags)
             changed = True
     return changed
-
-
-@njit(**KERNEL)
-def local_search(regions, values, where, labels, pairs):
-    """Improve a labelling in place until no change of one variable (or, if `pairs`, a pair's two) helps."""
-    flags = np.ones((2, labels.size), dtype=np.bool_)
-    for _ in range(_PASSES):
-        improve_singles(regions, values, where, labels, flags)
-        if not pairs or not improve_pairs(regions, values, where, labels, flags):
-            break

@@ -22,10 +22,10 @@ def _expect(regions, table, r, i, q, work):
     """
     scope = regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]
     mass, lost, mean, digits = work
-    mass[:] = 0.0
-    lost[:] = 0.0
-    mean[:] = 0.0
-    digits[: scope.size] = 0
+    for s in range(mass.size):
+        mass[s], lost[s], mean[s] = 0.0, 0.0, 0.0
+    for axis in range(scope.size):
+        digits[axis] = 0
     for k in range(regions.size[r]):
         weight, state = 1.0, 0
         for axis in range(scope.size):
@@ -78,7 +78,8 @@ def _propagate(regions, values, where, hard, q, agenda, ends, work):
             r = regions.member[k]
             if not hard[r]:
                 continue
-            for j in regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]:
+            for at in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+                j = np.int64(regions.scope[at])
                 if j != v and _prune(regions, values[where[r] :], r, j, q, work):
                     for row in range(2):
                         agenda[row, ends[row]] = j
@@ -89,8 +90,8 @@ def _propagate(regions, values, where, hard, q, agenda, ends, work):
 def _best_state(regions, values, where, q, i, bad, good, work):
     """The state of i, among those with weight, of highest expected score when the rest follows q."""
     mass, lost, mean, _ = work
-    bad[:] = 0
-    good[:] = 0.0
+    for s in range(bad.size):
+        bad[s], good[s] = 0, 0.0
     for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
         r = regions.member[k]
         _expect(regions, values[where[r] :], r, i, q, work)
@@ -101,7 +102,9 @@ def _best_state(regions, values, where, q, i, bad, good, work):
                 good[s] += mean[s] / mass[s]
                 if lost[s] > 0.0:
                     good[s] += math.log(mass[s] / (mass[s] + lost[s]))
-    best = np.argmax(q[i])
+    best = 0
+    for s in range(regions.n_states[i]):
+        best = s if q[i, s] > q[i, best] else best
     for s in range(regions.n_states[i]):
         if q[i, s] > 0.0 and better(bad[s], good[s], bad[best], good[best]):
             best = s
@@ -114,38 +117,58 @@ def find_hard(regions, values, where):
     hard = np.zeros(where.size, dtype=np.bool_)
     for r in range(where.size):
         if regions.scope_ptr[r + 1] - regions.scope_ptr[r] > 1:
-            hard[r] = values[where[r] : where[r] + regions.size[r]].min() == -np.inf
+            for k in range(where[r], where[r] + regions.size[r]):
+                hard[r] = hard[r] or values[k] == -np.inf
     return hard
 
 
 @njit(**KERNEL)
-def _largest_order(regions):
-    """Variables of the largest region (NumPy's diff would take seconds to compile)."""
+def _scratch(regions, width):
+    """The scratch of `_expect`, and rows for `_best_state`."""
     order = 0
     for r in range(regions.size.size):
         order = max(order, regions.scope_ptr[r + 1] - regions.scope_ptr[r])
-    return order
+    digits = np.zeros(order, dtype=np.int64)
+    work = (np.zeros(width), np.zeros(width), np.zeros(width), digits)
+    return work, np.zeros(width, dtype=np.int64), np.zeros(width)
 
 
 @njit(**KERNEL)
-def round_in_order(regions, values, where, hard, q, order, labels):
+def _fix(q, i, state, labels):
+    labels[i] = state
+    for s in range(q.shape[1]):
+        q[i, s] = 1.0 if s == state else 0.0
+
+
+@njit(**KERNEL)
+def round_in_order(regions, values, where, q, order, labels):
     """Fix variables in this order, each at the state of highest expected score given those fixed before.
 
     The rest is taken as independent with marginals q (n_variables, states), overwritten by the labelling's
-    indicators. Without -inf the result scores at least E_q[F] [method of conditional expectations]. A state
-    pays the log of the share of weight that is not forbidden. States that `hard` regions (`find_hard`) rule
-    out lose their weight at once (arc consistency), and variables that lost states come first.
+    indicators. The result scores at least E_q[F] [method of conditional expectations], as long as nothing is
+    forbidden; see `round_looking_ahead`.
     """
-    width = q.shape[1]
-    digits = np.zeros(_largest_order(regions), dtype=np.int64)
-    work = (np.zeros(width), np.zeros(width), np.zeros(width), digits)
-    bad, good = np.zeros(width, dtype=np.int64), np.zeros(width)
+    work, bad, good = _scratch(regions, q.shape[1])
+    for i in order:
+        _fix(q, i, _best_state(regions, values, where, q, i, bad, good, work), labels)
+
+
+@njit(**KERNEL)
+def round_looking_ahead(regions, values, where, hard, q, order, labels):
+    """`round_in_order` where something is forbidden: a state pays the log of the share of weight that is not.
+
+    States that `hard` regions (`find_hard`) rule out lose their weight at once (arc consistency), and variables that
+    lost states come first.
+    """
+    work, bad, good = _scratch(regions, q.shape[1])
     fixed = np.zeros(labels.size, dtype=np.bool_)
-    look_ahead = hard.any()
-    n_waiting = labels.size if look_ahead else 0
-    agenda = np.empty((2, n_waiting + 1 + regions.n_states.sum() * look_ahead), dtype=np.int64)
-    agenda[0, :n_waiting] = np.arange(n_waiting)
-    ends = np.array([n_waiting, 0])
+    states = 0
+    for n in regions.n_states:
+        states += n
+    agenda = np.empty((2, labels.size + 1 + states), dtype=np.int64)
+    for i in range(labels.size):
+        agenda[0, i] = i
+    ends = np.array([labels.size, 0])
     seen = 0
     for last in order:
         while not fixed[last]:
@@ -154,9 +177,6 @@ def round_in_order(regions, values, where, hard, q, order, labels):
             while i == last and seen < ends[1]:
                 i = last if fixed[agenda[1, seen]] else agenda[1, seen]
                 seen += 1
-            labels[i] = _best_state(regions, values, where, q, i, bad, good, work)
-            q[i] = 0.0
-            q[i, labels[i]] = 1.0
+            _fix(q, i, _best_state(regions, values, where, q, i, bad, good, work), labels)
             fixed[i] = True
-            if look_ahead:
-                agenda[0, 0], ends[0] = i, 1
+            agenda[0, 0], ends[0] = i, 1

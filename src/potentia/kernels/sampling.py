@@ -40,7 +40,7 @@ def sweep(regions, values, where, labels, uniforms):
         for i in range(labels.size):
             n = regions.n_states[i]
             if n > 1:
-                add_states(regions, values, where, labels, i, -1, bad, good)
+                add_states(regions, values, where, labels, i, np.int64(-1), bad, good)
                 labels[i] = _draw(bad[:n], good[:n], uniforms[row, i])
 
 

@@ -102,4 +102,7 @@ def refresh_belief(blocks, u, p, peak, total, moves):
             moved = abs(v - belief[u, a, x])
             belief[u, a, x] = v
             moves[x] = moved if moved > moves[x] else moves[x]
-    return np.max(moves)
+    most = 0.0
+    for x in range(W):
+        most = max(most, moves[x])
+    return most
