@@ -165,7 +165,7 @@ def test_smoothed_dual_never_rises_and_bounds_the_lp(problem, epsilon):
     assert decoded <= best + 1e-9 * scale
     assert best <= lp + 1e-7 * scale
     assert lp <= values[-1] + 1e-7 * scale
-    assert start.gap == pytest.approx(values[-1] - decoded)
+    assert start.gap == pytest.approx(values[-1] - decoded, abs=1e-15 * scale)
 
 
 @pytest.mark.parametrize("problem", [p for p in zoo.problems() if "huge" not in p.name], **named)

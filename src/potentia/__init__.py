@@ -9,6 +9,12 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from . import _signals
+
+# the imports below take about a second, in which Ctrl-C must not print a traceback
+if _signals.is_command():
+    _signals.exit_at_once()
+
 from . import adjoint, datasets, features, losses, metrics, plot
 from ._registry import Registered
 from ._types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError

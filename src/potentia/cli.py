@@ -1,27 +1,42 @@
-"""The command line: `potentia demo | train | predict | evaluate | infer | reproduce | report | check | bench`."""
+"""The command line: `potentia COMMAND`, with the commands listed below."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ._signals import stopping
 from ._types import PotentiaError
 from ._version import __version__
-from .commands import check, lab, own_data
+from .commands import check, lab, own_data, warmup
 from .commands.common import json_text as _json
 from .commands.common import show_facts
+from .kernels.jit import silence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; errors in the input print one sentence and give exit code 2."""
+    """Run a command; errors in the input print one sentence and give exit code 2, signals 128 and their number."""
+    received: list[int] = []
+    try:
+        with stopping(received):
+            return _run(argv)
+    except KeyboardInterrupt as error:
+        print(f"potentia: {str(error) or 'interrupted'}", file=sys.stderr)
+        return 128 + (received or [signal.SIGINT])[0]
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         arguments = _parser().parse_args(argv)
+        if getattr(arguments, "quiet", False):
+            silence()
         arguments.command(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -37,9 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         print("potentia: this needs more memory than there is", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as error:
-        print(f"potentia: {str(error) or 'interrupted'}", file=sys.stderr)
-        return 130
     return 0
 
 
@@ -79,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add_lab("report", lab.report)
     check.add_options(add("check", check.run, check.TEXT, check.EXAMPLE))
     add_lab("bench", lab.bench)
+    warmup.add_options(add("warmup", warmup.warmup, warmup.TEXT, warmup.EXAMPLES))
     return parser
 
 

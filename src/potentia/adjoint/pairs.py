@@ -26,7 +26,7 @@ from ..kernels import star_tables
 from ..kernels.pairs import to_lanes
 from ..kernels.record import Record
 from ..kernels.simd import CHUNK
-from ..kernels.star import PRODUCT
+from ..kernels.star_blocks import PRODUCT
 
 
 class PairReverse:

@@ -10,11 +10,20 @@ from textwrap import fill
 from typing import Any
 
 from .._types import PotentiaError
-from ..workflows.form import Form, Option, all_forms, whole_number
+from ..workflows.form import Form, Option, all_forms
 from ..workflows.outputs import check_target
 from ..workflows.pipeline import Pipeline, load_pipeline
 from ..workflows.training import Run
-from .common import SEED, bar_shown, command_context, json_text, note, show_facts, show_lines
+from .common import (
+    SEED,
+    add_quiet_and_threads,
+    bar_shown,
+    command_context,
+    json_text,
+    note,
+    show_facts,
+    show_lines,
+)
 
 TEXTS = {
     "train": "Train on your own data and save all that prediction needs in one file.",
@@ -46,8 +55,7 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
     if command == "train":
         parser.add_argument("--validation", type=float, metavar="SHARE", help="share to hold out and measure")
         parser.add_argument("--seed", type=SEED, default=0, help="of everything random (default: 0)")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors (and --json)")
-    parser.add_argument("--threads", type=whole_number(), metavar="N", help="default: all cores")
+    add_quiet_and_threads(parser)
     shared: dict[str, dict[str, Option]] = {}
     for form in forms.values():
         for name, option in form.options.get(command, {}).items():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
-from ..kernels.score_checks import add_singles, first_bad_table
+from ..kernels.score_checks import add_singles, first_bad_table, score_range
 from .assign import observed_states
 from .flat import Regions, flat_regions, table_sizes
 from .structure import Graph
@@ -47,6 +47,7 @@ class Scores:
         self.regions: Regions = flat_regions(graph)
         self._values: dict[str, Floats] = {}
         self._offset: dict[str, Ints] = {}
+        self._bounds: dict[str, tuple[float, float] | None] = {}
         for kind in graph.kinds:
             values, self._offset[kind] = _flatten(graph, kind, theta.get(kind))
             shared = isinstance(theta.get(kind), np.ndarray) and np.may_share_memory(values, theta[kind])
@@ -66,7 +67,14 @@ class Scores:
 
     def replace(self, values: dict[str, Floats], offsets: dict[str, Ints]) -> None:
         """Take other scores of every kind, flat, and the offsets of their tables; `singles` stay as they are."""
-        self._values, self._offset = values, offsets
+        self._values, self._offset, self._bounds = values, offsets, {}
+
+    def bounds(self, kind: str) -> tuple[float, float] | None:
+        """The smallest and the largest score of a kind; None where it has none or some are -inf."""
+        if kind not in self._bounds:
+            low, high, bad = score_range(self._values[kind])
+            self._bounds[kind] = None if bad or low > high else (low, high)
+        return self._bounds[kind]
 
     def flat(self) -> tuple[Floats, Ints]:
         """One flat array over all regions in the `Regions` numbering and each table's offset in it.
@@ -140,6 +148,8 @@ class Scores:
         return padded
 
     def _refuse_bad(self, kind: str) -> None:
+        if self.bounds(kind) is not None:
+            return
         values, offset = self.kind(kind)
         size = table_sizes(self.graph, kind)
         row, code = first_bad_table(values, offset, size)

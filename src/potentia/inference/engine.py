@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -21,7 +21,7 @@ SCHEDULES = ("coloured", "sequential", "random", "greedy")
 class Readout(NamedTuple):
     """Marginals per kind, of every variable, the value, and the messages in users' order."""
 
-    marginals: dict[str, Floats | list[Floats]]
+    marginals: Mapping[str, Floats | list[Floats]]
     singles: Floats
     value: float
     messages: Any

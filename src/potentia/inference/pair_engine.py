@@ -13,15 +13,17 @@ from .._threads import map_ranges
 from .._types import Floats, InfeasibleError, Ints
 from ..graph.flat import flat_regions
 from ..graph.schedule import PairLayout, pair_layout, pairs_of
-from ..graph.scores import Scores, shape_tables
+from ..graph.scores import Scores
 from ..graph.structure import Graph
+from ..kernels import binary, star, star_product
 from ..kernels import pairs as pair_kernels
-from ..kernels import star
 from ..kernels.record import NO_RECORD, Record
+from ..kernels.simd import CHUNK
+from ..kernels.star_blocks import LOG, MAXIMUM, PRODUCT, SAFE_RANGE, PairBlocks
 from .engine import Readout
 from .entropy import Entropy, check_counting
 from .forest import pair_tables
-from .readout import single_tables
+from .readout import PairMarginals
 
 T = TypeVar("T")
 
@@ -106,12 +108,12 @@ class PairEngine:
         offset, states = scores.kind(self._pair_kinds[0])[1], self.graph.n_states
         return bool(np.all(offset == offset[0]) and states.min() == states.max())
 
-    def _allocate(self, count: Floats, even: Floats, inverse: Floats) -> star.PairBlocks:
+    def _allocate(self, count: Floats, even: Floats, inverse: Floats) -> PairBlocks:
         layout = self.layout
         rows, width = layout.pair.shape
         n_blocks, states = len(layout.variable), layout.n_states
         size = states * states
-        return star.PairBlocks(
+        return PairBlocks(
             slot_ptr=layout.slot_ptr,
             opposite=layout.opposite,
             count=count,
@@ -121,9 +123,11 @@ class PairEngine:
             table=borrow((2 * size if self.shared else (rows - 1) * size * width,)),
             base=layout.side[:, 0].astype(np.int64) * size if self.shared else np.arange(rows) * size * width,
             shared=self.shared,
-            mode=np.full(n_blocks, star.MAXIMUM if self.entropy.maximum else star.PRODUCT, dtype=np.int64),
+            mode=np.full(n_blocks, MAXIMUM if self.entropy.maximum else PRODUCT, dtype=np.int64),
             lam=borrow_zeros((rows, states, width)),
             belief=borrow_zeros((n_blocks, states, width)),
+            first=self.graph.cached(("first", id(layout)), lambda: (layout.pair >= 0) & (layout.side == 0)),
+            value=np.zeros(n_blocks),
         )
 
     def load(self, scores: Scores) -> None:
@@ -134,17 +138,44 @@ class PairEngine:
         pair_kernels.to_lanes(layout.variable, scores.singles, blocks.node)
         if self.shared:
             self._fill_shared()
-            return
-        high, low = np.empty(len(self.pairs)), np.empty(len(self.pairs))
-        self._over(len(self.pairs), lambda a, b: pair_kernels.table_ranges(a, b, self.pair_scores, high, low))
-        if not self.entropy.maximum:
-            pair_kernels.choose_modes(layout, self.pair_scores, high, low, blocks.mode)
+        else:
+            self._fill()
+        self._sweep = self._kernel()
+
+    def _fill(self) -> None:
+        blocks, layout = self.blocks, self.layout
+        high = self._choose_modes()
+        #: What tables were lowered by, of all pairs.
+        self.shift = float(high.sum())
         self._over(
             len(layout.variable),
             lambda a, b: pair_kernels.fill_tables(
                 a, b, layout, self.pair_scores, high, blocks.mode, blocks.table
             ),
         )
+
+    def _choose_modes(self) -> Floats:
+        """Set the modes of blocks; what to lower each pair's table by."""
+        blocks, n = self.blocks, len(self.pairs)
+        bounds = [b for kind in self._pair_kinds if (b := self.scores.bounds(kind)) is not None]
+        if bounds and len(bounds) == sum(len(self.graph.scopes[kind]) > 0 for kind in self._pair_kinds):
+            low, top = min(b[0] for b in bounds), max(b[1] for b in bounds)
+            if self.entropy.maximum or top - low <= SAFE_RANGE * float(self.count.min()):
+                return np.full(n, top)
+        high, low_of = np.empty(n), np.empty(n)
+        self._over(n, lambda a, b: pair_kernels.table_ranges(a, b, self.pair_scores, high, low_of))
+        if not self.entropy.maximum:
+            pair_kernels.choose_modes(self.layout, self.pair_scores, high, low_of, blocks.mode)
+        return high
+
+    def _kernel(self) -> Callable[..., tuple[float, int]]:
+        """The quickest kernel that can update all blocks; each is compiled at its first use only."""
+        _, states, width = self.blocks.lam.shape
+        if self.damping or width % CHUNK or np.any(self.blocks.mode != PRODUCT):
+            kernel: Callable[..., tuple[float, int]] = star.sweep
+        else:
+            kernel = binary.sweep if states == 2 else star_product.sweep
+        return kernel
 
     def _pair_scores(self, scores: Scores) -> pair_kernels.PairScores:
         return pair_kernels.PairScores(*pair_tables(scores), self.graph.n_states[self.pairs], self.count)
@@ -154,10 +185,12 @@ class PairEngine:
         table = self.pair_scores.values.reshape(states, states) / (
             1.0 if self.entropy.maximum else self.count[0]
         )
-        table = table - table.max()
+        top = table.max()
+        self.shift = float(top * self.count.sum() if not self.entropy.maximum else top * len(self.count))
+        table = table - top
         if not self.entropy.maximum:
-            self.blocks.mode[:] = star.PRODUCT if table.min() >= -star.SAFE_RANGE else star.LOG
-            if self.blocks.mode[0] == star.PRODUCT:
+            self.blocks.mode[:] = PRODUCT if table.min() >= -SAFE_RANGE else LOG
+            if self.blocks.mode[0] == PRODUCT:
                 table = np.exp(table)
         self.blocks.table[:] = np.concatenate([table.ravel(), table.T.ravel()])
 
@@ -219,7 +252,7 @@ class PairEngine:
 
     def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
         """Update blocks in this order (or only refresh beliefs); the largest change of a belief."""
-        change, empty = star.sweep(self.blocks, units, self.damping, write, watch, self._record)
+        change, empty = self._sweep(self.blocks, units, self.damping, write, watch, self._record)
         return self._checked(change, empty)
 
     def greedy(self, priority: Floats) -> float:
@@ -246,44 +279,20 @@ class PairEngine:
         return out
 
     def read(self, cliques: bool = True) -> Readout:
-        """Marginals and value from the current messages; without `cliques` only those of variables."""
+        """Marginals and value from the current messages; marginals of pairs are made when they are asked for."""
         self._over(len(self.layout.variable), lambda a, b: self.sweep(np.arange(a, b), write=False))
         singles = self.beliefs()
         if self.entropy.maximum:
             singles = (np.arange(singles.shape[1]) == singles.argmax(axis=1)[:, None]).astype(float)
         lam = self.messages()
-        if not cliques:
-            small = {
-                k: single_tables(self.graph, k, singles)
-                for k in self.graph.kinds
-                if k not in self._pair_kinds
-            }
-            return Readout(small, singles, np.nan, lam)
-        size = self.pair_scores.shapes.prod(axis=1)
-        start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
-        flat = borrow((int(start[-1]),))
-        parts = self._over(
-            len(self.pairs),
-            lambda a, b: pair_kernels.read_pairs(
-                a, b, self.pair_scores, self.entropy.maximum, lam, start, flat
-            ),
-        )
-        value = float(sum(parts)) + pair_kernels.variable_values(
+        value = float(self.blocks.value.sum()) + self.shift
+        value += pair_kernels.variable_values(
             self.scores.singles, self.pairs, lam, self.counting, self.entropy.maximum
         )
-        return Readout(self._by_kind(singles, flat, start), singles, value, lam)
-
-    def _by_kind(self, singles: Floats, flat: Floats, start: Ints) -> dict[str, Floats | list[Floats]]:
-        marginals: dict[str, Floats | list[Floats]] = {}
-        first = 0
-        for kind, scope in self.graph.scopes.items():
-            if scope.shape[1] == 2:
-                last = first + len(scope)
-                marginals[kind] = shape_tables(self.graph, kind, flat[start[first] : start[last]])
-                first = last
-            else:
-                marginals[kind] = single_tables(self.graph, kind, singles)
-        return marginals
+        marginals = PairMarginals(
+            self.graph, singles, self.pair_scores, lam, self.entropy.maximum, self.group_threads
+        )
+        return Readout(marginals, singles, value, lam)
 
     def _over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
         return map_ranges(function, 0, n, self.group_threads)

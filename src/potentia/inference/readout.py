@@ -2,11 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
 import numpy as np
 
+from .._memory import borrow
+from .._threads import map_ranges
 from .._types import Floats, Ints
 from ..graph.scores import Scores, shape_tables
 from ..graph.structure import Graph
+from ..kernels.pairs import PairScores, read_pairs
+
+
+@dataclass(frozen=True, eq=False)
+class PairMarginals(Mapping[str, Floats | list[Floats]]):
+    """Marginals per kind of a graph of variables and pairs, each made when it is asked for and kept.
+
+    Those of pairs are softmax((theta_e + lam_e,i + lam_e,j) / c_e), or the indicator of the largest with `maximum`;
+    they take L^2 exponentials per pair and as much memory as the scores.
+    """
+
+    graph: Graph
+    singles: Floats
+    scores: PairScores
+    messages: Floats
+    maximum: bool
+    threads: int
+    _made: dict[str, Floats | list[Floats]] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, kind: str) -> Floats | list[Floats]:
+        if kind not in self._made:
+            pairs = self.graph.scopes[kind].shape[1] == 2
+            self._made[kind] = self._pairs(kind) if pairs else single_tables(self.graph, kind, self.singles)
+        return self._made[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.graph.kinds)
+
+    def __len__(self) -> int:
+        return len(self.graph.kinds)
+
+    def _pairs(self, kind: str) -> Floats | list[Floats]:
+        before = [s for k, s in self.graph.scopes.items() if s.shape[1] == 2]
+        numbers = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
+        first = sum(len(s) for s in before[: numbers.index(kind)])
+        last = first + len(self.graph.scopes[kind])
+        size = self.scores.shapes[first:last].prod(axis=1)
+        start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+        flat = borrow((int(start[-1]),))
+        map_ranges(
+            lambda a, b: read_pairs(
+                a, b, self.scores, self.maximum, self.messages, start[a - first : b - first], flat
+            ),
+            first, last, self.threads,
+        )  # fmt: skip
+        return shape_tables(self.graph, kind, flat)
 
 
 def single_tables(graph: Graph, kind: str, singles: Floats) -> Floats | list[Floats]:

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from numba import njit
+import numpy as np
 
-from .record import packed
-from .simd import CHUNK, below8, div8, fma8, load8, mul8, store8, sub8, zero8
+from .jit import njit
+from .record import packed, slot_of
+from .simd import CHUNK, below8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
+from .star_blocks import fetch_ahead
 from .vecmath import KERNEL, exp, log
 
 
 @njit(**KERNEL)
-def update(blocks, u, write, scratch, p, record):
-    """P of a block of two states with tables psi of its own, and its messages where they are to be written.
+def sweep(blocks, units, damping, write, watch, record):
+    """`star.sweep` where all blocks are PRODUCT, lanes come in chunks and nothing is damped."""
+    W = blocks.lam.shape[2]
+    widest = 0
+    for u in units:
+        widest = max(widest, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
+    scratch, p = np.empty((2, widest * W)), np.empty((2, W))
+    change = 0.0
+    for k in range(units.size):
+        u = units[k]
+        if k + 1 < units.size:
+            fetch_ahead(blocks, blocks.lam, units[k + 1])
+        _update(blocks, u, write, scratch, p, slot_of(record, k, blocks))
+        if watch:
+            change = max(change, _refresh(blocks.belief[u], p))
+    return change, -1
+
+
+@njit(**KERNEL)
+def _update(blocks, u, write, scratch, p, record):
+    """P of a block and, where they are to be written, its messages.
 
     As the general update of `star`, but for all rows at once: short loops cost more to start than to run.
     """
@@ -19,7 +40,7 @@ def update(blocks, u, write, scratch, p, record):
     first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
     n, base = (last - first) * W, first * W
     low, high = scratch[0], scratch[1]
-    lam, table, count = blocks.lam.reshape(-1), blocks.table, blocks.count.reshape(-1)
+    lam, count = blocks.lam.reshape(-1), blocks.count.reshape(-1)
     node, inverse = blocks.node.reshape(-1), blocks.inverse.reshape(-1)
     opposite = blocks.opposite.reshape(-1)[base : base + n]
     gather_exp(lam, W, opposite, low, high)
@@ -30,11 +51,15 @@ def update(blocks, u, write, scratch, p, record):
             kept[i] = packed(low[i], high[i])
     for row in range(first, last):
         for x in range(0, W, CHUNK):
-            i, k = (row - first) * W + x, 4 * row * W + x
+            i = (row - first) * W + x
             e0, e1 = load8(low, i), load8(high, i)
-            down = fma8(load8(table, k), e0, mul8(load8(table, k + W), e1))
-            up = fma8(load8(table, k + 2 * W), e0, mul8(load8(table, k + 3 * W), e1))
+            t00, t01, t10, t11 = _tables(blocks, row, x, W)
+            down, up = fma8(t00, e0, mul8(t01, e1)), fma8(t10, e0, mul8(t11, e1))
             store8(low, i, div8(up, down))
+            if not write:
+                store8(high, i, down)
+    if not write:
+        blocks.value[u] = _value(blocks, first, last, low, high)
     for i in range(n):
         low[i] = log(low[i])
     for x in range(0, W, CHUNK):
@@ -51,6 +76,45 @@ def update(blocks, u, write, scratch, p, record):
                 to = 2 * (base + i - x) + x
                 store8(lam, to, below8(sub8(zero8(), d)))
                 store8(lam, to + W, below8(d))
+
+
+@njit(inline="always", **KERNEL)
+def _tables(blocks, row, x, W):
+    """The four entries of the tables of eight lanes."""
+    table = blocks.table
+    if blocks.shared:
+        k = blocks.base[row]
+        return spread8(table[k]), spread8(table[k + 1]), spread8(table[k + 2]), spread8(table[k + 3])
+    k = 4 * row * W + x
+    return load8(table, k), load8(table, k + W), load8(table, k + 2 * W), load8(table, k + 3 * W)
+
+
+@njit(**KERNEL)
+def _value(blocks, first, last, odds, down):
+    """sum of c_e log sum_a exp(lam(a)) M(a), with M(0) = down and M(1) = odds * down."""
+    W = blocks.lam.shape[2]
+    value, i = 0.0, 0
+    for row in range(first, last):
+        own0, own1, count, ours = blocks.lam[row, 0], blocks.lam[row, 1], blocks.count[row], blocks.first[row]
+        for x in range(W):
+            if ours[x]:
+                value += count[x] * log(down[i] * (exp(own0[x]) + exp(own1[x]) * odds[i]))
+            i += 1
+    return value
+
+
+@njit(**KERNEL)
+def _refresh(belief, p):
+    """Marginals of a block from P into `belief`; returns their largest change."""
+    most = 0.0
+    for x in range(p.shape[1]):
+        d = p[1, x] - p[0, x]
+        e = exp(-abs(d))
+        share = e / (1.0 + e)
+        up = 1.0 - share if d > 0.0 else share
+        most = max(most, abs(up - belief[1, x]))
+        belief[0, x], belief[1, x] = share if d > 0.0 else 1.0 - share, up
+    return most
 
 
 @njit(inline="always", **KERNEL)
@@ -87,6 +151,17 @@ def log_odds_row(table, lines, at, row, shared, incoming, logm, s):
             )
     for x in range(incoming.shape[1]):
         logm[s, 0, x] = 0.0
+
+
+@njit(**KERNEL)
+def absolute_row(blocks, row, incoming, logm):
+    """Undo the constant that `log_odds_row` left out: it matters to the value."""
+    step = 1 if blocks.shared else incoming.shape[1]
+    for x in range(incoming.shape[1]):
+        k = blocks.base[row] + (0 if blocks.shared else x)
+        missing = log(blocks.table[k] * exp(incoming[0, x]) + blocks.table[k + step] * exp(incoming[1, x]))
+        logm[0, x] += missing
+        logm[1, x] += missing
 
 
 @njit(inline="always", **KERNEL)

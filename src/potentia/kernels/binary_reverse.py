@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .record import slot_of
 from .simd import CHUNK, above8, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
-from .star import LOG
+from .star_blocks import LOG
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at a state a variable does not have and far above this at all others.

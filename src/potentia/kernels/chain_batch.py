@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .vecmath import KERNEL, exp
 
 # sums over states may be taken in any order; infinities do not occur there

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from .chain import best_path
 from .chain_batch import load_step
+from .jit import njit
 from .vecmath import KERNEL
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .rounding import best_state, scratch
 from .support import ask, open_domains, propagate, remove
 from .vecmath import KERNEL

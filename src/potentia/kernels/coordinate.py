@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .vecmath import KERNEL
 
 #: Sums may be reordered here: a dot product only vectorises so, and descent corrects its own rounding.

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from .coordinate import _limits, _projected, _settled, _shuffle
+from .jit import njit
 from .logistic import SUMS
 from .vecmath import KERNEL
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from potentia.kernels.vecmath import KERNEL
+
+from .jit import njit
 
 #: Codes are bytes.
 MAX_BINS = 256

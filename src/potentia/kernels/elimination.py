@@ -13,8 +13,8 @@ buckets whose parent is p. A message's id is n_factors + its bucket. `program` i
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .tables import (
     add_sources,
     advance,

@@ -7,9 +7,9 @@ one label changes its own term and the cliques it is in.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from .coordinate_joint import product
+from .jit import njit
 from .vecmath import KERNEL
 
 #: Losses closer than this are equal; then the larger sum of z decides.

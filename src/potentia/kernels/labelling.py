@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .vecmath import KERNEL
 
 # Rows of the flags (2, n_variables): the best state of a variable, or of a pair with it, may have changed

@@ -13,10 +13,11 @@ tolerance on the mean gradient ends it where a further step no longer matters.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from potentia.kernels.logistic import LANES, SUMS, softmax_lanes
 from potentia.kernels.vecmath import KERNEL
+
+from .jit import njit
 
 _FIRST_RADIUS = 4.0
 _MAX_STEPS = 40

@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from potentia.kernels.vecmath import KERNEL, exp, log
+
+from .jit import njit
 
 #: Rows per block; a block of 64 configurations then just fits the first-level cache.
 LANES = 64

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from .chain import best_path
 from .frank_wolfe import fill_scores, most_entries
+from .jit import njit
 from .vecmath import KERNEL
 from .working_set import remember, visit
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from .jit import njit
 from .simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .vecmath import KERNEL
 

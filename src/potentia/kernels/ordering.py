@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .vecmath import KERNEL
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .simd import CHUNK
-from .star import LOG, PRODUCT, SAFE_RANGE
+from .star_blocks import LOG, PRODUCT, SAFE_RANGE
 from .vecmath import KERNEL, exp
 
 
@@ -152,11 +152,10 @@ def messages_in(position, count, given, lam):
 
 @njit(**KERNEL)
 def read_pairs(start, stop, scores, maximum, lam, out_offset, out):
-    """Marginals of pairs start..stop into `out`; returns sum_e c_e log sum exp(b_e / c_e) (`maximum`: max b_e)."""
-    value = 0.0
+    """Marginals of pairs start..stop into `out`, that of pair e from out_offset[e - start] on."""
     for e in range(start, stop):
         n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
-        row = out[out_offset[e] : out_offset[e] + n0 * n1]
+        row = out[out_offset[e - start] : out_offset[e - start] + n0 * n1]
         peak, best = -np.inf, 0
         for a in range(n0):
             for b in range(n1):
@@ -164,7 +163,6 @@ def read_pairs(start, stop, scores, maximum, lam, out_offset, out):
                 row[k] = scores.values[scores.offset[e] + k] + lam[e, 0, a] + lam[e, 1, b]
                 if row[k] > peak:
                     peak, best = row[k], k
-        value += peak
         if maximum:
             row[:] = 0.0
             row[best] = 1.0
@@ -176,8 +174,6 @@ def read_pairs(start, stop, scores, maximum, lam, out_offset, out):
             total += row[k]
         for k in range(n0 * n1):
             row[k] /= total
-        value += scores.count[e] * np.log(total)
-    return value
 
 
 @njit(**KERNEL)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .regions import _full_belief
 from .vecmath import KERNEL, exp
 

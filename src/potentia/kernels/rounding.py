@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .labelling import better
 from .vecmath import KERNEL
 

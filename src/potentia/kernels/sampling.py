@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .labelling import add_states
 from .vecmath import KERNEL, exp
 

@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
+from .simd import CHUNK, load8, max8, min8, spread8, store8
 from .vecmath import KERNEL
 
 #: Finite scores beyond this are refused: sums of them would leave the range of doubles.
 LARGEST = 1e100
+
+
+@njit(**KERNEL)
+def score_range(values):
+    """Smallest and largest score, and how many are NaN or beyond LARGEST, infinities among them; reads them once."""
+    low, high, bad = spread8(np.inf), spread8(-np.inf), 0
+    piece = 4096
+    for start in range(0, values.size, piece):
+        part = values[start : start + piece]
+        whole = part.size - part.size % CHUNK
+        for k in range(part.size):
+            bad += not (part[k] <= LARGEST and part[k] >= -LARGEST)
+        for k in range(0, whole, CHUNK):
+            v = load8(part, k)
+            low, high = min8(v, low), max8(v, high)
+        for k in range(whole, part.size):
+            low, high = min8(spread8(part[k]), low), max8(spread8(part[k]), high)
+    ends = np.empty((2, CHUNK))
+    store8(ends, 0, low)
+    store8(ends, CHUNK, high)
+    for k in range(1, CHUNK):
+        ends[0, 0], ends[1, 0] = min(ends[0, 0], ends[0, k]), max(ends[1, 0], ends[1, k])
+    return ends[0, 0], ends[1, 0], bad
 
 
 @njit(**KERNEL)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .vecmath import KERNEL, exp
 
 _SUMS = {**KERNEL, "fastmath": {"contract", "reassoc"}}

@@ -15,6 +15,7 @@ from numba.extending import intrinsic, models, register_model
 CHUNK = 8
 
 _VECTOR = ir.VectorType(ir.DoubleType(), CHUNK)
+_SINGLES = ir.VectorType(ir.FloatType(), CHUNK)
 _CONTRACT = ("contract",)
 
 
@@ -51,12 +52,15 @@ def zero8(typingctx):
 
 @intrinsic
 def load8(typingctx, array, index):
-    """array[index : index + 8] of a contiguous array; bounds are the caller's business."""
+    """array[index : index + 8] of a contiguous array of doubles or floats; bounds are the caller's business."""
 
     def codegen(context, builder, signature, args):
-        loaded = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1]))
-        loaded.align = 8
-        return loaded
+        single = signature.args[0].dtype == types.float32
+        kind, align = (_SINGLES, 4) if single else (_VECTOR, 8)
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        loaded = builder.load(builder.bitcast(builder.gep(data, [args[1]]), kind.as_pointer()))
+        loaded.align = align
+        return builder.fpext(loaded, _VECTOR) if single else loaded
 
     return vector8(array, types.int64), codegen
 
@@ -162,6 +166,16 @@ def max8(typingctx, a, b):
 
     def codegen(context, builder, signature, args):
         return builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[0], args[1])
+
+    return vector8(vector8, vector8), codegen
+
+
+@intrinsic
+def min8(typingctx, a, b):
+    """The smaller of a and b; b where a is nan."""
+
+    def codegen(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered("<", args[0], args[1]), args[0], args[1])
 
     return vector8(vector8, vector8), codegen
 

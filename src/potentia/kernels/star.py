@@ -14,45 +14,14 @@ MAXIMUM  max instead of log-sum-exp: the epsilon = 0 limit.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
-from numba import njit
 
 from . import binary
+from .jit import njit
 from .record import keep_row, keep_two, slot_of
-from .simd import CHUNK, add8, fma8, load8, max8, prefetch, spread8, store8, sub8, zero8
+from .simd import CHUNK, add8, fma8, load8, max8, spread8, store8, sub8, zero8
+from .star_blocks import LOG, MAXIMUM, PRODUCT, fetch_ahead, peak_of, refresh_belief
 from .vecmath import KERNEL, exp, log
-
-PRODUCT, LOG, MAXIMUM = 0, 1, 2
-
-#: Largest log-range of a table in PRODUCT mode: what exp(-600) drops is below 1e-40 of what it keeps.
-SAFE_RANGE = 600.0
-
-
-class PairBlocks(NamedTuple):
-    """Everything a sweep reads and writes; B blocks of W lanes, R rows, L states.
-
-    slot_ptr (B + 1): first row of each block. opposite (R, W): flat position in `lam` of state 0 of the message
-    at the other end of the pair. count (R, W): c_e, 0 in an empty slot. even (R): the c_e that all lanes of a row
-    share, 0 where they differ; it saves reading them. inverse (B, W): 1 / C. node (B, L, W):
-    scores. table: tables, row r at base[r]; chunked as [lane chunk][a][b][8] in PRODUCT blocks of three or more
-    states, [a][b][lane] in others, [a][b] when `shared`. mode (B). lam (R, L, W), belief (B, L, W): marginals
-    (MAXIMUM: P - max P).
-    """
-
-    slot_ptr: Any
-    opposite: Any
-    count: Any
-    even: Any
-    inverse: Any
-    node: Any
-    table: Any
-    base: Any
-    shared: Any
-    mode: Any
-    lam: Any
-    belief: Any
 
 
 @njit(**KERNEL)
@@ -71,21 +40,17 @@ def sweep(blocks, units, damping, write, watch, record):
     logm = np.empty((widest, L, W))
     peak, total, moves = np.empty(W), np.empty(W), np.empty(W)
     change, empty = 0.0, -1
-    two = L == 2 and W % CHUNK == 0 and damping == 0.0 and not blocks.shared
     for k in range(units.size):
         u = units[k]
         if k + 1 < units.size:
             fetch_ahead(blocks, blocks.lam, units[k + 1])
         here = slot_of(record, k, blocks)
-        if two and blocks.mode[u] == PRODUCT:
-            binary.update(blocks, u, write, logm.reshape(2, widest * W), p, here)
-        else:
-            _beliefs(blocks, u, incoming, sums, logm, p, peak, total, here)
-            if write:
-                change = max(change, _write_messages(blocks, u, p, logm, peak, damping))
+        _beliefs(blocks, u, incoming, sums, logm, p, peak, total, here, write)
+        if write:
+            change = max(change, _write_messages(blocks, u, p, logm, peak, damping))
         if not watch and blocks.mode[u] == PRODUCT:
             continue
-        change = max(change, _refresh_belief(blocks, u, p, peak, total, moves))
+        change = max(change, refresh_belief(blocks, u, p, peak, total, moves))
         for x in range(W):
             if peak[x] == -np.inf:
                 empty = u
@@ -111,25 +76,8 @@ def greedy(blocks, priority, reach_ptr, reach, n_updates, damping, record):
     return worst, empty
 
 
-# In what follows inner loops index arrays by plain loop variables only. An offset computed from data could be
-# negative for all the compiler knows, and the wrap-around test that Python indexing then asks for would keep the
-# loop scalar; hence two-dimensional scratch, and views made outside the loops.
-
-
 @njit(inline="always", **KERNEL)
-def fetch_ahead(blocks, messages, u):
-    """Call for what block u will gather of `messages`: scattered reads whose delay would otherwise be waited for."""
-    lam, opposite = messages.reshape(-1), blocks.opposite
-    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
-        for x in range(0, W, CHUNK):
-            at = np.int64(opposite[row, x])
-            for b in range(L):
-                prefetch(lam, at + b * W)
-
-
-@njit(inline="always", **KERNEL)
-def _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record):
+def _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record, write):
     """log M of every slot of block u, and P = (theta + sum_e c_e log M_e) / C."""
     L, W = p.shape
     lam, opposite, count, even = blocks.lam.reshape(-1), blocks.opposite, blocks.count, blocks.even
@@ -137,6 +85,7 @@ def _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record):
     flat_incoming, flat_logm = incoming.reshape(1, L * W), logm.reshape(logm.shape[0], L * W)
     lines = blocks.table.reshape(-1, 1 if blocks.shared else W)
     first = blocks.slot_ptr[u]
+    blocks.value[u] = 0.0
     for a in range(L):
         for x in range(W):
             p[a, x] = node[u, a, x]
@@ -160,6 +109,8 @@ def _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record):
             if record.inputs.size > 0 and L > 2:
                 keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
             _log_or_max(blocks, row, blocks.mode[u] == LOG, incoming, sums, logm, s, peak, total)
+        if not write:
+            _add_value(blocks, u, row, logm[s], incoming)
         if even[row] > 0.0:
             for a in range(L):
                 for x in range(W):
@@ -171,6 +122,24 @@ def _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record):
     for a in range(L):
         for x in range(W):
             p[a, x] *= inverse[u, x]
+
+
+@njit(**KERNEL)
+def _add_value(blocks, u, row, logm, incoming):
+    """Add c_e log sum_a exp(lam(a) + log M(a)) (MAXIMUM: the largest) of pairs that this row is the first end of."""
+    L, W = logm.shape
+    if L == 2 and blocks.mode[u] == PRODUCT:
+        binary.absolute_row(blocks, row, incoming, logm)
+    for x in range(W):
+        if blocks.count[row, x] > 0.0 and blocks.first[row, x]:
+            peak, total = -np.inf, 0.0
+            for a in range(L):
+                peak = max(peak, blocks.lam[row, a, x] + logm[a, x])
+            if peak > -np.inf and blocks.mode[u] != MAXIMUM:
+                for a in range(L):
+                    total += exp(blocks.lam[row, a, x] + logm[a, x] - peak)
+                peak += log(total)
+            blocks.value[u] += blocks.count[row, x] * peak
 
 
 @njit(inline="always", **KERNEL)
@@ -245,7 +214,7 @@ def _log_or_max(blocks, row, soft, incoming, sums, out, s, peak, total):
             else:
                 for x in range(W):
                     sums[b, x] = entries[k, x] + incoming[b, x]
-        _peak_of(sums, peak)
+        peak_of(sums, peak)
         if not soft:
             for x in range(W):
                 out[s, a, x] = peak[x]
@@ -261,16 +230,6 @@ def _log_or_max(blocks, row, soft, incoming, sums, out, s, peak, total):
         for a in range(L):
             for x in range(W):
                 out[s, a, x] = out[s, a, x] if blocks.count[row, x] > 0.0 else 0.0
-
-
-@njit(inline="always", **KERNEL)
-def _peak_of(values, peak):
-    """peak(lane) = max over states."""
-    for x in range(peak.size):
-        peak[x] = values[0, x]
-    for a in range(1, values.shape[0]):
-        for x in range(peak.size):
-            peak[x] = values[a, x] if values[a, x] > peak[x] else peak[x]
 
 
 @njit(inline="always", **KERNEL)
@@ -340,36 +299,3 @@ def _damp(lam, row, fresh, peak, damping):
         for a in range(fresh.shape[0]):
             lam[row, a, x] -= top
     return lag
-
-
-@njit(inline="always", **KERNEL)
-def _refresh_belief(blocks, u, p, peak, total, moves):
-    """Marginals softmax(P) of block u (MAXIMUM: P - max P) into `belief`; returns their largest change."""
-    L, W = p.shape
-    belief = blocks.belief
-    _peak_of(p, peak)
-    for x in range(W):
-        total[x] = 0.0
-    if blocks.mode[u] == MAXIMUM:
-        for a in range(L):
-            for x in range(W):
-                p[a, x] -= peak[x]
-        for x in range(W):
-            total[x] = 1.0
-    else:
-        for a in range(L):
-            for x in range(W):
-                v = exp(p[a, x] - peak[x])
-                p[a, x] = v
-                total[x] += v
-    for x in range(W):
-        total[x] = 1.0 / total[x]
-    for x in range(W):
-        moves[x] = 0.0
-    for a in range(L):
-        for x in range(W):
-            v = p[a, x] * total[x]
-            moved = abs(v - belief[u, a, x])
-            belief[u, a, x] = v
-            moves[x] = moved if moved > moves[x] else moves[x]
-    return np.max(moves)

@@ -17,11 +17,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .record import slot_of, take_row
 from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, zero8
-from .star import LOG, fetch_ahead
+from .star_blocks import LOG, fetch_ahead
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.

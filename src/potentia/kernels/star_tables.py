@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .jit import njit
 from .simd import CHUNK, fma8, load8, mul8, prefetch, store8, zero8
-from .star import PRODUCT
+from .star_blocks import PRODUCT
 from .vecmath import KERNEL
 
 

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from .jit import njit
 
 #: Compile options shared by every kernel: `contract` permits fused multiply-add and nothing that would change
 #: the meaning of infinities; the numpy error model keeps division free of branches.
-KERNEL: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
+KERNEL: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 
 # 1.5 * 2^52: adding it rounds a double to an integer held in the low mantissa bits.
 _MAGIC = 6755399441055744.0

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from .frank_wolfe import entries_of, fill_scores, most_entries, move
+from .jit import njit
 from .vecmath import KERNEL
 
 #: Anonymous weight below this is rounding.

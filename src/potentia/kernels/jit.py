@@ -1,0 +1,176 @@
+"""Compilation of kernels: `njit` with a cache on disk that survives updates, damage and folders that are read-only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
+from numba.misc.appdirs import AppDirs
+
+_SOURCES = Path(__file__).resolve().parent
+_STAMP = "sources.sha256"
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` with the cache below instead of Numba's own.
+
+    Functions whose names begin with _ are called by other kernels only: compiling them for Python, too, and keeping
+    them beside the kernels that hold their code would double their cost.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        inner = function.__name__.startswith("_")
+        kernel = numba.njit(no_cfunc_wrapper=True, no_cpython_wrapper=inner, **options)(function)
+        if not inner:
+            kernel._cache = _InMemory() if FOLDER is None else _OnDisk(function)
+        return kernel
+
+    return decorate
+
+
+def digest(sources: Path) -> str:
+    """Digest of all sources in a folder.
+
+    Numba keeps what it compiled until the function's own file changes, but compiled code holds that of the functions
+    it calls, too: after an update of some files it would mix old code with new.
+    """
+    found = hashlib.sha256()
+    for source in sorted(sources.glob("*.py")):
+        found.update(source.name.encode() + source.read_bytes())
+    return found.hexdigest()
+
+
+def usable(folder: Path, current: str) -> bool:
+    """Whether a folder can hold compiled kernels of the sources with this digest; drops those of other sources.
+
+    A folder that cannot be written will do if it holds kernels of these sources, as in an image made by
+    `potentia warmup`.
+    """
+    stamp = folder / _STAMP
+    try:
+        if stamp.exists() and stamp.read_text() == current:
+            return True
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+        for old in folder.glob("*.nb?"):
+            old.unlink(missing_ok=True)
+        stamp.write_text(current)
+    except OSError:
+        return False
+    return True
+
+
+def _folders() -> Iterator[Path]:
+    """Where compiled kernels may be kept, as Numba chooses: NUMBA_CACHE_DIR, beside the sources, the user's cache."""
+    own = f"potentia_{hashlib.sha256(str(_SOURCES).encode()).hexdigest()[:16]}"
+    if numba.config.CACHE_DIR:
+        yield Path(numba.config.CACHE_DIR).absolute() / own
+    yield _SOURCES / "__pycache__"
+    user = Path(AppDirs(appname="numba", appauthor=False).user_cache_dir)
+    if user.is_absolute():  # else there is no home folder
+        yield user / own
+
+
+def _choose_folder() -> Path | None:
+    for folder in _folders():
+        if usable(folder, DIGEST):
+            return folder
+    warnings.warn(
+        f"no folder for compiled kernels can be written ({', '.join(map(str, _folders()))}), so that every process "
+        "compiles them again; set NUMBA_CACHE_DIR to a folder that can",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+class _Locator:
+    """Tells Numba the one folder of all kernels, and that they belong to all sources together."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._line = function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], _file: str) -> _Locator:
+        return cls(function)
+
+    def get_cache_path(self) -> str:
+        return str(FOLDER)
+
+    def get_source_stamp(self) -> str:
+        return DIGEST
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+    def ensure_cache_path(self) -> None:
+        os.makedirs(self.get_cache_path(), exist_ok=True)
+
+
+class _Files(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [_Locator]  # noqa: RUF012  (Numba's attribute)
+
+
+class _OnDisk(FunctionCache):  # type: ignore[misc]
+    """Compiled code in files; what cannot be read is dropped and compiled again, what cannot be written is not kept."""
+
+    _impl_class = _Files
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        try:
+            found = super().load_overload(signature, target_context)
+        except Exception:  # a damaged pickle can raise almost anything
+            self._drop()
+            found = None
+        if found is None:
+            announce()
+        return found
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        try:
+            super().save_overload(signature, compiled)
+        except OSError:  # full, over quota, or read-only
+            return
+
+    def _drop(self) -> None:
+        try:
+            for file in Path(self.cache_path).glob(f"{self._impl.filename_base}.*"):
+                file.unlink(missing_ok=True)
+        except OSError:
+            return
+
+
+class _InMemory(NullCache):  # type: ignore[misc]
+    def load_overload(self, signature: Any, target_context: Any) -> None:
+        announce()
+
+
+_announced = False
+
+
+def announce() -> None:
+    """Say once that compilation takes a while: on a terminal, always with POTENTIA_VERBOSE=1, never with 0."""
+    global _announced
+    asked = os.environ.get("POTENTIA_VERBOSE")
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    if not _announced and (asked == "1" or (terminal and asked != "0")):
+        print("potentia: compiling kernels (once) ...", file=sys.stderr, flush=True)
+    _announced = True
+
+
+def silence() -> None:
+    """Never say so."""
+    global _announced
+    _announced = True
+
+
+DIGEST = digest(_SOURCES)
+FOLDER = _choose_folder()

@@ -1,0 +1,108 @@
+"""What the kernels of the star update share: the blocks of lanes they work on, and their beliefs; see `star`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .jit import njit
+from .simd import CHUNK, prefetch
+from .vecmath import KERNEL, exp
+
+PRODUCT, LOG, MAXIMUM = 0, 1, 2
+
+#: Largest log-range of a table in PRODUCT mode: what exp(-600) drops is below 1e-40 of what it keeps.
+SAFE_RANGE = 600.0
+
+
+class PairBlocks(NamedTuple):
+    """Everything a sweep reads and writes; B blocks of W lanes, R rows, L states.
+
+    slot_ptr (B + 1): first row of each block. opposite (R, W): flat position in `lam` of state 0 of the message
+    at the other end of the pair. count (R, W): c_e, 0 in an empty slot. even (R): the c_e that all lanes of a row
+    share, 0 where they differ; it saves reading them. inverse (B, W): 1 / C. node (B, L, W):
+    scores. table: tables, row r at base[r]; chunked as [lane chunk][a][b][8] in PRODUCT blocks of three or more
+    states, [a][b][lane] in others, [a][b] when `shared`; float32 or float64. mode (B). lam (R, L, W), belief
+    (B, L, W): marginals (MAXIMUM: P - max P). first (R, W): whether the lane's variable is the first of its pair.
+    value (B): where updates are not written, the sum of c_e log sum exp over the pairs of which the block holds the
+    first variable, less the tables' shifts.
+    """
+
+    slot_ptr: Any
+    opposite: Any
+    count: Any
+    even: Any
+    inverse: Any
+    node: Any
+    table: Any
+    base: Any
+    shared: Any
+    mode: Any
+    lam: Any
+    belief: Any
+    first: Any
+    value: Any
+
+
+# In what follows inner loops index arrays by plain loop variables only. An offset computed from data could be
+# negative for all the compiler knows, and the wrap-around test that Python indexing then asks for would keep the
+# loop scalar; hence two-dimensional scratch, and views made outside the loops.
+
+
+@njit(inline="always", **KERNEL)
+def fetch_ahead(blocks, messages, u):
+    """Call for what block u will gather of `messages`: scattered reads whose delay would otherwise be waited for."""
+    lam, opposite = messages.reshape(-1), blocks.opposite
+    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
+    for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+        for x in range(0, W, CHUNK):
+            at = np.int64(opposite[row, x])
+            for b in range(L):
+                prefetch(lam, at + b * W)
+
+
+@njit(inline="always", **KERNEL)
+def peak_of(values, peak):
+    """peak(lane) = max over states."""
+    for x in range(peak.size):
+        peak[x] = values[0, x]
+    for a in range(1, values.shape[0]):
+        for x in range(peak.size):
+            peak[x] = values[a, x] if values[a, x] > peak[x] else peak[x]
+
+
+@njit(inline="always", **KERNEL)
+def refresh_belief(blocks, u, p, peak, total, moves):
+    """Marginals softmax(P) of block u (MAXIMUM: P - max P) into `belief`; returns their largest change."""
+    L, W = p.shape
+    belief = blocks.belief
+    peak_of(p, peak)
+    for x in range(W):
+        total[x] = 0.0
+    if blocks.mode[u] == MAXIMUM:
+        for a in range(L):
+            for x in range(W):
+                p[a, x] -= peak[x]
+        for x in range(W):
+            total[x] = 1.0
+    else:
+        for a in range(L):
+            for x in range(W):
+                v = exp(p[a, x] - peak[x])
+                p[a, x] = v
+                total[x] += v
+    for x in range(W):
+        total[x] = 1.0 / total[x]
+    for x in range(W):
+        moves[x] = 0.0
+    for a in range(L):
+        for x in range(W):
+            v = p[a, x] * total[x]
+            moved = abs(v - belief[u, a, x])
+            belief[u, a, x] = v
+            moves[x] = moved if moved > moves[x] else moves[x]
+    most = 0.0
+    for x in range(W):
+        most = max(most, moves[x])
+    return most

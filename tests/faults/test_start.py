@@ -1,0 +1,118 @@
+"""The start of a process: folders that cannot be written, damaged caches, what it says, and signals at any moment."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from potentia.kernels import jit
+
+SOURCE = Path(__file__).parents[2] / "src"
+#: One kernel, so that what has to be compiled is little.
+CHECK = "from potentia.kernels.score_checks import first_bad_table as f; import numpy as np; " \
+        "print(f(np.array([0., np.nan]), np.array([0]), np.array([2])))"  # fmt: skip
+
+
+def run(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=variables(**environment),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def variables(**changes):
+    """The environment of a child; None takes a variable away."""
+    found = {**os.environ, "PYTHONPATH": str(SOURCE), **changes}
+    return {key: str(value) for key, value in found.items() if value is not None}
+
+
+def test_every_kernel_is_compiled_by_our_own_decorator():
+    for path in (SOURCE / "potentia" / "kernels").glob("*.py"):
+        if path.name != "jit.py":
+            assert "from numba import njit" not in path.read_text(), f"{path.name}: take njit from .jit"
+
+
+def test_inference_runs_where_no_cache_can_be_written(tmp_path):
+    shutil.copytree(SOURCE / "potentia", tmp_path / "potentia", ignore=shutil.ignore_patterns("__pycache__"))
+    # a file in the place of a folder keeps even root from writing there
+    blocked = tmp_path / "potentia" / "kernels" / "__pycache__"
+    blocked.write_text("")
+    call = "import potentia as pt; print(pt.TRW().infer(pt.Graph.chain(2, n_states=2), {}).value)"
+    found = run(call, PYTHONPATH=tmp_path, HOME=blocked, XDG_CACHE_HOME=blocked, NUMBA_CACHE_DIR=blocked)
+    assert found.stdout.startswith("1.386"), found.stderr
+    assert found.stderr.count("RuntimeWarning: no folder for compiled kernels can be written") == 1
+    assert "Traceback" not in found.stderr
+
+
+def test_a_folder_that_holds_current_kernels_need_not_be_writable(tmp_path, monkeypatch):
+    assert jit.usable(tmp_path, "a")
+
+    def refuse(**_):
+        raise PermissionError
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert jit.usable(tmp_path, "a")
+    assert not jit.usable(tmp_path, "b")
+
+
+def test_compiled_kernels_are_dropped_when_any_source_has_changed(tmp_path):
+    kept = tmp_path / "star.sweep-1.py311.1.nbc"
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "star.py").write_text("a = 1")
+    (sources / "binary.py").write_text("b = 1")
+    first = jit.digest(sources)
+    assert jit.usable(tmp_path, first)
+    kept.write_text("compiled")
+    assert jit.usable(tmp_path, first)
+    assert kept.exists()
+    (sources / "binary.py").write_text("b = 2")
+    assert jit.digest(sources) != first
+    assert jit.usable(tmp_path, jit.digest(sources))
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize("kept", [0, 20])
+def test_a_truncated_cache_file_is_compiled_again(tmp_path, suffix, kept):
+    assert run(CHECK, NUMBA_CACHE_DIR=tmp_path).stdout.strip() == "(0, 1)"
+    files = list(tmp_path.rglob(f"score_checks.first_bad_table*.{suffix}"))
+    assert files
+    size = files[0].stat().st_size
+    for file in files:
+        file.write_bytes(file.read_bytes()[:kept])
+    found = run(CHECK, NUMBA_CACHE_DIR=tmp_path)
+    assert (found.stdout.strip(), found.stderr) == ("(0, 1)", "")
+    assert files[0].stat().st_size == size
+
+
+def test_compilation_is_announced_where_asked_for_and_only_when_there_is_some(tmp_path):
+    line = "potentia: compiling kernels (once) ...\n"
+    assert run(CHECK, NUMBA_CACHE_DIR=tmp_path, POTENTIA_VERBOSE=1).stderr == line
+    assert run(CHECK, NUMBA_CACHE_DIR=tmp_path, POTENTIA_VERBOSE=1).stderr == ""
+    assert run(CHECK, NUMBA_CACHE_DIR=tmp_path / "other").stderr == ""  # no terminal
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("delay", [0.15, 0.4, 1.0, 2.0, 4.0])
+def test_a_signal_at_any_moment_prints_one_line(tmp_path, number, delay):
+    # an empty cache, so that late signals meet the compiler
+    process = subprocess.Popen(
+        [sys.executable, "-m", "potentia", "warmup", "inference"],
+        env=variables(NUMBA_CACHE_DIR=tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(delay)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
+    said = [line for line in err.splitlines() if "compiling kernels of" not in line]
+    assert (process.returncode, out, said) == (128 + number, "", [f"potentia: {word}"]), err
