@@ -24,6 +24,7 @@ from .inference.base import Inference, Result
 from .inference.exact import Exact
 from .inference.gibbs import Gibbs
 from .inference.linear_program import LinearProgram
+from .inference.map import MAP, MAPResult
 from .inference.mean_field import MeanField
 from .inference.message_passing import TRW, Kikuchi, LoopyBP, MessagePassing, Smoothed
 from .learn.iterated import IteratedLogistic
@@ -72,6 +73,7 @@ __all__ = [
     "CRF",
     "LMBM",
     "LMSBN",
+    "MAP",
     "MLP",
     "TRW",
     "Boosting",
@@ -94,6 +96,7 @@ __all__ = [
     "Linear",
     "LinearProgram",
     "LoopyBP",
+    "MAPResult",
     "MarginalRisk",
     "MaxMargin",
     "MeanField",

@@ -77,7 +77,7 @@ def plan(scores: Scores, max_table: int = MAX_TABLE) -> Plan:
     key = np.packbits(allowed).tobytes()
     made = known.get(key)
     if made is None:
-        made = _make(scores.regions, allowed, max_table)
+        made = make_plan(scores.regions, allowed, max_table)
         while len(known) >= _REMEMBERED:
             known.pop(next(iter(known)), None)
         known[key] = made
@@ -85,7 +85,8 @@ def plan(scores: Scores, max_table: int = MAX_TABLE) -> Plan:
     return made
 
 
-def _make(regions: Regions, allowed: Bools, max_table: int) -> Plan:
+def make_plan(regions: Regions, allowed: Bools, max_table: int) -> Plan:
+    """The plan for regions with these states allowed, (n_variables, max states), at least one per variable."""
     n_kept = allowed.sum(axis=1)
     kept = np.argsort(~allowed, axis=1, kind="stable")
     free = np.flatnonzero(n_kept > 1)
