@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from .._options import check_count, check_number
-from .._types import Floats, Ints
+from .._types import ArrayLike, Floats, Ints
 from ..graph.assign import labels_to_indicators
-from ..graph.scores import Scores
+from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from .base import Inference, Result
 from .decode import conditional_rounding, feasible_labelling, search
@@ -59,6 +59,14 @@ class MAPResult(Result):
         return f"MAPResult(score {score:.6g} by {self.found_by}, {proof} by {self.bound_by}{end})"
 
 
+class _Interrupted(KeyboardInterrupt):
+    """Ctrl-C, and what was found until then."""
+
+    def __init__(self, result: MAPResult) -> None:
+        super().__init__("interrupted")
+        self.result = result
+
+
 @dataclass
 class MAP(Inference):
     """The best labelling argmax_y F(y) by a portfolio, with an upper bound as `value` and the distance as `gap`.
@@ -67,8 +75,8 @@ class MAP(Inference):
     components; roof duality of binary models; dual ascent (TRW-S) with rounding; expansion and swap moves; local
     search on windows that elimination solves exactly, from the marginals of belief propagation and TRW, too; beside
     it toulbar2's exact search where `potentia[map]` is installed. `bound` is "exact" when the labelling is proven
-    best (to a relative 1e-9). Ctrl-C returns the best so far; see `MAPResult`. Marginals are the labelling's
-    indicators. `start` may be a result of any method; its labelling is the first to beat.
+    best (to a relative 1e-9). Ctrl-C makes `infer` return the best so far; see `MAPResult`. Marginals are the
+    labelling's indicators. `start` may be a result of any method; its labelling is the first to beat.
 
     Attributes:
         time_limit: seconds; the kernel call under way is finished. None lets every part run until it no longer
@@ -81,8 +89,21 @@ class MAP(Inference):
     seed: int = 0
     exact_search: bool = True
 
+    def infer(
+        self,
+        graph: Graph,
+        theta: Mapping[str, ArrayLike],
+        observed: ArrayLike | None = None,
+        start: Result | None = None,
+    ) -> Result:
+        """As every method's; after Ctrl-C the best so far, with `interrupted` set."""
+        try:
+            return super().infer(graph, theta, observed, start)
+        except _Interrupted as stop:
+            return stop.result
+
     def run(self, scores: Scores, start: Result | None) -> Result:
-        """The portfolio."""
+        """The portfolio; Ctrl-C goes on to the caller, which may be a loop over many problems."""
         if self.time_limit is not None:
             check_number("time_limit", self.time_limit)
         check_count("seed", self.seed)
@@ -93,13 +114,14 @@ class MAP(Inference):
             self._search(task)
         except KeyboardInterrupt:
             task.interrupted = True
+            raise _Interrupted(_result(task)) from None
         return _result(task)
 
     def _search(self, task: Task) -> None:
         """All parts in turn until the labelling is proven best or the time is over."""
         task.tighten(trivial_bound(task.scores), "maxima of the tables")
         task.restrict(task.scores.singles > -np.inf, "propagation")
-        _each(task, _eliminate_narrow, roof_duality, _eliminate_narrow, _first_labelling)
+        _each(task, _first_labelling, _eliminate_narrow, roof_duality, _eliminate_narrow, _repair)
         for _ in range(_ROUNDS):
             undecided = _states_left(task)
             _each(task, _ascend, _eliminate_narrow)
@@ -152,14 +174,21 @@ def _ascend(task: Task) -> None:
 
 
 def _first_labelling(task: Task) -> None:
-    """Local search from each variable's own best state, repaired where that is forbidden."""
+    """Each variable's own best state, then local search from there."""
     scores = task.problem.scores
     assert scores is not None
-    labels = search(scores, [scores.singles.argmax(axis=1)])
-    if not task.offer(labels, "local search") and task.labels is None:
-        repaired = feasible_labelling(scores, task.rng)
-        if repaired is not None:
-            task.offer(repaired, "repair")
+    labels = scores.singles.argmax(axis=1)
+    task.offer(labels, "best states")
+    if not task.over:
+        task.offer(search(scores, [labels], pairs=False), "local search")
+
+
+def _repair(task: Task) -> None:
+    """A labelling with a finite score, if there was none yet."""
+    assert task.problem.scores is not None
+    labels = feasible_labelling(task.problem.scores, task.rng) if task.labels is None else None
+    if labels is not None:
+        task.offer(labels, "repair")
 
 
 def _local_search(task: Task) -> None:
@@ -176,17 +205,16 @@ def _local_search(task: Task) -> None:
     for method in (LoopyBP(iterations=iterations), TRW(iterations=iterations)):
         if iterations and not task.over:
             marginals = method.run(scores, None).variable_marginals
-            windows.descend(search(scores, [conditional_rounding(scores, marginals)]))
+            windows.descend(conditional_rounding(scores, marginals))
     if task.current is not None:
         windows.kick_on(task.current)
 
 
 def _result(task: Task) -> MAPResult:
     """The record of what was found."""
-    labels, graph = task.labels, task.scores.graph
-    feasible = labels is not None
+    graph, labels, found_by = task.scores.graph, task.labels, task.found_by
     if labels is None:
-        labels = search(task.scores, [task.scores.singles.argmax(axis=1)])
+        labels, found_by = search(task.scores, [task.scores.singles.argmax(axis=1)]), "local search"
     indicator = np.arange(task.scores.singles.shape[1]) == labels[:, None]
     return MAPResult(
         graph=graph,
@@ -200,9 +228,9 @@ def _result(task: Task) -> MAPResult:
         converged=task.proven,
         scores=task.scores,
         best=lambda result: result.variable_marginals.argmax(axis=1),
-        found_by=task.found_by,
+        found_by=found_by,
         bound_by=task.bound_by,
-        feasible=feasible,
+        feasible=score_labels(task.scores, labels) > -np.inf,
         interrupted=task.interrupted,
     )
 

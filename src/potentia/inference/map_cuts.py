@@ -14,11 +14,13 @@ from .map_reduce import penalty
 from .map_task import Task
 
 #: Steps of the max-flow kernel per second to count on.
-_STEPS_PER_SECOND = 1e6
+_STEPS_PER_SECOND = 3e5
 #: Whole capacities of a network together.
 _CAPACITY = 2.0**61
 #: Moves are tried where at least this share of the pairs is submodular in them.
 _REGULAR = 0.9
+#: Share of the time left that expansions may take, and then swaps.
+_SHARE = 0.4
 #: Labels up to which swaps are tried; their number is quadratic.
 _SWAP_LABELS = 32
 
@@ -66,17 +68,24 @@ def move_labels(task: Task) -> None:
 
 def _descend(task: Task, tables: _Tables, labels: Ints, part: str, proposals: list[tuple[int, int]]) -> None:
     """Make the moves in turn, on `labels` in place, until a whole round brings nothing."""
-    quiet = 0
-    while quiet < len(proposals) and not task.over:
+    quiet, stop = 0, (1 - _SHARE) * task.left
+    while quiet < len(proposals) and not task.over and task.left >= stop:
         proposals.append(proposals.pop(0))
         other = _proposal(tables.singles, labels, *proposals[-1])
         energy = tables.energy(labels, other)
         quiet += 1
-        if np.mean(energy.weight >= -task.slack) >= _REGULAR:
+        if _regular_share(energy.weight) >= _REGULAR:
             chosen, _ = _least(energy, _step_limit(task))
             labels[:] = np.where(chosen == 1, other, labels)
             if task.offer(labels, part):
                 quiet = 0
+
+
+def _regular_share(weight: Floats) -> float:
+    """Share of submodular pairs among those that a move can set at odds."""
+    size = np.abs(weight).max(initial=0.0)
+    odd, even = np.sum(weight < -1e-9 * size), np.sum(weight > 1e-9 * size)
+    return float(even / max(odd + even, 1))
 
 
 def _proposal(singles: Floats, labels: Ints, a: int, b: int) -> Ints:

@@ -11,6 +11,7 @@ from ..graph.flat import Regions, stars
 from ..graph.scores import Scores
 from ..kernels.trw_s import Dual, sweep
 from .decode import search
+from .map_reduce import distinct
 from .map_task import Task
 
 #: Iterations at most, and between two roundings.
@@ -105,11 +106,12 @@ def _both_ways(regions: Regions, values: Floats, where: Ints) -> tuple[Floats, I
     """Distinct pair tables and their transposes, and where each pair's begin, (tables, first, second)."""
     pairs = np.flatnonzero(regions.order == 2)
     states = regions.n_states[regions.scope[regions.scope_ptr[pairs][:, None] + np.arange(2)]]
-    at, source = np.unique(where[pairs], return_index=True)
-    rows, columns = states[source].T
+    at = distinct(where[pairs])
     which = np.searchsorted(at, where[pairs])
+    rows, columns = np.zeros((2, len(at)), dtype=np.int64)
+    rows[which], columns[which] = states.T
     parts, start, total = [], np.zeros((2, len(at)), dtype=np.int64), 0
-    for shape in np.unique(rows * (columns.max(initial=0) + 1) + columns):
+    for shape in distinct(rows * (columns.max(initial=0) + 1) + columns):
         height, breadth = divmod(int(shape), int(columns.max() + 1))
         these = np.flatnonzero((rows == height) & (columns == breadth))
         block = values[at[these][:, None] + np.arange(height * breadth)].reshape(-1, height, breadth)

@@ -99,8 +99,7 @@ class Task:
             return
         self.problem = map_reduce.reduce(self.problem, allowed)
         if self.problem.scores is None:
-            if self.problem.constant > self.score:
-                self.labels, self.score, self.found_by = self.problem.labels, self.problem.constant, part
+            self.offer(self.problem.variables, part)
             self.exhaust(part)
 
     def exhaust(self, part: str) -> None:
