@@ -39,6 +39,7 @@ def ascend(task: Task, share: float) -> None:
         if bounds[-1] == -math.inf:
             task.exhaust("dual ascent")
             return
+        task.iterations += 1
         task.tighten(bounds[-1], "dual ascent")
         if k % _ROUNDING == 0:
             task.offer(search(scores, [labels], pairs=False), "rounding")

@@ -25,6 +25,7 @@ class Task:
         problem: what is left of it; every labelling better than `labels` is still in there.
         labels, score, found_by: the best labelling so far, its score (-inf: none) and the part that found it.
         bound, bound_by: the least upper bound so far, and the part that found it.
+        iterations: iterations of dual ascent.
         interrupted: whether a KeyboardInterrupt ended the search.
     """
 
@@ -34,7 +35,7 @@ class Task:
         self.labels: Ints | None = None
         self.score, self.found_by = -math.inf, "none"
         self.bound, self.bound_by = math.inf, "none"
-        self.interrupted = False
+        self.iterations, self.interrupted = 0, False
         #: Scores of which elimination has solved what it can, and the table entries it was allowed.
         self.unsolved: tuple[Scores | None, float] = (None, 0.0)
         #: Called now and then: takes what is found beside the part under way.

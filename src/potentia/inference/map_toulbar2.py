@@ -23,7 +23,7 @@ _MAX_ENTRIES, _MAX_REGIONS = 5_000_000, 100_000
 #: Integer costs of all tables together; toulbar2 holds up to 5e17.
 _TOTAL_COST = 1e15
 #: Backtracks without a time limit.
-_BACKTRACKS = 20_000
+_BACKTRACKS = 5_000
 #: Seconds between looks at a running search.
 _PAUSE = 0.02
 _PART = "toulbar2"

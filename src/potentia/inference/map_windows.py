@@ -6,11 +6,16 @@ import numpy as np
 
 from .._types import Ints, WidthError
 from ..graph.flat import Regions
+from ..kernels.induced_forest import induced_forest
 from .map_blocks import Blocks, csr_rows
 from .map_task import Task
 
 #: Table entries that a window may take, from the first round to the last.
 _ENTRIES = (2e4, 2e5, 2e6)
+#: The same after a kick.
+_KICK_ENTRIES = 2e5
+#: The same of a forest, and the share of the best forest's gain below which windows gain more.
+_FOREST_ENTRIES, _FOREST_GAIN = 1e8, 0.05
 #: Variables of the first window.
 _FIRST_SIZE = 16.0
 #: A kick's ball in windows, the share of it that is redrawn, and the windows solved after it.
@@ -30,13 +35,25 @@ class Windows:
         self.size = _FIRST_SIZE
 
     def descend(self, labels: Ints) -> None:
-        """Windows of growing width until none improves the labelling, which is changed in place."""
+        """Forests, then windows of growing width, until none improves the labelling, which is changed in place."""
         try:
+            self._visit_forests(labels)
             for entries in _ENTRIES:
                 self.size = _FIRST_SIZE
                 self._visit_all(labels, entries)
         finally:
             self.task.offer(labels, _PART)
+
+    def _visit_forests(self, labels: Ints) -> None:
+        """Solve random induced forests, each about half of all variables, as long as they gain much."""
+        gain, most, inside = np.inf, self.task.slack, np.zeros(len(labels), dtype=bool)
+        while gain > _FOREST_GAIN * most and not self.task.over:
+            induced_forest(self.regions, self.task.rng.permutation(len(labels)), inside)
+            try:
+                gain, _ = self.blocks.improve(labels, np.flatnonzero(inside), _FOREST_ENTRIES)
+            except WidthError:
+                return
+            most = max(most, gain)
 
     def _visit_all(self, labels: Ints, entries: float) -> None:
         """Windows around variables in random order until each has been in one that gained nothing."""
@@ -68,7 +85,7 @@ class Windows:
         labels[redrawn] = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
         gain = self.blocks.score_around(labels, ball) - before
         for seed in rng.choice(ball, min(_TRIES, len(ball)), replace=False):
-            gain += self.improve(labels, int(seed), _ENTRIES[-1])[1]
+            gain += self.improve(labels, int(seed), _KICK_ENTRIES)[1]
         if gain < -self.task.slack:
             labels[:] = old
         return gain > self.task.slack
