@@ -54,7 +54,7 @@ def check(problem: Problem, result: pt.MAPResult) -> None:
 
 def leave_out(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     for name in names:
-        monkeypatch.setattr(portfolio, name, lambda task: None)
+        monkeypatch.setattr(portfolio, name, lambda *arguments: None)
 
 
 def open_task(graph: pt.Graph, theta: dict, observed: dict | None = None) -> Task:
@@ -348,7 +348,7 @@ def test_no_time_still_gives_a_labelling_and_a_bound() -> None:
 
 @pytest.mark.parametrize("part", ["_first_labelling", "_ascend", "_local_search"])
 def test_ctrl_c_returns_the_best_so_far(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(task: Task) -> None:
+    def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     leave_out(monkeypatch, "_eliminate_narrow", "_eliminate_wide")
@@ -367,7 +367,7 @@ def test_ctrl_c_returns_the_best_so_far(part: str, monkeypatch: pytest.MonkeyPat
 def test_ctrl_c_ends_the_search_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[map_toulbar2.ExactSearch] = []
 
-    def interrupt(task: Task) -> None:
+    def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     class Watched(map_toulbar2.ExactSearch):
@@ -424,13 +424,18 @@ def test_options_are_checked(options: dict, name: str) -> None:
         pt.MAP(**options).infer(*zoo()["chain"].model)
 
 
-def test_crf_decodes_by_it() -> None:
+def test_crf_decodes_by_it(tmp_path) -> None:
     examples = pt.datasets.denoising(n_images=2, size=(8, 8), seed=0)
-    crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, learner=pt.IteratedLogistic(iterations=2))
-    crf.fit(examples)
-    other = pt.CRF(crf.potentials, learner=crf.learner, inference=pt.MAP(), decode="map").fit(examples)
-    exact = pt.CRF(crf.potentials, learner=crf.learner, inference=pt.Exact(), decode="map").fit(examples)
-    for found, best in zip(other.predict(examples), exact.predict(examples), strict=True):
+    parts = {"node": pt.Linear(), "edge": pt.Linear()}
+    learner = pt.IteratedLogistic(iterations=2)
+    crf, exact = (
+        pt.CRF(parts, learner=learner, inference=inference, decode="map").fit(examples)
+        for inference in (pt.MAP(seed=2), pt.Exact())
+    )
+    crf.save(tmp_path / "model")
+    again = pt.load(tmp_path / "model")
+    assert again.inference == pt.MAP(seed=2)
+    for found, best in zip(again.predict(examples), exact.predict(examples), strict=True):
         assert found.tolist() == best.tolist()
 
 

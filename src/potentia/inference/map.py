@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from .._options import check_count, check_number
+from .._threads import thread_count
 from .._types import ArrayLike, Floats, Ints
 from ..graph.assign import labels_to_indicators
 from ..graph.scores import Scores, score_labels
@@ -83,11 +84,13 @@ class MAP(Inference):
             improves. Equal seeds give equal results where time does not decide.
         seed: of the random choices in local search.
         exact_search: whether to use toulbar2 where it is installed.
+        threads: of belief propagation; None for all cores (or POTENTIA_THREADS).
     """
 
     time_limit: float | None = None
     seed: int = 0
     exact_search: bool = True
+    threads: int | None = None
 
     def infer(
         self,
@@ -130,7 +133,7 @@ class MAP(Inference):
         _each(task, move_labels, _eliminate_wide)
         if not task.over:
             with self._exact_search(task) as exact:
-                _local_search(task)
+                _local_search(task, thread_count(self.threads))
                 if exact is not None:
                     exact.wait()
 
@@ -191,7 +194,7 @@ def _repair(task: Task) -> None:
         task.offer(labels, "repair")
 
 
-def _local_search(task: Task) -> None:
+def _local_search(task: Task, threads: int) -> None:
     """Windows from the best labelling, then from roundings of the marginals of belief propagation and TRW, then kicks.
 
     Without a time limit, kicks end when none has helped for long.
@@ -202,9 +205,9 @@ def _local_search(task: Task) -> None:
     windows.descend(scores.singles.argmax(axis=1) if task.current is None else task.current)
     entries = float(scores.regions.size.sum())
     iterations = int(min(_MESSAGE_ITERATIONS, 0.05 * task.left * _MESSAGE_SPEED / entries))
-    for method in (LoopyBP(iterations=iterations), TRW(iterations=iterations)):
+    for method in (LoopyBP, TRW):
         if iterations and not task.over:
-            marginals = method.run(scores, None).variable_marginals
+            marginals = method(iterations=iterations, threads=threads).run(scores, None).variable_marginals
             windows.descend(conditional_rounding(scores, marginals))
     if task.current is not None:
         windows.kick_on(task.current)

@@ -55,6 +55,12 @@ def trivial_bound(scores: Scores) -> float:
     return total
 
 
+def largest_score(scores: Scores) -> float:
+    """The largest absolute value of a finite score."""
+    tables = [scores.singles.ravel(), *(scores.kind(kind)[0] for kind in scores.graph.kinds)]
+    return max(float(np.abs(table[table > -np.inf]).max(initial=0.0)) for table in tables)
+
+
 def propagate(scores: Scores, allowed: Bools) -> bool:
     """Clear states in place that hard constraints rule out (arc consistency); whether every variable keeps one."""
     prune_states(scores.regions, *scores.flat(), allowed)

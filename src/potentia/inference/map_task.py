@@ -11,10 +11,10 @@ import numpy as np
 from .._types import Bools, InfeasibleError, Ints
 from ..graph.scores import Scores, score_labels
 from . import map_reduce
-from .map_reduce import Reduced
+from .map_reduce import Reduced, largest_score
 
-#: Share of the score below which a gap is rounding.
-_ROUNDING = 1e-9
+#: Share of the score below which a gap is rounding, and of the largest score per region.
+_ROUNDING, _CANCELLING = 1e-9, 1e-15
 
 
 class Task:
@@ -42,8 +42,8 @@ class Task:
         self.poll: Callable[[], object] = lambda: None
         self.rng = np.random.default_rng(seed)
         self.timed = time_limit is not None
-        self._begin = time.monotonic()
-        self._deadline = math.inf if time_limit is None else self._begin + time_limit
+        self._deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+        self._cancelling = _CANCELLING * len(scores.regions.size) * largest_score(scores)
 
     @property
     def left(self) -> float:
@@ -52,8 +52,8 @@ class Task:
 
     @property
     def slack(self) -> float:
-        """What counts as rounding in scores."""
-        return _ROUNDING * (1.0 + abs(self.score))
+        """What counts as rounding in scores; large scores of either sign may add up to a small one."""
+        return _ROUNDING * (1.0 + abs(self.score)) + self._cancelling
 
     @property
     def proven(self) -> bool:

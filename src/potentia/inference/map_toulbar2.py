@@ -68,6 +68,8 @@ class ExactSearch:
             words = line.split()
             if words[:2] == ["New", "solution:"]:
                 self._least = min(self._least, int(words[2]))
+            elif words == ["finished"] and self._task.labels is None:
+                self._task.exhaust(_PART)
             elif words == ["finished"]:
                 score = self._costs.upper_score(self._least) + self._problem.constant
                 self._task.tighten(score - self._task.problem.constant, _PART)

@@ -10,6 +10,7 @@ from ..adjoint.gradient import GRADIENTS
 from ..inference.exact import Exact
 from ..inference.gibbs import Gibbs
 from ..inference.linear_program import LinearProgram
+from ..inference.map import MAP
 from ..inference.mean_field import MeanField
 from ..inference.message_passing import TRW, Kikuchi, LoopyBP, MessagePassing, Smoothed
 from ..learn.iterated import IteratedLogistic
@@ -22,6 +23,7 @@ _KNOWN = (
     Exact,
     Gibbs,
     LinearProgram,
+    MAP,
     MeanField,
     TRW,
     Kikuchi,
