@@ -134,6 +134,19 @@ def test_exact_search_proves_what_the_others_leave_open(seed: int, monkeypatch: 
     assert result.bound == "exact" or not np.isfinite(ref.max_score(*problem.model))
 
 
+def test_exact_search_from_a_forbidden_labelling_misses_nothing() -> None:
+    problem = zoo()["forbidden_edges"]
+    task = open_task(*problem.model)
+    forbidden = ref.labellings(problem.graph)[ref.label_scores(*problem.model) == -np.inf]
+    inside = task.problem.scores.singles[np.arange(6), forbidden] > -np.inf
+    task.labels = forbidden[inside.all(axis=1)][0]
+    search = map_toulbar2.ExactSearch(task)
+    search.wait()
+    search.stop()
+    assert task.score == pytest.approx(ref.max_score(*problem.model), rel=1e-9)
+    assert task.proven
+
+
 def test_exact_search_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_out(monkeypatch, *PARTS)
     graph = pt.Graph.complete(60, n_states=4)
@@ -194,6 +207,19 @@ def test_roof_duality_decides_only_what_every_best_labelling_has(seed: int) -> N
     for labels in ref.map_labellings(graph, theta):
         decided = np.setdiff1d(np.arange(graph.n_variables), task.problem.variables)
         assert (task.problem.labels[decided] == labels[decided]).all()
+
+
+def test_labels_that_are_ruled_out_are_replaced() -> None:
+    graph = pt.Graph.grid((2, 2), n_states=3)
+    theta = scores(graph, np.random.default_rng(0))
+    task = open_task(graph, theta)
+    task.offer(np.zeros(4, dtype=np.int64), "start")
+    allowed = np.ones((4, 3), dtype=bool)
+    allowed[1, 0] = False
+    task.restrict(allowed, "test")
+    assert task.current is not None
+    assert task.current[[0, 2, 3]].tolist() == [0, 0, 0]
+    assert task.current[1] == 1 + theta["node"][1, 1:].argmax()
 
 
 def test_roof_duality_solves_attractive_models() -> None:

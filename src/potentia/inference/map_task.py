@@ -83,10 +83,15 @@ class Task:
 
     @property
     def current(self) -> Ints | None:
-        """The best labelling's labels of the undecided variables; None if there is none that states left allow."""
+        """The best labelling's labels of the undecided variables, None if there is none.
+
+        A label that is ruled out meanwhile is replaced by the variable's own best state.
+        """
         if self.labels is None or self.problem.scores is None:
             return None
-        return self.labels[self.problem.variables]
+        labels, singles = self.labels[self.problem.variables], self.problem.scores.singles
+        allowed = singles[np.arange(len(labels)), labels] > -np.inf
+        return np.where(allowed, labels, singles.argmax(axis=1))
 
     def restrict(self, allowed: Bools, part: str) -> None:
         """Keep only these states of the undecided variables; none of the others is in a better labelling.

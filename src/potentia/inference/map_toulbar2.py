@@ -125,7 +125,9 @@ def _integer_costs(scores: Scores, labels: Ints | None) -> _Costs:
     start = np.zeros(len(count), dtype=np.int64)
     if labels is not None:
         start = (states == labels[:, None]).argmax(axis=1)
-        upper = int(_at(regions, count, ptr, whole, start).sum())
+        entries = _entries_at(regions, count, ptr, start)
+        if not forbidden[entries].any():
+            upper = int(whole[entries].sum())
     whole[forbidden] = upper
     arrays = {
         "n_states": count, "scope_ptr": regions.scope_ptr, "scope": regions.scope, "cost_ptr": ptr, "costs": whole,
@@ -134,11 +136,11 @@ def _integer_costs(scores: Scores, labels: Ints | None) -> _Costs:
     return _Costs(arrays, states, scale, float(least.sum()), 0.5 * len(where) / scale)
 
 
-def _at(regions: Regions, count: Ints, ptr: Ints, whole: Ints, labels: Ints) -> Ints:
-    """Costs of all regions at a labelling."""
+def _entries_at(regions: Regions, count: Ints, ptr: Ints, labels: Ints) -> Ints:
+    """Where the costs of all regions at a labelling lie."""
     index = np.zeros(len(ptr) - 1, dtype=np.int64)
     for axis in range(int(regions.order.max())):
         rows = np.flatnonzero(regions.order > axis)
         variable = regions.scope[regions.scope_ptr[rows] + axis]
         index[rows] = index[rows] * count[variable] + labels[variable]
-    return whole[ptr[:-1] + index]
+    return ptr[:-1] + index
