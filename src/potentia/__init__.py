@@ -31,6 +31,7 @@ from .inference.base import Inference, Result
 from .inference.exact import Exact
 from .inference.gibbs import Gibbs
 from .inference.linear_program import LinearProgram
+from .inference.map import MAP, MAPResult
 from .inference.mean_field import MeanField
 from .inference.message_passing import TRW, Kikuchi, LoopyBP, MessagePassing, Smoothed
 from .learn.iterated import IteratedLogistic
@@ -84,6 +85,7 @@ __all__ = [
     "CRF",
     "LMBM",
     "LMSBN",
+    "MAP",
     "MLP",
     "TRW",
     "Boosting",
@@ -108,6 +110,7 @@ __all__ = [
     "Linear",
     "LinearProgram",
     "LoopyBP",
+    "MAPResult",
     "MarginalRisk",
     "MaxMargin",
     "MeanField",

@@ -100,7 +100,12 @@ def _add_infer(infer: argparse.ArgumentParser) -> None:
     infer.add_argument(
         "--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format"
     )
-    infer.add_argument("--method", default="exact", choices=sorted(_METHODS), help="default: exact")
+    infer.add_argument(
+        "--task", default="marginals", choices=["marginals", "map"],
+        help="marginals and log Z by --method (default), or the best labelling by a portfolio",
+    )  # fmt: skip
+    infer.add_argument("--seconds", type=float, help="time limit of --task map (default: none)")
+    infer.add_argument("--method", choices=sorted(_METHODS), help="of --task marginals; default: exact")
     infer.add_argument("--epsilon", type=float, help="smoothing of --method smoothed (0: max-product)")
     infer.add_argument("--iterations", type=int, help="limit on iterations")
     infer.add_argument("--tol", type=float, help="stop when no marginal changes by more")
@@ -120,11 +125,17 @@ _METHODS = {
     "gibbs": ("gibbs", "Gibbs"),
 }
 
+#: Options of `infer` that become fields of the method.
+_OPTIONS = {
+    **{name: name for name in ("epsilon", "iterations", "tol", "damping", "schedule")},
+    "seconds": "time_limit",
+}
+
 
 def _infer(arguments: argparse.Namespace) -> None:
     from .graph.uai import read_uai, read_uai_evidence, write_uai_result
 
-    method = _method(arguments)
+    name, method = _method(arguments)
     graph, theta = read_uai(arguments.model)
     evidence = read_uai_evidence(arguments.evidence) if arguments.evidence else None
     result = method.infer(graph, theta, observed=evidence)
@@ -133,7 +144,7 @@ def _infer(arguments: argparse.Namespace) -> None:
         "model": str(arguments.model),
         "variables": graph.n_variables,
         "regions": {kind: len(scope) for kind, scope in graph.scopes.items()},
-        "method": arguments.method,
+        "method": name,
         "target": result.target,
         "value": result.value,
         "bound": result.bound,
@@ -142,9 +153,12 @@ def _infer(arguments: argparse.Namespace) -> None:
         "converged": result.converged,
         "best_score": result.score(labels),
     }
+    if arguments.task == "map":
+        facts |= {"gap": result.gap, "found_by": result.found_by, "bound_by": result.bound_by}
+        facts |= {"feasible": result.feasible, "interrupted": result.interrupted}
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        tasks = ["MAR"] + (["MAP"] if math.isfinite(facts["best_score"]) else [])
+        tasks = ["MAR"] * (arguments.task != "map") + (["MAP"] if math.isfinite(facts["best_score"]) else [])
         tasks += ["PR"] if result.target == "log_partition" and math.isfinite(result.value) else []
         for task in tasks:
             write_uai_result(arguments.out / f"{arguments.model.name}.{task}", result, task)
@@ -155,17 +169,25 @@ def _infer(arguments: argparse.Namespace) -> None:
         ]
         print(_json({**facts, "labels": labels.tolist(), "marginals": marginals}))
         return
-    show_facts(arguments, f"{arguments.method} on {arguments.model.name}", facts)
+    show_facts(arguments, f"{name} on {arguments.model.name}", facts)
 
 
-def _method(arguments: argparse.Namespace) -> Any:
-    module, name = _METHODS[arguments.method]
-    kind = getattr(import_module(f".inference.{module}", __package__), name)
+def _method(arguments: argparse.Namespace) -> tuple[str, Any]:
+    """The method's name on the command line, and the method."""
+    if arguments.task == "map":
+        if arguments.method is not None:
+            raise PotentiaError("--task map chooses its methods; leave --method out.")
+        name, module, kind_name = "map", "map", "MAP"
+    else:
+        name = arguments.method or "exact"
+        module, kind_name = _METHODS[name]
+    kind = getattr(import_module(f".inference.{module}", __package__), kind_name)
     options: dict[str, Any] = {}
-    for option in ("epsilon", "iterations", "tol", "damping", "schedule"):
+    for option, field in _OPTIONS.items():
         value = getattr(arguments, option)
         if value is not None:
-            if option not in kind.__dataclass_fields__:
-                raise PotentiaError(f"--method {arguments.method} has no --{option}.")
-            options[option] = value
-    return kind(**options)
+            if field not in kind.__dataclass_fields__:
+                source = "--task map" if name == "map" else f"--method {name}"
+                raise PotentiaError(f"{source} has no --{option}.")
+            options[field] = value
+    return name, kind(**options)

@@ -10,7 +10,7 @@ from .._types import Bools, InfeasibleError, Ints
 from ..graph.flat import Regions
 from ..graph.scores import Scores
 from ..kernels.support import kept_entries, prune_states
-from .elimination_order import Order, adjacency, cliques, find_order, refuse_wide
+from .elimination_order import Order, adjacency, cliques, find_order, quick_order, refuse_wide
 
 #: Entries of the largest table allowed by default (half a gigabyte).
 MAX_TABLE = 2**26
@@ -77,7 +77,7 @@ def plan(scores: Scores, max_table: int = MAX_TABLE) -> Plan:
     key = np.packbits(allowed).tobytes()
     made = known.get(key)
     if made is None:
-        made = _make(scores.regions, allowed, max_table)
+        made = make_plan(scores.regions, allowed, max_table)
         while len(known) >= _REMEMBERED:
             known.pop(next(iter(known)), None)
         known[key] = made
@@ -85,7 +85,11 @@ def plan(scores: Scores, max_table: int = MAX_TABLE) -> Plan:
     return made
 
 
-def _make(regions: Regions, allowed: Bools, max_table: int) -> Plan:
+def make_plan(regions: Regions, allowed: Bools, max_table: int, quick: bool = False) -> Plan:
+    """The plan for regions with these states allowed, (n_variables, max states), at least one per variable.
+
+    With `quick` the first order found serves, and one beyond `max_table` is given up at once.
+    """
     n_kept = allowed.sum(axis=1)
     kept = np.argsort(~allowed, axis=1, kind="stable")
     free = np.flatnonzero(n_kept > 1)
@@ -98,7 +102,8 @@ def _make(regions: Regions, allowed: Bools, max_table: int) -> Plan:
 
     scope_ptr = np.concatenate([[0], np.cumsum(n_loose)])
     ptr, neighbour = adjacency(len(free), scope_ptr, np.searchsorted(free, regions.scope[loose]))
-    found = find_order(n_kept[free], ptr, neighbour)
+    card = n_kept[free]
+    found = quick_order(card, ptr, neighbour, max_table) if quick else find_order(card, ptr, neighbour)
     refuse_wide(found, max_table)
     order = free[found.order]
     position = np.full(len(n_kept), -1)

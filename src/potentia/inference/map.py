@@ -1,0 +1,258 @@
+"""`MAP`: the best labelling and a bound on its score, by a portfolio of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from .._options import check_count, check_number
+from .._threads import thread_count
+from .._types import ArrayLike, Floats, Ints
+from ..graph.assign import labels_to_indicators
+from ..graph.scores import Scores, score_labels
+from ..graph.structure import Graph
+from .base import Inference, Result
+from .decode import conditional_rounding, feasible_labelling, search
+from .map_blocks import solve_components
+from .map_cuts import move_labels, roof_duality
+from .map_dual import ascend
+from .map_reduce import trivial_bound
+from .map_task import Task
+from .map_toulbar2 import ExactSearch, suits
+from .map_windows import Windows
+from .message_passing import TRW, LoopyBP
+
+#: Table entries of elimination that takes no noticeable time, and at most.
+_FEW_ENTRIES, _MANY_ENTRIES = 3e6, 4e8
+#: Share of the time left that one round of dual ascent may take.
+_ASCENT = 0.5
+#: Dual ascent starts again at most so often after the bound has ruled out states.
+_ROUNDS = 3
+#: Table entries of belief propagation per second to count on, and its iterations.
+_MESSAGE_SPEED, _MESSAGE_ITERATIONS = 3e7, 30
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MAPResult(Result):
+    """What `MAP` found: `argmax()` is the labelling, `value` an upper bound on the best score.
+
+    Attributes:
+        found_by, bound_by: the parts of the portfolio that found the labelling and the bound.
+        feasible: whether the labelling has a finite score.
+        interrupted: whether Ctrl-C ended the search.
+    """
+
+    found_by: str = ""
+    bound_by: str = ""
+    feasible: bool = True
+    interrupted: bool = False
+
+    def __repr__(self) -> str:
+        if not self.feasible:
+            return f"MAPResult(no feasible labelling found, bound {self.value:.6g} by {self.bound_by})"
+        proof = "proven best" if self.bound == "exact" else f"gap {self.gap:.4g}"
+        score = self.score(self.argmax())
+        end = ", interrupted" if self.interrupted else ""
+        return f"MAPResult(score {score:.6g} by {self.found_by}, {proof} by {self.bound_by}{end})"
+
+
+class _Interrupted(KeyboardInterrupt):
+    """Ctrl-C, and what was found until then."""
+
+    def __init__(self, result: MAPResult) -> None:
+        super().__init__("interrupted")
+        self.result = result
+
+
+@dataclass
+class MAP(Inference):
+    """The best labelling argmax_y F(y) by a portfolio, with an upper bound as `value` and the distance as `gap`.
+
+    In turn, until the labelling is proven best or the time is over: constraint propagation; elimination of narrow
+    components; roof duality of binary models; dual ascent (TRW-S) with rounding; expansion and swap moves; local
+    search on windows that elimination solves exactly, from the marginals of belief propagation and TRW, too; beside
+    it toulbar2's exact search where `potentia[map]` is installed. `bound` is "exact" when the labelling is proven
+    best (to a relative 1e-9). Ctrl-C makes `infer` return the best so far; see `MAPResult`. Marginals are the
+    labelling's indicators. `start` may be a result of any method; its labelling is the first to beat.
+
+    Attributes:
+        time_limit: seconds; the kernel call under way is finished. None lets every part run until it no longer
+            improves. Equal seeds give equal results where time does not decide.
+        seed: of the random choices in local search.
+        exact_search: whether to use toulbar2 where it is installed.
+        threads: of belief propagation; None for all cores (or POTENTIA_THREADS).
+    """
+
+    time_limit: float | None = None
+    seed: int = 0
+    exact_search: bool = True
+    threads: int | None = None
+
+    def infer(
+        self,
+        graph: Graph,
+        theta: Mapping[str, ArrayLike],
+        observed: ArrayLike | None = None,
+        start: Result | None = None,
+    ) -> Result:
+        """As every method's; after Ctrl-C the best so far, with `interrupted` set."""
+        try:
+            return super().infer(graph, theta, observed, start)
+        except _Interrupted as stop:
+            return stop.result
+
+    def run(self, scores: Scores, start: Result | None) -> Result:
+        """The portfolio; Ctrl-C goes on to the caller, which may be a loop over many problems."""
+        if self.time_limit is not None:
+            check_number("time_limit", self.time_limit)
+        check_count("seed", self.seed)
+        task = Task(scores, self.time_limit, self.seed)
+        try:
+            if start is not None:
+                task.offer(start.argmax(), "start")
+            self._search(task)
+        except KeyboardInterrupt:
+            task.interrupted = True
+            raise _Interrupted(_result(task)) from None
+        return _result(task)
+
+    def _search(self, task: Task) -> None:
+        """All parts in turn until the labelling is proven best or the time is over."""
+        task.tighten(trivial_bound(task.scores), "maxima of the tables")
+        task.restrict(task.scores.singles > -np.inf, "propagation")
+        _each(task, _first_labelling, _eliminate_narrow, roof_duality, _eliminate_narrow, _repair)
+        for _ in range(_ROUNDS):
+            undecided = _states_left(task)
+            _each(task, _ascend, _eliminate_narrow)
+            if task.over or _states_left(task) > 0.9 * undecided:
+                break
+        _each(task, move_labels, _eliminate_wide)
+        if not task.over:
+            with self._exact_search(task) as exact:
+                _local_search(task, thread_count(self.threads))
+                if exact is not None:
+                    exact.wait()
+
+    @contextmanager
+    def _exact_search(self, task: Task) -> Iterator[ExactSearch | None]:
+        """toulbar2's search beside the body, if there is one."""
+        assert task.problem.scores is not None
+        if not self.exact_search or not suits(task.problem.scores):
+            yield None
+            return
+        exact = ExactSearch(task)
+        task.poll = exact.collect
+        try:
+            yield exact
+        finally:
+            exact.collect()
+            exact.stop()
+
+
+def _each(task: Task, *parts: Callable[[Task], None]) -> None:
+    for part in parts:
+        if not task.over:
+            part(task)
+
+
+def _states_left(task: Task) -> int:
+    scores = task.problem.scores
+    return 0 if scores is None else int((scores.singles > -np.inf).sum())
+
+
+def _eliminate_narrow(task: Task) -> None:
+    solve_components(task, _FEW_ENTRIES)
+
+
+def _eliminate_wide(task: Task) -> None:
+    solve_components(task, _MANY_ENTRIES)
+
+
+def _ascend(task: Task) -> None:
+    ascend(task, _ASCENT)
+
+
+def _first_labelling(task: Task) -> None:
+    """Each variable's own best state, then local search from there."""
+    scores = task.problem.scores
+    assert scores is not None
+    labels = scores.singles.argmax(axis=1)
+    task.offer(labels, "best states")
+    if not task.over:
+        task.offer(search(scores, [labels], pairs=False), "local search")
+
+
+def _repair(task: Task) -> None:
+    """A labelling with a finite score, if there was none yet."""
+    assert task.problem.scores is not None
+    labels = feasible_labelling(task.problem.scores, task.rng) if task.labels is None else None
+    if labels is not None:
+        task.offer(labels, "repair")
+
+
+def _local_search(task: Task, threads: int) -> None:
+    """Windows from the best labelling, then from roundings of the marginals of belief propagation and TRW, then kicks.
+
+    Without a time limit, kicks end when none has helped for long.
+    """
+    scores = task.problem.scores
+    assert scores is not None
+    windows = Windows(task)
+    windows.descend(scores.singles.argmax(axis=1) if task.current is None else task.current)
+    entries = float(scores.regions.size.sum())
+    iterations = int(min(_MESSAGE_ITERATIONS, 0.05 * task.left * _MESSAGE_SPEED / entries))
+    for method in (LoopyBP, TRW):
+        if iterations and not task.over:
+            marginals = method(iterations=iterations, threads=threads).run(scores, None).variable_marginals
+            windows.descend(conditional_rounding(scores, marginals))
+    if task.current is not None:
+        windows.kick_on(task.current)
+
+
+def _result(task: Task) -> MAPResult:
+    """The record of what was found."""
+    graph, labels, found_by = task.scores.graph, task.labels, task.found_by
+    if labels is None:
+        labels, found_by = search(task.scores, [task.scores.singles.argmax(axis=1)]), "local search"
+    indicator = np.arange(task.scores.singles.shape[1]) == labels[:, None]
+    return MAPResult(
+        graph=graph,
+        marginals=_Indicators(graph, labels),
+        variable_marginals=indicator.astype(np.float64),
+        value=task.score if task.proven else task.bound,
+        bound="exact" if task.proven else "upper",
+        target="max_score",
+        iterations=task.iterations,
+        residual=0.0,
+        converged=task.proven,
+        scores=task.scores,
+        best=lambda result: result.variable_marginals.argmax(axis=1),
+        found_by=found_by,
+        bound_by=task.bound_by,
+        feasible=score_labels(task.scores, labels) > -np.inf,
+        interrupted=task.interrupted,
+    )
+
+
+class _Indicators(Mapping[str, Floats | list[Floats]]):
+    """Indicators of a labelling per kind, made at first use: shared tables are small, these are one per region."""
+
+    def __init__(self, graph: Graph, labels: Ints) -> None:
+        self._graph, self._labels = graph, labels
+
+    @cached_property
+    def _tables(self) -> Mapping[str, Floats | list[Floats]]:
+        return labels_to_indicators(self._graph, self._labels)
+
+    def __getitem__(self, kind: str) -> Floats | list[Floats]:
+        return self._tables[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._graph.kinds)
+
+    def __len__(self) -> int:
+        return len(self._graph.kinds)

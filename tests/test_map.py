@@ -1,0 +1,478 @@
+"""MAP against brute force: bounds, proofs, feasibility, each part by itself, and what ends a search early."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
+
+import potentia as pt
+import reference as ref
+from potentia._types import InfeasibleError, PotentiaError
+from potentia.cli import main
+from potentia.graph.scores import Scores, score_labels
+from potentia.inference import map as portfolio
+from potentia.inference import map_blocks, map_toulbar2
+from potentia.inference.map_blocks import Blocks, solve_components
+from potentia.inference.map_cuts import _least, _Tables, move_labels, roof_duality
+from potentia.inference.map_dual import ascend, dual
+from potentia.inference.map_reduce import reduce
+from potentia.inference.map_task import Task
+from potentia.inference.map_windows import Windows
+from potentia.kernels.max_flow import max_flow
+from potentia.kernels.trw_s import sweep
+from zoo import Problem, problems, random_models, scores, zoo
+
+#: Parts that a test may leave out, to see what the others do.
+PARTS = (
+    "_eliminate_narrow", "_eliminate_wide", "roof_duality", "_ascend", "move_labels", "_local_search", "_repair",
+)  # fmt: skip
+
+
+def close(value: float) -> float:
+    return 1e-9 * (1 + abs(value))
+
+
+def check(problem: Problem, result: pt.MAPResult) -> None:
+    """What holds of every result."""
+    best, labels = ref.max_score(*problem.model), result.argmax()
+    score = result.score(labels)
+    assert score <= best + close(best)
+    assert result.value >= best - close(best)
+    assert result.feasible == (score > -np.inf)
+    assert result.gap >= 0
+    if result.bound == "exact":
+        assert score == pytest.approx(best, rel=1e-9, abs=1e-9)
+        assert result.value == score
+    if result.feasible:
+        assert all(labels[i] == state for i, state in problem.observed.items())
+
+
+def leave_out(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    for name in names:
+        monkeypatch.setattr(portfolio, name, lambda *arguments: None)
+
+
+def open_task(graph: pt.Graph, theta: dict, observed: dict | None = None) -> Task:
+    """A task after propagation."""
+    task = Task(Scores(graph, theta, observed), None, 0)
+    task.restrict(task.scores.singles > -np.inf, "propagation")
+    return task
+
+
+def any_model(rng: np.random.Generator) -> Problem:
+    """Orders 1 to 4, mixed states, shared and separate tables, forbidden entries, evidence."""
+    n = int(rng.integers(2, 7))
+    states = rng.integers(1, 4, n) if rng.random() < 0.5 else np.full(n, rng.integers(2, 4))
+    regions = {"node": np.flatnonzero(rng.random(n) < 0.8)[:, None]}
+    for order, chance, most in ((2, 0.9, 10), (3, 0.4, 4), (4, 0.3, 3)):
+        if n >= order and rng.random() < chance:
+            count = int(rng.integers(1, most))
+            regions[f"clique{order}"] = np.array([rng.choice(n, order, replace=False) for _ in range(count)])
+    graph, forbidden, whole = pt.Graph(states, regions), rng.choice([0, 0.2, 0.5]), rng.random() < 0.4
+
+    def table(shape: tuple) -> np.ndarray:
+        values = rng.integers(-2, 3, shape).astype(float) if whole else rng.normal(size=shape)
+        values = np.where(rng.random(shape) < forbidden, -np.inf, values)
+        values.flat[0] = max(values.flat[0], -3.0)
+        return values
+
+    theta: dict = {}
+    for kind, rows in graph.scopes.items():
+        one = graph.shared_shape(kind)
+        if one is not None and rng.random() < 0.4:
+            theta[kind] = table(one)
+        else:
+            tables = [table(tuple(graph.n_states[row])) for row in rows]
+            theta[kind] = np.array(tables) if one is not None else tables
+    observed = {int(i): 0 for i in range(n) if rng.random() < 0.1}
+    return Problem("any", graph, theta, observed)
+
+
+@pytest.mark.parametrize("problem", problems(), ids=str)
+def test_every_small_problem_is_solved_and_proven(problem: Problem) -> None:
+    result = pt.MAP().infer(*problem.model)
+    check(problem, result)
+    assert result.bound == "exact"
+    assert result.converged
+
+
+@pytest.mark.parametrize("problem", problems(feasible=False), ids=str)
+def test_contradictions_are_refused(problem: Problem) -> None:
+    with pytest.raises(InfeasibleError, match="every labelling is forbidden"):
+        pt.MAP().infer(*problem.model)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_random_models_with_parts_left_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    problem = any_model(rng)
+    leave_out(monkeypatch, *(part for part in PARTS if rng.random() < 0.5))
+    try:
+        result = pt.MAP(exact_search=False).infer(*problem.model)
+    except InfeasibleError:
+        assert ref.max_score(*problem.model) == -np.inf
+        return
+    check(problem, result)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_exact_search_proves_what_the_others_leave_open(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = any_model(np.random.default_rng(seed + 500))
+    leave_out(monkeypatch, *PARTS)
+    monkeypatch.setattr(portfolio, "_first_labelling", lambda task: None)
+    try:
+        result = pt.MAP().infer(*problem.model)
+    except InfeasibleError:
+        assert ref.max_score(*problem.model) == -np.inf
+        return
+    check(problem, result)
+    assert result.bound == "exact" or not np.isfinite(ref.max_score(*problem.model))
+
+
+def test_exact_search_from_a_forbidden_labelling_misses_nothing() -> None:
+    problem = zoo()["forbidden_edges"]
+    task = open_task(*problem.model)
+    forbidden = ref.labellings(problem.graph)[ref.label_scores(*problem.model) == -np.inf]
+    inside = task.problem.scores.singles[np.arange(6), forbidden] > -np.inf
+    task.labels = forbidden[inside.all(axis=1)][0]
+    search = map_toulbar2.ExactSearch(task)
+    search.wait()
+    search.stop()
+    assert task.score == pytest.approx(ref.max_score(*problem.model), rel=1e-9)
+    assert task.proven
+
+
+def test_exact_search_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out(monkeypatch, *PARTS)
+    graph = pt.Graph.complete(60, n_states=4)
+    result = pt.MAP(time_limit=0.5).infer(graph, scores(graph, np.random.default_rng(0)))
+    assert result.feasible
+    assert result.bound == "upper"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_bound_of_dual_ascent_never_loosens(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = zoo()["factor_loop" if seed % 2 else "grid_diagonal"]
+    theta = scores(problem.graph, rng)
+    best = ref.max_score(problem.graph, theta)
+    d, labels = dual(Scores(problem.graph, theta)), np.zeros(problem.graph.n_variables, dtype=np.int64)
+    bounds = [sweep(d, k % 2 == 0, True, labels) for k in range(30)]
+    assert all(after <= before + 1e-9 for before, after in pairwise(bounds))
+    assert bounds[-1] >= best - 1e-9
+    lp = ref.local_polytope_value(problem.graph, theta)
+    if problem.pairwise:
+        assert bounds[-1] >= lp - 1e-9
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_dual_ascent_drops_no_state_of_a_better_labelling(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph = pt.Graph.grid((3, 3), n_states=3)
+    theta = scores(graph, rng)
+    task = open_task(graph, theta)
+    ascend(task, 1.0)
+    if not task.proven:
+        better = ref.labellings(graph)[ref.label_scores(graph, theta) > task.score]
+        assert task.problem.scores is not None
+        allowed = task.problem.scores.singles > -np.inf
+        fixed = np.setdiff1d(np.arange(9), task.problem.variables)
+        for labels in better:
+            assert allowed[np.arange(len(allowed)), labels[task.problem.variables]].all()
+            assert (labels[fixed] == task.problem.labels[fixed]).all()
+
+
+def test_dual_ascent_keeps_shared_tables_shared() -> None:
+    graph = pt.Graph.grid((20, 30), n_states=4)
+    assert dual(Scores(graph, {"edge": np.eye(4)})).tables.size == 2 * 16
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_roof_duality_decides_only_what_every_best_labelling_has(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph = [pt.Graph.grid((3, 3), n_states=2), pt.Graph.complete(5, n_states=2)][seed % 2]
+    theta = scores(graph, rng, 2.0)
+    if seed % 3 == 0:
+        theta["edge"] = np.where(rng.random(theta["edge"].shape) < 0.1, -np.inf, theta["edge"])
+        theta["edge"][:, 0, 0] = 0.0
+    task = open_task(graph, theta)
+    roof_duality(task)
+    best = ref.max_score(graph, theta)
+    assert task.bound >= best - close(best)
+    for labels in ref.map_labellings(graph, theta):
+        decided = np.setdiff1d(np.arange(graph.n_variables), task.problem.variables)
+        assert (task.problem.labels[decided] == labels[decided]).all()
+
+
+def test_labels_that_are_ruled_out_are_replaced() -> None:
+    graph = pt.Graph.grid((2, 2), n_states=3)
+    theta = scores(graph, np.random.default_rng(0))
+    task = open_task(graph, theta)
+    task.offer(np.zeros(4, dtype=np.int64), "start")
+    allowed = np.ones((4, 3), dtype=bool)
+    allowed[1, 0] = False
+    task.restrict(allowed, "test")
+    assert task.current is not None
+    assert task.current[[0, 2, 3]].tolist() == [0, 0, 0]
+    assert task.current[1] == 1 + theta["node"][1, 1:].argmax()
+
+
+def test_roof_duality_solves_attractive_models() -> None:
+    rng = np.random.default_rng(3)
+    graph = pt.Graph.grid((4, 3), n_states=2)
+    theta = {"node": rng.normal(size=(12, 2)), "edge": 0.7 * np.eye(2)}
+    task = open_task(graph, theta)
+    roof_duality(task)
+    assert task.proven
+    assert task.score == pytest.approx(ref.max_score(graph, theta), rel=1e-12)
+
+
+@pytest.mark.parametrize("table", ["linear", "quadratic"])
+def test_moves_end_where_no_expansion_or_swap_improves(table: str) -> None:
+    rng = np.random.default_rng(5)
+    graph = pt.Graph.grid((3, 3), n_states=3)
+    apart = np.abs(np.arange(3)[:, None] - np.arange(3))
+    theta = {"node": rng.normal(size=(9, 3)), "edge": -1.0 * (apart if table == "linear" else apart**2)}
+    task = open_task(graph, theta)
+    task.offer(np.zeros(9, dtype=np.int64), "start")
+    move_labels(task)
+    assert task.labels is not None
+    every = ref.labellings(graph)
+    value = ref.label_scores(graph, theta)
+    for a in range(3):
+        if table == "linear":
+            expansion = ((every == task.labels) | (every == a)).all(axis=1)
+            assert value[expansion].max() <= task.score + 1e-9
+        for b in range(a):
+            inside = np.isin(task.labels, (a, b))
+            swap = ((every == task.labels) | (inside & np.isin(every, (a, b)))).all(axis=1)
+            assert value[swap].max() <= task.score + 1e-9
+
+
+@pytest.mark.parametrize("name", ["grid", "factor_loop", "mixed", "forbidden_edges", "observed"])
+def test_blocks_find_the_best_labels_given_the_rest(name: str) -> None:
+    problem, rng = zoo()[name], np.random.default_rng(1)
+    graph = problem.graph
+    own = Scores(*problem.model)
+    every, value = ref.labellings(graph), ref.label_scores(*problem.model)
+    for _ in range(5):
+        labels = every[value > -np.inf][rng.integers((value > -np.inf).sum())].copy()
+        old = labels.copy()
+        block = np.sort(rng.choice(graph.n_variables, 3, replace=False))
+        gain, _ = Blocks(own).improve(labels, block, 1e6)
+        rest = np.setdiff1d(np.arange(graph.n_variables), block)
+        same = (every[:, rest] == old[rest]).all(axis=1)
+        assert score_labels(own, labels) == pytest.approx(value[same].max())
+        assert gain == pytest.approx(score_labels(own, labels) - score_labels(own, old), abs=1e-9)
+
+
+def test_windows_repair_and_improve() -> None:
+    problem = zoo()["hard_chain"]
+    task = open_task(*problem.model)
+    windows, start = Windows(task), np.zeros(5, dtype=np.int64)
+    windows.descend(start[: len(task.problem.variables)])
+    assert task.score == pytest.approx(ref.max_score(*problem.model))
+    windows.kick_on(task.current)
+    assert task.score == pytest.approx(ref.max_score(*problem.model))
+
+
+def test_components_are_solved_one_by_one() -> None:
+    # a wide component beside narrow ones: only those are decided
+    rng = np.random.default_rng(0)
+    wide, narrow = pt.Graph.complete(12, n_states=3), pt.Graph.chain(4, n_states=3)
+    union = pt.Union([narrow, wide, narrow])
+    theta = union.join([scores(g, rng) for g in union.parts])
+    task = open_task(union.graph, theta)
+    solve_components(task, 1e4)
+    assert task.problem.variables.tolist() == list(range(4, 16))
+    for begin in (0, 16):
+        part = union.split(theta)[0 if begin == 0 else 2]
+        assert task.problem.labels[begin : begin + 4].tolist() in ref.map_labellings(narrow, part).tolist()
+
+
+def test_forests_with_hubs_take_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(map_blocks, "_MAX_DEGREE_SQUARES", 0.0)
+    graph = pt.Graph.tree([-1, 0, 0, 0, 0, 1, 1], n_states=3)
+    theta = scores(graph, np.random.default_rng(2))
+    task = open_task(graph, theta)
+    solve_components(task, 1e6)
+    assert task.proven
+    assert task.score == pytest.approx(ref.max_score(graph, theta))
+
+
+def test_reduction_keeps_scores() -> None:
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        problem = any_model(rng)
+        if ref.max_score(*problem.model) == -np.inf:
+            continue
+        task = open_task(*problem.model)
+        if task.problem.scores is None:
+            continue
+        allowed = task.problem.scores.singles > -np.inf
+        rows = np.flatnonzero(rng.random(len(allowed)) < 0.5)[:-1]
+        keep = allowed[rows].argmax(axis=1)
+        allowed[rows] = False
+        allowed[rows, keep] = True
+        left = reduce(task.problem, allowed)
+        if left.scores is None:
+            continue
+        for _ in range(5):
+            labels = np.array([rng.choice(np.flatnonzero(row > -np.inf)) for row in left.scores.singles])
+            whole = score_labels(task.scores, left.expand(labels))
+            assert left.constant + score_labels(left.scores, labels) == pytest.approx(whole, abs=1e-9)
+
+
+def test_maximum_flows_are_those_of_scipy() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        n, m = int(rng.integers(2, 20)), int(rng.integers(1, 60))
+        ends = np.array([rng.choice(n, 2, replace=False) for _ in range(m)])
+        capacity, terminal = rng.integers(0, 20, (m, 2)), rng.integers(-30, 30, n)
+        head, tail = ends[:, ::-1].ravel(), ends.ravel()
+        ptr = np.concatenate([[0], np.cumsum(np.bincount(tail, minlength=n))])
+        side = np.zeros(n, dtype=np.int64)
+        arcs = ptr, np.argsort(tail, kind="stable"), head, capacity.ravel().copy()
+        flow = max_flow(*arcs, terminal.copy(), side, 2**62)
+        matrix = np.zeros((n + 2, n + 2), dtype=np.int32)
+        np.add.at(matrix, (tail, head), capacity.ravel())
+        matrix[n, :n], matrix[:n, n + 1] = np.maximum(terminal, 0), np.maximum(-terminal, 0)
+        assert flow == maximum_flow(csr_array(matrix), n, n + 1).flow_value
+        for source in (side == 0, side != 1):
+            cut = matrix[n, :n][~source].sum() + matrix[:n, n + 1][source].sum()
+            assert flow == cut + matrix[:n, :n][np.ix_(source, ~source)].sum()
+
+
+def test_a_flow_stopped_early_decides_nothing() -> None:
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid((10, 10), n_states=2)
+    task = open_task(graph, scores(graph, rng))
+    assert task.problem.scores is not None
+    energy = _Tables(task.problem.scores).energy(np.zeros(100, dtype=np.int64), np.ones(100, dtype=np.int64))
+    chosen, bound = _least(energy, 5)
+    assert (chosen == -1).all()
+    assert bound <= _least(energy, 2**62)[1]
+
+
+def test_equal_seeds_give_equal_labellings() -> None:
+    graph = pt.Graph.grid((12, 12), n_states=4)
+    theta = scores(graph, np.random.default_rng(0))
+    first, second = (pt.MAP(seed=3, exact_search=False).infer(graph, theta) for _ in range(2))
+    assert first.argmax().tolist() == second.argmax().tolist()
+    assert first.value == second.value
+
+
+def test_no_time_still_gives_a_labelling_and_a_bound() -> None:
+    for problem in random_models(6, seed=1):
+        check(problem, pt.MAP(time_limit=0.0).infer(*problem.model))
+
+
+@pytest.mark.parametrize("part", ["_first_labelling", "_ascend", "_local_search"])
+def test_ctrl_c_returns_the_best_so_far(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    leave_out(monkeypatch, "_eliminate_narrow", "_eliminate_wide")
+    if part == "_local_search":
+        leave_out(monkeypatch, "_ascend", "roof_duality")
+    monkeypatch.setattr(portfolio, part, interrupt)
+    problem = zoo()["frustrated"] if part == "_ascend" else zoo()["grid_diagonal"]
+    result = pt.MAP(exact_search=False).infer(*problem.model)
+    assert result.interrupted
+    assert "interrupted" in repr(result) or not result.feasible
+    check(problem, result)
+    with pytest.raises(KeyboardInterrupt):
+        pt.MAP(exact_search=False).maximise(Scores(*problem.model))
+
+
+def test_ctrl_c_ends_the_search_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[map_toulbar2.ExactSearch] = []
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    class Watched(map_toulbar2.ExactSearch):
+        def __init__(self, task: Task) -> None:
+            super().__init__(task)
+            started.append(self)
+
+    leave_out(monkeypatch, *PARTS)
+    monkeypatch.setattr(portfolio, "_local_search", interrupt)
+    monkeypatch.setattr(portfolio, "ExactSearch", Watched)
+    graph = pt.Graph.complete(40, n_states=4)
+    result = pt.MAP().infer(graph, scores(graph, np.random.default_rng(0)))
+    assert result.interrupted
+    assert result.feasible
+    assert [search._process.poll() is not None for search in started] == [True]
+
+
+def test_results_say_what_was_found_and_by_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = zoo()["grid"]
+    result = pt.MAP().infer(*problem.model)
+    assert isinstance(result, pt.MAPResult)
+    assert (result.found_by, result.bound_by) == ("local search", "elimination")
+    assert result.target == "max_score"
+    assert "proven best" in repr(result)
+    labels = result.argmax()
+    assert result.mpm().tolist() == labels.tolist()
+    assert set(result.marginals) == set(problem.graph.kinds)
+    for kind, tables in result.marginals.items():
+        for table, row in zip(tables, problem.graph.scopes[kind], strict=True):
+            assert table.sum() == 1
+            assert table[tuple(labels[row])] == 1
+    with pytest.raises(PotentiaError, match="best score"):
+        _ = result.log_partition
+    leave_out(monkeypatch, *PARTS)
+    odd = zoo()["odd_cycle"]  # propagation alone cannot see that nothing is allowed
+    nothing = pt.MAP(exact_search=False).infer(*odd.model)
+    assert not nothing.feasible
+    assert nothing.bound == "upper"
+    assert "no feasible labelling found" in repr(nothing)
+
+
+def test_start_is_the_first_to_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = zoo()["grid_diagonal"]
+    good = pt.MAP().infer(*problem.model)
+    leave_out(monkeypatch, *PARTS)
+    result = pt.MAP(exact_search=False).infer(*problem.model, start=good)
+    assert result.argmax().tolist() == good.argmax().tolist()
+    assert result.found_by == "start"
+
+
+@pytest.mark.parametrize(("options", "name"), [({"time_limit": -1.0}, "time_limit"), ({"seed": -1}, "seed")])
+def test_options_are_checked(options: dict, name: str) -> None:
+    with pytest.raises(PotentiaError, match=name):
+        pt.MAP(**options).infer(*zoo()["chain"].model)
+
+
+def test_crf_decodes_by_it(tmp_path) -> None:
+    examples = pt.datasets.denoising(n_images=2, size=(8, 8), seed=0)
+    parts = {"node": pt.Linear(), "edge": pt.Linear()}
+    learner = pt.IteratedLogistic(iterations=2)
+    crf, exact = (
+        pt.CRF(parts, learner=learner, inference=inference, decode="map").fit(examples)
+        for inference in (pt.MAP(seed=2), pt.Exact())
+    )
+    crf.save(tmp_path / "model")
+    again = pt.load(tmp_path / "model")
+    assert again.inference == pt.MAP(seed=2)
+    for found, best in zip(again.predict(examples), exact.predict(examples), strict=True):
+        assert found.tolist() == best.tolist()
+
+
+def test_the_command_line_finds_the_best_labelling(tmp_path, capsys) -> None:
+    problem = zoo()["grid"]
+    pt.write_uai(tmp_path / "model.uai", problem.graph, problem.theta)
+    assert main(["infer", str(tmp_path / "model.uai"), "--task", "map", "--seconds", "5", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["best_score"] == pytest.approx(ref.max_score(*problem.model))
+    assert facts["bound"] == "exact"
+    assert facts["bound_by"] == "elimination"
+    assert main(["infer", str(tmp_path / "model.uai"), "--task", "map", "--method", "trw"]) == 2
+    assert main(["infer", str(tmp_path / "model.uai"), "--seconds", "5"]) == 2
+    assert "--seconds" in capsys.readouterr().err
