@@ -8,7 +8,7 @@ from potentia.graph.cotangents import clique_kinds, flat_marginals, user_tables
 from potentia.graph.scores import Scores
 from potentia.inference import forest
 from potentia.inference.base import Inference
-from reference import all_marginals, log_partition
+from reference import all_marginals, label_scores, log_partition
 from zoo import problems
 
 FORESTS = [p for p in problems() if p.is_forest and p.pairwise and p.feasible]
@@ -73,3 +73,22 @@ def test_expectations_of_any_method_are_its_marginals_summed_over_shared_tables(
         sums = flat_marginals(result.marginals[kind]).reshape(-1, 4).sum(axis=0)
         np.testing.assert_allclose(found.tables[kind], sums)
     np.testing.assert_allclose(found.tables["node"], result.variable_marginals.sum(axis=0))
+
+
+@pytest.mark.parametrize("k", [1, 3, 40])
+@pytest.mark.parametrize("problem", FORESTS, ids=str)
+def test_the_k_best_labellings_are_those_of_enumeration(problem, k):
+    found = pt.Exact().k_best(problem.graph, problem.theta, k, observed=problem.observed)
+    every = label_scores(*problem.model)
+    right = np.sort(every[np.isfinite(every)])[::-1][:k]
+    np.testing.assert_allclose(found.scores, right, rtol=1e-9, atol=1e-9)
+    assert len({tuple(y) for y in found.labels.tolist()}) == len(right)
+    result = pt.Exact().infer(*problem.model)
+    np.testing.assert_allclose([result.score(y) for y in found.labels], right, rtol=1e-9, atol=1e-9)
+
+
+def test_k_best_refuses_loops_and_empty_lists():
+    with pytest.raises(pt.PotentiaError, match="without loops"):
+        pt.Exact().k_best(pt.Graph.grid((2, 2), n_states=2), {}, 3)
+    with pytest.raises(pt.PotentiaError, match="k must be"):
+        pt.Exact().k_best(pt.Graph.chain(3, n_states=2), {}, 0)

@@ -109,6 +109,13 @@ class Scores:
         start = offset[region - r.kind_ptr[number]]
         return values[start : start + r.size[region]].reshape(shape)
 
+    def largest(self) -> float:
+        """The largest finite score by size."""
+        return max(
+            max(float(v.max(initial=0.0)), -float(np.min(v, where=v > -np.inf, initial=0.0)))
+            for v in (self.singles, *self._values.values())
+        )
+
     def forbids_all_of(self, other: Scores) -> bool:
         """Whether every configuration that `other` (scores of the same graph) forbids is forbidden here too."""
         if np.any(np.isneginf(other.singles) & ~np.isneginf(self.singles)):

@@ -186,13 +186,35 @@ class Session:
     tol: float
     seed: int
     finish: Callable[[Outcome, Readout], Result]
+    sharp: bool = False
 
     def run(self, recorder: Recorder | None = None, cliques: bool = True) -> Result:
         """Iterate and read out; `cliques` as in `Engine.read`."""
         outcome = drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, recorder)
         if recorder is not None:
             recorder.reading()
-        return self.finish(outcome, self.engine.read(cliques))
+        read = self.engine.read(cliques)
+        if self.sharp and recorder is None and cliques:
+            outcome, read = self._settle(outcome, read)
+        return self.finish(outcome, read)
+
+    def _settle(self, outcome: Outcome, read: Readout) -> tuple[Outcome, Readout]:
+        """Iterate on until the value stands still, too.
+
+        Scores of hundreds make marginals of 0 and 1, which stand still while messages are still on their way.
+        """
+        # the greedy order is one of pending changes, which seem to be none
+        schedule = "coloured" if self.schedule == "greedy" else self.schedule
+        while outcome.converged and outcome.iterations < self.iterations:
+            residual = iterate(self.engine, schedule, self.seed, outcome.iterations)
+            after = self.engine.read()
+            still = abs(after.value - read.value) <= self.tol * (1.0 + abs(read.value))
+            done, read = outcome.iterations + 1, after
+            if still and residual <= self.tol:
+                return Outcome(done, residual, True), read
+            # not the end, but what the loop needs to go on
+            outcome = Outcome(done, residual, done < self.iterations)
+        return outcome, read
 
 
 def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, watch: bool = True) -> float:

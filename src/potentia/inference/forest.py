@@ -14,6 +14,7 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import forest as kernels
 from ..kernels import forest_descent as descent
+from ..kernels import k_best as ranking
 
 #: Largest log-range of a variable's sums that cannot underflow.
 _SAFE_RANGE = 600.0
@@ -92,6 +93,18 @@ def best_labels(scores: Scores) -> Ints:
         plan.order, plan.parent, plan.side, scores.graph.n_states, values, own, scores.singles.copy(), labels
     )
     return labels
+
+
+def k_best(scores: Scores, k: int) -> tuple[Ints, Floats]:
+    """The k best labellings of a forest, (m, n_variables), and scores, best first; m < k if no more are allowed."""
+    plan, (values, offset) = parent_pairs(scores.graph), pair_tables(scores)
+    own = offset[plan.pair] if len(offset) else plan.pair
+    labels, best = np.zeros((k, scores.graph.n_variables), dtype=np.int64), np.empty(k)
+    ranking.k_best(
+        plan.order, plan.parent, plan.side, scores.graph.n_states, values, own, scores.singles, labels, best
+    )
+    found = int((best > -np.inf).sum())
+    return labels[:found], best[:found]
 
 
 def _load(scores: Scores) -> kernels.Forest:

@@ -22,6 +22,8 @@ from .entropy import Entropy
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine
 
+#: Scores beyond this may make marginals of 0 and 1 that hide what messages do.
+_SHARP = 100.0
 #: Largest residual that counts as a fixed point, whatever the tolerance asked for.
 _FIXED = 1e-4
 
@@ -109,7 +111,8 @@ class MessagePassingMethod(Inference):
                 messages=read.messages,
             )
 
-        return Session(engine, self.schedule, self.iterations, self.tol, self.seed, finish)
+        sharp = self.tol > 0 and scores.largest() > _SHARP
+        return Session(engine, self.schedule, self.iterations, self.tol, self.seed, finish, sharp)
 
     def _check(self) -> None:
         check_count("iterations", self.iterations)

@@ -47,14 +47,14 @@ def best_labels(order, parent, side, n_states, values, offset, up, labels):
         for a in range(n_states[p]):
             best = -np.inf
             for b in range(n_states[i]):
-                best = max(best, up[i, b] + values[_entry(side, n_states, offset, i, b, p, a)])
+                best = max(best, up[i, b] + values[entry(side, n_states, offset, i, b, p, a)])
             up[p, a] += best
     total = 0.0
     for i in order:
         p, best = parent[i], -np.inf
         labels[i] = 0
         for b in range(n_states[i]):
-            v = up[i, b] if p < 0 else up[i, b] + values[_entry(side, n_states, offset, i, b, p, labels[p])]
+            v = up[i, b] if p < 0 else up[i, b] + values[entry(side, n_states, offset, i, b, p, labels[p])]
             if v > best:
                 best, labels[i] = v, b
         total += best if p < 0 else 0.0
@@ -62,6 +62,6 @@ def best_labels(order, parent, side, n_states, values, offset, up, labels):
 
 
 @njit(inline="always", **KERNEL)
-def _entry(side, n_states, offset, i, b, p, a):
+def entry(side, n_states, offset, i, b, p, a):
     """Where the score of variable i in state b beside its parent p in state a stands."""
     return offset[i] + (b * n_states[p] + a if side[i] == 0 else a * n_states[i] + b)
