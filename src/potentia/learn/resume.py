@@ -25,7 +25,7 @@ def take_up(potentials: Mapping[str, Potential], saved: Mapping[str, Any]) -> li
         if type(loaded) is not type(potentials[kind]):
             own, other = type(potentials[kind]).__name__, type(loaded).__name__
             raise PotentiaError(f"the checkpoint's potential of kind {kind!r} is a {other}, not a {own}")
-        potentials[kind].reset().__dict__.update(loaded.__dict__)
+        potentials[kind].reset().__dict__.update(loaded._fitted())
     return list(saved["history"])
 
 
