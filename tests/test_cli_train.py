@@ -204,7 +204,7 @@ def damaged_checkpoint(folder):
         (no_change, "train --sequences nowhere.tsv --out m", "nowhere.tsv: there is no such file"),
         (one_label, "train --sequences train.tsv --out m", "train.tsv: the last column, which holds the labels, has"),
         (lone_words, "train --sequences train.tsv --out m", "each stands alone"),
-        (no_change, IMAGES + " --reduce 0", "reduce is the share"),
+        (no_change, IMAGES + " --reduce 0", "reduce must be a finite number above 0"),
         (no_change, IMAGES + " --reduce 0.01", "each stands alone"),
         (empty_palette, IMAGES + " --palette palette.csv", "palette.csv lists 0 classes"),
         (damaged_checkpoint, IMAGES, "delete it to start anew"),

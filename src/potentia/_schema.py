@@ -76,10 +76,14 @@ def _settle(sizes: Sizes, size: str | int | None, n: int) -> bool:
     return n >= int(more or 0) and _value(sizes, size) == n
 
 
-def _value(sizes: Sizes, size: str) -> int:
+def _value(sizes: Sizes, size: str | int) -> int:
     """A settled size, such as "K" or "K+1"."""
-    name, _, more = size.partition("+")
+    name, _, more = str(size).partition("+")
     return sizes[name] + int(more or 0)
+
+
+def _known(sizes: Sizes, size: str | int) -> bool:
+    return str(size).partition("+")[0] in sizes
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class Array(Field):
             map(_settle, [sizes] * value.ndim, self.shape, value.shape)
         ):
             expected = ", ".join(
-                str(_value(sizes, n) if isinstance(n, str) and n != "*" else n) for n in self.shape
+                str(_value(sizes, size) if _known(sizes, size) else size) for size in self.shape
             )
             raise _DamageError(f"has the shape {value.shape}, not ({expected})")
         value = np.asarray(value, dtype=value.dtype.newbyteorder("="), order=self.order)

@@ -16,6 +16,7 @@ import traceback
 import warnings
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import potentia as pt
 import saved_models
 from potentia.io.files import file_kind, read_file, write_file
+from potentia.multilabel import fit_progress
 
 #: Seconds that a trial may take.
 PATIENCE = 30
@@ -173,13 +175,31 @@ def make_checkpoints(folder):
         "lmsbn": lambda path: pt.LMSBN(0.1).fit(X, Y, checkpoint=path),
         "lmbm": lambda path: pt.LMBM(1e-4, passes=200, tol=1e-14).fit(X, Y, checkpoint=path),
     }
+    often, fit_progress._EVERY = fit_progress._EVERY, -1.0
     for name, fit in fits.items():
-        from potentia.multilabel import fit_progress
-
-        often, fit_progress._EVERY = fit_progress._EVERY, -1.0
         fit(folder / name)
-        fit_progress._EVERY = often
+    fit_progress._EVERY = often
+    learners = {
+        "iterated": pt.IteratedLogistic(iterations=3, sweeps=2),
+        "direct": pt.IteratedLogistic(iterations=3, sweeps=2, solver="direct"),
+        "risk": pt.MarginalRisk("univariate_logistic", pt.TRW(iterations=5, tol=0), iterations=3),
+        "margin": pt.MaxMargin(iterations=3, inference=pt.Exact()),
+    }
+    for name, learner in learners.items():
+        fits[name] = partial(fit_crf, learner)
+        with suppress(KeyboardInterrupt):
+            fit_crf(learner, folder / name, interrupt)
     return fits
+
+
+def fit_crf(learner, path, callback=None):
+    potentials = {kind: pt.Linear() for kind in ("node", "edge", "triple")}
+    pt.CRF(potentials, learner).fit(saved_models.examples(), checkpoint=path, callback=callback)
+
+
+def interrupt(history):
+    if len(history) == 2:
+        raise KeyboardInterrupt
 
 
 class OvertimeError(Exception):

@@ -12,6 +12,7 @@ from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import linear_loss_rows, loss_rows
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.problem import Batch, Problem, check_features
+from potentia.potentials.transformers import is_transformer
 
 #: Up to this many features the coordinates are decorrelated, beyond only rescaled.
 _MAX_WHITENED = 512
@@ -179,6 +180,8 @@ class Linear(Differentiable):
 def _n_columns(found: dict[str, Any]) -> int:
     """Rows of W above b that the features of a saved potential need."""
     n, transformer = found["n_features_"], found["transformer_"]
+    if transformer is not None and not is_transformer(transformer):
+        return -1
     if transformer is not None and n <= len(found["table_"]):  # expansions have no fewer columns
         n = transformer.transform(np.zeros((1, n))).shape[1]
     return int(n + found["intercept"])
