@@ -610,3 +610,69 @@ def test_a_warm_start_takes_states_that_are_newly_forbidden(n_states, schedule):
         observed = np.where(rng.random(120) < 0.2, rng.integers(0, n_states, 120), -1)
         warm, cold = (method.infer(graph, theta, observed=observed, start=start) for start in (free, None))
         np.testing.assert_allclose(warm.variable_marginals, cold.variable_marginals, atol=1e-7)
+
+
+def test_marginals_of_pairs_are_made_on_demand_and_survive_pickling_and_later_calls():
+    graph = pt.Graph.grid((9, 9), n_states=3)
+    rng = np.random.default_rng(0)
+    nodes, edges = rng.normal(size=(81, 3)), rng.normal(size=(len(graph.scopes["edge"]), 3, 3))
+    theta = {"node": nodes, "edge": edges}
+    early, late = pt.TRW().infer(graph, theta), pt.TRW().infer(graph, theta)
+    expected = early.marginals["edge"].copy()
+    edges *= -1.0
+    pt.TRW().infer(graph, theta).marginals["edge"]
+    np.testing.assert_array_equal(late.marginals["edge"], expected)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(late)).marginals["edge"], expected)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(late)).marginals["node"], late.marginals["node"])
+    assert list(late.marginals) == ["node", "edge"]
+    assert len(late.marginals) == 2
+    np.testing.assert_allclose(
+        expected.sum(axis=2), early.variable_marginals[graph.scopes["edge"][:, 0]], atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("problem", zoo.problems(), **named)
+def test_single_precision_tables_give_nearly_the_same(problem):
+    graph, theta, observed = problem.model
+    single = {kind: _in_single(tables) for kind, tables in theta.items()}
+    back = {kind: _in_double(tables) for kind, tables in single.items()}
+    for method in (pt.TRW(iterations=20, tol=0), pt.Smoothed(0.5, iterations=20, tol=0)):
+        found, expected = method.infer(graph, single, observed), method.infer(graph, back, observed)
+        np.testing.assert_allclose(found.variable_marginals, expected.variable_marginals, atol=1e-4)
+        assert found.value == pytest.approx(expected.value, rel=1e-5, abs=1e-5)
+
+
+def _in_single(tables):
+    return (
+        [np.asarray(t, np.float32) for t in tables]
+        if isinstance(tables, list)
+        else np.asarray(tables, np.float32)
+    )
+
+
+def _in_double(tables):
+    return [t.astype(float) for t in tables] if isinstance(tables, list) else tables.astype(float)
+
+
+@pytest.mark.parametrize("states", [2, 5])
+def test_single_precision_on_grids_and_its_gradient(states):
+    graph = pt.Graph.grid((12, 14), n_states=states)
+    rng = np.random.default_rng(states)
+    single = {
+        "node": rng.normal(size=(168, states)).astype(np.float32),
+        "edge": rng.normal(size=(len(graph.scopes["edge"]), states, states)).astype(np.float32),
+    }
+    theta = {kind: table.astype(float) for kind, table in single.items()}
+    found, expected = pt.TRW().infer(graph, single), pt.TRW().infer(graph, theta)
+    assert not np.array_equal(found.variable_marginals, expected.variable_marginals)  # another path was taken
+    np.testing.assert_allclose(found.variable_marginals, expected.variable_marginals, atol=1e-4)
+    np.testing.assert_allclose(found.marginals["edge"], expected.marginals["edge"], atol=1e-4)
+    assert found.value == pytest.approx(expected.value, rel=1e-5)
+    y = rng.integers(0, states, 168)
+    method = pt.TRW(iterations=10, tol=0)
+    for a, b in zip(
+        pt.loss_and_gradient("clique_logistic", method, graph, single, y, gradient="truncated")[1].values(),
+        pt.loss_and_gradient("clique_logistic", method, graph, theta, y, gradient="truncated")[1].values(),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-4)

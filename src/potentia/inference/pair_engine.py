@@ -19,7 +19,7 @@ from ..kernels import binary, star, star_product
 from ..kernels import pairs as pair_kernels
 from ..kernels.record import NO_RECORD, Record
 from ..kernels.simd import CHUNK
-from ..kernels.star_blocks import LOG, MAXIMUM, PRODUCT, SAFE_RANGE, PairBlocks
+from ..kernels.star_blocks import LOG, MAXIMUM, PRODUCT, SAFE_RANGE, SAFE_RANGE_SINGLE, PairBlocks
 from .engine import Readout
 from .entropy import Entropy, check_counting
 from .forest import pair_tables
@@ -27,8 +27,8 @@ from .readout import PairMarginals
 
 T = TypeVar("T")
 
-#: Multiply-adds a group of blocks must hold before a second thread pays.
-_PARALLEL_WORK = 500_000
+#: Multiply-adds a group of blocks must hold before a second thread pays for its hand-over.
+_PARALLEL_WORK = 1_500_000
 #: Multiply-adds of one call, where iterations are done together: some hundredths of a second.
 _CALL_WORK = 20_000_000
 
@@ -54,6 +54,7 @@ class PairEngine:
         self._pair_kinds = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
         self.count, self.counting, total = entropy.cached("pairs", self._weights)
         self.shared = self._one_table(scores)
+        self.single = scores.single and not self.shared and self._spans(scores, SAFE_RANGE_SINGLE)
         self.layout = pair_layout(self.graph, order, oriented=self.shared)
         self.blocks = self._allocate(*entropy.cached((order, self.shared), lambda: self._in_lanes(total)))
         self._record = NO_RECORD
@@ -120,7 +121,7 @@ class PairEngine:
             even=even,
             inverse=inverse,
             node=borrow_zeros((n_blocks, states, width)),
-            table=borrow((2 * size if self.shared else (rows - 1) * size * width,)),
+            table=borrow((2 * size,)) if self.shared else self._tables((rows - 1) * size * width),
             base=layout.side[:, 0].astype(np.int64) * size if self.shared else np.arange(rows) * size * width,
             shared=self.shared,
             mode=np.full(n_blocks, MAXIMUM if self.entropy.maximum else PRODUCT, dtype=np.int64),
@@ -129,6 +130,21 @@ class PairEngine:
             first=self.graph.cached(("first", id(layout)), lambda: (layout.pair >= 0) & (layout.side == 0)),
             value=np.zeros(n_blocks),
         )
+
+    def _tables(self, size: int) -> Floats:
+        """Memory for tables, in single precision where scores are."""
+        if not self.single:
+            return borrow((size,))
+        return borrow((-(-size // 2),)).view(np.float32)[:size]  # type: ignore[return-value]
+
+    def _spans(self, scores: Scores, widest: float) -> bool:
+        """Whether all pairs' scores are finite and differ by at most `widest` times the smallest counting number."""
+        kinds = [kind for kind in self._pair_kinds if len(self.graph.scopes[kind])]
+        bounds = [b for kind in kinds if (b := scores.bounds(kind)) is not None]
+        if len(bounds) < len(kinds) or not kinds:
+            return False
+        span = max(high for _, high in bounds) - min(low for low, _ in bounds)
+        return span <= widest * float(self.count.min())
 
     def load(self, scores: Scores) -> None:
         """Take new scores; messages stay."""
@@ -157,11 +173,9 @@ class PairEngine:
     def _choose_modes(self) -> Floats:
         """Set the modes of blocks; what to lower each pair's table by."""
         blocks, n = self.blocks, len(self.pairs)
-        bounds = [b for kind in self._pair_kinds if (b := self.scores.bounds(kind)) is not None]
-        if bounds and len(bounds) == sum(len(self.graph.scopes[kind]) > 0 for kind in self._pair_kinds):
-            low, top = min(b[0] for b in bounds), max(b[1] for b in bounds)
-            if self.entropy.maximum or top - low <= SAFE_RANGE * float(self.count.min()):
-                return np.full(n, top)
+        if self._spans(self.scores, SAFE_RANGE):
+            blocks.mode[:] = MAXIMUM if self.entropy.maximum else PRODUCT
+            return np.full(n, max(bounds[1] for k in self._pair_kinds if (bounds := self.scores.bounds(k))))
         high, low_of = np.empty(n), np.empty(n)
         self._over(n, lambda a, b: pair_kernels.table_ranges(a, b, self.pair_scores, high, low_of))
         if not self.entropy.maximum:

@@ -14,6 +14,8 @@ PRODUCT, LOG, MAXIMUM = 0, 1, 2
 
 #: Largest log-range of a table in PRODUCT mode: what exp(-600) drops is below 1e-40 of what it keeps.
 SAFE_RANGE = 600.0
+#: The same of tables in single precision, whose smallest number is about exp(-87).
+SAFE_RANGE_SINGLE = 80.0
 
 
 class PairBlocks(NamedTuple):
