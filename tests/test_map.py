@@ -187,6 +187,21 @@ def test_dual_ascent_drops_no_state_of_a_better_labelling(seed: int) -> None:
             assert (labels[fixed] == task.problem.labels[fixed]).all()
 
 
+def test_dual_ascent_knows_pairs_without_scores_by_shape() -> None:
+    rng = np.random.default_rng(0)
+    ring, chords = [[0, 1], [1, 2], [2, 3], [3, 0]], [[0, 2], [1, 3]]
+    graph = pt.Graph([2, 4, 3, 2], {"node": [[0], [1], [2], [3]], "none": ring, "edge": chords})
+    theta = scores(graph, rng)
+    del theta["none"]
+    d = dual(Scores(graph, theta))
+    assert d.tables.size == 2 * (8 + 12 + 6 + 4 + 6 + 8)
+    labels = np.zeros(4, dtype=np.int64)
+    bound = min(sweep(d, k % 2 == 0, False, labels) for k in range(20))
+    assert bound == pytest.approx(
+        ref.max_score(graph, theta)
+    )  # a forest once pairs without scores are left out
+
+
 def test_dual_ascent_keeps_shared_tables_shared() -> None:
     graph = pt.Graph.grid((20, 30), n_states=4)
     assert dual(Scores(graph, {"edge": np.eye(4)})).tables.size == 2 * 16

@@ -107,13 +107,15 @@ def _both_ways(regions: Regions, values: Floats, where: Ints) -> tuple[Floats, I
     """Distinct pair tables and their transposes, and where each pair's begin, (tables, first, second)."""
     pairs = np.flatnonzero(regions.order == 2)
     states = regions.n_states[regions.scope[regions.scope_ptr[pairs][:, None] + np.arange(2)]]
-    at = distinct(where[pairs])
-    which = np.searchsorted(at, where[pairs])
-    rows, columns = np.zeros((2, len(at)), dtype=np.int64)
-    rows[which], columns[which] = states.T
+    # a kind without scores has one table of zeros for pairs of all shapes
+    base = int(states.max(initial=0)) + 1
+    key = (where[pairs] * base + states[:, 0]) * base + states[:, 1]
+    keys = distinct(key)
+    at, rows, columns = keys // base**2, keys // base % base, keys % base
+    which = np.searchsorted(keys, key)
     parts, start, total = [], np.zeros((2, len(at)), dtype=np.int64), 0
-    for shape in distinct(rows * (columns.max(initial=0) + 1) + columns):
-        height, breadth = divmod(int(shape), int(columns.max() + 1))
+    for shape in distinct(keys % base**2):
+        height, breadth = divmod(int(shape), base)
         these = np.flatnonzero((rows == height) & (columns == breadth))
         block = values[at[these][:, None] + np.arange(height * breadth)].reshape(-1, height, breadth)
         for way, table in enumerate((block, block.transpose(0, 2, 1))):

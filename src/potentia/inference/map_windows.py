@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from .._types import Ints, WidthError
-from ..graph.flat import Regions
 from ..kernels.induced_forest import induced_forest
 from .map_blocks import Blocks, csr_rows
 from .map_task import Task
@@ -117,9 +116,6 @@ class Windows:
 
     def neighbours(self, block: Ints) -> Ints:
         """The variables that share a region with the block, and the block."""
-        return _neighbours(self.regions, block)
-
-
-def _neighbours(regions: Regions, block: Ints) -> Ints:
-    touched = regions.member[csr_rows(regions.member_ptr, block)].astype(np.int64)
-    return np.unique(regions.scope[csr_rows(regions.scope_ptr, touched)]).astype(np.int64)
+        r = self.regions
+        touched = r.member[csr_rows(r.member_ptr, block)].astype(np.int64)
+        return np.unique(r.scope[csr_rows(r.scope_ptr, touched)]).astype(np.int64)
