@@ -99,7 +99,7 @@ def _resume(fit: Fit, potentials: Mapping[str, Potential], checkpoint: Store) ->
         if type(loaded) is not type(potentials[kind]):
             own, other = type(potentials[kind]).__name__, type(loaded).__name__
             raise PotentiaError(f"The checkpoint's potential of kind {kind!r} is a {other}, not a {own}.")
-        potentials[kind].reset().__dict__.update(loaded.__dict__)
+        potentials[kind].reset().__dict__.update(loaded._fitted())
     history = list(saved["history"])
     fit.restore(history, saved["arrays"], saved["parts"])
     return history
