@@ -43,6 +43,8 @@ class LBFGS:
         self.point: Floats = np.array(point, dtype=np.float64)
         self.value, self.gradient = np.nan, np.zeros_like(self.point)
         self.pairs: list[tuple[Floats, Floats]] = []
+        #: Length of the last step, where a search along the gradient begins.
+        self.reach = 1.0
 
     @property
     def begun(self) -> bool:
@@ -87,7 +89,7 @@ class LBFGS:
         if not slope < 0.0 or not np.isfinite(size):
             return False
         start = _Trial(0.0, self.value, slope)
-        length = 1.0 if self.pairs else 1.0 / size
+        length = 1.0 if self.pairs else self.reach / size
         low, high = start, None
         for _ in range(_EVALUATIONS):
             point = self.point + length * d
@@ -113,6 +115,7 @@ class LBFGS:
 
     def _accept(self, point: Floats, value: float, gradient: Floats) -> None:
         s, y = point - self.point, gradient - self.gradient
+        self.reach = float(np.sqrt(s @ s))
         if float(s @ y) > 1e-14 * float(y @ y):
             self.pairs = [*self.pairs, (s, y)][-self.memory :]
         self.point, self.value, self.gradient = point, value, gradient
@@ -128,7 +131,7 @@ class LBFGS:
         shape = len(self.pairs), len(self.point)
         return {
             "point": self.point,
-            "value": np.array([self.value]),
+            "value": np.array([self.value, self.reach]),
             "gradient": self.gradient,
             "steps": np.array([s for s, _ in self.pairs]).reshape(shape),
             "changes": np.array([y for _, y in self.pairs]).reshape(shape),
@@ -139,14 +142,14 @@ class LBFGS:
         n = len(self.point)
         try:
             pairs = list(zip(arrays["steps"], arrays["changes"], strict=True))
-            fits = arrays["point"].shape == arrays["gradient"].shape == (n,) and arrays["value"].shape == (1,)
+            fits = arrays["point"].shape == arrays["gradient"].shape == (n,) and arrays["value"].shape == (2,)
             fits = fits and all(s.shape == y.shape == (n,) for s, y in pairs)
         except (KeyError, ValueError):
             fits = False
         if not fits:
             raise PotentiaError("The checkpoint belongs to a model with another number of parameters.")
         self.point, self.gradient = arrays["point"].copy(), arrays["gradient"].copy()
-        self.value = float(arrays["value"][0])
+        self.value, self.reach = map(float, arrays["value"])
         self.pairs = [(s.copy(), y.copy()) for s, y in pairs]
 
 
