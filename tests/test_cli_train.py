@@ -207,7 +207,7 @@ def damaged_checkpoint(folder):
         (no_change, IMAGES + " --reduce 0", "reduce must be a finite number above 0"),
         (no_change, IMAGES + " --reduce 0.01", "each stands alone"),
         (empty_palette, IMAGES + " --palette palette.csv", "palette.csv lists 0 classes"),
-        (damaged_checkpoint, IMAGES, "delete it to start anew"),
+        (damaged_checkpoint, IMAGES, "delete it to start again"),
         (no_change, "train --sequences train.tsv --alpha 1 --out m", "--alpha does not go with --sequences"),
         (no_change, "predict nowhere --table data.csv --out p.csv", "nowhere does not exist"),
         (no_change, "predict data.csv --table data.csv --out p.csv", "data.csv is damaged or not a potentia"),
@@ -377,17 +377,21 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(line, folder, full_disk,
 LONG = "train --images photos --masks masks --node mlp --edge linear --out m --json"
 
 
-def interrupt_after(monkeypatch, n):
+def interrupt_after(monkeypatch, n, iterations=True):
     """Ctrl-C right after the n-th iteration's checkpoint."""
-    saved = Checkpoint.save
     count = iter(range(1, 1000))
 
-    def save(self, state):
-        saved(self, state)
-        if next(count) == n:
-            raise KeyboardInterrupt
+    def interrupting(method):
+        def call(self, state):
+            method(self, state)
+            if next(count) == n:
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(Checkpoint, "save", save)
+        return call
+
+    # fits hand their state over by `keep` after every iteration, label by label ones write it by `save`
+    name = "keep" if iterations else "save"
+    monkeypatch.setattr(Checkpoint, name, interrupting(getattr(Checkpoint, name)))
 
 
 def test_an_interrupted_run_goes_on_to_the_same_model(folder, monkeypatch, capsys):
@@ -426,7 +430,7 @@ def test_an_interrupted_table_goes_on_to_the_same_model(learner, folder, monkeyp
     whole = pt.load("m").model
     (folder / "m").unlink()
     with monkeypatch.context() as patch:
-        interrupt_after(patch, 2)
+        interrupt_after(patch, 2, iterations=False)
         assert main(line) == 130
     assert "m.checkpoint keeps what is done" in capsys.readouterr().err
     assert main([*line, "--seed", "1"]) == 2

@@ -14,6 +14,7 @@ from potentia.workflows.sequences import SequencePipeline
 from potentia.workflows.tables import TablePipeline
 
 matplotlib.use("Agg")
+pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, "torch"})
+    return sorted(__all__)
 
 
 __all__ = [

@@ -140,17 +140,11 @@ class LBFGS:
     def restore(self, arrays: Mapping[str, Floats]) -> None:
         """Take back what `state` gave."""
         n = len(self.point)
-        try:
-            pairs = list(zip(arrays["steps"], arrays["changes"], strict=True))
-            fits = arrays["point"].shape == arrays["gradient"].shape == (n,) and arrays["value"].shape == (2,)
-            fits = fits and all(s.shape == y.shape == (n,) for s, y in pairs)
-        except (KeyError, ValueError):
-            fits = False
-        if not fits:
-            raise PotentiaError("The checkpoint belongs to a model with another number of parameters.")
-        self.point, self.gradient = arrays["point"].copy(), arrays["gradient"].copy()
-        self.value, self.reach = map(float, arrays["value"])
-        self.pairs = [(s.copy(), y.copy()) for s, y in pairs]
+        self.point, self.gradient = _saved(arrays, "point", (n,)), _saved(arrays, "gradient", (n,))
+        self.value, self.reach = map(float, _saved(arrays, "value", (2,)))
+        several = len(arrays.get("steps", ()))
+        steps, changes = (_saved(arrays, name, (several, n)) for name in ("steps", "changes"))
+        self.pairs = list(zip(steps, changes, strict=True))
 
 
 def _bracket(low: _Trial, high: _Trial | None, trial: _Trial, too_far: bool) -> tuple[_Trial, _Trial | None]:
@@ -220,8 +214,16 @@ class Adam:
 
     def restore(self, arrays: Mapping[str, Floats]) -> None:
         """Take back what `state` gave."""
-        own = self.state()
-        if any(name not in arrays or arrays[name].shape != value.shape for name, value in own.items()):
-            raise PotentiaError("The checkpoint belongs to a model with another number of parameters.")
-        self.point, self.mean = arrays["point"].copy(), arrays["mean"].copy()
-        self.square, self.steps = arrays["square"].copy(), int(arrays["steps"][0])
+        shape = self.point.shape
+        self.point, self.mean = _saved(arrays, "point", shape), _saved(arrays, "mean", shape)
+        self.square, self.steps = _saved(arrays, "square", shape), int(_saved(arrays, "steps", (1,))[0])
+
+
+def _saved(arrays: Mapping[str, Floats], name: str, shape: tuple[int, ...]) -> Floats:
+    """A copy of a saved array, which must be of finite numbers and of this shape."""
+    found = arrays.get(name)
+    if found is None or found.shape != shape:
+        raise PotentiaError("The checkpoint belongs to a model with another number of parameters.")
+    if found.dtype != np.float64 or not np.isfinite(found).all():
+        raise PotentiaError(f"The checkpoint is damaged: {name} of the optimiser holds no finite numbers.")
+    return found.copy()

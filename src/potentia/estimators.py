@@ -43,7 +43,8 @@ class CRF(Registered):
         decode: "mpm" (the best state of each variable's marginal) or "map" (the best labelling found); None for what
             the learner trains for, "map" with `MaxMargin` and "mpm" otherwise.
 
-    After `fit`: `potentials_`, `history_` (one dict per iteration), `scales_` (theta = scale * f per kind),
+    After `fit`: `potentials_`, `history_` (one dict per iteration), `converged_` (whether the fit ended by itself, not
+    at its limit of iterations), `scales_` (theta = scale * f per kind),
     `shapes_` (of the tables of each kind) and `inference_`. Works with scikit-learn's `clone` and cross-validation over
     lists of examples.
     """
@@ -142,6 +143,7 @@ class CRF(Registered):
                 checkpoint=checkpoint,
                 stacklevel=3,
             )
+            self.converged_ = len(self.history_) < fit.limit or fit.settled(self.history_)
 
     # -- predicting ----------------------------------------------------------------------------------------
 

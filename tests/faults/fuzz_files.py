@@ -192,6 +192,19 @@ def make_checkpoints(folder):
     return fits
 
 
+def checkpoint_jobs(path, fit):
+    """The files of a checkpoint, and what resumes from them when one was altered."""
+    parts = sorted(path.parent.glob(f"{path.name}.*"))
+
+    def resume(altered, changed):
+        with tempfile.TemporaryDirectory() as name:
+            for file in (path, *parts):
+                shutil.copy(altered if file == changed else file, Path(name) / file.name)
+            fit(Path(name) / path.name)
+
+    return [(file, partial(resume, changed=file)) for file in (path, *parts)]
+
+
 def fit_crf(learner, path, callback=None):
     potentials = {kind: pt.Linear() for kind in ("node", "edge", "triple")}
     pt.CRF(potentials, learner).fit(saved_models.examples(), checkpoint=path, callback=callback)
@@ -244,7 +257,7 @@ def campaign(trials, seed, keep=None):
         make_models(models)
         fits = make_checkpoints(checkpoints)
         jobs = [(path, use_model) for path in sorted(models.iterdir())]
-        jobs += [(path, fits[path.name]) for path in sorted(checkpoints.iterdir())]
+        jobs += [job for name, fit in fits.items() for job in checkpoint_jobs(checkpoints / name, fit)]
         for path, use in jobs:
             use(path)
         for number in range(trials):

@@ -177,7 +177,7 @@ def fit_row(
         "test_error": last["validation_error"] if "validation_error" in last else 1.0 - model.score(test),
         "train_error": last["train_error"] if "train_error" in last else 1.0 - model.score(train),
         "iterations": len(history),
-        "settled": len(history) < learner.limit_for(learner.solver) if learner.tol else None,
+        "settled": model.converged_ if learner.tol else None,
         "history": history,
     }
 

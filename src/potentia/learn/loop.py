@@ -101,7 +101,12 @@ def _resume(fit: Fit, potentials: Mapping[str, Potential], checkpoint: Store) ->
             raise PotentiaError(f"The checkpoint's potential of kind {kind!r} is a {other}, not a {own}.")
         potentials[kind].reset().__dict__.update(loaded._fitted())
     history = list(saved["history"])
-    fit.restore(history, saved["arrays"], saved["parts"])
+    try:
+        fit.restore(history, saved["arrays"], saved["parts"])
+    except PotentiaError:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
+        raise PotentiaError(f"The checkpoint is damaged ({error}); delete it to start again.") from None
     return history
 
 

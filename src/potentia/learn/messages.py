@@ -25,6 +25,9 @@ from ..kernels.regions import message_terms
 from .part import Part, Shard
 
 
+_OTHER = "the checkpoint belongs to other examples: its messages do not fit them."
+
+
 class PairBias:
     """Biases of pairs made on demand from their two messages: (N, K) is too large to hold."""
 
@@ -116,6 +119,8 @@ class Messages:
         if isinstance(engine, PairEngine):
             engine.set_messages(self._shard_messages(shard))
         elif (flat := self._flat[number]) is not None:
+            if flat.shape != engine.regions.lam.shape:
+                raise PotentiaError(_OTHER)
             engine.set_messages(flat)
         return engine
 
@@ -212,9 +217,11 @@ class Messages:
 
     def restore(self, arrays: Mapping[str, Floats]) -> None:
         """Take back what `state` gave."""
+        if any(array.dtype != np.float64 or np.isnan(array).any() for array in arrays.values()):
+            raise PotentiaError("the checkpoint is damaged: its messages are not numbers.")
         for name, own in self.state().items():
             if name not in arrays or arrays[name].shape != own.shape:
-                raise PotentiaError("the checkpoint belongs to other examples: its messages do not fit them.")
+                raise PotentiaError(_OTHER)
             own[:] = arrays[name]
         for i in range(len(self._flat)):
             if f"flat{i}" in arrays:

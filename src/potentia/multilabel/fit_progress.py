@@ -69,7 +69,7 @@ class FitProgress:
             return found
         except PotentiaError as error:
             path = "" if self._checkpoint is None else f"{self._checkpoint.path}: "
-            raise PotentiaError(f"{path}{str(error).rstrip('.')}; delete it to start anew.") from None
+            raise PotentiaError(f"{path}{str(error).rstrip('.')}; delete it to start again.") from None
 
     def put(self, arrays: dict[str, Floats]) -> None:
         """Keep copies of some arrays."""
