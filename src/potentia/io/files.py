@@ -134,7 +134,12 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
         named = os.fspath(path) in str(error)
         raise PotentiaError(str(error) if named else f"{os.fspath(path)}: {error}") from None
     except Exception as error:
-        raise PotentiaError(f"{path} is damaged or not a potentia file ({error}).") from None
+        raise PotentiaError(f"{path} is damaged or not a potentia file ({first_line(error)}).") from None
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without explanations on further lines."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _check_head(source: Path, head: Any, kind: str | None) -> None:

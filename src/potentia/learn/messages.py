@@ -24,7 +24,6 @@ from ..kernels.pairs import pair_bias, take_messages
 from ..kernels.regions import message_terms
 from .part import Part, Shard
 
-
 _OTHER = "the checkpoint belongs to other examples: its messages do not fit them."
 
 

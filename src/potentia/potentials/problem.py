@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,33 +36,40 @@ class BiasRows(Protocol):
 
 
 class Batch:
-    """Some rows as the kernels take them; absent arrays have no rows. Everything is read when it is asked for."""
+    """Some rows as the kernels take them; absent arrays have no rows. Features and biases are read when asked for."""
 
     def __init__(self, table: Rows, rows: Any) -> None:
         self._table, self._rows = table, rows
+        self._x: Any = None
+        self._bias: Floats | None = None
 
-    @cached_property
+    # no `cached_property`, which before Python 3.12 lets one thread compute at a time
+    @property
     def x(self) -> Any:
         """Features (n, d) in float64, dense or CSR."""
-        return self._table.x[self._rows]
+        if self._x is None:
+            self._x = self._table.x[self._rows]
+        return self._x
 
-    @cached_property
+    @property
     def bias(self) -> Floats:
         """Biases (n, K)."""
-        bias = self._table.bias
-        return NO_ROWS if bias is None else np.ascontiguousarray(bias[self._rows], dtype=np.float64)
+        if self._bias is None:
+            bias = self._table.bias
+            self._bias = NO_ROWS if bias is None else np.ascontiguousarray(bias[self._rows], dtype=np.float64)
+        return self._bias
 
-    @cached_property
+    @property
     def labels(self) -> Ints:
         """Labels (n,); none with soft targets."""
         return self._table.labels[self._rows] if len(self._table.labels) else NO_LABELS
 
-    @cached_property
+    @property
     def soft(self) -> Floats:
         """Target distributions (n, K); none with labels."""
         return self._table.soft[self._rows] if len(self._table.soft) else NO_ROWS
 
-    @cached_property
+    @property
     def weight(self) -> Floats:
         """Weights (n,)."""
         return self._table.weight[self._rows] if len(self._table.weight) else NO_WEIGHT
