@@ -131,7 +131,7 @@ class _Images:
         if cell["node"] == "linear":
             seen = [*range(1, 10), *range(10, 10 * n + 1, 5)]
             return pt.IteratedLogistic(0.1, 10 * n, sweeps=25, tol=1e-3, solver="direct", track_error=seen)
-        return pt.IteratedLogistic(0.1, n, sweeps=10)
+        return pt.IteratedLogistic(0.1, n, sweeps=10, tol=0.0, solver="alternating")
 
     def _paper(self, cell: Cell) -> dict[str, float]:
         """The paper's errors; it has none of marginal-based learning on these data."""

@@ -15,7 +15,6 @@ from .._options import check_count, check_number
 from .._threads import map_items, thread_count
 from .._types import Floats, PotentiaError, real_number
 from ..adjoint.gradient import Gradient, Memory, evaluate, gradient_of
-from ..adjoint.truncated import Truncated
 from ..data.example import Example
 from ..graph.scores import Scores
 from ..inference.base import Inference
@@ -140,7 +139,7 @@ class RiskPart(Part):
             self.clamped = None if self.clamped is None else self.clamped.on_one_thread()
         # what is run to convergence may start where it ended for the parameters before
         converging = self.inference.iterative and getattr(self.inference, "tol", 0.0) > 0
-        warm = converging and not isinstance(settings.gradient, Truncated)
+        warm = converging and settings.gradient.at_fixed_point
         self.memories = [Memory() if warm else None for _ in self.shards]
 
     def evaluate(self, potentials: Mapping[str, Potential]) -> tuple[float, dict[str, Floats]]:
