@@ -264,8 +264,8 @@ class StillFit(pt.Fit):
     def arrays(self):
         return {"count": np.array([float(self.count)])}
 
-    def restore(self, history, arrays, parts):
-        self.count = int(arrays["count"][0])
+    def restore(self, saved):
+        self.count = int(saved.arrays["count"][0])
 
 
 def test_a_custom_learner_trains_resumes_tracks_warns_and_saves(tmp_path):

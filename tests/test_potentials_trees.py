@@ -10,8 +10,8 @@ from potentia.kernels.leaves import fit_leaf, fit_leaves
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.binning import Binned, all_cells, bin_edges, cell_of, count_bins, encode
 from potentia.potentials.growth import Growth
-from potentia.potentials.problem import make_problem
 from potentia.potentials.tree_ensemble import TreeEnsemble
+from potentia.potentials.validation import make_problem
 
 NONE = np.zeros((0, 0))
 

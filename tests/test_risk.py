@@ -12,7 +12,8 @@ from potentia import Constant, Example, Linear, PotentiaError
 from potentia._threads import thread_count
 from potentia.learn import descent
 from potentia.learn.descent import Descent
-from potentia.learn.risk import MarginalRisk, Risk
+from potentia.learn.risk import MarginalRisk
+from potentia.learn.risk_objective import Risk
 from reference import differences
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short

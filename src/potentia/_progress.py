@@ -41,7 +41,7 @@ class Bar:
             self._task = self._bar.add_task(text, total=total)
 
     def advance(self, done: int | None = None, text: str | None = None) -> None:
-        """One more of the task is done, or so many in all; another text where it is given."""
+        """Advance by one, or to `done`; show `text` if given."""
         if self._bar is not None:
             self._bar.update(
                 self._task, advance=1 if done is None else None, completed=done, description=text

@@ -209,7 +209,7 @@ class CRF(Registered):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file: JSON and arrays, no code.
 
-        A function of one's own among the learner's options (`delta`) is left out: the loaded learner has its default.
+        A function among the learner's options (`delta`) is saved by its name only: set it again to train further.
         """
         write_file(path, "CRF", *self.state())
 
@@ -403,7 +403,7 @@ def _fresh(potential: Potential) -> Potential:
 
 
 def _begun(template: Potential, fitted: Potential | None) -> Potential:
-    """Where a fit of this potential starts: what an earlier one found, with the options of now, or an unfitted copy."""
+    """Where a fit of this potential starts: an earlier fit with the current options, or an unfitted copy."""
     fresh = _fresh(template)
     if type(fitted) is not type(template):
         return fresh

@@ -1,6 +1,6 @@
 """Clique weights rho for tree-reweighted entropies: averages of acyclic sets of cliques.
 
-rho is valid (the TRW value is then an upper bound of log Z) when it is dominated by a convex combination of
+rho is valid (the TRW value is then an upper bound on log Z) when it is dominated by a convex combination of
 incidence vectors of forests, where a set of cliques is a forest if its factor graph has no loop.
 """
 

@@ -191,7 +191,7 @@ class Inference(Registered, ABC):
         return self.run(scores, None).argmax()
 
     def counting_numbers(self, graph: Graph) -> Floats | None:
-        """Counting numbers of all regions whose entropy this method maximises; None where it has none such."""
+        """Counting numbers of all regions whose entropy this method maximises; None if not defined."""
         return None
 
     def entropy_on(self, graph: Graph) -> Entropy | None:

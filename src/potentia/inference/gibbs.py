@@ -1,4 +1,4 @@
-"""`Gibbs`: marginals by sampling, slow but right in the long run: a referee for the other methods."""
+"""`Gibbs`: marginals by sampling, asymptotically exact, an independent check of the other methods."""
 
 from __future__ import annotations
 

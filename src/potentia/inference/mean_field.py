@@ -1,4 +1,4 @@
-"""Mean field: the best product distribution, a lower bound of log Z."""
+"""Mean field: the best product distribution, a lower bound on log Z."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class MeanFieldEngine(WholeStates):
 
 @dataclass
 class MeanField(Inference):
-    """Coordinate ascent on E_q[theta] + H(q) over product distributions q [MBL-tpami sec. 3.2]: a lower bound of log Z.
+    """Coordinate ascent on E_q[theta] + H(q) over product distributions q [MBL-tpami sec. 3.2]: a lower bound on log Z.
 
     Attributes:
         iterations: limit; one iteration updates every variable once.

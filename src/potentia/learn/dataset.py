@@ -67,10 +67,6 @@ class Dataset:
         """Number of features of a kind's regions."""
         return next((own.n_features for own in self.facts[kind] if own.n_features is not None), 0)
 
-    def has_features(self, kind: str) -> bool:
-        """Whether a kind's regions have features."""
-        return any(own.n_features is not None for own in self.facts[kind])
-
     def problem(self, kind: str, labelled: bool = False) -> Problem:
         """The rows of a kind; with `labelled` those whose variables all have labels."""
         key = ("labelled", kind) if labelled else kind

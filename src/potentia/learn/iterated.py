@@ -27,7 +27,7 @@ from ..potentials.zero import Zero
 from .dataset import Dataset, require_labels
 from .direct import Direct
 from .joint import Joint, JointPart
-from .learner import Fit, Learner
+from .learner import Fit, Learner, SavedFit
 from .part import list_examples
 from .singles import with_singles
 from .weighting import class_weighted
@@ -196,14 +196,9 @@ class _JointFit(Fit):
         """The messages of every part."""
         return self.joint.parts.each("state")
 
-    def restore(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        arrays: Mapping[str, Floats],
-        parts: Sequence[Mapping[str, Floats]],
-    ) -> None:
+    def restore(self, saved: SavedFit) -> None:
         """Take back the messages."""
-        self.joint.restore(parts)
+        self.joint.restore(saved.parts)
 
 
 class _AlternatingFit(_JointFit):
@@ -269,12 +264,7 @@ class _DirectFit(_JointFit):
         """The optimiser's state."""
         return self.direct.state()
 
-    def restore(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        arrays: Mapping[str, Floats],
-        parts: Sequence[Mapping[str, Floats]],
-    ) -> None:
+    def restore(self, saved: SavedFit) -> None:
         """Take back messages and the optimiser's state."""
-        super().restore(history, arrays, parts)
-        self.direct.restore(arrays)
+        super().restore(saved)
+        self.direct.restore(saved.arrays)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from .._registry import Registered
 from .._types import Floats, PotentiaError
@@ -19,6 +19,14 @@ from .dataset import Dataset
 WINDOW = 10
 #: A fall in WINDOW iterations beyond this share counts as unfinished where no tolerance is given.
 STILL_FALLING = 1e-2
+
+
+class SavedFit(NamedTuple):
+    """What a checkpoint holds of a fit beside its potentials: the history, and what `arrays` and `part_arrays` gave."""
+
+    history: Sequence[Mapping[str, Any]]
+    arrays: Mapping[str, Floats]
+    parts: Sequence[Mapping[str, Floats]]
 
 
 class Fit(ABC):
@@ -65,13 +73,8 @@ class Fit(ABC):
         """State of every part of the data, for a checkpoint."""
         return []
 
-    def restore(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        arrays: Mapping[str, Floats],
-        parts: Sequence[Mapping[str, Floats]],
-    ) -> None:
-        """Take back what `arrays` and `part_arrays` gave; the potentials have been restored already."""
+    def restore(self, saved: SavedFit) -> None:
+        """Take back what was saved; the potentials have been restored already."""
         return
 
 

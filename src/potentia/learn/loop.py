@@ -13,7 +13,7 @@ from .._digest import digest_of, stable_repr
 from .._types import ConvergenceWarning, PotentiaError
 from ..data.example import Example
 from ..potentials.base import Potential
-from .learner import Fit, Learner
+from .learner import Fit, Learner, SavedFit
 
 #: Called after every iteration with the history so far; returning True stops the fit.
 Callback = Callable[[list[dict[str, Any]]], bool | None]
@@ -102,7 +102,7 @@ def _resume(fit: Fit, potentials: Mapping[str, Potential], checkpoint: Store) ->
         potentials[kind].reset().__dict__.update(loaded._fitted())
     history = list(saved["history"])
     try:
-        fit.restore(history, saved["arrays"], saved["parts"])
+        fit.restore(SavedFit(history, saved["arrays"], saved["parts"]))
     except PotentiaError:
         raise
     except (LookupError, TypeError, ValueError) as error:

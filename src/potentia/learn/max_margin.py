@@ -16,7 +16,7 @@ from ..inference.exact import Exact
 from ..potentials.affine import require_affine
 from ..potentials.base import Potential
 from .dataset import Dataset, require_labels
-from .learner import Fit, Learner
+from .learner import Fit, Learner, SavedFit
 from .margin_oracle import make_oracle
 from .margin_problem import MarginProblem, make_delta
 from .margin_solvers import SOLVERS
@@ -132,16 +132,11 @@ class _MarginFit(Fit):
         size = np.array([self.problem.n_examples, len(self.problem.design.truth)], dtype=float)
         return self.solver.arrays() | {"size": size}
 
-    def restore(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        arrays: Mapping[str, Floats],
-        parts: Sequence[Mapping[str, Floats]],
-    ) -> None:
+    def restore(self, saved: SavedFit) -> None:
         """Take back the solver's state."""
-        if not np.array_equal(arrays.get("size", ()), self.arrays()["size"]):
+        if not np.array_equal(saved.arrays.get("size", ()), self.arrays()["size"]):
             raise PotentiaError("the checkpoint belongs to other examples or another learner.")
-        self.solver.restore({name: value for name, value in arrays.items() if name != "size"})
+        self.solver.restore({name: value for name, value in saved.arrays.items() if name != "size"})
         self.problem.write(self.solver.parameters)
 
 

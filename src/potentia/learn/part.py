@@ -177,10 +177,6 @@ class Part(Tables):
             self._names[id(lacking[0])] if lacking else None,
         )
 
-    def n_examples(self) -> int:
-        """Number of examples that take part."""
-        return len(self.examples)
-
     def is_weighted(self) -> bool:
         """Whether rows have weights."""
         return any(weights is not None for weights in self.weights.values())

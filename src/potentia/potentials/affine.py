@@ -13,7 +13,7 @@ from potentia._types import Floats, PotentiaError
 from potentia.potentials.base import Potential
 from potentia.potentials.constant import Constant
 from potentia.potentials.linear import Linear
-from potentia.potentials.problem import check_features
+from potentia.potentials.validation import check_features
 from potentia.potentials.zero import Zero
 
 

@@ -42,12 +42,11 @@ from potentia.potentials.problem import (
     Batch,
     Problem,
     Rows,
-    check_features,
     is_sparse,
-    make_problem,
     stored_per_row,
 )
 from potentia.potentials.state import Arrays, pack, restore
+from potentia.potentials.validation import check_features, make_problem
 
 
 class Potential(Params, Registered, ABC):

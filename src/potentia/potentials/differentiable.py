@@ -12,7 +12,8 @@ from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.base import Potential
 from potentia.potentials.chunks import sum_chunks
-from potentia.potentials.problem import Batch, Problem, check_features, is_sparse
+from potentia.potentials.problem import Batch, Problem, is_sparse
+from potentia.potentials.validation import check_features
 
 #: Steps of a fit that continues an earlier one: learners that alternate come back after the biases have moved.
 MORE_STEPS = 20

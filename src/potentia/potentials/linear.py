@@ -11,8 +11,9 @@ from potentia._schema import FLAG, Array, Either, Field, Rule, Schema, Size
 from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import linear_loss_rows, loss_rows
 from potentia.potentials.differentiable import Differentiable
-from potentia.potentials.problem import Batch, Problem, check_features
+from potentia.potentials.problem import Batch, Problem
 from potentia.potentials.transformers import is_transformer
+from potentia.potentials.validation import check_features
 
 #: Up to this many features the coordinates are decorrelated, beyond only rescaled.
 _MAX_WHITENED = 512

@@ -11,7 +11,7 @@ import numpy as np
 import potentia as pt
 
 from ..._types import Floats, Ints
-from ...potentials.problem import make_problem
+from ...potentials.validation import make_problem
 from ...report.tables import Column
 from .timing import Part, Rows, median_time
 
