@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -86,6 +87,8 @@ class MAP(Inference):
         exact_search: whether to use toulbar2 where it is installed.
         threads: of belief propagation; None for all cores (or POTENTIA_THREADS).
     """
+
+    smooth: ClassVar[bool] = False
 
     time_limit: float | None = None
     seed: int = 0
