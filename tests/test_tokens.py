@@ -1,11 +1,11 @@
-"""Sentences to examples, and the measure of spans."""
+"""Sentences to examples."""
 
 import numpy as np
 import pytest
 
 import potentia as pt
 from potentia._types import PotentiaError
-from potentia.features import TokenFeatures, span_scores
+from potentia.features import TokenFeatures
 
 SENTENCES = [
     [["The", "dog", "sees", "Rex"], ["D", "N", "V", "P"], ["B-NP", "I-NP", "O", "B-NP"]],
@@ -47,16 +47,6 @@ def test_wrong_columns_get_a_sentence():
         TokenFeatures().fit([[["a"]]])
     with pytest.raises(PotentiaError, match="window"):
         TokenFeatures(window=-1)
-
-
-def test_spans_count_as_the_shared_task_does():
-    truth = [["B-NP", "I-NP", "O", "B-VP", "B-VP"], ["I-PP", "O"]]
-    assert span_scores(truth, truth)["f1"] == 1.0
-    found = [["B-NP", "I-NP", "O", "B-VP", "I-VP"], ["B-PP", "O"]]
-    scores = span_scores(truth, found)
-    # right: NP and PP; there are four spans, three were found
-    assert scores == {"precision": 2 / 3, "recall": 0.5, "f1": pytest.approx(4 / 7)}
-    assert span_scores([["O"]], [["O"]])["f1"] == 1.0
 
 
 def test_a_chain_learns_from_tokens():

@@ -5,6 +5,7 @@ from .hog import hog
 from .image import image_example, image_examples
 from .pixels import NODE_SETS, fourier, pixel_features
 from .resize import reduce_labels, resize, upsample_marginals
+from .spans import span_scores, span_table
 from .superpixels import (
     superpixel_edges,
     superpixel_example,
@@ -12,7 +13,7 @@ from .superpixels import (
     superpixel_labels,
     superpixels,
 )
-from .tokens import TokenFeatures, span_scores
+from .tokens import TokenFeatures
 
 __all__ = [
     "EDGE_SETS",
@@ -27,6 +28,7 @@ __all__ = [
     "reduce_labels",
     "resize",
     "span_scores",
+    "span_table",
     "superpixel_edges",
     "superpixel_example",
     "superpixel_features",

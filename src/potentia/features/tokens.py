@@ -104,28 +104,3 @@ def _spelling(word: str) -> list[str]:
     names = [f"prefix={word[:k]}" for k in (1, 2, 3)] + [f"suffix={word[-k:]}" for k in (1, 2, 3)]
     shape = "".join("X" if c.isupper() else "x" if c.islower() else "9" if c.isdigit() else c for c in word)
     return [*names, f"shape={shape}", f"lower={word.lower()}"]
-
-
-def span_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Precision, recall and F1 of whole spans in BIO labels, as the CoNLL shared tasks count them."""
-    right = n_true = n_found = 0
-    for a, b in zip(truth, predicted, strict=True):
-        want, found = set(_spans(a)), set(_spans(b))
-        right += len(want & found)
-        n_true += len(want)
-        n_found += len(found)
-    precision, recall = right / max(n_found, 1), right / max(n_true, 1)
-    f1 = 2 * right / (n_true + n_found) if n_true + n_found else 1.0
-    return {"precision": precision, "recall": recall, "f1": f1}
-
-
-def _spans(labels: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """(first, end, type) of every span; an I- after another type begins a span."""
-    start, kind = 0, ""
-    for t, label in enumerate([*labels, "O"]):
-        mark, _, name = label.partition("-")
-        if kind and (mark != "I" or name != kind):
-            yield start, t, kind
-            kind = ""
-        if mark in "BI" and name and not kind:
-            start, kind = t, name

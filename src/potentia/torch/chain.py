@@ -10,10 +10,10 @@ import torch
 
 from .._options import check_count
 from .._types import Bools, Ints, PotentiaError
+from ..features.schemes import allowed_tags
 from ..kernels.chain_labels import best_labels, k_best_labels
 from .chain_function import LogLikelihood, Sequences, refuse_bad
 from .functions import tensor_like
-from .schemes import allowed_tags
 
 _REDUCTIONS = ("none", "sum", "mean", "token_mean")
 

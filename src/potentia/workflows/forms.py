@@ -133,6 +133,10 @@ class Sequences(_Own):
     }
     notes: ClassVar = {"predict": "Of sequences, --out has the file's columns and the predicted label."}
 
+    def detail(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Scores per type of span."""
+        return {"spans": facts.pop("spans")} if "spans" in facts else {}
+
 
 def _columns(name: str, text: str) -> list[str]:
     """The columns that an option names."""

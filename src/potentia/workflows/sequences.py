@@ -14,7 +14,8 @@ from .._schema import FLAG, TEXT, Count, Items, Schema
 from .._types import PotentiaError
 from ..data.sequences import conll
 from ..estimators import CRF
-from ..features.tokens import Sentence, TokenFeatures, span_scores
+from ..features.spans import span_scores, span_table
+from ..features.tokens import Sentence, TokenFeatures
 from ..inference.exact import Exact
 from ..learn.risk import MarginalRisk
 from ..potentials.constant import Constant
@@ -91,7 +92,7 @@ class SequencePipeline(Pipeline):
         return {"sentences": len(sentences), "tokens": sum(map(len, found)), "written": [str(out)]}
 
     def evaluate_files(self, source: Path, *, count_unknown: bool = False, **_: Any) -> dict[str, Any]:
-        """Share of tokens right and, where labels are spans (B-, I-), precision, recall and F1 of whole spans.
+        """Share of tokens right and, where labels are spans (B-, I-), precision, recall and F1 of whole spans by type.
 
         Labels that training did not have are refused, or with `count_unknown` are just wrong.
         """
@@ -107,8 +108,9 @@ class SequencePipeline(Pipeline):
         pairs = [(a, b) for x, y in zip(truth, found, strict=True) for a, b in zip(x, y, strict=True)]
         scores: dict[str, Any] = {"sentences": len(truth), "tokens": len(pairs)}
         scores["accuracy"] = sum(a == b for a, b in pairs) / len(pairs)
-        if any(label[:2] in ("B-", "I-") for label in known):
+        if any(label[:2] in ("B-", "I-", "E-", "S-") for label in known):
             scores |= {f"span_{name}": value for name, value in span_scores(truth, found).items()}
+            scores["spans"] = span_table(truth, found)
         return scores
 
     def _read(self, source: Path, labelled: bool) -> list[list[list[str]]]:

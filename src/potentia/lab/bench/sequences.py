@@ -20,7 +20,8 @@ import numpy as np
 import potentia as pt
 
 from ..._types import PotentiaError
-from ...features.tokens import TokenFeatures, span_scores
+from ...features.spans import span_scores
+from ...features.tokens import TokenFeatures
 from ...report.tables import Column
 from .timing import Part, Rows, in_fresh_process, peak_memory
 

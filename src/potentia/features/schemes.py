@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,8 @@ def _bioes(before: _Tag, after: _Tag) -> bool:
     return opened == (after.mark in "IE") and (not opened or before.type == after.type)
 
 
+#: The names of all schemes.
+SCHEMES = ("BIO", "BIOES", "IOB1")
 _MARKS = {"BIO": "BI", "IOB1": "BI", "BIOES": "BIES"}
 _RULES: dict[str, Callable[[_Tag, _Tag], bool]] = {"BIO": _bio, "IOB1": _iob1, "BIOES": _bioes}
 
@@ -59,9 +62,40 @@ def allowed_tags(tags: Sequence[str], scheme: str) -> Allowed:
     )
 
 
+def find_scheme(labels: Iterable[Sequence[str | None]]) -> str | None:
+    """The first of BIO, BIOES and IOB1 that allows all these sequences; None if none does or no label is a span's.
+
+    None among labels stands for one that is not known, which is allowed anywhere.
+    """
+    sequences = list(labels)
+    names = sorted({name for row in sequences for name in row if name is not None})
+    if all(name == "O" for name in names):
+        return None
+    for scheme in SCHEMES:
+        if all(_is_tag(name, scheme) for name in names):
+            allowed, place = allowed_tags(names, scheme), {name: k for k, name in enumerate(names)}
+            if all(_follows(allowed, [-1 if y is None else place[y] for y in row]) for row in sequences):
+                return scheme
+    return None
+
+
+def _follows(allowed: Allowed, row: Sequence[int]) -> bool:
+    """Whether a scheme allows these tags; -1 is any."""
+    if not row:
+        return True
+    pairs = all(allowed.transitions[a, b] for a, b in pairwise(row) if a >= 0 and b >= 0)
+    ends = (row[0] < 0 or allowed.start[row[0]]) and (row[-1] < 0 or allowed.end[row[-1]])
+    return bool(pairs and ends)
+
+
+def _is_tag(tag: str, scheme: str) -> bool:
+    mark, _, kind = tag.partition("-")
+    return tag == "O" or (len(mark) == 1 and mark in _MARKS[scheme] and kind != "")
+
+
 def _parse(tag: str, scheme: str) -> _Tag:
     mark, _, kind = str(tag).partition("-")
-    if tag != "O" and not (len(mark) == 1 and mark in _MARKS[scheme] and kind):
+    if not _is_tag(str(tag), scheme):
         raise PotentiaError(
             f"tag {tag!r} is no tag of the scheme {scheme}: expected 'O' or one of {', '.join(_MARKS[scheme])} "
             "followed by '-' and a type."
