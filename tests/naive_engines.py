@@ -104,6 +104,55 @@ class Star:
         return before
 
 
+class AlgorithmThree:
+    """Reweighted message passing as [MBL-tpami Algorithm 3] writes it: messages m_c(x_i), all one at the start.
+
+    m_c(x_i) ~ sum over the rest of exp(theta_c / rho_c) prod_{j in c, not i} exp(theta_j) prod_d m_d(x_j)^rho_d / m_c(x_j)
+    """
+
+    def __init__(self, scopes, tables, rho):
+        self.theta = {s[0]: t for s, t in zip(scopes, tables, strict=True) if len(s) == 1}
+        self.cliques = [(s, t) for s, t in zip(scopes, tables, strict=True) if len(s) > 1]
+        self.rho = rho
+        self.m = {(c, i): np.ones(len(self.theta[i])) for c, (s, _) in enumerate(self.cliques) for i in s}
+
+    def variable(self, i):
+        """exp(theta_i) prod_d m_d(x_i)^rho_d."""
+        total = np.exp(self.theta[i] - self.theta[i].max())
+        for c, (scope, _) in enumerate(self.cliques):
+            if i in scope:
+                total = total * self.m[c, i] ** self.rho[c]
+        return total / total.sum()
+
+    def clique(self, c, without=None):
+        """exp(theta_c / rho_c) prod_j exp(theta_j) prod_d m_d(x_j)^rho_d / m_c(x_j), leaving out one variable."""
+        scope, table = self.cliques[c]
+        total = np.exp((table - table.max()) / self.rho[c])
+        for j in scope:
+            if j != without:
+                total = total * expand(self.variable(j) / self.m[c, j], scope, (j,))
+        return total / total.sum()
+
+    def refreshed(self, i):
+        """New messages into a variable from all its cliques."""
+        new = {}
+        for c, (scope, _) in enumerate(self.cliques):
+            if i in scope:
+                message = reduce_table(self.clique(c, without=i), scope, (i,), np.sum)
+                new[c, i] = message / message.sum()
+        return new
+
+    def run(self, orders):
+        """Iterations: the variables that receive their messages, in order."""
+        for order in orders:
+            for i in order:
+                self.m |= self.refreshed(i)
+
+    def refresh(self):
+        """All messages once more, from those there are."""
+        self.m |= {key: m for i in self.theta for key, m in self.refreshed(i).items()}
+
+
 def mean_field(graph, theta, observed=None, start=None, iterations=2000, tol=1e-13):
     """Plain coordinate ascent, variables in order; returns (n_variables, max states) and E[F] + H <= log Z.
 

@@ -106,6 +106,40 @@ def test_loopy_bp_meets_the_textbook_fixed_point(problem):
         np.testing.assert_allclose(found, right, atol=1e-8)
 
 
+#: Algorithm 3 as written divides by messages, which must not be zero.
+plain_problems = [p for p in zoo.problems(has_forbidden=False, clamped=False) if "huge" not in p.name]
+
+
+def updated_variables(engine):
+    """Variables in the order in which an iteration updates them."""
+    if isinstance(engine, PairEngine):
+        order = engine.layout.variable.ravel()
+        return [int(i) for i in order if i >= 0]
+    regions = engine.scores.regions
+    return [int(regions.scope[regions.scope_ptr[unit]]) for unit in engine.order.units]
+
+
+@pytest.mark.parametrize("schedule", ["coloured", "sequential"])
+@pytest.mark.parametrize("method", [pt.TRW, pt.LoopyBP])
+@pytest.mark.parametrize("problem", plain_problems, **named)
+def test_every_iteration_is_that_of_algorithm_three(problem, method, schedule):
+    scopes, tables = reference.region_tables(*problem.model)
+    for k in (0, 1, 2, 5):
+        inference = method(iterations=k, tol=0, schedule=schedule)
+        result = inference.infer(*problem.model)
+        entropy = inference.entropy(problem.graph)
+        order = updated_variables(inference.engine(result.scores, entropy))
+        rho = [c for c, s in zip(entropy.counting, scopes, strict=True) if len(s) > 1]
+        plain = naive_engines.AlgorithmThree(scopes, tables, rho)
+        plain.run([order[::-1] if schedule == "sequential" and n % 2 else order for n in range(k)])
+        cliques = [t for t, s in zip(tables_of(result), scopes, strict=False) if len(s) > 1]
+        for c, found in enumerate(cliques):
+            np.testing.assert_allclose(found, plain.clique(c), atol=1e-10)
+        plain.refresh()
+        for i, found in enumerate(result.variable_marginals):
+            np.testing.assert_allclose(found[: problem.graph.n_states[i]], plain.variable(i), atol=1e-10)
+
+
 def star_twin(problem, entropy):
     scopes, tables = reference.region_tables(*problem.model)
     return naive_engines.Star(

@@ -74,6 +74,18 @@ class PairReverse:
         lam: Floats = self.parts.cotangents.lam
         return lam
 
+    def pull_start(self) -> None:
+        """Pull what is left, the cotangents of uniform first messages, back to the scores they came from."""
+        blocks, lam, node = self.engine.blocks, self.pending, self.parts.cotangents.node
+        # of a block without pairs, reduceat would take the row of the next one
+        paired = np.flatnonzero(np.diff(blocks.slot_ptr))
+        if len(paired):
+            sums = (
+                np.add.reduceat(lam[: blocks.slot_ptr[-1]], blocks.slot_ptr[paired], axis=0)
+                * blocks.inverse[paired, None, :]
+            )
+            node[paired] += sums.reshape(-1, *node.shape[1:])
+
     def tables(self) -> Tables:
         """d_theta; the cotangents are spent."""
         engine, scores = self.engine, self.engine.scores

@@ -45,6 +45,11 @@ class RegionReverse:
     def flush(self, used: int) -> None:
         """Nothing is left on the tape."""
 
+    def pull_start(self) -> None:
+        """Pull what is left, the cotangents of uniform first messages, back to the scores they came from."""
+        engine = self.engine
+        np.add.at(self.d_theta, engine.own_positions(), engine.start_weights() * self.d_lam)
+
     def tables(self) -> Tables:
         """d_theta gathered so far."""
         return split_flat(self.engine.scores, self.d_theta, self.engine.regions.at)

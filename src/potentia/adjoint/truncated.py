@@ -63,6 +63,8 @@ class Truncated(Gradient):
                     groups = steps(session.engine, session.schedule, session.seed, start, stop - start)
                     reverse.undo(groups, 1 + start - first)
                 reverse.flush(1 + last - first)
+            if session.uniform:
+                reverse.pull_start()
             tables: Tables = reverse.tables()
             return tables
 

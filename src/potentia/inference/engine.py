@@ -57,6 +57,8 @@ class Engine(Protocol):
 
     def set_messages(self, messages: Any) -> None: ...
 
+    def start_uniform(self) -> None: ...
+
     @property
     def state(self) -> Floats:
         """What iterations change: messages, or marginals of mean field."""
@@ -187,6 +189,8 @@ class Session:
     seed: int
     finish: Callable[[Outcome, Readout], Result]
     sharp: bool = False
+    #: Whether the messages began as functions of the scores, which a gradient through all iterations must follow.
+    uniform: bool = False
 
     def run(self, recorder: Recorder | None = None, cliques: bool = True) -> Result:
         """Iterate and read out; `cliques` as in `Engine.read`."""

@@ -47,6 +47,8 @@ class MessagePassingMethod(Inference):
 
     threaded: ClassVar[bool] = True
     iterative: ClassVar[bool] = True
+    #: Messages start uniform, lam = (c / C) theta, instead of at zero.
+    uniform_start: ClassVar[bool] = False
 
     iterations: int = 40
     tol: float = 1e-6
@@ -77,7 +79,7 @@ class MessagePassingMethod(Inference):
         return kind(scores, entropy, layout_order(self.schedule), self.damping, thread_count(self.threads))
 
     def run(self, scores: Scores, start: Result | None) -> Result:
-        """Message passing from zero messages or those of `start`."""
+        """Message passing from the method's first messages or those of `start`."""
         return self.session(scores, start).run()
 
     def session(self, scores: Scores, start: Result | None) -> Session:
@@ -85,6 +87,9 @@ class MessagePassingMethod(Inference):
         self._check()
         entropy = self.entropy(scores.graph)
         engine = self.engine(scores, entropy)
+        uniform = self.uniform_start and start is None
+        if uniform:
+            engine.start_uniform()
         if start is not None:
             if np.shape(start.messages) != engine.messages().shape:
                 raise PotentiaError("start holds no messages of this kind; it must come from the same method")
@@ -112,7 +117,7 @@ class MessagePassingMethod(Inference):
             )
 
         sharp = self.tol > 0 and scores.largest() > _SHARP
-        return Session(engine, self.schedule, self.iterations, self.tol, self.seed, finish, sharp)
+        return Session(engine, self.schedule, self.iterations, self.tol, self.seed, finish, sharp, uniform)
 
     def _check(self) -> None:
         check_count("iterations", self.iterations)
@@ -141,8 +146,12 @@ class TRW(MessagePassingMethod):
     """Tree-reweighted message passing [MBL-tpami Eq. 16-18]: an upper bound of log Z at convergence if rho is valid.
 
     rho: clique appearance probabilities; None takes valid ones from spanning forests (1 on a forest, 0.5 on a
-    four-neighbour grid), otherwise one number, one per clique, or {kind: number or array}.
+    four-neighbour grid), otherwise one number, one per clique, or {kind: number or array}. Messages start uniform.
+    After k iterations marginals of cliques are those of [MBL-tpami Algorithm 3]; marginals of variables are its own
+    after all messages have been refreshed once more.
     """
+
+    uniform_start: ClassVar[bool] = True
 
     rho: float | ArrayLike | None = None
 
@@ -153,6 +162,8 @@ class TRW(MessagePassingMethod):
 @dataclass
 class LoopyBP(MessagePassingMethod):
     """Loopy belief propagation (the Bethe entropy): an estimate of log Z, exact on forests."""
+
+    uniform_start: ClassVar[bool] = True
 
     def entropy(self, graph: Graph) -> Entropy:
         return entropies.bethe(graph)

@@ -212,6 +212,18 @@ class PairEngine:
         """Zero messages."""
         pair_kernels.reset_messages(self.blocks.node, self.blocks.slot_ptr, self.blocks.lam)
 
+    def start_uniform(self) -> None:
+        """Messages before any pair has been heard, lam = (c / C) theta [MBL-tpami Algorithm 3, uniform messages].
+
+        In units of c they are equal for all pairs of a variable.
+        """
+        blocks = self.blocks
+        alone = blocks.node * blocks.inverse[:, None, :]
+        top = alone.max(axis=1, keepdims=True)
+        alone -= np.where(np.isneginf(top), 0.0, top)
+        rows = np.diff(blocks.slot_ptr)
+        blocks.lam[: rows.sum()] = np.repeat(alone, rows, axis=0)
+
     def set_messages(self, messages: Floats) -> None:
         """Start from messages of `messages()`, in score units."""
         pair_kernels.messages_in(self.layout.pair_position, self.count, messages, self.blocks.lam)

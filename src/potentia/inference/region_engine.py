@@ -107,10 +107,26 @@ class RegionEngine(WholeStates):
 
     def reset(self) -> None:
         """Zero messages, -inf at configurations that the child's own score forbids."""
+        self.regions.lam[:] = np.where(np.isneginf(self.own_scores()), -np.inf, 0.0)
+
+    def start_uniform(self) -> None:
+        """Messages before any region has been heard, lam = (c / C) theta [MBL-tpami Algorithm 3, uniform messages]."""
+        self.regions.lam[:] = self.own_scores() * self.start_weights()
+
+    def own_scores(self) -> Floats:
+        """The scores of every message's child, in the layout of the messages."""
+        return self.regions.theta[self.own_positions()]
+
+    def own_positions(self) -> Ints:
+        """Where in `theta` the scores of every message's child are."""
         g = self.regions
         size = g.size[g.child]
-        within = np.arange(len(g.lam)) - np.repeat(g.lam_at, size)
-        g.lam[:] = np.where(np.isneginf(g.theta[np.repeat(g.at[g.child], size) + within]), -np.inf, 0.0)
+        return np.repeat(g.at[g.child] - g.lam_at, size) + np.arange(len(g.lam))
+
+    def start_weights(self) -> Floats:
+        """c / C of every message: the share of its child's scores that a uniform start puts into it."""
+        g = self.regions
+        return np.repeat(g.counting[g.parent] / g.total[g.child], g.size[g.child])
 
     @property
     def state(self) -> Floats:
