@@ -107,7 +107,8 @@ class Star:
 class AlgorithmThree:
     """Reweighted message passing as [MBL-tpami Algorithm 3] writes it: messages m_c(x_i), all one at the start.
 
-    m_c(x_i) ~ sum over the rest of exp(theta_c / rho_c) prod_{j in c, not i} exp(theta_j) prod_d m_d(x_j)^rho_d / m_c(x_j)
+    m_c(x_i) ~ sum over the rest of exp(theta_c / rho_c) prod_{j in c, not i} v_j(x_j) / m_c(x_j)
+    v_j(x_j) = exp(theta_j) prod_d m_d(x_j)^rho_d
     """
 
     def __init__(self, scopes, tables, rho):

@@ -32,14 +32,14 @@ class MessagePassingTwin:
             slots = torch.nonzero(place[self.var_of] >= 0).ravel()
             self.groups.append((variables, slots, place[self.var_of[slots]]))
 
-    def __call__(self, node, edge, iterations):
-        """Marginals of variables and pairs after so many iterations from zero messages."""
+    def __call__(self, node, edge, iterations, uniform=True):
+        """Marginals of variables and pairs after so many iterations from uniform messages, or from zero ones."""
         m, n_states = len(self.var_of) // 2, node.shape[1]
         pair, total = self.pair.to(node.dtype), self.total.to(node.dtype)
         both = torch.stack([edge.expand(m, n_states, n_states), edge.expand(m, n_states, n_states).mT], 1)
         both = both.reshape(2 * m, n_states, n_states) / pair[:, :, None]
         other = torch.arange(2 * m) ^ 1
-        lam = node.new_zeros(2 * m, n_states)
+        lam = (node / total)[self.var_of] if uniform else node.new_zeros(2 * m, n_states)
         for _ in range(iterations):
             for variables, slots, place in self.groups:
                 log_m = torch.logsumexp(both[slots] + lam[other[slots]][:, None, :], -1)
