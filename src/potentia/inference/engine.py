@@ -57,8 +57,6 @@ class Engine(Protocol):
 
     def set_messages(self, messages: Any) -> None: ...
 
-    def start_uniform(self) -> None: ...
-
     @property
     def state(self) -> Floats:
         """What iterations change: messages, or marginals of mean field."""

@@ -17,7 +17,7 @@ from ..graph.structure import Graph
 from . import entropy as entropies
 from .base import Inference, Result
 from .decode import best_labelling
-from .engine import Engine, Outcome, Readout, Session, layout_order
+from .engine import Outcome, Readout, Session, layout_order
 from .entropy import Entropy
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine
@@ -73,7 +73,7 @@ class MessagePassingMethod(Inference):
         """Those of its entropy."""
         return self.entropy(graph).counting.copy()
 
-    def engine(self, scores: Scores, entropy: Entropy) -> Engine:
+    def engine(self, scores: Scores, entropy: Entropy) -> PairEngine | RegionEngine:
         """An engine loaded with scores, its messages at zero."""
         kind = PairEngine if suits_pairs(scores.graph) else RegionEngine
         return kind(scores, entropy, layout_order(self.schedule), self.damping, thread_count(self.threads))
