@@ -66,3 +66,19 @@ def real_numbers(values: ArrayLike, name: str) -> Floats:
         return np.asarray(values, dtype=float)
     except (TypeError, ValueError):
         raise PotentiaError(f"{name} is not an array of numbers of one shape") from None
+
+
+def finite_array(values: ArrayLike, name: str) -> NDArray[Any]:
+    """The values as an array of their own number type; refuses anything but finite numbers of one shape."""
+    try:
+        given = np.asarray(values)
+    except ValueError:
+        raise PotentiaError(f"{name} is not an array of numbers of one shape.") from None
+    if given.dtype.kind not in "fiub":
+        raise PotentiaError(f"{name} must hold real numbers, not {given.dtype}.")
+    # the sum is finite unless a value is not, or finite ones overflow: only then is every value looked at
+    if given.dtype.kind == "f" and not np.isfinite(given.sum(dtype=np.float64)):
+        bad = np.argwhere(~np.isfinite(given))
+        if len(bad):
+            raise PotentiaError(f"{name} holds a value that is not finite at {tuple(bad[0].tolist())}.")
+    return given

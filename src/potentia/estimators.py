@@ -23,7 +23,7 @@ from .learn.dataset import Dataset
 from .learn.iterated import IteratedLogistic
 from .learn.learner import Fit, Learner
 from .learn.loop import Callback, fit_digest, run
-from .learn.part import Part, Predictor, list_examples, one_shape
+from .learn.part import Part, Predictor, list_examples, one_shape, whole_kinds
 from .potentials.base import Potential
 
 DECODES = ("mpm", "map")
@@ -183,7 +183,9 @@ class CRF(Registered):
         """The examples in parts, checked against what the model was fitted on."""
         if not hasattr(self, "potentials_"):
             raise PotentiaError("this CRF is not fitted: call fit first.")
-        data = Dataset.of(list_examples(examples), list(self.potentials_))
+        data = Dataset.of(
+            list_examples(examples), list(self.potentials_), whole=whole_kinds(self.potentials_)
+        )
         for kind, shape in data.shapes.items():
             if shape != self.shapes_.get(kind, shape):
                 raise PotentiaError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._types import ArrayLike, Floats, Ints, PotentiaError
+from .._types import ArrayLike, Floats, Ints, PotentiaError, finite_array
 from ..graph.assign import check_labels
 from ..graph.structure import Graph
 
@@ -17,7 +17,7 @@ _PIECE = 1 << 20
 
 
 class Example:
-    """A graph, features per kind, labels and weights, checked once; frozen.
+    """A graph, features and inputs per kind, labels and weights, checked once; frozen.
 
     Args:
         graph: what touches what. Examples may share one graph.
@@ -26,6 +26,8 @@ class Example:
         labels: (n_variables,) states, -1 where hidden; None where nothing is known, as at prediction time.
         weights: (n_variables,), finite and at least 0; None means 1 everywhere.
         name: shown in messages and reports.
+        inputs: for each kind an array of any shape, such as an image (channels, height, width), for potentials that
+            read whole examples (`Potential.unit`). Number types are kept, without a copy.
     """
 
     def __init__(
@@ -35,12 +37,20 @@ class Example:
         labels: ArrayLike | None = None,
         weights: ArrayLike | None = None,
         name: str | None = None,
+        inputs: Mapping[str, ArrayLike] | None = None,
     ) -> None:
         if not isinstance(graph, Graph):
             raise PotentiaError(f"an Example needs a Graph first, not {type(graph).__name__}")
         self._graph = graph
         self._name = None if name is None else str(name)
-        self._features = _check_kinds(graph, {} if features is None else features)
+        self._features = {
+            kind: _check_matrix(f"features[{kind!r}]", given, len(graph.scopes[kind]))
+            for kind, given in _of_kinds(graph, "features", features).items()
+        }
+        self._inputs = {
+            kind: finite_array(given, f"inputs[{kind!r}]")
+            for kind, given in _of_kinds(graph, "inputs", inputs).items()
+        }
         self._labels = None if labels is None else _frozen(check_labels(graph, labels))
         self._weights = None if weights is None else _frozen(_check_weights(graph, weights))
 
@@ -53,6 +63,11 @@ class Example:
     def features(self) -> Mapping[str, Any]:
         """Features (n_regions, n_features) of the kinds that have some."""
         return MappingProxyType(self._features)
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Arrays of the whole example, of the kinds that have one."""
+        return MappingProxyType(self._inputs)
 
     @property
     def labels(self) -> Ints | None:
@@ -70,7 +85,7 @@ class Example:
         return self._name
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update({"_inputs": {}} | state)
         # pickles lose the flag
         for values in (self._labels, self._weights):
             if values is not None:
@@ -79,6 +94,7 @@ class Example:
     def __repr__(self) -> str:
         shown = [f"{kind} {m.shape[0]} x {m.shape[1]} {m.dtype}" for kind, m in self._features.items()]
         parts = [repr(self._graph), ", ".join(shown) or "no features", _known(self._labels)]
+        parts += [f"{kind} input {a.shape} {a.dtype}" for kind, a in self._inputs.items()]
         if self._weights is not None:
             parts.append("weights")
         return f"Example({'' if self._name is None else repr(self._name) + ': '}{'; '.join(parts)})"
@@ -91,21 +107,18 @@ def _known(labels: Ints | None) -> str:
     return "labels" if seen == len(labels) else f"labels ({seen} of {len(labels)} known)"
 
 
-def _check_kinds(graph: Graph, features: Mapping[str, ArrayLike]) -> dict[str, Any]:
-    if not isinstance(features, Mapping):
-        raise PotentiaError(
-            f'features must be a mapping such as {{"node": X}}, not {type(features).__name__}'
-        )
-    for kind in features:
+def _of_kinds(graph: Graph, name: str, given: Mapping[str, ArrayLike] | None) -> dict[str, Any]:
+    """What was given for kinds of the graph, without those that are None."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise PotentiaError(f'{name} must be a mapping such as {{"node": X}}, not {type(given).__name__}')
+    for kind in given:
         if kind not in graph.scopes:
             raise PotentiaError(
-                f"features has kind {kind!r}, but the graph has {', '.join(graph.kinds) or 'none'}"
+                f"{name} has kind {kind!r}, but the graph has {', '.join(graph.kinds) or 'none'}"
             )
-    return {
-        kind: _check_matrix(f"features[{kind!r}]", given, len(graph.scopes[kind]))
-        for kind, given in features.items()
-        if given is not None
-    }
+    return {kind: values for kind, values in given.items() if values is not None}
 
 
 def _check_matrix(name: str, given: ArrayLike, n_rows: int) -> Any:

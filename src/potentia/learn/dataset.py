@@ -41,11 +41,12 @@ class Dataset:
         kind_of_part: type[Part] = Part,
         drop_hidden: bool = False,
         part_entries: int | None = None,
+        whole: frozenset[str] = frozenset(),
     ) -> Dataset:
         """Examples in this process, cut into parts."""
         parts, first = [], 0
         for chosen in cut_examples(examples, PART_ENTRIES if part_entries is None else part_entries):
-            parts.append(kind_of_part(chosen, kinds, drop_hidden, first))
+            parts.append(kind_of_part(chosen, kinds, drop_hidden, first, whole))
             first += len(chosen)
         taking_part = [part for part in parts if part.examples]
         if not taking_part:

@@ -28,7 +28,7 @@ from .dataset import Dataset, require_labels
 from .direct import Direct
 from .joint import Joint, JointPart
 from .learner import Fit, Learner, SavedFit
-from .part import list_examples
+from .part import list_examples, whole_kinds
 from .singles import with_singles
 from .weighting import class_weighted
 
@@ -120,7 +120,13 @@ class IteratedLogistic(Learner):
         scales = self.scales(list(potentials))
         scales |= dict.fromkeys(bare, max(scales.values()))
         functions = {**potentials, **{kind: Zero() for kind in bare}}
-        data = Dataset.of(completed, list(functions), JointPart, drop_hidden=self.hidden == "drop")
+        data = Dataset.of(
+            completed,
+            list(functions),
+            JointPart,
+            drop_hidden=self.hidden == "drop",
+            whole=whole_kinds(functions),
+        )
         data.require(list(functions))
         joint = Joint(functions, data, self.delta, scales, self)
         solver = self.solver_for(potentials)
@@ -132,7 +138,7 @@ class IteratedLogistic(Learner):
             return self.solver
         if self.mode != "joint" or self.hidden != "drop":
             return "alternating"
-        if all(p.differentiable or p.shared for p in potentials.values()):
+        if all((p.differentiable and not p.own_optimiser) or p.shared for p in potentials.values()):
             return "direct"
         return "mixed" if any(p.convex and p.differentiable for p in potentials.values()) else "alternating"
 
@@ -164,6 +170,12 @@ class IteratedLogistic(Learner):
             if others:
                 raise PotentiaError(
                     f"solver='direct' needs differentiable potentials; that of {others[0]!r} is not."
+                )
+            others = [k for k, p in potentials.items() if not p.full_precision]
+            if others:
+                raise PotentiaError(
+                    f"solver='direct' makes line searches, for which the potential of {others[0]!r} is too imprecise: "
+                    "give a module in float64, or another solver."
                 )
         if self.solver in ("direct", "mixed") and (self.mode != "joint" or self.hidden != "drop"):
             raise PotentiaError(f"solver={self.solver!r} trains in mode 'joint' with hidden='drop' only.")

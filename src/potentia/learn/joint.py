@@ -13,6 +13,7 @@ from .._types import Floats, PotentiaError
 from ..kernels.logistic import loss_rows
 from ..potentials.base import Potential
 from ..potentials.chunks import map_chunks
+from ..potentials.inputs import example_ptr
 from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Problem, RowKey, Rows
 from .dataset import Dataset
 from .delta import delta_tables
@@ -88,7 +89,7 @@ class JointPart(Part):
             else:
                 potential.update_scores(x[rows], table[rows], mark[0])
 
-        map_chunks(refresh, len(table), potential._width(), potential.threaded)
+        map_chunks(refresh, len(table), potential._width(), potential.threaded, example_ptr(x))
         self.marks[kind] = (potential.scores_mark(),)
 
     def function(self, kind: str, rows: slice, potential: Potential) -> Floats:

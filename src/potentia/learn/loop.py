@@ -122,4 +122,7 @@ def _arrays(examples: Sequence[Example]) -> Iterator[Any]:
         for features in example.features.values():
             sparse = not isinstance(features, np.ndarray)
             yield from (features.data, features.indices, features.indptr) if sparse else (features,)
+        if example.inputs:
+            yield repr(list(example.inputs))
+            yield from example.inputs.values()
         yield from (values for values in (example.labels, example.weights) if values is not None)

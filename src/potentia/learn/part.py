@@ -18,6 +18,7 @@ from ..graph.structure import Graph
 from ..graph.union import Union
 from ..inference.base import Inference
 from ..potentials.base import Potential
+from ..potentials.inputs import Inputs
 from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, RowKey, Rows, Tables
 from ..potentials.stack import Stack
 
@@ -86,9 +87,10 @@ class Part(Tables):
         kinds: those that may occur.
         drop_hidden: keep only variables with a label and a positive weight, and the regions between them.
         first: number of the first example in the data set, for messages.
+        whole: the kinds whose potentials read inputs of whole examples, not features.
         kept: per example the numbers of its regions that take part, per kind, or None for all.
         shards: consecutive examples joined into unions of bounded size.
-        features: per kind (N, d), or None where the kind has none.
+        features: per kind (N, d), or None where the kind has none; `Inputs` for the kinds in `whole`.
         shapes: per kind the table shape of its regions.
         targets: per kind the index of the true configuration, (N,); -1 where a variable of it is hidden.
         weights: per kind the weight of each region, the mean over its variables, or None where all are 1.
@@ -98,9 +100,10 @@ class Part(Tables):
     kinds: Sequence[str]
     drop_hidden: bool = False
     first: int = 0
+    whole: frozenset[str] = frozenset()
     kept: list[dict[str, Any] | None] = field(init=False)
     shards: list[Shard] = field(init=False)
-    features: dict[str, Stack | None] = field(init=False)
+    features: dict[str, Stack | Inputs | None] = field(init=False)
     shapes: dict[str, tuple[int, ...]] = field(init=False)
     targets: dict[str, Ints] = field(init=False)
     weights: dict[str, Floats | None] = field(init=False)
@@ -165,8 +168,8 @@ class Part(Tables):
 
     def _kind_facts(self, kind: str) -> KindFacts:
         holders = [e for e in self.examples if len(e.graph.scopes.get(kind, ()))]
-        having = [e for e in holders if kind in e.features]
-        lacking = [e for e in holders if kind not in e.features]
+        having = [e for e in holders if self._given(e, kind) is not None]
+        lacking = [e for e in holders if self._given(e, kind) is None]
         x, n, weights = self.features[kind], self.n_rows(kind), self.weights[kind]
         return KindFacts(
             self.shapes[kind],
@@ -287,9 +290,15 @@ class Part(Tables):
         """What belongs to the variables of an example that take part."""
         return values[observed(example)] if self.drop_hidden else values
 
-    def _stack(self, kind: str, graphs: list[Graph]) -> Stack | None:
+    def _given(self, example: Example, kind: str) -> Any:
+        """What an example gives the potential of a kind to read, or None."""
+        return (example.inputs if kind in self.whole else example.features).get(kind)
+
+    def _stack(self, kind: str, graphs: list[Graph]) -> Stack | Inputs | None:
         """The kind's features of all examples below each other, or None where not all have some."""
         holders = [i for i, g in enumerate(graphs) if len(g.scopes.get(kind, ()))]
+        if kind in self.whole:
+            return self._inputs(kind, holders)
         if not all(kind in self.examples[i].features for i in holders):
             return None
         blocks = [self.examples[i].features[kind] for i in holders]
@@ -300,6 +309,25 @@ class Part(Tables):
             )
         kept = [None if (own := self.kept[i]) is None else own[kind] for i in holders]
         return Stack(blocks, kept)
+
+    def _inputs(self, kind: str, holders: list[int]) -> Inputs:
+        """The kind's inputs of all examples, with the regions that take part as rows."""
+        members = [self.examples[i] for i in holders]
+        lacking = next((e for e in members if kind not in e.inputs), None)
+        if lacking is not None:
+            raise PotentiaError(
+                f"{self._names[id(lacking)]} has no inputs for kind {kind!r}, whose potential reads whole examples."
+            )
+        sizes = [len(e.graph.scopes[kind]) for e in members]
+        found = Inputs([e.inputs[kind] for e in members], sizes)
+        if all(self.kept[i] is None for i in holders):
+            return found
+        first = np.cumsum([0, *sizes])
+        rows = [
+            first[k] + (np.arange(sizes[k]) if (own := self.kept[i]) is None else own[kind])
+            for k, i in enumerate(holders)
+        ]
+        return found[np.concatenate(rows)]
 
     def _weights(self, kind: str) -> Floats:
         parts = [
@@ -342,17 +370,23 @@ def observed(example: Example) -> Bools:
 
 def table_entries(graph: Graph, example: Example) -> int:
     """Table entries of an example; a kind without features has one table, and only messages along its sides."""
-    key = "table_entries", tuple(sorted(example.features))
+    varied = {*example.features, *example.inputs}
+    key = "table_entries", tuple(sorted(varied))
 
     def count() -> int:
         total = 0
         for kind, scope in graph.scopes.items():
             if len(scope):
                 shapes = graph.table_shapes(kind)
-                total += int((shapes.prod(axis=1) if kind in example.features else shapes.sum(axis=1)).sum())
+                total += int((shapes.prod(axis=1) if kind in varied else shapes.sum(axis=1)).sum())
         return total
 
     return graph.cached(key, count)
+
+
+def whole_kinds(potentials: Mapping[str, Potential]) -> frozenset[str]:
+    """The kinds whose potentials read inputs of whole examples."""
+    return frozenset(kind for kind, potential in potentials.items() if potential.unit == "example")
 
 
 def one_shape(kind: str, graphs: Iterable[Graph]) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from ..losses.names import loss_of
 from ..potentials.base import Potential
 from ..potentials.differentiable import Differentiable
 from .dataset import Dataset
-from .part import Part
+from .part import Part, whole_kinds
 
 if TYPE_CHECKING:
     from .risk import MarginalRisk
@@ -131,7 +131,7 @@ class Risk:
         self, potentials: Mapping[str, Potential], examples: Sequence[Example], options: MarginalRisk
     ) -> None:
         self.potentials, self.ridge = potentials, options.ridge
-        self.data = Dataset.of(examples, list(potentials), RiskPart)
+        self.data = Dataset.of(examples, list(potentials), RiskPart, whole=whole_kinds(potentials))
         settings = RiskSettings(
             loss_of(options.loss), options.predictor([]), options.clamped, gradient_of(options.gradient),
             thread_count(options.threads),

@@ -21,7 +21,7 @@ def with_singles(examples: Sequence[Example]) -> tuple[list[Example], list[str]]
         kind for e, graph in zip(examples, graphs, strict=True) for kind in graph.kinds[len(e.graph.kinds) :]
     }
     completed = [
-        e if graph is e.graph else Example(graph, e.features, e.labels, e.weights, e.name)
+        e if graph is e.graph else Example(graph, e.features, e.labels, e.weights, e.name, e.inputs)
         for e, graph in zip(examples, graphs, strict=True)
     ]
     return completed, sorted(kinds)

@@ -19,5 +19,5 @@ def class_weighted(examples: Sequence[Example], class_weight: Sequence[float] | 
     for e in examples:
         own = np.ones(e.graph.n_variables) if e.weights is None else e.weights
         factor = 1.0 if e.labels is None else np.where(e.labels >= 0, table[np.maximum(e.labels, 0)], 1.0)
-        weighted.append(Example(e.graph, e.features, e.labels, own * factor, e.name))
+        weighted.append(Example(e.graph, e.features, e.labels, own * factor, e.name, e.inputs))
     return weighted

@@ -24,6 +24,10 @@ def require_affine(kind: str, potential: Potential) -> None:
             f"the potential of {kind!r} must be linear in its parameters (Linear, Constant or Zero), "
             f"not {type(potential).__name__}"
         )
+    if potential.unit != "row":
+        raise PotentiaError(
+            f"the {type(potential).__name__} of {kind!r} reads whole examples; this learner needs features of rows."
+        )
 
 
 def design(potential: Potential, x: Any) -> Any:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from potentia._schema import Count, Number, Schema
 from potentia._types import ArrayLike, Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.chunks import map_chunks
+from potentia.potentials.inputs import example_ptr
 from potentia.potentials.params import Params
 from potentia.potentials.problem import (
     NO_LABELS,
@@ -57,6 +58,8 @@ class Potential(Params, Registered, ABC):
     anew.
     """
 
+    #: What it reads: the features of each region, "row", or `Inputs` of whole examples, "example".
+    unit: ClassVar[Literal["row", "example"]] = "row"
     #: x may be a SciPy sparse matrix.
     accepts_sparse: ClassVar[bool] = False
     #: `_scores` and `_vjp` may be called by several threads at once; otherwise calls wait for each other.
@@ -67,9 +70,17 @@ class Potential(Params, Registered, ABC):
     shared: ClassVar[bool] = False
     #: f(x) = [x, 1] T with one table T of parameters.
     affine: ClassVar[bool] = False
+    #: Starts as the zero function.
+    starts_at_zero: ClassVar[bool] = True
+    #: Relative precision of scores, below which those of a row may depend on other rows.
+    precision: ClassVar[float] = 1e-9
     #: Has a flat vector of `parameters` and derivatives by them; the loss is convex in them.
     differentiable: ClassVar[bool] = False
     convex: ClassVar[bool] = False
+    #: Scores and derivatives are precise enough for line searches.
+    full_precision: ClassVar[bool] = True
+    #: Fits its parameters in its own way, which learners keep to unless they are told otherwise.
+    own_optimiser: ClassVar[bool] = False
     #: What a file holds: hyper-parameters and learned attributes, checked on loading. Those not named are not checked.
     saved: ClassVar[Schema] = {
         "n_features_": Count("d"),
@@ -113,7 +124,7 @@ class Potential(Params, Registered, ABC):
 
     def start(self, x: ArrayLike | None, n_outputs: int) -> Self:
         """Become the zero function for rows like x (N, d), which also settle any scaling of the features."""
-        features = check_features(x, self.accepts_sparse, 0)
+        features = check_features(x, self.accepts_sparse, 0, self.unit)
         return self.begin(Problem.of(Rows(features, NO_LABELS, NO_ROWS, None, NO_WEIGHT), int(n_outputs)))
 
     def begin(self, problem: Problem) -> Self:
@@ -140,7 +151,7 @@ class Potential(Params, Registered, ABC):
         """
         if n_outputs is None and bias is None and self.is_fitted:
             n_outputs = self.n_outputs_
-        return self.fit_problem(make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse))
+        return self.fit_problem(make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse, self.unit))
 
     def fit_problem(self, problem: Problem) -> Self:
         """Lower the loss of a problem's rows, wherever they are."""
@@ -163,7 +174,11 @@ class Potential(Params, Registered, ABC):
         `trusted`: x is a matrix, dense or CSR, known to be finite, and is not looked at again.
         """
         self._check_fitted()
-        features = x if trusted else check_features(x, self.accepts_sparse, None if out is None else len(out))
+        features = (
+            x
+            if trusted
+            else check_features(x, self.accepts_sparse, None if out is None else len(out), self.unit)
+        )
         shape = int(features.shape[0]), self.n_outputs_
         self._check_sizes(features.shape[1], self.n_outputs_)
         found = np.empty(shape) if out is None else out
@@ -177,7 +192,7 @@ class Potential(Params, Registered, ABC):
         width = self._width()
         if is_sparse(features):  # what counts is what is stored
             width = stored_per_row(features) + 3 * self.n_outputs_
-        map_chunks(fill, shape[0], width, self.threaded)
+        map_chunks(fill, shape[0], width, self.threaded, example_ptr(features))
         return found
 
     def loss(
@@ -186,7 +201,7 @@ class Potential(Params, Registered, ABC):
         """The summed biased logistic loss of these rows, without penalty."""
         self._check_fitted()
         n_outputs = self.n_outputs_ if bias is None else None
-        problem = make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse)
+        problem = make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse, self.unit)
         self._check_sizes(problem.n_features, problem.n_outputs)
         self.ready(problem.n_rows)
         return float(problem.sum(self._loss_of, width=self._width(), threaded=self.threaded))

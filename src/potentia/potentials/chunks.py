@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import reduce
 from itertools import pairwise
@@ -20,18 +20,33 @@ _PIECE = 1 << 18
 _ALONE = threading.RLock()
 
 
-def row_chunks(n_rows: int, width: int, least: int = 256) -> list[slice]:
-    """Consecutive slices of rows, each of about _PIECE numbers when a row holds `width` of them."""
+def row_chunks(n_rows: int, width: int, least: int = 256, ptr: Sequence[int] | None = None) -> list[slice]:
+    """Consecutive slices of rows, each of about _PIECE numbers when a row holds `width` of them.
+
+    With `ptr`, offsets of examples in the rows, slices are whole examples, at least one each.
+    """
     size = max(least, _PIECE // max(1, width))
-    return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
+    if ptr is None:
+        return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
+    cuts = [0]
+    for start, stop in pairwise(ptr):
+        if stop - cuts[-1] > size and start > cuts[-1]:
+            cuts.append(start)
+    return [slice(a, b) for a, b in pairwise([*cuts, n_rows]) if b > a]
 
 
-def map_chunks(function: Callable[[slice], T], n_rows: int, width: int, threaded: bool = True) -> list[T]:
+def map_chunks(
+    function: Callable[[slice], T],
+    n_rows: int,
+    width: int,
+    threaded: bool = True,
+    ptr: Sequence[int] | None = None,
+) -> list[T]:
     """function(rows) for every chunk, results in the order of the rows whatever the number of threads.
 
-    Where it is not `threaded`, other threads that call it so wait.
+    Where it is not `threaded`, other threads that call it so wait. `ptr` as in `row_chunks`.
     """
-    chunks = row_chunks(n_rows, width)
+    chunks = row_chunks(n_rows, width, ptr=ptr)
     if threaded:
         return map_items(function, chunks, thread_count(None))
     with _ALONE:
@@ -39,13 +54,19 @@ def map_chunks(function: Callable[[slice], T], n_rows: int, width: int, threaded
 
 
 def sum_chunks(
-    function: Callable[[slice], Any], n_rows: int, width: int, threaded: bool = True, least: int = 256
+    function: Callable[[slice], Any],
+    n_rows: int,
+    width: int,
+    threaded: bool = True,
+    least: int = 256,
+    ptr: Sequence[int] | None = None,
 ) -> Any:
     """The sum of function(rows) over chunks, added up in the order of the rows; None where there are no rows.
 
-    Results are added as they come, few are held at a time. `least`: rows that a chunk has at least.
+    Results are added as they come, few are held at a time. `least`: rows that a chunk has at least. `ptr` as in
+    `row_chunks`.
     """
-    chunks = row_chunks(n_rows, width, least)
+    chunks = row_chunks(n_rows, width, least, ptr)
     with nullcontext() if threaded else _ALONE:
         results = iterate_items(function, chunks, thread_count(None) if threaded else 1)
         return reduce(add, results, None)

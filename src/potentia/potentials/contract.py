@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,15 +12,16 @@ import numpy as np
 from potentia._types import Floats, PotentiaError
 from potentia.potentials.base import Potential
 from potentia.potentials.differentiable import Differentiable
+from potentia.potentials.inputs import Inputs
 
 Factory = Callable[[], Potential]
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """A small problem: x (n, d), y (n,) in 0..K-1, bias (n, K), weight (n,)."""
+    """A small problem: x (n, d) or inputs of n regions, y (n,) in 0..K-1, bias (n, K), weight (n,)."""
 
-    x: Floats
+    x: Any
     y: Any
     bias: Floats
     weight: Floats
@@ -32,13 +33,20 @@ class _Rows:
         return potential.loss(self.x, self.y, self.bias, self.weight) + potential.penalty()
 
 
-def check_potential(factory: Factory, n_rows: int = 240, seed: int = 0) -> None:
+def check_potential(
+    factory: Factory, n_rows: int = 240, seed: int = 0, inputs: Sequence[Any] | None = None
+) -> None:
     """Raise AssertionError, with a sentence, at the first thing this potential does not keep to.
 
     `factory` makes an unfitted potential: a class, or a function without arguments. Small settings (few
     rounds, few passes) make the check quick.
+
+    One with `unit = "example"` is given matrices (n_regions, 2) of examples of different sizes as inputs, unless
+    `inputs` are other arrays of about `n_rows` regions in all; an image (channels, height, width) has height * width.
     """
     rows = _rows(n_rows, seed)
+    if factory().unit == "example":
+        rows = _by_example(rows, inputs)
     for check in (
         _check_clone,
         _check_never_worse,
@@ -61,6 +69,16 @@ def _rows(n: int, seed: int) -> _Rows:
     truth = np.stack([x[:, 0], np.abs(x[:, 0]), 0.03 * (x[:, 1] - 100)], axis=1)
     y = (2 * truth + rng.gumbel(size=(n, 3))).argmax(1)
     return _Rows(x, y, rng.normal(size=(n, 3)), rng.integers(1, 4, n).astype(float))
+
+
+def _by_example(rows: _Rows, arrays: Sequence[Any] | None) -> _Rows:
+    """The same rows as regions of several examples, or as many of them as the given arrays have regions."""
+    if arrays is None:
+        n = len(rows.y)
+        arrays = np.split(rows.x, [n // 2, n // 2 + n // 3])
+    sizes = [len(array) if array.ndim < 3 else int(np.prod(array.shape[1:])) for array in arrays]
+    take = np.arange(sum(sizes)) % len(rows.y)
+    return _Rows(Inputs(arrays, sizes), rows.y[take], rows.bias[take], rows.weight[take])
 
 
 def _saturated(rows: _Rows, height: float) -> _Rows:
@@ -88,7 +106,8 @@ def _check_clone(factory: Factory, rows: _Rows) -> None:
 
 def _check_never_worse(factory: Factory, rows: _Rows) -> None:
     potential = factory().start(rows.x, 3)
-    assert not potential.scores(rows.x).any(), "A potential must start as the zero function."
+    if potential.starts_at_zero:
+        assert not potential.scores(rows.x).any(), "A potential must start as the zero function."
     rng = np.random.default_rng(1)
     problems = [rows, rows, *(_saturated(rows, height) for height in (10.0, 10.0, 50.0)), rows]
     for problem in problems:
@@ -180,7 +199,8 @@ def _check_pieces(factory: Factory, rows: _Rows) -> None:
     assert whole.shape == (len(rows.x), 3), f"Scores must have shape (N, K), got {whole.shape}."
     assert whole.dtype == np.float64, f"Scores must be float64, got {whole.dtype}."
     parts = np.concatenate([potential.scores(rows.x[:7]), potential.scores(rows.x[7:])])
-    assert np.allclose(whole, parts, rtol=1e-9, atol=1e-9), "A row's scores must not depend on other rows."
+    tol = potential.precision
+    assert np.allclose(whole, parts, rtol=tol, atol=tol), "A row's scores must not depend on other rows."
     out = np.empty_like(whole)
     assert potential.scores(rows.x, out=out) is out, "scores must return the array given as out."
     assert np.array_equal(out, whole), "scores must fill the array given as out."
@@ -188,30 +208,40 @@ def _check_pieces(factory: Factory, rows: _Rows) -> None:
 
 def _check_refusals(factory: Factory, rows: _Rows) -> None:
     x, y, bias, weight = rows.x, rows.y, rows.bias, rows.weight
-    bad_x, bad_bias = x.copy(), bias.copy()
-    bad_x[3, 1] = np.nan
+    bad_bias = bias.copy()
     bad_bias[2, 0] = np.inf
     fitted = rows.on(factory())
     cases: dict[str, Callable[[], Any]] = {
-        "features that are not finite": lambda: factory().fit(bad_x, y, bias),
-        "a vector for x": lambda: factory().fit(x[:, 0], y, bias),
+        "values of x that are not finite": lambda: factory().fit(_spoilt(x), y, bias),
+        "a vector for x": lambda: factory().fit(np.zeros(len(y)), y, bias),
         "labels out of range": lambda: factory().fit(x, y + 1, bias),
         "negative labels": lambda: factory().fit(x, y - 1, bias),
         "fewer labels than rows": lambda: factory().fit(x, y[:-1]),
         "no rows": lambda: factory().fit(x[:0], y[:0]),
+        "fewer rows than labels": lambda: factory().fit(x[:-1], y),
         "a bias of another shape": lambda: factory().fit(x, y, bias[:, :2]),
         "an infinite bias": lambda: factory().fit(x, y, bad_bias),
         "negative weights": lambda: factory().fit(x, y, bias, -weight),
         "weights that are all zero": lambda: factory().fit(x, y, bias, 0 * weight),
-        "another number of features": lambda: fitted.scores(x[:, :1]),
         "scores before fit": lambda: factory().scores(x),
     }
+    if not isinstance(x, Inputs):
+        cases["another number of features"] = lambda: fitted.scores(x[:, :1])
     for name, attempt in cases.items():
         try:
             attempt()
         except PotentiaError:
             continue
         raise AssertionError(f"{name} must be refused with a PotentiaError.")
+
+
+def _spoilt(x: Any) -> Any:
+    """The same with a value that is not finite."""
+    if isinstance(x, Inputs):
+        return Inputs([_spoilt(x.arrays[0]), *x.arrays[1:]], x.sizes)
+    bad = x.astype(np.float64)
+    bad.flat[-1] = np.nan
+    return bad
 
 
 def _check_derivatives(factory: Factory, rows: _Rows) -> None:
@@ -225,10 +255,15 @@ def _check_derivatives(factory: Factory, rows: _Rows) -> None:
         potential.parameters = point + step * way
         return float((potential.scores(rows.x) * d_scores).sum()) + potential.penalty()
 
-    slope = (value(1e-5) - value(-1e-5)) / 2e-5
+    step = max(1e-5, potential.precision**0.5)
+    slope = (value(step) - value(-step)) / (2 * step)
     potential.parameters = point
-    assert np.array_equal(potential.parameters, point), "parameters must read back as they were set."
+    exact = potential.precision < 1e-8
+    back = potential.parameters
+    assert np.array_equal(back, point) if exact else np.allclose(back, point, rtol=potential.precision), (
+        "parameters must read back as they were set."
+    )
     found = float((potential.vjp(rows.x, d_scores) + potential.penalty_and_gradient()[1]) @ way)
-    assert abs(found - slope) <= 1e-5 * (1 + abs(slope)), (
+    assert abs(found - slope) <= 10 * max(1e-6, potential.precision**0.5) * (1 + abs(slope)), (
         f"vjp and penalty say {found}, differences say {slope}."
     )

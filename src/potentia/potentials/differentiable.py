@@ -12,6 +12,7 @@ from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.base import Potential
 from potentia.potentials.chunks import sum_chunks
+from potentia.potentials.inputs import example_ptr
 from potentia.potentials.problem import Batch, Problem, is_sparse
 from potentia.potentials.validation import check_features
 
@@ -48,6 +49,10 @@ class Differentiable(Potential):
         """Length of `parameters`."""
         return int(self.parameters.size)
 
+    def step_size(self, rate: float) -> float:
+        """Size of a stochastic learner's steps in these parameters; `rate` is the learner's."""
+        return rate
+
     def penalty(self) -> float:
         """What the fit adds to the summed loss."""
         return self.penalty_and_gradient()[0]
@@ -59,7 +64,7 @@ class Differentiable(Potential):
         """
         self._check_fitted()
         n_rows = len(d_scores)
-        features = x if trusted else check_features(x, self.accepts_sparse, n_rows)
+        features = x if trusted else check_features(x, self.accepts_sparse, n_rows, self.unit)
         self._check_sizes(features.shape[1], d_scores.shape[1])
         if features.shape[0] != n_rows:
             raise PotentiaError(f"x has {features.shape[0]} rows but d_scores has {n_rows}.")
@@ -70,7 +75,7 @@ class Differentiable(Potential):
         def of(rows: slice) -> Floats:
             return self._vjp(features[rows], d_scores[rows])
 
-        found = sum_chunks(of, n_rows, self._width(), self.threaded)
+        found = sum_chunks(of, n_rows, self._width(), self.threaded, ptr=example_ptr(features))
         return np.zeros(self.n_parameters) if found is None else np.asarray(found, dtype=np.float64)
 
     def loss_and_gradient(self, problem: Problem) -> tuple[float, Floats]:

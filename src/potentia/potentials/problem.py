@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from potentia._types import Floats, Ints, PotentiaError
 from potentia.parallel.backend import Backend, Local
 from potentia.potentials.chunks import map_chunks, sum_chunks
+from potentia.potentials.inputs import Inputs, example_ptr
 from potentia.potentials.stack import Stack
 
 NO_ROWS: Floats = np.zeros((0, 0))
@@ -47,7 +48,7 @@ class Batch:
     # no `cached_property`, which before Python 3.12 lets one thread compute at a time
     @property
     def x(self) -> Any:
-        """Features (n, d) in float64, dense or CSR."""
+        """Features (n, d) in float64, dense or CSR; or `Inputs`."""
         if self._x is None:
             self._x = self._table.x[self._rows]
         return self._x
@@ -98,7 +99,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows in one place: x (N, d), labels (N,) or soft targets (N, K), bias (N, K), weight (N,), f(x) if kept."""
+    """Rows in one place.
+
+    x (N, d) or `Inputs`, labels (N,) or soft targets (N, K), bias (N, K), weight (N,), f(x) if kept.
+    """
 
     x: Any
     labels: Ints
@@ -127,7 +131,10 @@ class Rows:
             # a piece makes a dense gradient, which must not cost more than the rows themselves
             width = width - self.x.shape[1] + stored
             least = max(least, 4 * self.x.shape[1] // max(stored, 1))
-        return sum_chunks(lambda rows: function(self.take(rows), *args), len(self), width, threaded, least)
+        ptr = example_ptr(self.x)
+        return sum_chunks(
+            lambda rows: function(self.take(rows), *args), len(self), width, threaded, least, ptr
+        )
 
 
 def is_sparse(x: Any) -> bool:
@@ -162,7 +169,12 @@ class Tables(ABC):
     ) -> list[Any]:
         """function(batch, *args) of pieces of consecutive rows, in order."""
         table = self.rows(key)
-        return map_chunks(lambda rows: function(table.take(rows), *args), len(table), width, threaded)
+        ptr = example_ptr(table.x)
+        return map_chunks(lambda rows: function(table.take(rows), *args), len(table), width, threaded, ptr)
+
+    def row_cuts(self, key: RowKey) -> list[int] | None:
+        """Offsets of the examples in this part's rows, where those come by whole examples."""
+        return example_ptr(self.rows(key).x)
 
 
 class _One(Tables):
@@ -235,6 +247,11 @@ class Problem:
         parts = self._tables.each("collect_rows", self._key, function, args, self._width(width), threaded)
         return np.concatenate([piece for part in parts for piece in part])
 
+    def example_ptr(self) -> Ints:
+        """Offsets of the examples in the rows (n_examples + 1), for potentials with `unit = "example"`."""
+        cuts = zip(self._tables.each("row_cuts", self._key), self._ptr[:-1].tolist(), strict=True)
+        return np.array([0, *(first + end for own, first in cuts for end in (own or [0])[1:])])
+
     @property
     def local(self) -> bool:
         """Whether all rows are in this process."""
@@ -288,7 +305,10 @@ class Problem:
 def _join(tables: Sequence[Rows]) -> Rows:
     """Tables below each other."""
     first = tables[0]
-    if hasattr(first.x, "tocsr"):
+    x: Any
+    if isinstance(first.x, Inputs):
+        x = Inputs.join([t.x for t in tables])
+    elif hasattr(first.x, "tocsr"):
         from scipy import sparse
 
         x = sparse.vstack([t.x for t in tables], format="csr")

@@ -38,6 +38,7 @@ def restore(meta: Any, arrays: Arrays, base: type) -> Any:
         if strange:
             raise PotentiaError(f"the saved potential is damaged: {strange[0]!r} is no learned attribute.")
         potential.__dict__.update(fitted | {name: found[name] for name in found.keys() & fitted.keys()})
+        potential.check_options()
     return potential
 
 
@@ -56,6 +57,8 @@ def _pack_value(path: str, value: Any, arrays: Arrays) -> Any:
     if isinstance(value, np.ndarray):
         arrays[path] = value
         return {"array": path}
+    if isinstance(value, dict) and value and all(isinstance(item, np.ndarray) for item in value.values()):
+        return {"arrays": {key: _pack_value(f"{path}/{key}", item, arrays) for key, item in value.items()}}
     if is_transformer(value):
         return {"transformer": pack_transformer(path, value, arrays)}
     return {"value": encode(value, path)}
@@ -64,6 +67,8 @@ def _pack_value(path: str, value: Any, arrays: Arrays) -> Any:
 def _unpack_value(packed: Any, arrays: Arrays) -> Any:
     if isinstance(packed, dict) and "transformer" in packed:
         return unpack_transformer(packed["transformer"], arrays)
+    if isinstance(packed, dict) and isinstance(packed.get("arrays"), dict):
+        return {key: _unpack_value(item, arrays) for key, item in packed["arrays"].items()}
     if not isinstance(packed, dict) or len(packed) != 1 or not packed.keys() & {"array", "value"}:
         raise PotentiaError("the saved potential is damaged: it holds something that is no value.")
     if "value" in packed:

@@ -9,11 +9,18 @@ from numpy.typing import NDArray
 
 from potentia._types import ArrayLike, Floats, Ints, PotentiaError
 from potentia.potentials.chunks import map_chunks
+from potentia.potentials.inputs import Inputs
 from potentia.potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Problem, Rows
 
 
 def make_problem(
-    x: ArrayLike, y: ArrayLike, bias: Any, weight: ArrayLike | None, n_outputs: int | None, sparse: bool
+    x: Any,
+    y: ArrayLike,
+    bias: Any,
+    weight: ArrayLike | None,
+    n_outputs: int | None,
+    sparse: bool,
+    unit: str = "row",
 ) -> Problem:
     """Check everything, drop rows of weight zero, and settle the number of configurations."""
     target = np.asarray(y)
@@ -23,7 +30,7 @@ def make_problem(
         )
     if len(target) == 0:
         raise PotentiaError("There are no rows to fit on: y is empty.")
-    features = check_features(x, sparse, len(target))
+    features = check_features(x, sparse, len(target), unit)
     if features.shape[0] != len(target):
         raise PotentiaError(f"x has {features.shape[0]} rows but y has {len(target)}.")
     if bias is not None and not hasattr(bias, "shape"):
@@ -37,8 +44,19 @@ def make_problem(
     return Problem.of(_drop_weightless(table), n_outputs)
 
 
-def check_features(x: ArrayLike | None, sparse: bool, n_rows: int | None = None) -> Any:
-    """x as a finite float64 matrix (N, d) in row order, or CSR; None stands for rows without features."""
+def check_features(x: Any, sparse: bool, n_rows: int | None = None, unit: str = "row") -> Any:
+    """x as a finite float64 matrix (N, d) in row order, or CSR; None stands for rows without features.
+
+    With unit "example" it must be `Inputs`.
+    """
+    if isinstance(x, Inputs) != (unit == "example"):
+        raise PotentiaError(
+            f"this potential reads whole examples, so x must be Inputs, not {type(x).__name__}."
+            if unit == "example"
+            else "this potential reads features (N, d) of rows, not Inputs of whole examples."
+        )
+    if isinstance(x, Inputs):
+        return x.check()
     if x is None:
         if n_rows is None:
             raise PotentiaError("x is None, so the number of rows is unknown: pass an array of shape (N, 0).")
