@@ -193,8 +193,8 @@ class Adam:
         self.mean, self.square = np.zeros_like(self.point), np.zeros_like(self.point)
         self.steps = 0
 
-    def step(self, gradient: Floats, rate: float) -> None:
-        """Move against the running mean of the gradients."""
+    def step(self, gradient: Floats, rate: float | Floats) -> None:
+        """Move against the running mean of the gradients; `rate` may differ between components."""
         self.steps += 1
         self.mean = self._FIRST * self.mean + (1 - self._FIRST) * gradient
         self.square = self._SECOND * self.square + (1 - self._SECOND) * gradient * gradient

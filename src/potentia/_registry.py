@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from ._types import PotentiaError
 
 _CLASSES: dict[str, type[Registered]] = {}
+#: The library's own classes that are imported at first use, and their modules.
+_LATE = {"Network": "potentia.torch"}
 #: Keys of JSON objects that stand for something else than a dictionary.
 _MARKS = ({"class", "options"}, {"mapping"}, {"function"})
 
@@ -28,6 +31,11 @@ class Registered:
 
     #: Options under names that older files use; None for one that no longer exists.
     renamed_options: ClassVar[Mapping[str, str | None]] = {}
+
+    @classmethod
+    def decode_option(cls, name: str, value: Any) -> Any:
+        """An option of a file as the constructor takes it."""
+        return value
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -55,6 +63,8 @@ def saved_name(cls: type) -> str:
 
 def find_class(name: Any, base: type) -> type[Any]:
     """The registered subclass of `base` that a file names."""
+    if name in _LATE and name not in _CLASSES:
+        import_module(_LATE[name])
     found = _CLASSES.get(name) if isinstance(name, str) else None
     if found is not None and issubclass(found, base) and not inspect.isabstract(found):
         return found
@@ -98,7 +108,7 @@ def from_json(content: Any, base: type) -> Any:
 def build(cls: type[Any], options: Mapping[str, Any]) -> Any:
     """An object of a class with the options of a file, under the names of this version."""
     names = {key: cls.renamed_options.get(key, key) for key in options}
-    given = {name: options[key] for key, name in names.items() if name is not None}
+    given = {name: cls.decode_option(name, options[key]) for key, name in names.items() if name is not None}
     try:
         inspect.signature(cls).bind(**given)
     except TypeError as error:

@@ -31,7 +31,7 @@ STARTS = ("independent", "surrogate_likelihood", "zero")
 
 @dataclass(repr=False)
 class MarginalRisk(Learner):
-    """Trains differentiable potentials (Linear, Constant, MLP) so that inference predicts well:
+    """Trains differentiable potentials (Linear, Constant, MLP, networks) so that inference predicts well:
 
         min over w of  sum of losses / (weight of labelled variables) + ridge / 2 |w|^2
 
@@ -95,6 +95,11 @@ class MarginalRisk(Learner):
             if not (potential.differentiable or potential.shared):
                 raise PotentiaError(
                     f"MarginalRisk follows gradients, which the {type(potential).__name__} of {kind!r} does not have."
+                )
+            if self.batch is None and not potential.full_precision:
+                raise PotentiaError(
+                    f"MarginalRisk without batch= makes line searches, for which the {type(potential).__name__} of "
+                    f"{kind!r} is too imprecise: give batch=, or a module in float64."
                 )
         self.check_inference("inference", "clamped")
         if self.start is not None:
@@ -245,10 +250,12 @@ class _StochasticFit(_RiskFit):
         functions = self.risk.functions
         if self.adam is None:
             self.adam = Adam(join_parameters(functions))
+        rates = [np.full(f.n_parameters, f.step_size(self.learner.rate)) for f in functions]
+        rate = np.concatenate([np.zeros(0), *rates]) / np.sqrt(done + 1)
         values = np.zeros(len(self.batches))
         for number in np.random.default_rng([self.learner.seed, done]).permutation(len(self.batches)):
             values[number], slopes = self.batches[number]()
-            self.adam.step(np.concatenate(slopes), self.learner.rate / np.sqrt(done + 1))
+            self.adam.step(np.concatenate(slopes), rate)
             set_parameters(functions, self.adam.point)
         totals = np.array([batch.total for batch in self.batches])
         self.value = float(totals / totals.sum() @ values)

@@ -11,5 +11,6 @@ except ImportError:
 
 from .chain import LinearChain, TagPath
 from .layer import CRFLayer
+from .network import Network
 
-__all__ = ["CRFLayer", "LinearChain", "TagPath"]
+__all__ = ["CRFLayer", "LinearChain", "Network", "TagPath"]

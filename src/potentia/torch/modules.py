@@ -1,0 +1,112 @@
+"""PyTorch modules made from classes and keywords, and their state as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._types import PotentiaError
+
+
+def find_module(name: str) -> type[torch.nn.Module]:
+    """The class of modules that a file names, among those that the running program has defined."""
+    found: type[torch.nn.Module] | None = None
+    waiting: list[type[torch.nn.Module]] = [torch.nn.Module]
+    while waiting:
+        cls = waiting.pop(0)
+        waiting += cls.__subclasses__()
+        if f"{cls.__module__}.{cls.__qualname__}" == name:
+            found = cls  # the last one, where a notebook has defined it again
+    if found is None:
+        raise PotentiaError(f"the file names the module {name}, which is unknown: import or define it first.")
+    return found
+
+
+def build_module(given: Any, options: Mapping[str, Any], device: str | None, seed: int) -> torch.nn.Module:
+    """A module of the class with these keywords, its parameters drawn by the seed, on a device."""
+    if not (isinstance(given, type) and issubclass(given, torch.nn.Module)):
+        raise PotentiaError(f"module must be a class derived from torch.nn.Module, not {given!r}.")
+    place = _device(device)
+    try:
+        with seeded(torch.device("cpu"), seed, 0), torch.device("cpu"):
+            built = given(**options)
+    except Exception as error:
+        raise PotentiaError(
+            f"the module {given.__name__} cannot be built with {dict(options)}: {first_line(error)}."
+        ) from error
+    kinds = {p.dtype for p in built.parameters()} - {torch.float32, torch.float64}
+    if kinds:
+        raise PotentiaError(f"parameters of {given.__name__} must be float32 or float64, not {kinds.pop()}.")
+    return built.to(place)
+
+
+def _device(name: str | None) -> torch.device:
+    if name is not None and not isinstance(name, str):
+        raise PotentiaError(f"device must be a text such as 'cuda' or None, not {name!r}.")
+    try:
+        place = torch.get_default_device() if name is None else torch.device(name)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise PotentiaError(f"device {name!r} cannot be used: {first_line(error)}.") from None
+    return place
+
+
+def module_dtype(module: torch.nn.Module) -> torch.dtype:
+    """The precision of floating-point inputs: that of the module's first parameter."""
+    return next((p.dtype for p in module.parameters()), torch.float32)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without further lines and the full stop."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+@contextmanager
+def seeded(device: torch.device, *numbers: int) -> Iterator[None]:
+    """PyTorch's random numbers follow from these numbers; afterwards its global state is as before."""
+    seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        for own in devices:
+            with torch.cuda.device(own):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+def to_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors by name as arrays of their own."""
+    found = {}
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            raise PotentiaError(f"{name} of the module's state is a {type(value).__name__}, not a tensor.")
+        try:
+            found[name] = value.detach().cpu().numpy().copy()
+        except TypeError:
+            raise PotentiaError(f"{name} of the module's state has the type {value.dtype}.") from None
+    return found
+
+
+def load_arrays(module: torch.nn.Module, arrays: Mapping[str, Any]) -> None:
+    """Give a module the state that `to_arrays` made."""
+    own, name = module.state_dict(), type(module).__name__
+    if set(own) != set(arrays):
+        odd = sorted(set(own) ^ set(arrays))[0]
+        raise PotentiaError(
+            f"the weights belong to another module than {name}: {odd} is in one of them only."
+        )
+    for key, tensor in own.items():
+        array = arrays[key]
+        if not isinstance(array, np.ndarray) or array.shape != tuple(tensor.shape):
+            shape = getattr(array, "shape", None)
+            raise PotentiaError(
+                f"the weights belong to another module than {name}: {key} has the shape {shape}, not "
+                f"{tuple(tensor.shape)}."
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise PotentiaError(f"the weights are damaged: {key} holds numbers that are not finite.")
+    module.load_state_dict({key: torch.from_numpy(array.copy()) for key, array in arrays.items()})
