@@ -63,7 +63,7 @@ def saved_name(cls: type) -> str:
 
 def find_class(name: Any, base: type) -> type[Any]:
     """The registered subclass of `base` that a file names."""
-    if name in _LATE and name not in _CLASSES:
+    if isinstance(name, str) and name in _LATE and name not in _CLASSES:
         import_module(_LATE[name])
     found = _CLASSES.get(name) if isinstance(name, str) else None
     if found is not None and issubclass(found, base) and not inspect.isabstract(found):
