@@ -79,7 +79,7 @@ def test_all_forms_of_a_picture_mean_the_same():
 )
 def test_what_is_no_picture_is_refused(image, message):
     with refused(message) as caught:
-        pixel_features(image)
+        pixel_features(image, "ilr")
     assert "\n" not in str(caught.value)
 
 
@@ -241,7 +241,7 @@ def test_a_step_has_known_sobel_and_difference():
     assert np.allclose(sobel(step_picture())[:, 2:4], 0.5)
     assert np.all(sobel(step_picture())[:, [0, 1, 4, 5]] == 0)
     edges = Graph.grid((4, 6), n_states=2).scopes["edge"]
-    features = edge_features(step_picture(), edges, dtype=np.float64)
+    features = edge_features(step_picture(), edges, "ilr", dtype=np.float64)
     columns = edges % 6
     crossing = (columns[:, 0] == 2) & (columns[:, 1] == 3)
     assert np.all(features[:, 0] == 1)
@@ -298,7 +298,11 @@ def test_eight_neighbours_have_four_directions():
     [
         ([[0, 9]], "ilr", r"outside 0\.\.5"),
         ([0, 1], "ilr", "whole numbers of shape"),
-        ([[0, 1]], "unknown", "edge must be one of 'ilr', 'mbl', 'mbl-backgrounds' or a list of blocks"),
+        (
+            [[0, 1]],
+            "unknown",
+            "edge must be one of 'boundary', 'ilr', 'mbl', 'mbl-backgrounds' or a list of blocks",
+        ),
         ([[0, 1]], ("hog",), "edge may hold the blocks .* not 'hog'"),
         ([[0, 1]], (), "not an empty list"),
         ([[0, 1]], ("directions", "constant"), "it comes last"),
@@ -365,7 +369,7 @@ def test_an_image_becomes_an_example(size):
     example = image_example(image, labels, n_states=3, name="x")
     assert example.graph.n_variables == size[0] * size[1]
     assert np.array_equal(example.labels, labels.ravel())
-    assert np.array_equal(example.features["node"], pixel_features(image, "ilr"))
+    assert np.array_equal(example.features["node"], pixel_features(image, "filters"))
     assert np.array_equal(example.features["edge"], edge_features(image, example.graph.scopes["edge"]))
     assert example.name == "x"
 
@@ -411,6 +415,13 @@ def test_image_examples_share_graphs_of_one_size():
         ({"labels": np.zeros((2, 3), int)}, r"labels has shape \(2, 3\), but the image is \(4, 5\)"),
         ({"labels": np.full((4, 5), 2)}, "holds 2, but classes are 0..1"),
         ({"dtype": np.float16}, "float32 or float64"),
+        ({"axes": 4}, "axes must be one of 2, 3"),
+        ({"axes": 3, "node": "ilr"}, "volumes have no features 'rgb'"),
+        ({"axes": 3, "reduce": 0.5}, "volumes are not reduced"),
+        ({"probabilities": np.ones((4, 5, 3))}, r"shape \(4, 5, 3\), but the image needs \(4, 5, 2\)"),
+        ({"probabilities": np.full((4, 5), 1.5)}, r"must lie in \[0, 1\]"),
+        ({"graph": Graph.grid((5, 5), n_states=2)}, "grid of 4 x 5 pixels"),
+        ({"graph": Graph.complete(20, n_states=2)}, "grid of 4 x 5 pixels"),
     ],
 )
 def test_bad_options_are_refused(options, message):

@@ -1,6 +1,7 @@
 """From pictures and sentences to examples: features of pixels, pairs, superpixels and tokens."""
 
-from .edges import EDGE_SETS, edge_features
+from .edges import EDGE_SETS, edge_features, typical_contrast
+from .filters import filter_bank
 from .hog import hog
 from .image import image_example, image_examples
 from .pixels import NODE_SETS, fourier, pixel_features
@@ -20,6 +21,7 @@ __all__ = [
     "NODE_SETS",
     "TokenFeatures",
     "edge_features",
+    "filter_bank",
     "fourier",
     "hog",
     "image_example",
@@ -34,5 +36,6 @@ __all__ = [
     "superpixel_features",
     "superpixel_labels",
     "superpixels",
+    "typical_contrast",
     "upsample_marginals",
 ]

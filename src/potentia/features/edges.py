@@ -1,51 +1,80 @@
-"""Features of pairs of neighbouring pixels, as the papers list them."""
+"""Features of pairs of neighbouring pixels: contrast at several scales, and those that the papers list."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
-from .._types import ArrayLike, Ints, PotentiaError
-from .colour import as_rgb, grey
+from .._types import ArrayLike, Ints, PotentiaError, real_numbers
+from .colour import as_channels, as_rgb, grey
 from .pixels import feature_blocks
 from .resize import Stack
 
-#: Blocks of the papers' sets: 3 features [ILR-nips sec. 8, ILR-chapter sec. 1.10], 42 for horses and 22 for
-#: backgrounds [MBL-tpami sec. 8.3, 8.4].
+#: Blocks of the sets: 9 features of boundaries; the papers' 3 [ILR-nips sec. 8, ILR-chapter sec. 1.10], 42 for horses
+#: and 22 for backgrounds [MBL-tpami sec. 8.3, 8.4].
 EDGE_SETS = {
+    "boundary": ("constant", "similarity", "contrast", "gradient"),
     "ilr": ("constant", "difference", "sobel"),
     "mbl": ("constant", "difference_steps", "sobel_steps", "directions"),
     "mbl-backgrounds": ("constant", "difference_steps", "directions"),
 }
-EDGE_BLOCKS = ("constant", "difference", "sobel", "difference_steps", "sobel_steps", "directions")
+EDGE_BLOCKS = (
+    "constant",
+    "similarity",
+    "contrast",
+    "gradient",
+    "difference",
+    "sobel",
+    "difference_steps",
+    "sobel_steps",
+    "directions",
+)
 
 #: Ten thresholds each. The paper prints none; these are those of the toolbox its author published.
 DIFFERENCE_STEPS = np.arange(1, 11) * 0.05
 SOBEL_STEPS = np.arange(1, 11) * 0.02
+
+#: Scales, in pixels, at which a boundary is looked for: differences of Gaussians, and gradients.
+CONTRAST_SCALES = (0.0, 1.0, 2.0)
+GRADIENT_SCALES = (1.0, 2.0)
+_ANY_CHANNELS = EDGE_SETS["boundary"]
 
 # row and column steps of a grid's pairs in the order of their copies: horizontal, vertical, two diagonals
 _DIRECTIONS = ((0, 1), (1, 0), (1, 1), (1, -1))
 
 
 def edge_features(
-    image: ArrayLike, edges: ArrayLike, edge: str | Sequence[str] = "ilr", *, dtype: Any = np.float32
+    image: ArrayLike,
+    edges: ArrayLike,
+    edge: str | Sequence[str] = "boundary",
+    *,
+    axes: int = 2,
+    typical: Sequence[float] | None = None,
+    dtype: Any = np.float32,
 ) -> Stack:
     """Features (m, n_features) of pairs of pixels.
 
     Args:
-        image: (h, w, 3) or grey, see `as_rgb`.
+        image: of any number of channels, see `as_channels`; with the papers' blocks see `as_rgb`.
         edges: (m, 2) pixels in raster order, such as `Graph.grid((h, w), ...).scopes["edge"]`.
-        edge: a set of `EDGE_SETS`, or blocks to put side by side: "constant" (1), "difference" (1: the l2 distance
+        edge: a set of `EDGE_SETS`, or blocks to put side by side: "constant" (1); with d the l2 distance of the
+            pixels' channels in Gaussians of standard deviation 0, 1 and 2, in units of its typical value,
+            "similarity" (3: exp(-d^2 / 2)) and "contrast" (3: log(1 + d)); "gradient" (2: log(1 + g) of the larger of
+            the two pixels' gradient magnitudes at scales 1 and 2). The papers' blocks: "difference" (1: the l2 distance
             of the two RGB vectors), "sobel" (1: the larger of the two pixels' Sobel responses, see `sobel`),
             "difference_steps" and "sobel_steps" (10 each: 1 where the value exceeds a threshold), and last
             "directions": one copy of all blocks before it for each direction, zero for pairs of another one
             (horizontal first, then vertical; also the diagonals where there are such pairs).
+        axes: 2 for images, 3 for volumes, whose features are those of the set "boundary".
+        typical: the units of distances and gradients as `typical_contrast` finds them, by default in these pairs.
         dtype: float32 or float64.
     """
     names = feature_blocks(edge, EDGE_SETS, EDGE_BLOCKS, "edge")
+    if axes != 2 or all(name in _ANY_CHANNELS for name in names):
+        return _boundary(as_channels(image, axes, dtype), edges, names, typical)
     if "directions" in names and (
         names[-1] != "directions" or len(names) == 1 or names.count("directions") > 1
     ):
@@ -55,6 +84,61 @@ def edge_features(
     base = [_block(name, rgb, pairs) for name in names if name != "directions"]
     features = np.concatenate(base, axis=1, dtype=dtype)
     return _by_direction(features, pairs, rgb.shape[1]) if names[-1] == "directions" else features
+
+
+def typical_contrast(image: ArrayLike, edges: ArrayLike, *, axes: int = 2) -> list[float]:
+    """Mean distance of pairs at each of the three scales, then mean gradient at each of the two; 1 for a flat image."""
+    values = as_channels(image, axes)
+    pairs = _check_edges(edges, values[..., 0].size)
+    means = [float(v.mean()) if v.size else 0.0 for v in _responses(values, pairs)]
+    return [mean if mean > 0 else 1.0 for mean in means]
+
+
+def _boundary(
+    values: Stack, edges: ArrayLike, names: Sequence[str], typical: Sequence[float] | None
+) -> Stack:
+    """Blocks that need no colours, of pairs of an image or volume (*size, channels)."""
+    papers = [name for name in names if name not in _ANY_CHANNELS]
+    if papers:
+        raise PotentiaError(f"volumes have no pair features {papers[0]!r}: take {', '.join(_ANY_CHANNELS)}.")
+    n_distances = len(CONTRAST_SCALES)
+    n_units = n_distances + len(GRADIENT_SCALES)
+    units = None if typical is None else real_numbers(typical, "typical")
+    if units is not None and (units.shape != (n_units,) or not np.all((units > 0) & (units < np.inf))):
+        raise PotentiaError(f"typical must be {n_units} finite numbers above zero, not {typical!r}.")
+    pairs = _check_edges(edges, values[..., 0].size)
+    responses = list(_responses(values, pairs))
+    for k, response in enumerate(responses):
+        mean = float(response.mean()) if response.size else 0.0
+        response /= units[k] if units is not None else (mean or 1.0)
+    made = {
+        "constant": [np.ones(len(pairs), dtype=values.dtype)],
+        "similarity": [np.exp(-0.5 * d * d) for d in responses[:n_distances]],
+        "contrast": [np.log1p(d) for d in responses[:n_distances]],
+        "gradient": [np.log1p(g) for g in responses[n_distances:]],
+    }
+    return np.stack([column for name in names for column in made[name]], axis=1)
+
+
+def _responses(values: Stack, pairs: Ints) -> Iterator[Stack]:
+    """Distance of every pair at each scale, then its gradient at each scale."""
+    first, second = pairs.T
+    for scale in CONTRAST_SCALES:
+        flat = _smooth(values, scale).reshape(-1, values.shape[-1])
+        total = np.zeros(len(pairs), dtype=values.dtype)
+        for channel in flat.T:
+            total += (channel[first] - channel[second]) ** 2
+        yield np.sqrt(total)
+    for scale in GRADIENT_SCALES:
+        smooth = _smooth(values, scale)
+        slopes = (np.gradient(smooth, axis=a) for a in range(smooth.ndim - 1) if smooth.shape[a] > 1)
+        square = sum(((slope**2).sum(axis=-1) for slope in slopes), np.zeros(smooth.shape[:-1], smooth.dtype))
+        magnitude = np.sqrt(square).ravel()
+        yield np.maximum(magnitude[first], magnitude[second])
+
+
+def _smooth(values: Stack, scale: float) -> Stack:
+    return values if scale == 0.0 else ndimage.gaussian_filter(values, (*[scale] * (values.ndim - 1), 0.0))
 
 
 def sobel(image: ArrayLike, dtype: Any = np.float64) -> Stack:

@@ -1,4 +1,4 @@
-"""Examples from pictures: a grid with a variable per pixel."""
+"""Examples from images and volumes: a grid with a variable per pixel."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any, Literal
 import numpy as np
 
 from .._options import check_choice, check_count, check_positive, check_type
-from .._types import ArrayLike, PotentiaError
+from .._types import ArrayLike, PotentiaError, whole_numbers
 from ..data.example import Example
 from ..data.pictures import LabelledImage
 from ..graph.structure import Graph
-from .colour import as_rgb
+from .colour import as_channels
 from .edges import edge_features
 from .pixels import pixel_features
-from .resize import check_label_map, reduce_labels, resize
+from .probabilities import log_probabilities, probability_pairs
+from .resize import Stack, check_label_map, reduce_labels, resize
 
 
 def image_example(
@@ -23,11 +24,13 @@ def image_example(
     labels: ArrayLike | None = None,
     *,
     n_states: int,
-    node: str | Sequence[str] = "ilr",
-    edge: str | Sequence[str] = "ilr",
+    node: str | Sequence[str] | None = None,
+    edge: str | Sequence[str] = "boundary",
+    probabilities: ArrayLike | None = None,
     reduce: float = 1.0,
     when: Literal["before", "after"] = "before",
     cell: int = 8,
+    axes: int = 2,
     graph: Graph | None = None,
     dtype: Any = np.float32,
     name: str | None = None,
@@ -35,17 +38,24 @@ def image_example(
     """An image as an Example on a grid, variables in raster order.
 
     Args:
-        image: (h, w, 3) or grey, see `as_rgb`.
+        image: (h, w) or (h, w, channels), or with axes=3 a volume (d, h, w) or (d, h, w, channels); unsigned integers
+            are divided by the largest of their type. Features of colours ("rgb", "hog") need grey or RGB.
         labels: (h, w) classes, -1 unknown; reduced with the image by majority.
         n_states: number of classes.
         node, edge: feature sets or lists of blocks, see `pixel_features` and `edge_features`. The sets of ILR-nips
-            are "ilr" and "ilr", of MBL-tpami "mbl" and "mbl" (horses) or "mbl-backgrounds".
+            are "ilr" and "ilr", of MBL-tpami "mbl" and "mbl" (horses) or "mbl-backgrounds". node None is "filters", or
+            with `probabilities` no other features.
+        probabilities: (h, w, n_states) probabilities or logits of any model, or (h, w) probabilities of the second of
+            two classes. Their logarithms are the first node features, and pairs have two more features: how much the
+            two sides agree, and how certain they are.
         reduce: share of the sides to keep, in (0, 1].
         when: "before": the image is reduced and features are those of the small image [ILR-chapter sec. 1.10];
             "after": pixel features are computed at full size, then averaged [MBL-tpami sec. 8.4]. Pairs are pairs
             of the small image either way.
         cell: side of a HOG cell, in pixels of the image that HOG sees.
-        graph: the grid to use, to share one between images of a size; by default one with four neighbours.
+        axes: 2 for images, 3 for volumes, which are not reduced.
+        graph: the grid to use, to share one between images of a size; by default one with four neighbours (six in
+            volumes).
         dtype: precision of the features, float32 or float64.
         name: the example's name.
     """
@@ -54,18 +64,26 @@ def image_example(
     check_count("cell", cell, 1)
     check_type("graph", graph, Graph, optional=True)
     check_type("name", name, str, optional=True)
-    rgb = as_rgb(image, dtype)
-    full = rgb.shape[0], rgb.shape[1]
-    small = reduced_size(full, reduce)
+    values = as_channels(image, axes, dtype)
+    full = values.shape[:-1]
+    small = _small_size(full, reduce)
     if labels is not None and np.shape(labels) != full:
         raise PotentiaError(f"labels has shape {np.shape(labels)}, but the image is {full}")
-    picture = rgb if small == full else resize(rgb, small)
+    picture = values if small == full else resize(values, small)
     grid = Graph.grid(small, n_states=n_states) if graph is None else _checked_grid(graph, small, n_states)
-    if when == "before":
-        nodes = pixel_features(picture, node, cell=cell, dtype=dtype)
-    else:
-        nodes = pixel_features(rgb, node, size=small, cell=cell, dtype=dtype)
-    features = {"node": nodes, "edge": edge_features(picture, grid.scopes["edge"], edge, dtype=dtype)}
+    pairs = grid.scopes["edge"]
+    nodes, edges = [], [edge_features(picture, pairs, edge, axes=axes, dtype=dtype)]
+    if probabilities is not None:
+        given = log_probabilities(probabilities, n_states, full)
+        scores = given if small == full else resize(given, small)
+        nodes.append(scores.reshape(-1, n_states).astype(dtype, copy=False))
+        edges.append(probability_pairs(scores, pairs).astype(dtype, copy=False))
+    if node is not None or probabilities is None:
+        kinds = "filters" if node is None else node
+        size = None if when == "before" or axes == 3 else small
+        seen = picture if size is None else values
+        nodes.append(pixel_features(seen, kinds, size=size, cell=cell, axes=axes, dtype=dtype))
+    features = {"node": _joined(nodes), "edge": _joined(edges)}
     return Example(grid, features, _small_labels(labels, small, n_states), name=name)
 
 
@@ -89,18 +107,36 @@ def reduced_size(size: Sequence[int], reduce: float) -> tuple[int, int]:
     return height, width
 
 
-def _checked_grid(graph: Graph, size: tuple[int, int], n_states: int) -> Graph:
+def _small_size(full: tuple[int, ...], reduce: float) -> tuple[int, ...]:
+    if len(full) == 2:
+        return reduced_size(full, reduce)
+    if reduce != 1.0:
+        raise PotentiaError("volumes are not reduced: reduce must be 1 with axes=3.")
+    return full
+
+
+def _joined(stacks: Sequence[Stack]) -> Stack:
+    return stacks[0] if len(stacks) == 1 else np.concatenate(stacks, axis=1)
+
+
+def _checked_grid(graph: Graph, size: tuple[int, ...], n_states: int) -> Graph:
     """A user's graph, where its variables are the pixels and its pairs are neighbours."""
-    rows, columns = np.divmod(graph.scopes.get("edge", np.zeros((0, 2), dtype=np.int64)), size[1])
-    apart = max(np.ptp(rows, axis=1).max(initial=0), np.ptp(columns, axis=1).max(initial=0))
-    if graph.n_variables != size[0] * size[1] or "edge" not in graph.scopes or apart > 1:
-        raise PotentiaError(f"graph must be a grid of {size[0]} x {size[1]} pixels, not {graph!r}")
+    sides = " x ".join(map(str, size))
+    fits = graph.n_variables == int(np.prod(size)) and "edge" in graph.scopes
+    if fits:
+        places = np.unravel_index(graph.scopes["edge"], size)
+        fits = all(np.ptp(place, axis=1).max(initial=0) <= 1 for place in places)
+    if not fits:
+        raise PotentiaError(f"graph must be a grid of {sides} pixels, not {graph!r}")
     if np.any(graph.n_states != n_states):
         raise PotentiaError(f"graph must have {n_states} states everywhere, not {graph!r}")
     return graph
 
 
-def _small_labels(labels: ArrayLike | None, small: tuple[int, int], n_states: int) -> np.ndarray | None:
+def _small_labels(labels: ArrayLike | None, small: tuple[int, ...], n_states: int) -> np.ndarray | None:
     if labels is None:
         return None
-    return reduce_labels(check_label_map(labels, n_states), small, n_states).ravel()
+    if len(small) == 3:
+        flat = whole_numbers(labels, "labels").reshape(small[0], -1)
+        return check_label_map(flat, n_states).ravel()
+    return reduce_labels(check_label_map(labels, n_states), (small[0], small[1]), n_states).ravel()

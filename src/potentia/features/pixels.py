@@ -1,4 +1,4 @@
-"""Features of single pixels, as the papers list them."""
+"""Features of single pixels: the filter bank, and those that the papers list."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ import numpy as np
 
 from .._options import check_count, check_number, check_size
 from .._types import ArrayLike, PotentiaError, real_numbers
-from .colour import as_rgb
+from .colour import as_channels, as_rgb
+from .filters import filter_bank
 from .hog import cell_weights, hog_cells
 from .resize import Stack, apply_weights, area_weights
 
-#: Blocks of the papers' sets: 42 features [ILR-nips sec. 8], 41 [ILR-chapter sec. 1.10], 100 [MBL-tpami sec. 8.3].
+#: Blocks of the sets: the filter bank, with and without position; the papers' 42 features [ILR-nips sec. 8],
+#: 41 [ILR-chapter sec. 1.10] and 100 [MBL-tpami sec. 8.3].
 NODE_SETS = {
+    "filters": ("filters",),
+    "filters-position": ("filters", "position"),
     "ilr": ("constant", "rgb", "position", "hog"),
     "ilr-chapter": ("rgb", "position", "hog"),
     "mbl": ("fourier", "hog"),
 }
-NODE_BLOCKS = ("constant", "rgb", "position", "fourier", "hog")
+NODE_BLOCKS = ("filters", "constant", "rgb", "position", "fourier", "hog")
+#: Blocks that take any number of channels, and volumes; the others need colours.
+_ANY_CHANNELS = ("filters", "constant", "position")
 
 # beyond, the expansion has more than 8192 features
 _MAX_FOURIER = 12
@@ -28,25 +34,35 @@ _MAX_FOURIER = 12
 
 def pixel_features(
     image: ArrayLike,
-    node: str | Sequence[str] = "ilr",
+    node: str | Sequence[str] = "filters",
     *,
     size: Sequence[int] | None = None,
     cell: int = 8,
+    axes: int = 2,
     dtype: Any = np.float32,
 ) -> Stack:
     """Features (h * w, n_features) of the pixels of an image, in raster order.
 
     Args:
-        image: see `as_rgb`.
-        node: a set of `NODE_SETS`, or blocks to put side by side: "constant" (1), "rgb" (3, in [0, 1]), "position"
-            (2: x and y of the pixel's centre, in (0, 1)), "fourier" (64: the expansion of the former five, see
-            `fourier`), "hog" (36, see `hog`).
+        image: of any number of channels, see `as_channels`; with blocks "rgb", "fourier" and "hog" see `as_rgb`.
+        node: a set of `NODE_SETS`, or blocks to put side by side: "filters" (see `filter_bank`), "constant" (1),
+            "position" (one per axis: x, y and in volumes z of the pixel's centre, in (0, 1)), "rgb" (3, in [0, 1]),
+            "fourier" (64: the expansion of position and RGB, see `fourier`), "hog" (36, see `hog`).
         size: (height, width) to which features are averaged after they were computed; None keeps the image's.
         cell: side of a HOG cell in pixels of the image.
+        axes: 2 for images, 3 for volumes, whose features are "filters", "position" and "constant".
         dtype: float32 or float64, also the precision computed in.
     """
     names = feature_blocks(node, NODE_SETS, NODE_BLOCKS, "node")
-    rgb = as_rgb(image, dtype)
+    if axes != 2 or all(name in _ANY_CHANNELS for name in names):
+        values = as_channels(image, axes, dtype)
+        if size is None or (axes == 2 and check_size("size", size) == values.shape[:-1]):
+            return _any_channels(values, names, axes, dtype)
+        rgb = values
+    else:
+        rgb = as_rgb(image, dtype)
+    if axes != 2:
+        raise PotentiaError("features of volumes are not averaged to another size: reduce the volume before.")
     full = rgb.shape[0], rgb.shape[1]
     small = full if size is None else check_size("size", size)
     check_count("cell", cell, 1)
@@ -108,29 +124,50 @@ def feature_blocks(
     return blocks
 
 
+def _any_channels(values: Stack, names: Sequence[str], axes: int, dtype: Any) -> Stack:
+    """Blocks that need no colours, of an image or volume (*size, channels), at its own size."""
+    coloured = [name for name in names if name not in _ANY_CHANNELS]
+    if coloured:
+        raise PotentiaError(f"volumes have no features {coloured[0]!r}: take {', '.join(_ANY_CHANNELS)}.")
+    size = values.shape[:-1]
+    stacks = []
+    for name in names:
+        if name == "filters":
+            stacks.append(filter_bank(values, axes=axes, dtype=dtype))
+        elif name == "position":
+            stacks.append(positions(size, dtype))
+        else:
+            stacks.append(np.ones((*size, 1), dtype=dtype))
+    joined = stacks[0] if len(stacks) == 1 else np.concatenate(stacks, axis=-1)
+    return joined.reshape(-1, joined.shape[-1])
+
+
 def _block(name: str, rgb: Stack, small: tuple[int, int], cell: int) -> Stack:
     """One block (*small, k) of a picture (h, w, 3)."""
     if name == "constant":
         return np.ones((*small, 1), dtype=rgb.dtype)
     if name == "position":
         # the mean of the centres of a covered stretch is the centre of the new pixel
-        return _positions(small, rgb.dtype)
+        return positions(small, rgb.dtype)
     rows, columns = (area_weights(n, m) for n, m in zip(rgb.shape[:2], small, strict=True))
     if name == "hog":
         # interpolation and averaging are both linear: from cells to the small picture in one step
         up, across = cell_weights(rgb.shape[:2], cell)
         return apply_weights(hog_cells(rgb, cell), rows @ up, columns @ across)
+    if name == "filters":
+        return apply_weights(filter_bank(rgb, dtype=rgb.dtype), rows, columns)
     if name == "rgb":
         return apply_weights(rgb, rows, columns)
-    base = np.concatenate([rgb, _positions((rgb.shape[0], rgb.shape[1]), rgb.dtype)], axis=2)
+    base = np.concatenate([rgb, positions((rgb.shape[0], rgb.shape[1]), rgb.dtype)], axis=2)
     # waves between rows and columns, so that inner loops run along rows
     waves = _waves(np.ascontiguousarray(np.moveaxis(base, 2, 1)))
     return np.moveaxis(apply_weights(waves, rows, columns, axis=2), 1, 2)
 
 
-def _positions(size: tuple[int, int], dtype: Any) -> Stack:
-    """(h, w, 2): x and y of every pixel's centre, as a share of width and height."""
-    height, width = size
-    x = np.broadcast_to((np.arange(width) + 0.5) / width, size)
-    y = np.broadcast_to(((np.arange(height) + 0.5) / height)[:, None], size)
-    return np.stack([x, y], axis=2).astype(dtype)
+def positions(size: Sequence[int], dtype: Any) -> Stack:
+    """(*size, axes): x, y and so on of every pixel's centre, as a share of width, height and so on."""
+    found: Stack = np.empty((*size, len(size)), dtype=dtype)
+    for axis, side in enumerate(size):
+        shape = [-1 if a == axis else 1 for a in range(len(size))]
+        found[..., len(size) - 1 - axis] = ((np.arange(side) + 0.5) / side).reshape(shape)
+    return found
