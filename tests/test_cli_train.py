@@ -183,7 +183,7 @@ def damaged_checkpoint(folder):
         (no_change, IMAGES.replace("photos", "nowhere"), "nowhere: there is no such folder"),
         (no_change, IMAGES.replace(" --masks masks", ""), "--images needs --masks"),
         (no_change, IMAGES + " --labels a", "--labels does not go with --images"),
-        (no_change, IMAGES + " --learner lmsbn", "--learner lmsbn does not go with --images"),
+        (no_change, IMAGES + " --model lmsbn", "--model does not go with --images"),
         (all_void, IMAGES + " --void 9", "masks/p1.png: every pixel is void"),
         (no_change, IMAGES + " --void 7", "1 class,"),
         (no_change, IMAGES + " --void x", "--void: 'x' is not a whole number"),
@@ -421,7 +421,7 @@ def test_an_interrupted_run_goes_on_to_the_same_model(folder, monkeypatch, capsy
 
 @pytest.mark.parametrize("learner", ["lmsbn", "independent", "lmbm"])
 def test_an_interrupted_table_goes_on_to_the_same_model(learner, folder, monkeypatch, capsys):
-    line = f"train --table data.csv --labels a,b,c --learner {learner} --out m --json".split()
+    line = f"train --table data.csv --labels a,b,c --model {learner} --out m --json".split()
     monkeypatch.setattr("potentia.multilabel.fit_progress._EVERY", -1.0)
     monkeypatch.setattr("potentia.multilabel.joint._BLOCK", 1)
     monkeypatch.setattr("potentia.multilabel.joint._leap", lambda *_: None)

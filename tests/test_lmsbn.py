@@ -20,7 +20,8 @@ from potentia.multilabel.baselines import IndependentClassifiers
 from potentia.multilabel.bounds import states_below
 from potentia.multilabel.features import GramFeatures, HingeSolver, RowFeatures, SignColumns
 from potentia.multilabel.fit_progress import FitProgress
-from potentia.multilabel.network import Network
+from potentia.multilabel.network import Network, learn_network, learn_networks
+from potentia.multilabel.orders import splits
 
 
 def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
@@ -237,7 +238,7 @@ def test_coordinate_descent_and_newton_steps_agree_on_rows_sparse_rows_and_kerne
         found = []
         for features in (RowFeatures(X), RowFeatures(sparse.csr_array(X)), GramFeatures(X @ X.T)):
             for solution in (
-                features.solve(solver, columns, 3, y),
+                features.path([solver], columns, 3, y)[0],
                 features._interior(columns, 3, y, solver.cost(n)),
             ):
                 assert solution.converged
@@ -360,8 +361,12 @@ def test_states_below_a_bound_are_counted():
 
 @pytest.mark.parametrize(
     "model",
-    [pt.LMSBN(), pt.LMSBN(kernel="rbf", order="learned", n_orders=3, interactions=2, budget=50)],
-    ids=["linear", "kernel"],
+    [
+        pt.LMSBN(),
+        pt.LMSBN(1e-3, kernel="rbf", order="learned", n_orders=3, interactions=2, budget=50),
+        pt.LMSBN(order="cv", cv=2, passes=200),
+    ],
+    ids=["linear", "kernel", "chosen"],
 )
 def test_scikit_learn_accepts_it(model):
     for outcome in check_estimator(model, on_fail=None, on_skip=None):
@@ -521,3 +526,72 @@ def test_a_checkpoint_of_other_data_or_options_is_refused(tmp_path, monkeypatch,
     ):
         with pytest.raises(pt.PotentiaError, match=r"state belongs to a run with other options or data"):
             model(**options).fit(form(rows), labels, checkpoint=path)
+
+
+@pytest.mark.parametrize("kernel", [None, "rbf"])
+def test_a_path_has_the_solutions_of_its_alphas(kernel):
+    X, Y = labelled_rows(n=80, K=3)
+    signs = 2.0 * Y - 1
+    features = (
+        RowFeatures(X) if kernel is None else GramFeatures(np.exp(-0.2 * ((X[:, None] - X) ** 2).sum(-1)))
+    )
+    solvers = [HingeSolver(alpha, 1e-8, 10_000, 0) for alpha in (0.3, 0.03, 0.003)]
+    path = learn_networks(features, signs, solvers, np.array([2, 0, 1]))
+    for solver, network in zip(solvers, path, strict=True):
+        cold = learn_network(features, signs, solver, np.array([2, 0, 1]))
+        np.testing.assert_allclose(network.links.coupling, cold.links.coupling, atol=1e-5)
+        np.testing.assert_allclose(network.bias, cold.bias, atol=1e-5)
+
+
+def test_options_are_chosen_by_their_exact_match_on_held_out_rows(tmp_path):
+    X, Y = labelled_rows(n=150, K=4, noise=0.5)
+    model = pt.LMSBN(kernel="rbf", gamma="cv", order="cv", label_scale="cv", cv=3).fit(X, Y)
+    results = model.cv_results_
+    assert len(results) == 6 * 3 * 2 * 2
+    best = max(results, key=lambda r: (r["exact_match"], -r["hamming_loss"]))
+    assert (model.alpha_, model.gamma_, model.label_scale_) == (
+        best["alpha"],
+        best["gamma"],
+        best["label_scale"],
+    )
+    seed = np.random.RandomState(0).randint(2**31 - 1)
+    found = np.empty(Y.shape, dtype=int)
+    for train, test in splits(len(Y), 3, seed):
+        given = pt.LMSBN(
+            best["alpha"], best["order"], "rbf", gamma=best["gamma"], label_scale=best["label_scale"]
+        )
+        found[test] = given.fit(X[train], Y[train]).predict(X[test])
+    # looser fits, and an order ranked at another alpha
+    assert best["exact_match"] == pytest.approx(pt.metrics.exact_match(Y, found), abs=0.04)
+    assert best["hamming_loss"] == pytest.approx(pt.metrics.hamming_loss(Y, found), abs=0.02)
+    model.save(tmp_path / "m")
+    again = pt.load(tmp_path / "m")
+    assert (again.alpha_, again.gamma_, again.label_scale_) == (
+        model.alpha_,
+        model.gamma_,
+        model.label_scale_,
+    )
+    assert np.array_equal(again.predict(X), model.predict(X))
+    given = pt.LMSBN(model.alpha_, model.cv_results_ and best["order"], "rbf", gamma=model.gamma_)
+    given.set_params(label_scale=model.label_scale_)
+    assert np.array_equal(given.fit(X, Y).predict(X), model.predict(X))
+
+
+def test_a_chosen_alpha_suits_features_of_any_size():
+    X, Y = labelled_rows(n=150, K=4, noise=0.5)
+    matches = [
+        pt.metrics.exact_match(Y, pt.LMSBN(order="index").fit(X * size, Y).predict(X * size))
+        for size in (0.1, 1.0, 30.0)
+    ]
+    assert max(matches) - min(matches) < 0.1
+
+
+def test_too_few_rows_take_the_middle_of_the_candidates():
+    X, Y = labelled_rows(n=5, K=2)
+    model = pt.LMSBN(cv=3).fit(X, Y)
+    assert model.cv_results_ == []
+    assert model.alpha_ > 0
+    with pytest.raises(pt.PotentiaError, match="gamma"):
+        pt.IndependentClassifiers(kernel="rbf", gamma="cv").fit(X, Y)
+    with pytest.raises(pt.PotentiaError, match="alpha"):
+        pt.LMBM(alpha="cv").fit(X, Y)

@@ -297,11 +297,11 @@ def test_parquet_tables_hold_the_same(tmp_path):
         read_table(tmp_path / "bad.parquet")
 
 
-@pytest.mark.parametrize("learner", tables.LEARNERS)
+@pytest.mark.parametrize("learner", tables.MODELS)
 def test_a_saved_table_pipeline_predicts_identically(learner, tmp_path):
     make_table(tmp_path / "data.csv")
     run = Run(validation=0.25)
-    made, facts = tables.train(tmp_path / "data.csv", ["a", "b", "c"], learner=learner, run=run)
+    made, facts = tables.train(tmp_path / "data.csv", ["a", "b", "c"], model=learner, run=run)
     assert (facts["features"], facts["rows"]) == (3, 40)
     assert facts["training_exact_match"] > 0.8
     made.save(tmp_path / "model")
@@ -510,8 +510,8 @@ def test_a_custom_form_is_known_to_every_command(doubling, tmp_path, monkeypatch
     assert "--numbers n.txt --out model" in " ".join(cli_examples()["train"])
     for line, words in (
         (
-            "train --numbers n.txt --learner lmsbn --out m",
-            "--learner lmsbn does not go with --numbers: take best, worst",
+            "train --numbers n.txt --learner ilr --out m",
+            "--learner ilr does not go with --numbers: take best, worst",
         ),
         ("train --numbers n.txt --masks x --out m", "--masks does not go with --numbers"),
         ("predict m --numbers n.txt --out found", "--numbers needs --times to predict"),

@@ -22,9 +22,9 @@ from .structure import given_order
 class IndependentClassifiers(MarginClassifier):
     """One support vector machine per label, none of which knows the others.
 
-    Args: as of `LMSBN`; alpha is common to all labels, C = 1 / (alpha n).
+    Args: as of `LMSBN`, without choices by cross-validation; alpha is common to all labels, C = 1 / (alpha n).
 
-    After `fit`: `intercept_` (K), and `coef_` (K, d), or with a kernel `dual_coef_` (K, n); over the labels that vary.
+    After `fit`: `intercept_` (K), and `coef_` (K, d), or with a kernel `dual_coef_` (K, n).
     """
 
     saved: ClassVar[Schema] = {
@@ -58,27 +58,38 @@ class IndependentClassifiers(MarginClassifier):
         self.random_state = random_state
 
     def _fit(self, X: Any, signs: Floats) -> None:
-        self._publish(*independent(self._features(X), signs, self._solver(X, signs)))
+        width = self._width(X)
+        self._keep(X, width)
+        self._publish(*independent(self._features(X, width), signs, self._solver(X, signs)))
 
-    def _publish(self, own: Floats, bias: Floats) -> None:
-        self._own, self.intercept_ = own, bias
-        if self.kernel is None:
-            self.coef_ = own
-        else:
-            self.dual_coef_ = own
+    def _fit_nothing(self) -> None:
+        self._publish(np.zeros((0, self.n_features_in_)), np.zeros(0))
 
     def _decide(self, X: Any) -> Floats:
-        return np.asarray(self._matrix(X) @ self._own.T) + self.intercept_
+        own, bias = self._weights()
+        return np.asarray(self._matrix(X) @ own.T) + bias
+
+    def _losses(self, X: Any, signs: Floats) -> Floats:
+        hinges: Floats = np.maximum(0.0, 1.0 - signs * self._decide(X))
+        return hinges.sum(axis=1)
+
+    def _weights(self) -> tuple[Floats, Floats]:
+        """Weights and constants of the labels that vary."""
+        varying = self._coding.varying
+        weights = self.coef_ if self.kernel is None else self.dual_coef_
+        return weights[varying], self.intercept_[varying]
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         content, arrays = super()._state()
-        own = {"own": self._own, "bias": self.intercept_} if self._coding.varying.any() else {}
-        return content, arrays | own
+        own, bias = self._weights()
+        return content, arrays | ({"own": own, "bias": bias} if len(bias) else {})
 
     def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
         super()._restore(found, arrays)
         if found["own"] is not None:
             self._publish(found["own"], found["bias"])
+        else:
+            self._fit_nothing()
 
 
 class ClassifierChain(MultiLabelClassifier):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 #: Where coordinate descent stalls, a linear system of up to so many unknowns is solved instead.
 LARGEST_SYSTEM = 1000
 
+#: Rows whose distances the median rule looks at.
+_SAMPLE = 500
+
 KernelName = Literal[
     "additive_chi2", "chi2", "cosine", "laplacian", "linear", "poly", "polynomial", "rbf", "sigmoid"
 ]
 KERNELS = get_args(KernelName)
 #: A kernel by scikit-learn's name, or a function of two matrices of rows.
 Kernel = KernelName | Callable[..., Any] | None
-#: A kernel's width.
-Gamma = float | Literal["scale"]
+#: A kernel's width: a number or a rule.
+Gamma = float | Literal["scale", "median", "cv"]
 
 
 class Solution(NamedTuple):
@@ -92,10 +95,27 @@ class Features(ABC):
     _squares: Floats
     width: int
 
-    def solve(self, solver: HingeSolver, columns: SignColumns, p: int, y: Floats) -> Solution:
-        """The problem of signs y (n) with the first p of the columns of signs beside the rows' own features."""
+    def path(self, solvers: Sequence[HingeSolver], columns: SignColumns, p: int, y: Floats) -> list[Solution]:
+        """The problem of signs y (n) with the first p of the columns of signs beside the rows' own features.
+
+        Solved by each solver in turn, starting from the solution before with its dual scaled to the new cost.
+        """
+        w, dual, before = self._zeros(p), np.zeros(self.n_rows), 0.0
+        found = []
+        for solver in solvers:
+            cost = solver.cost(self.n_rows)
+            if before:
+                for part in (dual, *w):
+                    part *= cost / before
+            before = cost
+            found.append(self._solve(solver, columns, p, y, dual, w))
+        return found
+
+    def _solve(
+        self, solver: HingeSolver, columns: SignColumns, p: int, y: Floats, dual: Floats, w: Weights
+    ) -> Solution:
+        """The solution from a start, `dual` and the weights `w` that belong to it, which are changed."""
         n, cost = self.n_rows, solver.cost(self.n_rows)
-        w, dual = self._zeros(p), np.zeros(n)
         limits = (cost, solver.tol, solver.visits(n), solver.seed)
         norms = self._squares + columns.squares(p)
         spread = descend(self._rows, columns.exceptions, y, norms, *limits, dual, w)
@@ -106,6 +126,11 @@ class Features(ABC):
         bias, scale = float(w.bias[0]), columns.scale
         signs = scale * columns.usual[:p] * (w.signs + scale * bias)
         return Solution(self._own(w, dual * y), bias, signs, spread <= solver.tol)
+
+    @property
+    def mean_square(self) -> float:
+        """The mean squared length of the rows."""
+        return float(np.mean(self._squares))
 
     @abstractmethod
     def _zeros(self, p: int) -> Weights:
@@ -147,7 +172,7 @@ class RowFeatures(Features):
         )
 
     def _own(self, w: Weights, signed_dual: Floats) -> Floats:
-        return w.sparse if sparse.issparse(self._X) else w.dense
+        return (w.sparse if sparse.issparse(self._X) else w.dense).copy()
 
     def _interior(self, columns: SignColumns, p: int, y: Floats, cost: float) -> Solution | None:
         parts = [np.ones((self.n_rows, 1)), columns.scale * columns.signs[:, :p], self._X]
@@ -221,15 +246,23 @@ def kernel_matrix(A: Any, B: Any, kernel: Kernel, options: dict[str, Any]) -> Fl
     return np.ascontiguousarray(gram)
 
 
-def kernel_width(gamma: Gamma, X: Any) -> float:
-    """gamma as a number; "scale" is 1 / (features x variance of X), as scikit-learn's SVC has it."""
-    if gamma != "scale":
-        return float(gamma)
+def scale_width(X: Any) -> float:
+    """1 / (features x variance of X), as scikit-learn's SVC has it; 1 where X does not vary."""
     variance = X.multiply(X).mean() - X.mean() ** 2 if sparse.issparse(X) else X.var()
     return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0
 
 
-def warn_unless_converged(solutions: list[Solution], solver: HingeSolver) -> None:
+def median_width(X: Any, seed: int) -> float:
+    """1 / median squared distance between some rows; 1 where rows do not differ."""
+    rows = np.random.default_rng(seed).permutation(X.shape[0])[:_SAMPLE]
+    sample = X[rows].toarray() if sparse.issparse(X) else X[rows]
+    squares = np.einsum("ij,ij->i", sample, sample)
+    distances = squares[:, None] + squares - 2.0 * sample @ sample.T
+    middle = float(np.median(distances[np.triu_indices(len(rows), 1)])) if len(rows) > 1 else 0.0
+    return 1.0 / middle if middle > 0 else 1.0
+
+
+def warn_unless_converged(solutions: Sequence[Solution], solver: HingeSolver) -> None:
     """One warning for all labels whose problem met the limit on passes."""
     open_ones = sum(not s.converged for s in solutions)
     if open_ones:

@@ -19,6 +19,10 @@ from .features import Solution
 _EVERY = 5.0
 
 
+#: A problem's solutions from its number, its columns of signs and its solver.
+Take = Callable[[int, int, Callable[[], list[Solution]]], list[Solution]]
+
+
 class FitProgress:
     """Arrays by name, such as the solution of a label's problem by the stage of the fit and its number there.
 
@@ -40,24 +44,24 @@ class FitProgress:
             saved = self._checkpoint.load()
             self._found = {} if saved is None else saved["arrays"]
 
-    def stage(self, problems: int, width: int) -> Callable[[int, int, Callable[[], Solution]], Solution]:
-        """Begin a stage of so many problems with `width` features.
+    def stage(self, problems: int, width: int, path: int = 1) -> Take:
+        """Begin a stage of so many problems with `width` features, each solved `path` times.
 
-        What it returns takes a problem's number, its columns of signs and its solver, and gives its solution.
+        What it returns takes a problem's number, its columns of signs and its solver, and gives its solutions.
         """
         stage, self._stage = self._stage, self._stage + 1
         self._bar.begin("labels", problems)
 
-        def take(number: int, columns: int, solve: Callable[[], Solution]) -> Solution:
+        def take(number: int, columns: int, solve: Callable[[], list[Solution]]) -> list[Solution]:
             name = f"{stage}/{number}"
-            packed = self.get(name, (3 + columns + width,))
+            packed = self.get(name, (path * (3 + columns + width),))
             if packed is not None:
-                solution = _unpacked(packed, columns)
+                solutions = [_unpacked(part, columns) for part in np.split(packed, path)]
             else:
-                solution = solve()
-                self.put({name: _packed(solution)})
+                solutions = solve()
+                self.put({name: np.concatenate([_packed(s) for s in solutions])})
             self._bar.advance()
-            return solution
+            return solutions
 
         return take
 

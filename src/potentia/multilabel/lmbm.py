@@ -8,9 +8,9 @@ import numpy as np
 
 from .._options import check_choice, check_number
 from .._schema import Array, Rule, Schema, Size
-from .._types import Bools, Floats, PotentiaError
+from .._types import Bools, Floats
 from .decoding import DECODES, Decode, costs_of_flips, find_labelling
-from .features import Gamma, Kernel, kernel_width
+from .features import Gamma, Kernel
 from .joint import CliqueOption, Machine, as_cliques, clique_sets, learn_machine
 from .margin import MarginClassifier
 from .saving import prefixed
@@ -45,7 +45,8 @@ class LMBM(MarginClassifier):
         eta0: how much more the cliques' weights are regularised.
         kernel: None (linear), a name that scikit-learn knows ("rbf", "poly", ...), or a function of two matrices of
             rows; it replaces x only.
-        gamma, degree, coef0: the kernel's options; gamma "scale" is as in scikit-learn's SVC.
+        gamma, degree, coef0: the kernel's options; gamma "scale" is as in scikit-learn's SVC, "median" is 1 / median
+            squared distance of rows.
         decode: "exact" (all labellings, up to 20 labels), "lp" (linear programming over local marginals, then
             rounding and flips; a labelling that meets the program's bound is certainly optimal), "auto" ("exact"
             up to 14 labels, else "lp"), or "map": the labelling of the largest sum_i z_i / 2, which is another one.
@@ -106,30 +107,23 @@ class LMBM(MarginClassifier):
         none = np.zeros(0)
         width = self.n_features_in_
         self._machine = Machine(np.zeros((0, width)), none, none, as_cliques([], 0), 0.0, 0.0)
-        self._publish([])
+        self._publish_machine([])
 
     def _fit(self, X: Any, signs: Floats) -> None:
         varying = np.flatnonzero(self._coding.varying)
         place = {int(k): i for i, k in enumerate(varying)}
         sets = [c for c in clique_sets(self.cliques, self.n_labels_) if all(j in place for j in c)]
         cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(varying))
-        gram = None
-        if self.kernel is not None:
-            self._X, self.gamma_ = X, kernel_width(self.gamma, X)
-            gram = self._kernel(X)
+        width = self._width(X)
+        self._keep(X, width)
+        gram = None if self.kernel is None else self._kernel(X, X, width)
         self._machine = learn_machine(X, gram, signs, cliques, self._solver(X, signs), 1.0 + float(self.eta0))
-        self._publish(sets)
+        self._publish_machine(sets)
 
-    def _publish(self, sets: list[tuple[int, ...]]) -> None:
-        """The fitted attributes, over all labels; a constant label has its sign as intercept and nothing else."""
-        machine, varying = self._machine, np.flatnonzero(self._coding.varying)
-        own = np.zeros((self.n_labels_, machine.own.shape[1]))
-        own[varying], self.intercept_ = machine.own, self._coding.signs.copy()
-        self.intercept_[varying] = machine.bias
-        if self.kernel is None:
-            self.coef_ = own
-        else:
-            self.dual_coef_ = own
+    def _publish_machine(self, sets: list[tuple[int, ...]]) -> None:
+        """The fitted attributes, over all labels."""
+        machine = self._machine
+        self._publish(machine.own, machine.bias)
         self.cliques_, self.clique_weights_ = sets, machine.weight
         self.objective_, self.gap_ = machine.objective, machine.gap
 
@@ -161,14 +155,8 @@ class LMBM(MarginClassifier):
         optimal = loss <= bound + 1e-6 * (1.0 + bound)
         return Decoded(self._coding.decode(self._spread(signs, lambda s: s)), loss, bound, optimal)
 
-    def labelling_loss(self, X: Any, y: Any) -> Floats:
-        """The hinge sum (n) of each row's labelling; a label constant in training adds 2 where y differs from it."""
-        X, signs = self._checked(X), self._signs(y)
-        if len(signs) != X.shape[0]:
-            raise PotentiaError(f"X has {X.shape[0]} rows but y {len(signs)}")
-        constant = self._coding.signs
-        surprises = np.sum((constant != 0) & (signs != constant), axis=1)
-        return self._machine.losses(self._scores(X), signs[:, self._coding.varying]) + 2.0 * surprises
+    def _losses(self, X: Any, signs: Floats) -> Floats:
+        return self._machine.losses(self._scores(X), signs)
 
     def _scores(self, X: Any) -> Floats:
         return self._machine.scores(self._matrix(X))
@@ -200,4 +188,4 @@ class LMBM(MarginClassifier):
         cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(place))
         objective, gap = (float(v) for v in part["facts"])
         self._machine = Machine(part["own"], part["bias"], part["weight"], cliques, objective, gap)
-        self._publish(sets)
+        self._publish_machine(sets)

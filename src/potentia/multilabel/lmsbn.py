@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from .._options import check_choice, check_count, check_positive
-from .._schema import Array, Rule, Schema
-from .._types import Bools, Floats, Ints, PotentiaError
+from .._schema import Array, Number, Rule, Schema
+from .._types import Bools, Floats, Ints
 from ..kernels.search import NetworkTerms
 from .features import Features, Gamma, HingeSolver, Kernel
 from .margin import UNLIMITED, MarginClassifier
 from .network import Network, learn_network
 from .orders import by_f_score, by_validation
+from .selection import CV, LABEL_SCALES, ORDER_RULES, WIDTHS, Plan, alpha_path, choose
 from .structure import Parents, given_order, parent_sets, restrict, topological
 
-Order = Literal["f-score", "index", "learned"]
+Order = Literal["f-score", "index", "learned", "cv"]
 ORDERS = get_args(Order)
 
 
@@ -60,32 +63,43 @@ class LMSBN(MarginClassifier):
     branch and bound [LMSBN Algorithm 2].
 
     Args:
-        alpha: the paper's lambda, common to all labels; C of a support vector machine is 1 / (alpha n).
+        alpha: the paper's lambda, common to all labels; C of a support vector machine is 1 / (alpha n). "cv": chosen
+            by cross-validation along a path of falling values, each solution started from the one before.
         order: "f-score" (labels that independent classifiers know best come first), "index", "learned" (the best of
-            `n_orders` by loss on held-out rows), or the labels' numbers in order.
+            `n_orders` by loss on held-out rows), "cv" ("f-score" or "index"), or the labels' numbers in order.
         kernel: None (linear), a name that scikit-learn knows ("rbf", "poly", ...), or a function of two matrices of
             rows. It replaces x only: labels act linearly in every case, so that search stays the same.
-        gamma, degree, coef0: the kernel's options; gamma "scale" is as in scikit-learn's SVC.
+        gamma, degree, coef0: the kernel's options; gamma "scale" is as in scikit-learn's SVC, "median" is 1 / median
+            squared distance of rows, and "cv" is chosen around that.
         parents: "all" earlier labels, or the parents of each label, by number; an order that is not given outright
             is bent to have parents first.
         interactions: how many parents are multiplied in a feature at most.
         label_scale: what labels are multiplied by as features; below 1 couplings are regularised more than the
-            features' weights, by 1 / label_scale^2.
+            features' weights, by 1 / label_scale^2. "cv": 1 or 1/4.
         bound: predictions are sought among labellings of loss below it (the paper's S); where there is none the
             greedy labelling is predicted.
         budget: states visited per row at most; None for no limit. A search cut short gives the best it has seen.
         n_orders: orders tried by "learned".
+        cv: folds of cross-validation over rows, which chooses the options "cv" together, by exact match and then by
+            Hamming loss. With fewer than two rows per fold, it takes the middle of its candidates.
         tol, passes: a label's problem is solved when projected gradients of its dual differ by at most `tol`, and
             given up with a warning after so many passes over the rows.
         random_state: seed of the solver's order of rows, of folds and of tried orders.
 
     After `fit`: `order_` (labels by place; labels constant in training have none), `couplings_` (K, K: weight of label
     j in the score of label i), `intercept_` (K), and `coef_` (K, d), or with a kernel `dual_coef_` (K, n);
-    `network_`, the same by place, with the searches.
+    `network_`, the same by place, with the searches; `alpha_` and `label_scale_`, with a kernel `gamma_`, as chosen or
+    given; `cv_results_`, measures of all options that were compared (not saved).
     """
 
+    alpha_: float
+    label_scale_: float
+    cv_results_: list[dict[str, Any]]
+    _chooses: ClassVar[bool] = True
     saved: ClassVar[Schema] = {
         **MarginClassifier.saved,
+        "alpha": Number(optional=True),
+        "label_scale": Number(optional=True),
         "network/own": Array("f8", ("V", "m")),
         "network/bias": Array("f8", ("V",)),
         "network/order": Array("i8", ("V",)),
@@ -102,7 +116,7 @@ class LMSBN(MarginClassifier):
 
     def __init__(
         self,
-        alpha: float = 1e-3,
+        alpha: float | CV = "cv",
         order: Order | Sequence[int] | Ints = "f-score",
         kernel: Kernel = None,
         *,
@@ -111,10 +125,11 @@ class LMSBN(MarginClassifier):
         coef0: float = 1.0,
         parents: Parents = "all",
         interactions: int = 1,
-        label_scale: float = 1.0,
+        label_scale: float | CV = 1.0,
         bound: float = np.inf,
         budget: int | None = None,
         n_orders: int = 10,
+        cv: int = 3,
         tol: float = 1e-4,
         passes: int = 1000,
         random_state: Any = 0,
@@ -131,6 +146,7 @@ class LMSBN(MarginClassifier):
         self.bound = bound
         self.budget = budget
         self.n_orders = n_orders
+        self.cv = cv
         self.tol = tol
         self.passes = passes
         self.random_state = random_state
@@ -142,35 +158,46 @@ class LMSBN(MarginClassifier):
         if isinstance(self.order, str):
             check_choice("order", self.order, ORDERS, "the labels' numbers")
         check_count("interactions", self.interactions, 1)
-        check_positive("label_scale", self.label_scale)
+        if self.label_scale != "cv":
+            check_positive("label_scale", self.label_scale)
+        check_count("cv", self.cv, 2)
         check_count("n_orders", self.n_orders, 1)
         self._limits(None, None)
 
     def _fit_nothing(self) -> None:
         self.network_ = _empty(self.n_features_in_)
-        self._publish()
+        self.alpha_, self.label_scale_, self.cv_results_ = 1.0, 1.0, []
+        self._publish_network()
 
     def _fit(self, X: Any, signs: Floats) -> None:
-        solver, features, varying = (
-            self._solver(X, signs),
-            self._features(X),
-            np.flatnonzero(self._coding.varying),
-        )
+        solver, plan = self._solver(X, signs), self._plan(X)
+        chosen, self.cv_results_ = choose(plan, signs, solver, self.cv)
+        solver, features = replace(solver, alpha=chosen.alpha), plan.features(chosen.gamma)
+        order = plan.order(chosen.order, features, signs, solver)
+        self.network_ = learn_network(features, signs, solver, order, *plan.structure, chosen.label_scale)
+        self._keep(X, chosen.gamma)
+        self.alpha_, self.label_scale_ = chosen.alpha, chosen.label_scale
+        self._publish_network()
+
+    def _plan(self, X: Any) -> Plan:
+        """What cross-validation chooses from: one candidate for every option that is given outright."""
+        varying, width = np.flatnonzero(self._coding.varying), self._width(X)
         all_parents = parent_sets(self.parents, self.n_labels_)
-        order = self._order(features, signs, solver, varying, all_parents)
-        self.network_ = learn_network(
+        features = lru_cache(1)(partial(self._features, X))
+        gammas = [factor * width for factor in WIDTHS] if self.gamma == "cv" and self.kernel else [width]
+        return Plan(
+            alpha_path(features(gammas[0])) if self.alpha == "cv" else [float(self.alpha)],
+            gammas,
+            ORDER_RULES if isinstance(self.order, str) and self.order == "cv" else [self.order],
+            LABEL_SCALES if self.label_scale == "cv" else [float(self.label_scale)],
             features,
-            signs,
-            solver,
-            order,
-            restrict(all_parents, varying),
-            self.interactions,
-            self.label_scale,
+            lambda rule, part, signs, solver: self._order(rule, part, signs, solver, varying, all_parents),
+            (restrict(all_parents, varying), self.interactions),
         )
-        self._publish()
 
     def _order(
         self,
+        rule: Any,
         features: Features,
         signs: Floats,
         solver: HingeSolver,
@@ -179,29 +206,22 @@ class LMSBN(MarginClassifier):
     ) -> Ints:
         """The order of the labels that vary, numbered among themselves."""
         parents = restrict(all_parents, varying)
-        if not isinstance(self.order, str):
-            given = given_order(self.order, self.n_labels_, all_parents)
+        if not isinstance(rule, str):
+            given = given_order(rule, self.n_labels_, all_parents)
             return np.argsort(varying)[np.searchsorted(varying, given[np.isin(given, varying)])]
-        if self.order == "learned":
-            return by_validation(
-                features, signs, solver, parents, self.interactions, self.label_scale, self.n_orders
-            )
-        wish = by_f_score(features, signs, solver) if self.order == "f-score" else np.arange(signs.shape[1])
+        if rule == "learned":
+            scale = 1.0 if self.label_scale == "cv" else self.label_scale
+            return by_validation(features, signs, solver, parents, self.interactions, scale, self.n_orders)
+        wish = by_f_score(features, signs, solver) if rule == "f-score" else np.arange(signs.shape[1])
         return wish if parents is None else topological(parents, wish)
 
-    def _publish(self) -> None:
-        """The fitted attributes, over all labels; a constant label has its sign as intercept and nothing else."""
+    def _publish_network(self) -> None:
+        """The fitted attributes, over all labels."""
         network, varying = self.network_, np.flatnonzero(self._coding.varying)
-        K = self.n_labels_
-        own, self.couplings_ = np.zeros((K, network.own.shape[1])), np.zeros((K, K))
-        own[varying], self.intercept_ = network.own, self._coding.signs.copy()
-        self.intercept_[varying] = network.bias
+        self._publish(network.own, network.bias)
+        self.couplings_ = np.zeros((self.n_labels_, self.n_labels_))
         self.couplings_[np.ix_(varying, varying)] = network.couplings()
         self.order_ = varying[network.order]
-        if self.kernel is None:
-            self.coef_ = own
-        else:
-            self.dual_coef_ = own
 
     # -- predicting ----------------------------------------------------------------------------------------
 
@@ -247,15 +267,8 @@ class LMSBN(MarginClassifier):
         X = self._checked(X)
         return self._coding.decode(self._filled(self.network_.greedy(self._base(X))[0]))
 
-    def labelling_loss(self, X: Any, y: Any) -> Floats:
-        """The hinge sum (n) of each row's labelling; a label constant in training adds 2 where y differs from it."""
-        X, signs = self._checked(X), self._signs(y)
-        if len(signs) != X.shape[0]:
-            raise PotentiaError(f"X has {X.shape[0]} rows but y {len(signs)}")
-        constant = self._coding.signs
-        surprises = np.sum((constant != 0) & (signs != constant), axis=1)
-        varying = np.ascontiguousarray(signs[:, self._coding.varying])
-        return self.network_.losses(self._base(X), varying) + 2.0 * surprises
+    def _losses(self, X: Any, signs: Floats) -> Floats:
+        return self.network_.losses(self._base(X), signs)
 
     def label_probabilities(
         self, X: Any, samples: int = 1000, exact_up_to: int = 12, random_state: int = 0
@@ -297,14 +310,19 @@ class LMSBN(MarginClassifier):
         content, arrays = super()._state()
         network = self.network_
         parts = {"own": network.own, "bias": network.bias, "order": network.order, **network.links._asdict()}
+        content |= {"alpha": self.alpha_, "label_scale": self.label_scale_}
         return content, arrays | {f"network/{name}": value for name, value in parts.items()}
 
     def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
         super()._restore(found, arrays)
         own, bias, order = (found[f"network/{name}"] for name in ("own", "bias", "order"))
+        # files from before these were chosen have them among the options only
+        chosen = {name: found["params"].get(name) for name in ("alpha", "label_scale")}
+        chosen |= {name: found[name] for name in chosen if found[name] is not None}
+        self.alpha_, self.label_scale_ = chosen["alpha"], chosen["label_scale"]
         links = NetworkTerms(*(found[f"network/{name}"] for name in NetworkTerms._fields))
         self.network_ = Network(own, bias, order, links)
-        self._publish()
+        self._publish_network()
 
 
 def _empty(n_features: int) -> Network:

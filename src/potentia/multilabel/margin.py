@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, ClassVar, Self
+from abc import abstractmethod
+from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 from scipy import sparse
 from sklearn.utils import check_random_state
 
@@ -13,7 +15,7 @@ from .._digest import digest_of, stable_repr
 from .._options import check_choice, check_count, check_number, check_positive
 from .._progress import Bar
 from .._schema import Array, Number, Rule, Schema, Size
-from .._types import Floats
+from .._types import Floats, PotentiaError
 from ..io.checkpoint import Checkpoint
 from .base import MultiLabelClassifier, check_seed
 from .features import (
@@ -25,7 +27,8 @@ from .features import (
     Kernel,
     RowFeatures,
     kernel_matrix,
-    kernel_width,
+    median_width,
+    scale_width,
 )
 from .fit_progress import FitProgress
 
@@ -67,7 +70,10 @@ class MarginClassifier(MultiLabelClassifier):
         "m": Size(lambda found: found["n"] if _by_kernel(found) else found["n_features"]),
     }
 
-    alpha: float
+    #: Whether alpha and gamma may be "cv".
+    _chooses: ClassVar[bool] = False
+
+    alpha: float | Literal["cv"]
     kernel: Kernel
     gamma: Gamma
     degree: int
@@ -76,6 +82,9 @@ class MarginClassifier(MultiLabelClassifier):
     passes: int
     random_state: Any
     gamma_: float
+    intercept_: Floats
+    coef_: Floats
+    dual_coef_: Floats
     _X: Any = None
     _solved: FitProgress | None = None
 
@@ -105,23 +114,31 @@ class MarginClassifier(MultiLabelClassifier):
                 del self._solved
 
     def _check_options(self) -> None:
-        check_positive("alpha", self.alpha)
+        if not self._chooses or self.alpha != "cv":
+            check_positive("alpha", self.alpha)
         check_positive("tol", self.tol)
         check_count("passes", self.passes, 1)
         if self.kernel is not None and not callable(self.kernel):
             check_choice("kernel", self.kernel, KERNELS, "a function or None")
-        if self.gamma != "scale":
+        if isinstance(self.gamma, str):
+            check_choice("gamma", self.gamma, self._gammas, "a number")
+        else:
             check_positive("gamma", self.gamma)
         check_number("degree", self.degree)
         check_number("coef0", self.coef0, -sys.float_info.max)
         check_seed("random_state", self.random_state)
+
+    @property
+    def _gammas(self) -> tuple[str, ...]:
+        return ("scale", "median", "cv") if self._chooses else ("scale", "median")
 
     def _solver(self, X: Any, signs: Floats) -> HingeSolver:
         """The solver of a fit to X and signs, which takes up the fit's checkpoint if it has one."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if self._solved is not None:
             self._solved.open(lambda: self._mark(X, signs, seed))
-        return HingeSolver(float(self.alpha), float(self.tol), int(self.passes), seed, self._solved)
+        alpha = 1.0 if self.alpha == "cv" else float(self.alpha)
+        return HingeSolver(alpha, float(self.tol), int(self.passes), seed, self._solved)
 
     def _mark(self, X: Any, signs: Floats, seed: int) -> str:
         """What a checkpoint of this fit is known by."""
@@ -129,21 +146,56 @@ class MarginClassifier(MultiLabelClassifier):
         rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)
         return digest_of([stable_repr((type(self).__name__, options, seed)), *rows, signs])
 
-    def _features(self, X: Any) -> Features:
-        """Training rows as the solver's features; with a kernel they are kept for prediction."""
-        self._X = None if self.kernel is None else X
-        if self.kernel is None:
-            return RowFeatures(X)
-        self.gamma_ = kernel_width(self.gamma, X)
-        return GramFeatures(self._kernel(X))
+    def _features(self, X: Any, gamma: float) -> Features:
+        """Training rows as the solver's features."""
+        return RowFeatures(X) if self.kernel is None else GramFeatures(self._kernel(X, X, gamma))
+
+    def _keep(self, X: Any, gamma: float) -> None:
+        """Keep what prediction with a kernel needs."""
+        if self.kernel is not None:
+            self._X, self.gamma_ = X, gamma
+
+    def _width(self, X: Any) -> float:
+        """The kernel's width as a number; for "cv" that of the median rule."""
+        if not isinstance(self.gamma, str):
+            return float(self.gamma)
+        if self.kernel is None or self.gamma == "scale":
+            return scale_width(X)
+        return median_width(X, 0)
 
     def _matrix(self, X: Any) -> Any:
         """What a product with weights turns into scores: the rows, or their kernel with the training rows."""
-        return X if self.kernel is None or not self._coding.varying.any() else self._kernel(X)
+        if self.kernel is None or not self._coding.varying.any():
+            return X
+        return self._kernel(X, self._X, self.gamma_)
 
-    def _kernel(self, X: Any) -> Floats:
-        options = {"gamma": self.gamma_, "degree": self.degree, "coef0": self.coef0}
-        return kernel_matrix(X, self._X, self.kernel, options)
+    def _kernel(self, A: Any, B: Any, gamma: float) -> Floats:
+        options = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
+        return kernel_matrix(A, B, self.kernel, options)
+
+    def _publish(self, own: Floats, bias: Floats) -> None:
+        """`intercept_` and `coef_`, or `dual_coef_`, over all labels, from those of the labels that vary.
+
+        A constant label has its sign as intercept and nothing else.
+        """
+        varying = self._coding.varying
+        weights, self.intercept_ = np.zeros((self.n_labels_, own.shape[1])), self._coding.signs.copy()
+        weights[varying], self.intercept_[varying] = own, bias
+        setattr(self, "coef_" if self.kernel is None else "dual_coef_", weights)
+
+    def labelling_loss(self, X: Any, y: Any) -> Floats:
+        """The hinge sum (n) of each row's labelling; a label constant in training adds 2 where y differs from it."""
+        X, signs = self._checked(X), self._signs(y)
+        if len(signs) != X.shape[0]:
+            raise PotentiaError(f"X has {X.shape[0]} rows but y {len(signs)}.")
+        constant = self._coding.signs
+        surprises = np.sum((constant != 0) & (signs != constant), axis=1)
+        varying = np.ascontiguousarray(signs[:, self._coding.varying])
+        return self._losses(X, varying) + 2.0 * surprises
+
+    @abstractmethod
+    def _losses(self, X: Any, signs: Floats) -> Floats:
+        """Hinge sums (n) of the labels that vary."""
 
     # -- files ---------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,16 +109,24 @@ def _over_rows(n: int, work: Any, chunk: int = _CHUNK) -> None:
 
 
 def learn_network(
+    features: Features, signs: Floats, solver: HingeSolver, order: Ints, *structure: Any
+) -> Network:
+    """Solve every label's hinge-loss problem; `structure` is as of `learn_networks`."""
+    return learn_networks(features, signs, [solver], order, *structure)[0]
+
+
+def learn_networks(
     features: Features,
     signs: Floats,
-    solver: HingeSolver,
+    solvers: Sequence[HingeSolver],
     order: Ints,
     parents: list[set[int]] | None = None,
     interactions: int = 1,
     label_scale: float = 1.0,
-) -> Network:
-    """Solve every label's hinge-loss problem, with the labels before it as further features [LMSBN Eq. 6].
+) -> list[Network]:
+    """A network per solver, of falling alpha: label by label, each solution started from the one before.
 
+    A label's problem has the labels before it as further features [LMSBN Eq. 6].
     parents None: all earlier labels. `interactions`: how many parents are multiplied at most in a feature.
     `label_scale`: what labels are multiplied by as features; it only matters to the regularisation.
     """
@@ -130,21 +139,25 @@ def learn_network(
     earlier = SignColumns(placed, label_scale)
     terms = [products(s, interactions) for s in sets]
 
-    def solve(i: int) -> Solution:
+    def solve(i: int) -> list[Solution]:
         y = np.ascontiguousarray(placed[:, i])
         if parents is None and interactions == 1:
-            return features.solve(solver, earlier, i, y)
+            return features.path(solvers, earlier, i, y)
         columns = SignColumns(product_columns(placed, terms[i]), label_scale)
-        return features.solve(solver, columns, len(terms[i]), y)
+        return features.path(solvers, columns, len(terms[i]), y)
 
-    progress, width = solver.solved, features.width
-    take = progress.stage(len(order), width) if progress is not None else lambda i, columns, solve: solve()
-    solved = map_items(
+    progress, width = solvers[0].solved, features.width
+    stage = progress.stage(len(order), width, len(solvers)) if progress is not None else None
+    take = stage or (lambda i, columns, solve: solve())
+    paths = map_items(
         lambda i: take(i, len(terms[i]), lambda: solve(i)), range(len(order)), thread_count(None)
     )
-    warn_unless_converged(solved, solver)
-    own, bias = np.stack([s.own for s in solved])[place], np.array([s.bias for s in solved])[place]
-    return Network(own, bias, order, _links(terms, [s.signs for s in solved]))
+    networks = []
+    for solver, solved in zip(solvers, zip(*paths, strict=True), strict=True):
+        warn_unless_converged(solved, solver)
+        own, bias = np.stack([s.own for s in solved])[place], np.array([s.bias for s in solved])[place]
+        networks.append(Network(own, bias, order, _links(terms, [s.signs for s in solved])))
+    return networks
 
 
 def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> NetworkTerms:

@@ -94,8 +94,13 @@ class Tables(_Own):
         "train": {
             "labels": Option("label columns, with commas between", metavar="COLUMNS", required=True),
             "ignore": Option("columns that are no features", metavar="COLUMNS"),
-            "alpha": Option("how much to regularise", float),
-            "learner": Option("lmsbn (default), lmbm, independent", choices=("lmsbn", "lmbm", "independent")),
+            "model": Option("lmsbn (default), lmbm, independent", choices=("lmsbn", "lmbm", "independent")),
+            "kernel": Option("linear (default), rbf", choices=("linear", "rbf")),
+            "order": Option(
+                "of labels: f-score, index, learned, cv (default: the better of the first two by cross-validation)",
+                choices=("f-score", "index", "learned", "cv"),
+            ),
+            "alpha": Option("how much to regularise (lmsbn: chosen by cross-validation)", float),
         }
     }
     examples: ClassVar = {

@@ -14,22 +14,13 @@ from .._digest import digest_of
 from .._schema import TEXT, Choice, Items, Number, Record, Rule, Schema
 from .._types import Floats, Ints, PotentiaError
 from ..metrics import all_measures
-from ..multilabel.baselines import IndependentClassifiers
-from ..multilabel.lmbm import LMBM
-from ..multilabel.lmsbn import LMSBN
-from ..multilabel.margin import MarginClassifier
 from .columns import Feature, Label, learn_feature, learn_label
 from .outputs import check_target
 from .pipeline import Pipeline
 from .table_files import Table, read_table, write_table
+from .table_models import MODELS, chosen, make_model
 from .training import Run
 
-_MODELS: dict[str, type[MarginClassifier]] = {
-    "lmsbn": LMSBN,
-    "lmbm": LMBM,
-    "independent": IndependentClassifiers,
-}
-LEARNERS = tuple(_MODELS)
 #: Texts in a column that go without a word.
 _FEW = 20
 
@@ -40,7 +31,7 @@ class TablePipeline(Pipeline):
 
     Attributes:
         model: the classifier.
-        learner: its name, of `LEARNERS`.
+        learner: its name, of `MODELS`.
         features: how columns become features, in order.
         labels: the label columns, in order.
     """
@@ -52,7 +43,7 @@ class TablePipeline(Pipeline):
 
     form: ClassVar[str] = "table"
     saved: ClassVar[Schema] = {
-        "learner": Choice(LEARNERS),
+        "learner": Choice(tuple(MODELS)),
         "features": Items(
             Record({"name": TEXT, "mean": Number(), "scale": Number(), "texts": Items(TEXT, optional=True)})
         ),
@@ -80,7 +71,7 @@ class TablePipeline(Pipeline):
     @classmethod
     def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> TablePipeline:
         """The pipeline that `settings` and the model's state describe."""
-        model = _MODELS[settings["learner"]].from_state(content, arrays)
+        model = MODELS[settings["learner"]].from_state(content, arrays)
         features = [Feature(**feature) for feature in settings["features"]]
         width = sum(1 if feature.texts is None else len(feature.texts) for feature in features)
         if (model.n_features_in_, model.n_labels_) != (width, len(settings["labels"])):
@@ -132,16 +123,17 @@ def train(
     labels: Sequence[str],
     *,
     ignore: Sequence[str] = (),
-    learner: str = "lmsbn",
-    alpha: float | None = None,
+    model: str = "lmsbn",
     run: Run | None = None,
+    **options: Any,
 ) -> tuple[TablePipeline, dict[str, Any]]:
     """A pipeline fitted to a table, and facts of the fit.
 
-    labels: the label columns, of two values each. ignore: columns that are no features. learner: of `LEARNERS`.
-    alpha: how much to regularise; None for the model's default.
+    labels: the label columns, of two values each. ignore: columns that are no features. model: of `MODELS`. options:
+    `alpha`, `kernel` and `order`, where the model has them; without them cross-validation chooses.
     """
     run = run or Run()
+    estimator = make_model(model, run.seed, **options)
     table = read_table(source)
     with _named(source):
         _require(table, [*labels, *ignore])
@@ -158,16 +150,16 @@ def train(
                     f"column {feature.name!r} has {texts} different texts in {len(own)} rows, and each becomes a "
                     f"feature; --ignore {feature.name} leaves it out, and numbers need a decimal point"
                 )
-        options = {"random_state": run.seed} | ({} if alpha is None else {"alpha": alpha})
-        model = _MODELS[learner](**options)
-        pipeline = TablePipeline(model, learner, features, [learn_label(n, table[n]) for n in labels])
+        pipeline = TablePipeline(estimator, model, features, [learn_label(n, table[n]) for n in labels])
         X, y = pipeline.matrix(table), pipeline.truth(table)
     digest = digest_of([X.tobytes(), y.tobytes(), *names, *labels])
-    with _named(source), run.resumable([digest, learner, repr(options)]) as checkpoint:
-        model.fit(X[own], y[own], progress=run.progress, checkpoint=checkpoint)
-    facts = {"rows": len(y), "features": X.shape[1], "labels": list(labels)}
-    facts |= _measured("training", y[own], model.predict(X[own]))
-    return pipeline, facts | (_measured("validation", y[held], model.predict(X[held])) if len(held) else {})
+    with _named(source), run.resumable([digest, repr(estimator)]) as checkpoint:
+        estimator.fit(X[own], y[own], progress=run.progress, checkpoint=checkpoint)
+    facts = {"rows": len(y), "features": X.shape[1], "labels": list(labels), **chosen(estimator)}
+    facts |= _measured("training", y[own], estimator.predict(X[own]))
+    if len(held):
+        facts |= _measured("validation", y[held], estimator.predict(X[held]))
+    return pipeline, facts
 
 
 def _measured(part: str, truth: Ints, found: Ints) -> dict[str, float]:
