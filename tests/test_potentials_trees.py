@@ -220,4 +220,6 @@ def test_cells_list_every_combination():
     edges = bin_edges(x, np.zeros(0), 8)
     binned = Binned.of(make_problem(x, np.zeros(len(x), int), None, None, 2, False), edges)
     assert len(binned.codes) == 9
-    np.testing.assert_array_equal(binned.codes[binned.place(slice(10, 20))], encode(x, edges)[10:20])
+    np.testing.assert_array_equal(
+        binned.codes[binned.place(slice(10, 20), encode(x[10:20], edges))], encode(x, edges)[10:20]
+    )

@@ -11,9 +11,10 @@ from pictures import noisy
 from potentia import Constant, Example, Linear, PotentiaError
 from potentia._threads import thread_count
 from potentia.learn import descent
+from potentia.learn.dataset import Dataset
 from potentia.learn.descent import Descent
 from potentia.learn.risk import MarginalRisk
-from potentia.learn.risk_objective import Risk
+from potentia.learn.risk_objective import Risk, RiskPart
 from reference import differences
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
@@ -47,7 +48,7 @@ def test_the_gradient_reaches_every_parameter(loss, edge):
     )
     learner = MarginalRisk(loss, **QUICK)
     potentials = {"node": pt.MLP(hidden=3), "edge": edge}
-    risk = Risk(potentials, examples, learner)
+    risk = Risk(potentials, Dataset.of(examples, list(potentials), RiskPart), learner, len(examples))
     for potential in potentials.values():
         potential.reset()
     risk.begin()
@@ -76,10 +77,11 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
     # where shards are shared out, neither of the two inferences asks the same pool for threads of its own
     monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
     both = MarginalRisk("truncated_em", pt.TRW(), clamped=pt.TRW())
-    risk = Risk({"node": Linear(), "edge": Linear()}, noisy(2), both)
+    data = Dataset.of(noisy(2), ["node", "edge"], RiskPart)
+    risk = Risk({"node": Linear(), "edge": Linear()}, data, both, 2)
     (part,) = risk.data.parts.parts
     assert len(part.shards) == 2
-    assert part.inference.threads == part.clamped.threads == 1
+    assert part.chosen.inference.threads == part.chosen.clamped.threads == 1
 
 
 def test_shards_and_threads_change_nothing(monkeypatch):

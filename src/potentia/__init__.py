@@ -22,6 +22,7 @@ from ._version import __version__
 from .adjoint.gradient import loss_and_gradient
 from .adjoint.implicit import linear_response
 from .data.example import Example
+from .data.parts import Parts
 from .estimators import CRF
 from .graph.assign import indicators_to_labels, labels_to_indicators
 from .graph.structure import Graph
@@ -34,6 +35,7 @@ from .inference.linear_program import LinearProgram
 from .inference.map import MAP, MAPResult
 from .inference.mean_field import MeanField
 from .inference.message_passing import TRW, Kikuchi, LoopyBP, MessagePassing, Smoothed
+from .io.part_files import parts, write_parts
 from .learn.iterated import IteratedLogistic
 from .learn.learner import Fit, Learner
 from .learn.max_margin import MaxMargin
@@ -115,6 +117,7 @@ __all__ = [
     "MaxMargin",
     "MeanField",
     "MessagePassing",
+    "Parts",
     "PotentiaError",
     "Potential",
     "Registered",
@@ -137,11 +140,13 @@ __all__ = [
     "loss_and_gradient",
     "losses",
     "metrics",
+    "parts",
     "plot",
     "read_uai",
     "read_uai_evidence",
     "read_uai_result",
     "search_bound",
+    "write_parts",
     "write_uai",
     "write_uai_result",
 ]

@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from ._html import facts_table
@@ -16,6 +16,7 @@ from ._schema import Choice, Count, Items, Kind, Named, Number, Record, Schema, 
 from ._threads import one_blas_thread, thread_count, using_threads
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
+from .data.parts import Examples
 from .inference.base import Inference, Result
 from .io.checkpoint import Checkpoint
 from .io.files import read_file, reading, write_file
@@ -23,7 +24,8 @@ from .learn.dataset import Dataset
 from .learn.iterated import IteratedLogistic
 from .learn.learner import Fit, Learner
 from .learn.loop import Callback, fit_digest, run
-from .learn.part import Part, Predictor, list_examples, one_shape, whole_kinds
+from .learn.part import Part, Predictor, list_examples, whole_kinds
+from .parallel.backend import releasing
 from .potentials.base import Potential
 
 DECODES = ("mpm", "map")
@@ -74,16 +76,16 @@ class CRF(Registered):
 
     def fit(
         self,
-        examples: Sequence[Example],
+        examples: Examples,
         y: None = None,
         *,
-        validation: Sequence[Example] | None = None,
+        validation: Examples | None = None,
         callback: Callback | None = None,
         progress: bool = False,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
         warm_start: bool = False,
     ) -> Self:
-        """Train on examples with labels.
+        """Train on examples with labels, a list or `pt.parts`.
 
         Args:
             validation: examples whose error is tracked beside the training error.
@@ -109,8 +111,8 @@ class CRF(Registered):
 
     def _fit(
         self,
-        examples: Sequence[Example],
-        validation: Sequence[Example] | None,
+        examples: Examples,
+        validation: Examples | None,
         callback: Callback | None,
         progress: bool,
         checkpoint: str | os.PathLike[str] | Checkpoint | None,
@@ -124,9 +126,11 @@ class CRF(Registered):
         if isinstance(checkpoint, str | os.PathLike):
             checkpoint = Checkpoint(checkpoint, fit_digest(learner, self.potentials, examples))
         self.scales_, self.inference_ = learner.scales(kinds), self.inference or learner.predictor(kinds)
-        with Bar(progress) as bar, one_blas_thread(), using_threads(thread_count(learner.threads)):
+        threads = using_threads(thread_count(learner.threads))
+        with releasing(), Bar(progress) as bar, one_blas_thread(), threads:
             fit = learner.begin(self.potentials_, examples)
-            self.shapes_ = {kind: one_shape(kind, [e.graph for e in examples]) for kind in kinds}
+            shapes = self._dataset(examples).shapes if fit.data is None else fit.data.shapes
+            self.shapes_ = {kind: shapes[kind] for kind in kinds}
             bar.begin("fitting", fit.limit)
 
             def after(history: list[dict[str, Any]]) -> bool:
@@ -147,45 +151,52 @@ class CRF(Registered):
 
     # -- predicting ----------------------------------------------------------------------------------------
 
-    def predict(self, examples: Sequence[Example]) -> list[Ints]:
+    def predict(self, examples: Examples) -> list[Ints]:
         """A label array per example, by `decode`."""
         self._check()
         return self._over(examples, "labels")
 
-    def predict_marginals(self, examples: Sequence[Example]) -> list[Floats]:
+    def predict_marginals(self, examples: Examples) -> list[Floats]:
         """Marginals of every variable per example, (n_variables, max states)."""
         return self._over(examples, "marginals")
 
     def infer(self, example: Example) -> Result:
         """The whole inference result of one example."""
-        part = self._parts([example]).parts.each("itself")[0]
+        part = self._part(example)
         return self.inference_.run(part.scores_of(part.shards[0], self._predictor()), None)
 
-    def score(self, examples: Sequence[Example], y: None = None) -> float:
+    def score(self, examples: Examples, y: None = None) -> float:
         """Share of labelled variables predicted right, weighted by the variables' weights where given."""
         self._check()
-        return self._score(self._parts(examples))
+        with releasing():
+            return self._score(self._parts(examples))
 
     def theta(self, example: Example) -> dict[str, Floats]:
         """The scores of an example's regions, per kind."""
-        part: Part = self._parts([example]).parts.each("itself")[0]
+        part = self._part(example)
         theta = {}
         for kind, shape in part.shapes.items():
             scores = self.potentials_[kind].scores(part.matrix(kind), trusted=True)
             theta[kind] = (scores * self.scales_[kind]).reshape(-1, *shape)
         return theta
 
+    def _part(self, example: Example) -> Part:
+        """One example as a part."""
+        part: Part = self._parts([example]).parts.each("itself")[0]
+        return part
+
     def _predictor(self) -> Predictor:
         decode = self.decode or (self.learner or IteratedLogistic).decode
         return Predictor(self.potentials_, self.scales_, self.inference_, decode)
 
-    def _parts(self, examples: Sequence[Example]) -> Dataset:
+    def _dataset(self, examples: Examples) -> Dataset:
+        return Dataset.of(examples, list(self.potentials_), whole=whole_kinds(self.potentials_))
+
+    def _parts(self, examples: Examples) -> Dataset:
         """The examples in parts, checked against what the model was fitted on."""
         if not hasattr(self, "potentials_"):
             raise PotentiaError("this CRF is not fitted: call fit first.")
-        data = Dataset.of(
-            list_examples(examples), list(self.potentials_), whole=whole_kinds(self.potentials_)
-        )
+        data = self._dataset(list_examples(examples))
         for kind, shape in data.shapes.items():
             if shape != self.shapes_.get(kind, shape):
                 raise PotentiaError(
@@ -195,9 +206,10 @@ class CRF(Registered):
             self.potentials_[kind].check_features(data.n_features(kind))
         return data
 
-    def _over(self, examples: Sequence[Example], what: str) -> list[Any]:
+    def _over(self, examples: Examples, what: str) -> list[Any]:
         """Labels or marginals of each example."""
-        parts = self._parts(examples).parts.each("predict", self._predictor(), what)
+        with releasing():
+            parts = self._parts(examples).parts.each("predict", self._predictor(), what)
         return [found for part in parts for found in part]
 
     def _score(self, data: Dataset) -> float:
@@ -360,9 +372,7 @@ class CRF(Registered):
 class _Evaluation:
     """Errors of a model while it is fitted; the examples' parts are built once, and the fit's own are used."""
 
-    def __init__(
-        self, model: CRF, fit: Fit, examples: Sequence[Example], validation: Sequence[Example] | None
-    ) -> None:
+    def __init__(self, model: CRF, fit: Fit, examples: Examples, validation: Examples | None) -> None:
         self.model, self.fit = model, fit
         self.examples = {"train_error": examples, "validation_error": validation}
         self.data: dict[str, Dataset] = {}
@@ -374,7 +384,7 @@ class _Evaluation:
             if examples is not None
         }
 
-    def _parts(self, name: str, examples: Sequence[Example]) -> Dataset:
+    def _parts(self, name: str, examples: Examples) -> Dataset:
         if name == "train_error" and self.fit.data is not None and self.fit.data.holds(examples):
             return self.fit.data
         if name not in self.data:

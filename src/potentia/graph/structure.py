@@ -86,6 +86,14 @@ class Graph:
         return cls._pairwise(len(nodes), n_states, edges), features
 
     @classmethod
+    def restored(cls, n_states: ArrayLike, regions: Mapping[str, ArrayLike], n_forests: int | None) -> Graph:
+        """A graph from a file, with what was known of how it was built."""
+        graph = cls(n_states, regions)
+        if n_forests:
+            graph._cache["forests"] = n_forests
+        return graph
+
+    @classmethod
     def _pairwise(cls, n: int, n_states: ArrayLike, edges: Ints) -> Graph:
         if n < 1:
             raise PotentiaError(f"a graph needs at least one variable, not {n}")
@@ -137,12 +145,22 @@ class Graph:
         return self.cached(("shared_shape", kind), find)
 
     @property
+    def n_forests(self) -> int:
+        """How many forests cover the graph by the way it was built, as the directions of a grid do; 0 if not known."""
+        return int(self._cache.get("forests", 0))
+
+    @property
+    def made_of(self) -> tuple[Graph, ...]:
+        """The graphs that a union was made of."""
+        return tuple(self._cache.get("parts", ()))
+
+    @property
     def digest(self) -> str:
         """Equal for graphs of equal states and regions, and only for those."""
 
         def make() -> str:
             # what is known of how a graph was built decides its TRW weights
-            built = self._cache.get("forests"), [part.digest for part in self._cache.get("parts", ())]
+            built = self.n_forests, [part.digest for part in self.made_of]
             return digest_of([repr((self.kinds, built)), self._n_states, *self._scopes.values()])
 
         return self.cached("digest", make)

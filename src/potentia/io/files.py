@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
 import secrets
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +21,12 @@ from .._version import __version__
 #: Raised when the layout of files changes; a file of a higher schema is refused.
 SCHEMA = 1
 _HEAD = "potentia.json"
+#: Where an array's numbers begin in the file is a multiple of this, since NumPy's header is.
+_ALIGNED = 64
+#: Arrays of at least so many bytes need the format's long sizes.
+_LARGE = 1 << 31
+#: Bytes read at a time.
+_PIECE = 1 << 20
 
 
 def write_file(
@@ -38,9 +44,21 @@ def write_file(
     with replacing(path) as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_HEAD, text)
         for number, value in enumerate(arrays.values()):
-            buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, np.asarray(value), allow_pickle=False)
-            archive.writestr(f"{number}.npy", buffer.getvalue())
+            array = np.asarray(value)
+            large = array.nbytes >= _LARGE
+            entry = _aligned(f"{number}.npy", raw.tell(), large)
+            with archive.open(entry, "w", force_zip64=large) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _aligned(name: str, offset: int, large: bool) -> zipfile.ZipInfo:
+    """An entry that begins at an offset of the file, whose data begin at a multiple of _ALIGNED."""
+    entry = zipfile.ZipInfo(name)
+    entry.external_attr = 0o600 << 16
+    head = offset + 30 + len(name) + (20 if large else 0)
+    filling = -(head + 4) % _ALIGNED
+    entry.extra = struct.pack("<HH", 0x7470, filling) + bytes(filling)
+    return entry
 
 
 @contextmanager
@@ -75,6 +93,14 @@ def file_kind(path: str | os.PathLike[str]) -> str:
     return str(_read(path, None)[2])
 
 
+def read_content(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
+    """The content of a file without its arrays."""
+    content, _, found = _read(path, None)
+    if found != kind:
+        raise PotentiaError(f"{path} holds a {found}, not a {kind}.")
+    return content
+
+
 def read_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Content and arrays of a file written by `write_file`; refuses damage, other kinds and newer schemas."""
     return _read(path, kind)[:2]
@@ -92,7 +118,7 @@ def _read(
         head = json.loads(archive.read(_HEAD))
         _check_head(source, head, kind)
         arrays = {
-            name: _array(archive.read(f"{number}.npy"), name)
+            name: _array(archive, f"{number}.npy", name)
             for number, name in enumerate(head["arrays"] if kind is not None else ())
         }
         return head["content"], arrays, head["kind"]
@@ -108,18 +134,23 @@ def _check_sizes(source: Path, archive: zipfile.ZipFile) -> None:
         )
 
 
-def _array(data: bytes, name: str) -> np.ndarray:
+def _array(archive: zipfile.ZipFile, entry: str, name: str) -> np.ndarray:
     """An array in NumPy's format; refuses objects, and a shape that does not fit the bytes before allocating it."""
-    buffer = io.BytesIO(data)
-    version = np.lib.format.read_magic(buffer)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(buffer)
-    values = memoryview(data)[buffer.tell() :]
-    if dtype.hasobject or not dtype.itemsize or dtype.itemsize * math.prod(shape) != len(values):
-        raise PotentiaError(
-            f"the array {name} has {len(values)} bytes, not those of {shape} of type {dtype}."
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         )
-    return np.frombuffer(values, dtype).reshape(shape, order="F" if fortran else "C").copy(order="K")
+        shape, fortran, dtype = read(file)
+        size = archive.getinfo(entry).file_size - file.tell()
+        if dtype.hasobject or not dtype.itemsize or dtype.itemsize * math.prod(shape) != size:
+            raise PotentiaError(f"the array {name} has {size} bytes, not those of {shape} of type {dtype}.")
+        data = np.empty(size, dtype=np.uint8)
+        for first in range(0, size, _PIECE):
+            piece = file.read(min(_PIECE, size - first))
+            data[first : first + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+        file.read(1)  # the check sum is looked at where the entry ends
+    return data.view(dtype).reshape(shape, order="F" if fortran else "C")
 
 
 @contextmanager

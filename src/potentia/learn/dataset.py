@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from .._types import PotentiaError
+from ..adjoint.gradient import class_factors
 from ..data.example import Example
-from ..parallel.backend import Backend, Local
+from ..data.parts import Examples, Held, Parts, Source
+from ..parallel.backend import Backend, Local, opened
+from ..parallel.out_of_core import OutOfCore
 from ..potentials.problem import Problem
-from .part import KindFacts, Part, table_entries
+from .part import KindFacts, Overview, Part, table_entries
+from .recipe import PartRecipe, Preparation
 
 #: Table entries of a part: about twenty shards. Cuts never depend on the number of threads or workers.
 PART_ENTRIES = 4_000_000
@@ -20,38 +23,55 @@ class Dataset:
 
     Attributes:
         parts: the backend.
+        given: the examples that the parts were built from.
+        untouched: the parts are these very examples, with all their variables.
         by_part: per part the facts of the kinds that it has.
+        n_given: per part how many examples it was built from.
+        n_states: largest number of states of a variable of the examples given.
         shapes: per kind the table shape of its regions, for the kinds that any part has.
     """
 
-    def __init__(self, parts: Backend) -> None:
-        self.parts = parts
-        self.by_part: list[dict[str, KindFacts]] = parts.each("facts")
+    def __init__(self, parts: Backend, given: Examples = ()) -> None:
+        self.parts, self.given = parts, given
+        found: list[Overview] = parts.each("overview")
+        self.n_states = max(own.n_states for own in found)
+        self.untouched = all(own.untouched for own in found)
+        taking_part = [number for number, own in enumerate(found) if own.n_examples]
+        if not taking_part:
+            some = any(own.n_given for own in found)
+            reason = "no variable of these examples has a label and a positive weight."
+            raise PotentiaError(reason if some else "there are no examples.")
+        if len(taking_part) < len(found):
+            parts.keep(taking_part)
+            found = [found[number] for number in taking_part]
+        self.by_part = [own.facts for own in found]
+        self.n_given = [own.n_given for own in found]
         self.facts = _agree(self.by_part)
         self.shapes = {kind: facts[0].shape for kind, facts in self.facts.items()}
-        weighted = parts.each("is_weighted")
-        if any(weighted) and not all(weighted):
+        if any(own.weighted for own in found) and not all(own.weighted for own in found):
             parts.each("fill_weights", changes=True)
 
     @classmethod
     def of(
         cls,
-        examples: Sequence[Example],
+        examples: Examples,
         kinds: Sequence[str],
         kind_of_part: type[Part] = Part,
         drop_hidden: bool = False,
         part_entries: int | None = None,
         whole: frozenset[str] = frozenset(),
+        preparation: Preparation | None = None,
     ) -> Dataset:
-        """Examples in this process, cut into parts."""
-        parts, first = [], 0
-        for chosen in cut_examples(examples, PART_ENTRIES if part_entries is None else part_entries):
-            parts.append(kind_of_part(chosen, kinds, drop_hidden, first, whole))
-            first += len(chosen)
-        taking_part = [part for part in parts if part.examples]
-        if not taking_part:
-            raise PotentiaError("no variable of these examples has a label and a positive weight.")
-        return cls(Local(taking_part))
+        """The examples, a list cut into parts, in this process."""
+        sources, resident = _sources(examples, part_entries)
+        options = kinds, drop_hidden, whole, preparation or Preparation()
+        recipes = [PartRecipe(source, kind_of_part, *options) for source in sources]
+        here = all(source.in_memory for source in sources)
+        backend = Local([recipe.build() for recipe in recipes]) if here else OutOfCore(recipes, resident)
+        data = cls(opened(backend), examples)
+        if preparation is not None and preparation.class_weight is not None:
+            class_factors(preparation.class_weight, data.n_states)
+        return data
 
     def n_rows(self, kind: str) -> int:
         """Number of regions of a kind."""
@@ -76,13 +96,9 @@ class Dataset:
             self.parts, key, sizes, self.n_features(kind), self.n_outputs(kind), float(sum(weights))
         )
 
-    def holds(self, examples: Sequence[Example]) -> bool:
+    def holds(self, examples: Examples) -> bool:
         """Whether the parts are these very examples, with all their variables."""
-        if not isinstance(self.parts, Local):
-            return False
-        own = [example for part in self.parts.parts for example in part.examples]
-        whole = all(kept is None for part in self.parts.parts for kept in part.kept)
-        return whole and len(own) == len(examples) and all(map(operator.is_, own, examples))
+        return self.untouched and self.given is examples
 
     def require(self, kinds: Sequence[str]) -> None:
         """Refuse kinds that no example has."""
@@ -91,18 +107,37 @@ class Dataset:
                 raise PotentiaError(f"no example has a region of kind {kind!r} to train its potential on.")
 
 
-def cut_examples(examples: Sequence[Example], part_entries: int) -> list[list[Example]]:
+def _sources(examples: Examples, part_entries: int | None) -> tuple[Sequence[Source], int]:
+    """Where parts come from, and how many of them are in memory at once where they are not all."""
+    if isinstance(examples, Parts):
+        return examples.sources, examples.resident
+    return hold_examples(examples, PART_ENTRIES if part_entries is None else part_entries), 1
+
+
+def hold_examples(examples: Sequence[Example], part_entries: int, first: int = 0) -> list[Source]:
+    """Examples in memory, cut into parts; `first` is the number of the first of them."""
+    sources: list[Source] = []
+    for chosen in cut_examples(examples, part_entries):
+        sources.append(Held(chosen, first))
+        first += len(chosen)
+    return sources
+
+
+def cut_examples(examples: Iterable[Example], part_entries: int) -> Iterator[list[Example]]:
     """Consecutive examples until a part's tables would exceed so many entries."""
-    groups: list[list[Example]] = []
+    group: list[Example] = []
     room = 0
     for example in examples:
         size = table_entries(example.graph, example)
-        if not groups or size > room:
-            groups.append([])
+        if group and size > room:
+            yield group
+            group = []
+        if not group:
             room = part_entries
-        groups[-1].append(example)
+        group.append(example)
         room -= size
-    return groups
+    if group:
+        yield group
 
 
 def _agree(facts: Sequence[dict[str, KindFacts]]) -> dict[str, list[KindFacts]]:
@@ -124,10 +159,3 @@ def _agree(facts: Sequence[dict[str, KindFacts]]) -> dict[str, list[KindFacts]]:
                 "examples."
             )
     return found
-
-
-def require_labels(examples: Sequence[Example]) -> None:
-    """Refuse examples without labels."""
-    for number, example in enumerate(examples):
-        if example.labels is None:
-            raise PotentiaError(f"{example.name or f'example {number}'} has no labels.")

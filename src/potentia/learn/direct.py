@@ -49,15 +49,19 @@ class Direct:
 
     def _go_back(self) -> None:
         """The functions have the parameters of the last step: so shall the messages and scores."""
-        self.joint.parts.each("go_back", changes=True)
+        self._undo()
         self.joint.moved(*self.moving)
         self.joint.losses = dict(self._losses)
 
+    def _undo(self) -> None:
+        """Take the messages of the last step; `moved` for all that moves must follow."""
+        self.joint.parts.each("go_back", changes=True, since="keep_messages")
+
     def _objective(self) -> tuple[float, list[Floats]]:
         joint = self.joint
-        joint.moved(*self.moving)
         # always from the messages of the last step: a line search that went too far must find its way back
-        joint.parts.each("go_back", changes=True)
+        self._undo()
+        joint.moved(*self.moving)
         joint.pass_messages(*self.passing, measure=[kind for kind in joint.kinds if kind not in self.moving])
         value, slopes = 0.0, {}
         for kind in joint.kinds:

@@ -20,17 +20,17 @@ import numpy as np
 from .._options import check_count, check_number
 from .._types import ArrayLike, Floats, PotentiaError, real_number
 from ..data.example import Example
+from ..data.parts import Examples
 from ..inference.base import Inference
 from ..inference.message_passing import Schedule, Smoothed
 from ..potentials.base import Potential
 from ..potentials.zero import Zero
-from .dataset import Dataset, require_labels
+from .dataset import Dataset
 from .direct import Direct
 from .joint import Joint, JointPart
 from .learner import Fit, Learner, SavedFit
-from .part import list_examples, whole_kinds
-from .singles import with_singles
-from .weighting import class_weighted
+from .part import whole_kinds
+from .recipe import Preparation
 
 #: `message_tol` between fits by default: the next fit moves marginals more.
 _BETWEEN_FITS = 1e-3
@@ -110,24 +110,23 @@ class IteratedLogistic(Learner):
         """The inference that predictions of the trained model use."""
         return Smoothed(self.scales(kinds), iterations=4 * self.sweeps, tol=1e-4, schedule=self.schedule)
 
-    def begin(self, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> Fit:
+    def begin(self, potentials: Mapping[str, Potential], examples: Examples) -> Fit:
         """Zero messages, and potentials as they are or zero."""
-        weighted = class_weighted(list_examples(examples), self.class_weight)
-        require_labels(weighted)
-        if self.hidden == "soft" and any(e.weights is not None and not np.all(e.weights) for e in weighted):
-            raise PotentiaError("hidden='soft' keeps every variable, so weights must be positive; one is 0.")
-        completed, bare = with_singles(weighted)
+        soft = self.hidden == "soft"
+        wanted = Preparation(labels=True, positive=soft, class_weight=self.class_weight, singles=True)
+        data = Dataset.of(
+            examples,
+            list(potentials),
+            JointPart,
+            drop_hidden=not soft,
+            whole=whole_kinds(potentials),
+            preparation=wanted,
+        )
+        data.require(list(potentials))
+        bare = sorted(set(data.shapes) - set(potentials))
         scales = self.scales(list(potentials))
         scales |= dict.fromkeys(bare, max(scales.values()))
         functions = {**potentials, **{kind: Zero() for kind in bare}}
-        data = Dataset.of(
-            completed,
-            list(functions),
-            JointPart,
-            drop_hidden=self.hidden == "drop",
-            whole=whole_kinds(functions),
-        )
-        data.require(list(functions))
         joint = Joint(functions, data, self.delta, scales, self)
         solver = self.solver_for(potentials)
         return (_DirectFit if solver == "direct" else _AlternatingFit)(self, joint, solver, potentials)

@@ -34,7 +34,7 @@ class JointSettings:
     states: int
     soft: bool
     kept: frozenset[str]
-    threads: int
+    threads: int | None
 
 
 class JointPart(Part):
@@ -107,7 +107,7 @@ class JointPart(Part):
             return {kind: self._loss(kind, shard, f[kind]) for kind in measure if kind in f}
 
         losses = dict.fromkeys((kind for kind in measure if kind in self.shapes), 0.0)
-        for own in map_items(of, range(len(self.shards)), self.settings.threads):
+        for own in map_items(of, range(len(self.shards)), thread_count(self.settings.threads)):
             for kind, loss in own.items():
                 losses[kind] += loss
         return losses
@@ -158,7 +158,7 @@ class JointPart(Part):
 
         for kind in self.shapes:
             self.soft.setdefault(kind, np.empty((self.n_rows(kind), self.n_outputs(kind))))
-        self.clamped_value = sum(map_items(of, range(len(self.shards)), self.settings.threads))
+        self.clamped_value = sum(map_items(of, range(len(self.shards)), thread_count(self.settings.threads)))
 
     def value(self) -> float:
         """A(theta) - A(theta | labels) at the current messages."""
@@ -168,7 +168,7 @@ class JointPart(Part):
             theta = self._theta(shard, self._functions(shard), True)
             return float(self.free.run(number, theta, 0, 0.0).read().value)
 
-        free = sum(map_items(of, range(len(self.shards)), self.settings.threads))
+        free = sum(map_items(of, range(len(self.shards)), thread_count(self.settings.threads)))
         return free - self.clamped_value
 
     def keep_messages(self) -> None:
@@ -182,6 +182,32 @@ class JointPart(Part):
     def forget_messages(self) -> None:
         """Let go of the messages that were kept."""
         self.free.forget()
+
+    def suspend(self) -> tuple[dict[str, Any], dict[str, Floats]]:
+        """Settings and functions; messages, soft targets and kept scores."""
+        small, arrays = super().suspend()
+        if hasattr(self, "settings"):
+            names = "settings", "potentials", "marks", "clamped_value"
+            small |= {name: getattr(self, name) for name in names}
+            arrays |= {f"scores/{kind}": table for kind, table in self.scores.items()}
+            arrays |= {f"soft/{kind}": table for kind, table in self.soft.items()}
+            arrays |= {f"free/{name}": table for name, table in self.free.everything().items()}
+            if self.clamped is not None:
+                arrays |= {f"clamped/{name}": table for name, table in self.clamped.everything().items()}
+        return small, arrays
+
+    def resume(self, small: Mapping[str, Any], arrays: Mapping[str, Floats]) -> None:
+        """Take back what `suspend` gave."""
+        super().resume(small, arrays)
+        if "settings" not in small:
+            return
+        self.begin(small["settings"])
+        for name in ("potentials", "marks", "clamped_value"):
+            setattr(self, name, small[name])
+        self.scores, self.soft = _named(arrays, "scores/"), _named(arrays, "soft/")
+        self.free.take_everything(_named(arrays, "free/"))
+        if self.clamped is not None:
+            self.clamped.take_everything(_named(arrays, "clamped/"))
 
     def state(self) -> dict[str, Floats]:
         """The messages, for a checkpoint."""
@@ -197,8 +223,7 @@ class JointPart(Part):
         """Take back what `state` gave."""
         for name, messages in (("free", self.free), ("clamped", self.clamped)):
             if messages is not None:
-                own = {k.partition("/")[2]: v for k, v in arrays.items() if k.startswith(f"{name}/")}
-                messages.restore(own)
+                messages.restore(_named(arrays, f"{name}/"))
         if self.clamped is not None:
             for kind, table in self.soft.items():
                 saved = arrays.get(f"soft/{kind}")
@@ -208,6 +233,11 @@ class JointPart(Part):
                     )
                 table[:] = saved
             self.clamped_value = float(arrays["value"][0])
+
+
+def _named(arrays: Mapping[str, Floats], head: str) -> dict[str, Floats]:
+    """The arrays whose names begin so, by the rest of their names."""
+    return {name.removeprefix(head): v for name, v in arrays.items() if name.startswith(head)}
 
 
 class Joint:
@@ -236,7 +266,7 @@ class Joint:
         kept = {k for k in self.kinds if data.n_rows(k) * data.n_outputs(k) <= MAX_KEPT_SCORES}
         states = max(self.parts.each("max_states"))
         settings = JointSettings(
-            scales, delta, options.schedule, states, self.soft, frozenset(kept), thread_count(options.threads)
+            scales, delta, options.schedule, states, self.soft, frozenset(kept), options.threads
         )
         self.parts.each("begin", settings, changes=True)
         for kind, potential in self.potentials.items():

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from .._registry import Registered
 from .._types import Floats, PotentiaError
-from ..data.example import Example
+from ..data.parts import Examples
 from ..inference.base import Inference
 from ..inference.message_passing import TRW
 from ..potentials.base import Potential
@@ -96,8 +96,8 @@ class Learner(Registered, ABC):
         return
 
     @abstractmethod
-    def begin(self, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> Fit:
-        """Begin to train the potentials, in place."""
+    def begin(self, potentials: Mapping[str, Potential], examples: Examples) -> Fit:
+        """Begin to train the potentials, in place; examples are a list, or `pt.parts` where those were given."""
 
     def scales(self, kinds: Sequence[str]) -> dict[str, float]:
         """theta = scale * f at prediction, per kind."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
-
-import numpy as np
 
 from .._digest import digest_of, stable_repr
 from .._types import ConvergenceWarning, PotentiaError
-from ..data.example import Example
+from ..data.parts import Examples, Held, Parts
 from ..potentials.base import Potential
 from .learner import Fit, Learner, SavedFit
 
@@ -64,6 +62,8 @@ def run(
             due = tracked if isinstance(tracked, bool) else row["iteration"] in tracked
             if due and evaluate is not None:
                 row |= evaluate()
+            if fit.data is not None:
+                row |= fit.data.parts.statistics()
             history.append(row)
             stopped = bool(callback(history)) if callback is not None else False
             if checkpoint is not None:
@@ -110,19 +110,9 @@ def _resume(fit: Fit, potentials: Mapping[str, Potential], checkpoint: Store) ->
     return history
 
 
-def fit_digest(learner: Learner, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> str:
+def fit_digest(learner: Learner, potentials: Mapping[str, Potential], examples: Examples) -> str:
     """A digest of options and examples: the checkpoint of a fit with another one is refused."""
     options = {name: value for name, value in vars(learner).items() if name not in _FREE_OPTIONS}
-    return digest_of([stable_repr((type(learner).__name__, options, dict(potentials))), *_arrays(examples)])
-
-
-def _arrays(examples: Sequence[Example]) -> Iterator[Any]:
-    for example in examples:
-        yield repr((example.graph.digest, list(example.features)))
-        for features in example.features.values():
-            sparse = not isinstance(features, np.ndarray)
-            yield from (features.data, features.indices, features.indptr) if sparse else (features,)
-        if example.inputs:
-            yield repr(list(example.inputs))
-            yield from example.inputs.values()
-        yield from (values for values in (example.labels, example.weights) if values is not None)
+    sources = examples.sources if isinstance(examples, Parts) else [Held(examples)]
+    marks = [source.digest() for source in sources]
+    return digest_of([stable_repr((type(learner).__name__, options, dict(potentials))), *marks])

@@ -11,16 +11,18 @@ import numpy as np
 from .._options import check_count, check_number
 from .._types import ArrayLike, Floats, PotentiaError, WidthError, real_number
 from ..data.example import Example
+from ..data.parts import Examples, Parts
 from ..inference.base import Inference
 from ..inference.exact import Exact
 from ..potentials.affine import require_affine
 from ..potentials.base import Potential
-from .dataset import Dataset, require_labels
+from .dataset import Dataset
 from .learner import Fit, Learner, SavedFit
 from .margin_oracle import make_oracle
 from .margin_problem import MarginProblem, make_delta
 from .margin_solvers import SOLVERS
-from .part import Part, list_examples
+from .part import Part
+from .recipe import Preparation
 
 
 @dataclass(repr=False)
@@ -68,12 +70,20 @@ class MaxMargin(Learner):
         """The inference that predictions of the trained model use."""
         return self.inference or Exact()
 
-    def begin(self, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> Fit:
+    def begin(self, potentials: Mapping[str, Potential], examples: Examples) -> Fit:
         """Zero parameters."""
-        found = list_examples(examples)
-        require_labels(found)
+        if isinstance(examples, Parts):
+            raise PotentiaError(
+                "MaxMargin needs a list of examples, since its dual is one vector of all of them."
+            )
         # the dual of all examples is one vector: they are one part
-        data = Dataset.of(found, list(potentials), drop_hidden=True, part_entries=2**62)
+        data = Dataset.of(
+            examples,
+            list(potentials),
+            drop_hidden=True,
+            part_entries=2**62,
+            preparation=Preparation(labels=True),
+        )
         data.require(list(potentials))
         return _MarginFit(self, potentials, data)
 

@@ -214,6 +214,24 @@ class Messages:
             **flat,
         }
 
+    def everything(self) -> dict[str, Floats]:
+        """All messages and those kept for `go_back`, as named arrays."""
+        kept = {f"kept_flat{i}": lam for i, lam in enumerate(self._kept_flat) if lam is not None}
+        kept |= {f"kept_lam_{k}": v for k, v in self._kept_lam.items()}
+        return self.state() | kept | {f"kept_bias_{k}": v for k, v in self._kept_bias.items()}
+
+    def take_everything(self, arrays: Mapping[str, Floats]) -> None:
+        """Take over what `everything` gave."""
+
+        def named(head: str, kinds: Mapping[str, Any]) -> dict[str, Floats]:
+            return {kind: arrays[head + kind] for kind in kinds if head + kind in arrays}
+
+        n = range(len(self._flat))
+        self._kept_lam, self._kept_bias = named("kept_lam_", self._lam), named("kept_bias_", self._bias)
+        self._kept_flat = [arrays.get(f"kept_flat{i}") for i in n]
+        self._lam, self._bias = named("lam_", self._lam), named("bias_", self._bias)
+        self._flat = [arrays.get(f"flat{i}") for i in n]
+
     def restore(self, arrays: Mapping[str, Floats]) -> None:
         """Take back what `state` gave."""
         if any(array.dtype != np.float64 or np.isnan(array).any() for array in arrays.values()):

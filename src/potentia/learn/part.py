@@ -12,6 +12,7 @@ import numpy as np
 from .._threads import map_items, one_blas_thread, thread_count
 from .._types import Bools, Floats, Ints, PotentiaError
 from ..data.example import Example
+from ..data.parts import Examples, Parts
 from ..graph.induced import induced
 from ..graph.scores import Scores, table_index
 from ..graph.structure import Graph
@@ -24,6 +25,9 @@ from ..potentials.stack import Stack
 
 #: Table entries of a shard: training holds the tables of one shard per thread, and they should stay in the cache.
 SHARD_ENTRIES = 200_000
+
+#: As many unions of a part that left memory are kept for the next ones.
+_FEW_UNIONS = 4
 
 #: Unions in use, so that equal graphs share one and its layout.
 _unions: WeakValueDictionary[tuple[str, ...], Union] = WeakValueDictionary()
@@ -42,6 +46,21 @@ class Shard:
     def graph(self) -> Graph:
         """The disjoint union of the shard's examples; shards of equal graphs share it."""
         return self.union.graph
+
+
+class Overview(NamedTuple):
+    """What a data set wants to know of each part: facts per kind, and of its examples.
+
+    n_given and n_states count the examples that the part was built from and their states; n_examples those that take
+    part. `untouched`: they are the very examples given, with all their variables.
+    """
+
+    facts: dict[str, KindFacts]
+    weighted: bool
+    n_examples: int
+    n_given: int
+    n_states: int
+    untouched: bool
 
 
 class KindFacts(NamedTuple):
@@ -86,7 +105,7 @@ class Part(Tables):
         examples: those that take part; under `drop_hidden` one without any label does not.
         kinds: those that may occur.
         drop_hidden: keep only variables with a label and a positive weight, and the regions between them.
-        first: number of the first example in the data set, for messages.
+        names: what messages call the examples given; None for their own names, or numbers.
         whole: the kinds whose potentials read inputs of whole examples, not features.
         kept: per example the numbers of its regions that take part, per kind, or None for all.
         shards: consecutive examples joined into unions of bounded size.
@@ -94,12 +113,13 @@ class Part(Tables):
         shapes: per kind the table shape of its regions.
         targets: per kind the index of the true configuration, (N,); -1 where a variable of it is hidden.
         weights: per kind the weight of each region, the mean over its variables, or None where all are 1.
+        n_given, n_states, untouched: as in `Overview`.
     """
 
     examples: list[Example]
     kinds: Sequence[str]
     drop_hidden: bool = False
-    first: int = 0
+    names: Sequence[str] | None = None
     whole: frozenset[str] = frozenset()
     kept: list[dict[str, Any] | None] = field(init=False)
     shards: list[Shard] = field(init=False)
@@ -107,11 +127,15 @@ class Part(Tables):
     shapes: dict[str, tuple[int, ...]] = field(init=False)
     targets: dict[str, Ints] = field(init=False)
     weights: dict[str, Floats | None] = field(init=False)
+    n_given: int = field(init=False, default=0)
+    n_states: int = field(init=False, default=1)
+    untouched: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        for number, example in enumerate(self.examples, self.first):
-            _check_kinds(number, example, self.kinds)
-        self._names = {id(e): e.name or f"example {k}" for k, e in enumerate(self.examples, self.first)}
+        names = self.names or [e.name or f"example {k}" for k, e in enumerate(self.examples)]
+        for name, example in zip(names, self.examples, strict=True):
+            _check_kinds(name, example, self.kinds)
+        self._names = {id(e): name for e, name in zip(self.examples, names, strict=True)}
         if self.drop_hidden:
             self.examples = [example for example in self.examples if observed(example).any()]
         found = [_restricted(e) if self.drop_hidden else (e.graph, None) for e in self.examples]
@@ -179,6 +203,28 @@ class Part(Tables):
             self._names[id(having[0])] if having else None,
             self._names[id(lacking[0])] if lacking else None,
         )
+
+    def overview(self) -> Overview:
+        """What the data set wants to know of this part."""
+        return Overview(
+            self.facts(), self.is_weighted(), len(self.examples), self.n_given, self.n_states, self.untouched
+        )
+
+    # -- leaving and coming back -----------------------------------------------------------------------------
+
+    def suspend(self) -> tuple[dict[str, Any], dict[str, Floats]]:
+        """State beyond what building the part gives: what is small, and arrays; the part is not used after."""
+        return {"weighted": self.is_weighted()}, {}
+
+    def resume(self, small: Mapping[str, Any], arrays: Mapping[str, Floats]) -> None:
+        """Take back what `suspend` gave."""
+        if small["weighted"] and not self.is_weighted():
+            self.fill_weights()
+
+    def reusable(self) -> Any:
+        """Unions that other parts may share, if they are few: their layouts take long to make."""
+        unions = {id(shard.union): shard.union for shard in self.shards}
+        return list(unions.values()) if len(unions) <= _FEW_UNIONS else None
 
     def is_weighted(self) -> bool:
         """Whether rows have weights."""
@@ -349,8 +395,10 @@ def shared_union(graphs: Sequence[Graph]) -> Union:
     return found
 
 
-def list_examples(examples: Any) -> list[Example]:
-    """A list of at least one example, or a sentence about what was given."""
+def list_examples(examples: Any) -> Examples:
+    """A list of at least one example, or parts as they are, or a sentence about what was given."""
+    if isinstance(examples, Parts):
+        return examples
     if not isinstance(examples, Iterable):
         raise PotentiaError(f"examples must be a list of Example, not one {type(examples).__name__}.")
     found = list(examples)
@@ -402,10 +450,9 @@ def one_shape(kind: str, graphs: Iterable[Graph]) -> tuple[int, ...]:
     return shape
 
 
-def _check_kinds(number: int, example: Example, kinds: Sequence[str]) -> None:
+def _check_kinds(name: str, example: Example, kinds: Sequence[str]) -> None:
     missing = [k for k, s in example.graph.scopes.items() if len(s) and k not in kinds]
     if missing:
-        name = example.name or f"example {number}"
         raise PotentiaError(
             f"{name} has regions of kind {missing[0]!r}, but there is no potential for that kind."
         )

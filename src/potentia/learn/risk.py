@@ -12,19 +12,19 @@ from .._optimise import Adam
 from .._options import check_count, check_number
 from .._types import Floats, PotentiaError, real_number
 from ..adjoint.gradient import Gradient, gradient_of
-from ..data.example import Example
+from ..data.parts import Examples
 from ..inference.base import Inference
 from ..inference.message_passing import TRW
 from ..losses.base import Loss
 from ..losses.names import loss_of
 from ..potentials.base import Potential
-from .dataset import require_labels
+from .dataset import Dataset
 from .descent import Descent, join_parameters, set_parameters
 from .direct import runaway
 from .learner import WINDOW, Fit, Learner, SavedFit, fall
-from .part import list_examples, observed
-from .risk_objective import Risk
-from .weighting import class_weighted
+from .part import whole_kinds
+from .recipe import Preparation
+from .risk_objective import Risk, RiskPart
 
 STARTS = ("independent", "surrogate_likelihood", "zero")
 
@@ -81,11 +81,14 @@ class MarginalRisk(Learner):
         """The inference that predictions of the trained model use."""
         return self.inference or TRW(iterations=20)
 
-    def begin(self, potentials: Mapping[str, Potential], examples: Sequence[Example]) -> Fit:
+    def begin(self, potentials: Mapping[str, Potential], examples: Examples) -> Fit:
         """Nothing is computed before the first step."""
-        weighted = list(class_weighted(list_examples(examples), self.class_weight))
-        require_labels(weighted)
-        return (_RiskFit if self.batch is None else _StochasticFit)(self, potentials, weighted)
+        wanted = Preparation(labels=True, class_weight=self.class_weight)
+        data = Dataset.of(
+            examples, list(potentials), RiskPart, whole=whole_kinds(potentials), preparation=wanted
+        )
+        data.require(list(potentials))
+        return (_RiskFit if self.batch is None else _StochasticFit)(self, potentials, data)
 
     def check(self, potentials: Mapping[str, Potential]) -> None:
         """Refuse options and potentials that cannot be used."""
@@ -119,18 +122,19 @@ class MarginalRisk(Learner):
 class _RiskFit(Fit):
     """L-BFGS on the risk, in stages of more and more examples; an iteration is a step."""
 
-    def __init__(
-        self, learner: MarginalRisk, potentials: Mapping[str, Potential], examples: Sequence[Example]
-    ) -> None:
-        self.learner, self.potentials, self.examples = learner, potentials, examples
-        self.tol, self.stages = learner.tol, self._stages(_fewest(examples, potentials))
+    data: Dataset
+
+    def __init__(self, learner: MarginalRisk, potentials: Mapping[str, Potential], data: Dataset) -> None:
+        self.learner, self.potentials, self.data = learner, potentials, data
+        self.n_examples = sum(data.n_given)
+        self.tol, self.stages = learner.tol, self._stages(_fewest(data))
         self.limit = sum(steps for _, steps in self.stages)
         self.stage, self.value = 0, np.inf
         self._open()
 
     def _stages(self, fewest: int) -> list[tuple[int, int]]:
         """Numbers of examples, from `fewest` on, and the steps to be made on them."""
-        n, first = len(self.examples), self.learner.incremental
+        n, first = self.n_examples, self.learner.incremental
         stages = [(n if first is None else min(max(first, fewest), n), self.learner.iterations)]
         while stages[-1][0] < n:
             number, steps = stages[-1]
@@ -140,8 +144,8 @@ class _RiskFit(Fit):
     def _open(self) -> None:
         """The risk of this stage's examples."""
         number = self.stages[self.stage][0]
-        self.risk = Risk(self.potentials, self.examples[:number], self.learner)
-        self.data = self.risk.data
+        size = self.learner.batch or number
+        self.risk = Risk(self.potentials, self.data, self.learner, number, -(-number // size))
         self.descent: Descent | None = None
 
     def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -173,7 +177,7 @@ class _RiskFit(Fit):
 
     def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the last stage is."""
-        last = bool(history) and history[-1]["examples"] == len(self.examples)
+        last = bool(history) and history[-1]["examples"] == self.n_examples
         return last and self.stage + 1 == len(self.stages) and self._is_settled(self._own(history))
 
     def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
@@ -196,8 +200,9 @@ class _RiskFit(Fit):
         self.risk.fit_independently(fresh)
         if start == "surrogate_likelihood":
             first = replace(learner, loss="surrogate_likelihood", incremental=None)
-            other = Risk(self.potentials, self.examples[: self.stages[0][0]], first)
+            other = Risk(self.potentials, self.data, first, self.stages[0][0])
             _minimise(Descent(other.functions, other), learner.iterations, 1e-4)
+            self._open()
 
     def arrays(self) -> dict[str, Floats]:
         """The optimiser's state."""
@@ -205,14 +210,19 @@ class _RiskFit(Fit):
 
     def part_arrays(self) -> list[dict[str, Floats]]:
         """Where the parts' inference starts next."""
-        return self.risk.data.parts.each("state")
+        return self.data.parts.each("state")
 
     def restore(self, saved: SavedFit) -> None:
         """Take up the stage that the history ended in."""
         if self._reopen(saved):
             self.descent = Descent(self.risk.functions, self.risk)
             self.descent.restore(saved.arrays)
-            self.risk.data.parts.each("restore", own=saved.parts, changes=True)
+            self._restore_parts(saved)
+
+    def _restore_parts(self, saved: SavedFit) -> None:
+        if len(saved.parts) != self.data.parts.n_parts:
+            raise PotentiaError("the checkpoint belongs to other examples: it has another number of parts.")
+        self.data.parts.each("restore", own=saved.parts, changes=True)
 
     def _reopen(self, saved: SavedFit) -> bool:
         """Open the stage that a saved fit was in; whether it had begun one."""
@@ -229,18 +239,13 @@ class _RiskFit(Fit):
 class _StochasticFit(_RiskFit):
     """Adam over batches of examples in random order; an iteration is a pass, steps fall as 1 / sqrt(pass).
 
-    The objective noted is the mean over a pass of the batches' values, each at the parameters of its turn.
+    Batch b of n has every n-th example, so that all parts of the data have some of each. The objective noted is the
+    mean over a pass of the batches' values, each at the parameters of its turn.
     """
 
     def _open(self) -> None:
         super()._open()
-        number, size = self.stages[self.stage][0], self.learner.batch
-        assert size is not None
-        batches = [
-            Risk(self.potentials, self.examples[a : min(a + size, number)], self.learner)
-            for a in range(0, number, size)
-        ]
-        self.batches = [batch for batch in batches if batch.total > 0]
+        self.batches = [batch for batch, total in enumerate(self.risk.totals) if total > 0]
         self.adam: Adam | None = None
 
     def _advance(self, history: Sequence[Mapping[str, Any]]) -> bool:
@@ -254,10 +259,10 @@ class _StochasticFit(_RiskFit):
         rate = np.concatenate([np.zeros(0), *rates]) / np.sqrt(done + 1)
         values = np.zeros(len(self.batches))
         for number in np.random.default_rng([self.learner.seed, done]).permutation(len(self.batches)):
-            values[number], slopes = self.batches[number]()
+            values[number], slopes = self.risk(self.batches[number])
             self.adam.step(np.concatenate(slopes), rate)
             set_parameters(functions, self.adam.point)
-        totals = np.array([batch.total for batch in self.batches])
+        totals = np.array([self.risk.totals[batch] for batch in self.batches])
         self.value = float(totals / totals.sum() @ values)
         return True
 
@@ -278,6 +283,7 @@ class _StochasticFit(_RiskFit):
         if self._reopen(saved):
             self.adam = Adam(join_parameters(self.risk.functions))
             self.adam.restore(saved.arrays)
+            self._restore_parts(saved)
 
 
 def _minimise(descent: Descent, steps: int, tol: float) -> None:
@@ -287,15 +293,17 @@ def _minimise(descent: Descent, steps: int, tol: float) -> None:
         values.append({"objective": descent.value})
 
 
-def _fewest(examples: Sequence[Example], kinds: Mapping[str, Potential]) -> int:
+def _fewest(data: Dataset) -> int:
     """How many examples it takes until every kind and a labelled variable are among them."""
-    firsts = []
-    for kind in kinds:
-        holders = (i for i, e in enumerate(examples) if len(e.graph.scopes.get(kind, ())))
-        firsts.append(next(holders, None))
-        if firsts[-1] is None:
-            raise PotentiaError(f"no example has a region of kind {kind!r} to train its potential on.")
-    labelled = next((i for i, e in enumerate(examples) if observed(e).any()), None)
+    kinds: dict[str, int] = {}
+    labelled: int | None = None
+    first = 0
+    for (own, seen), size in zip(data.parts.each("firsts"), data.n_given, strict=True):
+        for kind, number in own.items():
+            kinds.setdefault(kind, first + number)
+        if labelled is None and seen is not None:
+            labelled = first + seen
+        first += size
     if labelled is None:
         raise PotentiaError("no variable of the examples has a label and a positive weight.")
-    return 1 + max(labelled, *(i for i in firsts if i is not None))
+    return 1 + max(labelled, *kinds.values())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -13,15 +14,15 @@ from .._memory import borrow_zeros
 from .._threads import map_items, thread_count
 from .._types import Floats
 from ..adjoint.gradient import Gradient, Memory, evaluate, gradient_of
-from ..data.example import Example
 from ..graph.scores import Scores
 from ..inference.base import Inference
 from ..losses.base import Loss
 from ..losses.names import loss_of
 from ..potentials.base import Potential
 from ..potentials.differentiable import Differentiable
+from ..potentials.problem import RowKey, Rows
 from .dataset import Dataset
-from .part import Part, whole_kinds
+from .part import Part, observed
 
 if TYPE_CHECKING:
     from .risk import MarginalRisk
@@ -35,60 +36,62 @@ class RiskSettings:
     inference: Inference
     clamped: Inference | None
     gradient: Gradient
-    threads: int
+    threads: int | None
+
+    @property
+    def warm(self) -> bool:
+        """Whether inference, run to convergence, may start where it ended for the parameters before."""
+        converging = self.inference.iterative and getattr(self.inference, "tol", 0.0) > 0
+        return converging and self.gradient.at_fixed_point
 
 
-class RiskPart(Part):
-    """A part that evaluates the loss of its examples and its gradient."""
+class _Evaluator:
+    """The loss of a part's examples and its gradient, with what inference remembers between evaluations."""
 
-    def begin(self, settings: RiskSettings) -> None:
-        """Nothing is remembered of earlier inference."""
-        self.settings = settings
+    def __init__(self, part: Part, settings: RiskSettings) -> None:
+        self.part, self.settings = part, settings
         self.inference, self.clamped = settings.inference, settings.clamped
-        if len(self.shards) > 1:
+        if len(part.shards) > 1:
             # shards are what threads share out: work inside one takes one
             self.inference = self.inference.on_one_thread()
             self.clamped = None if self.clamped is None else self.clamped.on_one_thread()
-        # what is run to convergence may start where it ended for the parameters before
-        converging = self.inference.iterative and getattr(self.inference, "tol", 0.0) > 0
-        warm = converging and settings.gradient.at_fixed_point
-        self.memories = [Memory() if warm else None for _ in self.shards]
+        self.memories = [Memory() if settings.warm else None for _ in part.shards]
 
     def evaluate(self, potentials: Mapping[str, Potential]) -> tuple[float, dict[str, Floats]]:
         """The summed loss, and its gradient for each kind that has parameters."""
-        scores = {kind: self._scores(kind, potentials[kind]) for kind in self.shapes}
+        part = self.part
+        scores = {kind: part.function(kind, slice(None), potentials[kind]) for kind in part.shapes}
         d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
-        numbers = range(len(self.shards))
+        numbers = range(len(part.shards))
         shared: dict[str, Floats] = {}
         value = 0.0
         for loss, d_shared in map_items(
-            lambda number: self._of_shard(number, scores, d_scores), numbers, self.settings.threads
+            lambda number: self._of_shard(number, scores, d_scores),
+            numbers,
+            thread_count(self.settings.threads),
         ):
             value += loss
             for kind, slope in d_shared.items():
                 shared[kind] = shared[kind] + slope if kind in shared else slope
         slopes = {}
-        for kind in self.shapes:
+        for kind in part.shapes:
             potential = potentials[kind]
             if isinstance(potential, Differentiable):
                 one = kind in shared
-                x = np.zeros((1, self.matrix(kind).shape[1])) if one else self.matrix(kind)
+                x = np.zeros((1, part.matrix(kind).shape[1])) if one else part.matrix(kind)
                 slopes[kind] = potential.vjp(x, shared[kind] if one else d_scores[kind], trusted=True)
         return value, slopes
-
-    def _scores(self, kind: str, potential: Potential) -> Floats:
-        """f of all rows, or of one where all are equal."""
-        return self.function(kind, slice(None), potential)
 
     def _of_shard(
         self, number: int, scores: Mapping[str, Floats], d_scores: Mapping[str, Floats]
     ) -> tuple[float, dict[str, Floats]]:
         """The loss of a shard and the gradient of tables that all rows share; fills its rows of d_scores."""
-        shard = self.shards[number]
-        theta, settings = {}, self.settings
+        part, settings = self.part, self.settings
+        shard = part.shards[number]
+        theta = {}
         for kind, scope in shard.graph.scopes.items():
             if len(scope):
-                one, shape = len(scores[kind]) < self.n_rows(kind), self.shapes[kind]
+                one, shape = len(scores[kind]) < part.n_rows(kind), part.shapes[kind]
                 table = scores[kind] if one else scores[kind][shard.rows[kind]]
                 theta[kind] = table.reshape(shape) if one else table.reshape(len(table), *shape)
         value, d_theta = evaluate(
@@ -97,15 +100,15 @@ class RiskPart(Part):
         )  # fmt: skip
         d_shared = {}
         for kind in theta:
-            if len(scores[kind]) < self.n_rows(kind):
+            if len(scores[kind]) < part.n_rows(kind):
                 d_shared[kind] = d_theta[kind].reshape(1, -1)
             else:
-                part = d_scores[kind][shard.rows[kind]]
-                part[...] = d_theta[kind].reshape(part.shape)
+                own = d_scores[kind][shard.rows[kind]]
+                own[...] = d_theta[kind].reshape(own.shape)
         return value, d_shared
 
     def state(self) -> dict[str, Floats]:
-        """Where inference starts next, for a checkpoint."""
+        """Where inference starts next."""
         return {
             f"{number}/{name}": array
             for number, memory in enumerate(self.memories)
@@ -121,23 +124,120 @@ class RiskPart(Part):
                 memory.restore({k.removeprefix(head): v for k, v in arrays.items() if k.startswith(head)})
 
 
-class Risk:
-    """The objective on some examples: call it for its value and gradients at the potentials' current parameters.
+class Stage(NamedTuple):
+    """Which examples of a part take part: the first `limit`; `first` is the number of the part's first example.
 
-    `total` is the weight of the labelled variables. A kind that the examples lack has its penalty only.
+    Batch b of `n_batches` has every example whose number leaves b when divided by n_batches.
+    """
+
+    first: int
+    limit: int
+    n_batches: int = 1
+
+    def of_batch(self, batch: int) -> list[int]:
+        """The part's examples of a batch."""
+        return [i for i in range(self.limit) if (self.first + i) % self.n_batches == batch]
+
+
+class RiskPart(Part):
+    """A part that evaluates the loss of some of its examples and its gradient."""
+
+    def firsts(self) -> tuple[dict[str, int], int | None]:
+        """The first example that has a kind, of every kind, and the first with a labelled variable."""
+        kinds: dict[str, int] = {}
+        for number, example in enumerate(self.examples):
+            for kind, scope in example.graph.scopes.items():
+                if len(scope):
+                    kinds.setdefault(kind, number)
+        return kinds, next((i for i, e in enumerate(self.examples) if observed(e).any()), None)
+
+    def begin(self, stage: Stage, settings: RiskSettings) -> None:
+        """Nothing is remembered of earlier inference."""
+        self.stage, self.settings = stage, settings
+        self.chosen = self._select(range(stage.limit))
+        self.batches = [self.chosen]
+        if stage.n_batches > 1:
+            self.batches = [self._select(stage.of_batch(b)) for b in range(stage.n_batches)]
+
+    def _select(self, numbers: Sequence[int]) -> _Evaluator:
+        """An evaluator of some of the examples."""
+        if len(numbers) == len(self.examples):
+            return _Evaluator(self, self.settings)
+        chosen = Part([self.examples[i] for i in numbers], self.kinds, whole=self.whole)
+        if self.is_weighted() and not chosen.is_weighted():
+            chosen.fill_weights()
+        return _Evaluator(chosen, self.settings)
+
+    def rows(self, key: RowKey) -> Rows:
+        """The rows of the examples that take part."""
+        part = self.chosen.part
+        return super().rows(key) if part is self else part.rows(key)
+
+    def weight_of(self, batch: int) -> float:
+        """Total weight of the labelled variables of a batch."""
+        return self.batches[batch].part.labelled_weight()
+
+    def evaluate(self, potentials: Mapping[str, Potential], batch: int) -> tuple[float, dict[str, Floats]]:
+        """The summed loss of a batch, and its gradient for each kind that has parameters."""
+        return self.batches[batch].evaluate(potentials)
+
+    def state(self) -> dict[str, Floats]:
+        """Where inference starts next, for a checkpoint."""
+        return {
+            f"{batch}/{name}": array
+            for batch, own in enumerate(self.batches)
+            for name, array in own.state().items()
+        }
+
+    def restore(self, arrays: Mapping[str, Floats]) -> None:
+        """Take back what `state` gave."""
+        for batch, own in enumerate(self.batches):
+            head = f"{batch}/"
+            own.restore({k.removeprefix(head): v for k, v in arrays.items() if k.startswith(head)})
+
+    def suspend(self) -> tuple[dict[str, Any], dict[str, Floats]]:
+        """Which examples take part, and where inference starts next."""
+        small, arrays = super().suspend()
+        if hasattr(self, "settings"):
+            return small | {"begun": (self.stage, self.settings)}, arrays | self.state()
+        return small, arrays
+
+    def resume(self, small: Mapping[str, Any], arrays: Mapping[str, Floats]) -> None:
+        """Take back what `suspend` gave."""
+        super().resume(small, arrays)
+        if "begun" in small:
+            self.begin(*small["begun"])
+            self.restore(arrays)
+
+
+class Risk:
+    """The objective on the first examples: call it for its value and gradients at the potentials' current parameters.
+
+    `total` is the weight of the labelled variables, `totals` that of each batch. A kind that the examples lack has its
+    penalty only.
     """
 
     def __init__(
-        self, potentials: Mapping[str, Potential], examples: Sequence[Example], options: MarginalRisk
+        self,
+        potentials: Mapping[str, Potential],
+        data: Dataset,
+        options: MarginalRisk,
+        number: int,
+        n_batches: int = 1,
     ) -> None:
-        self.potentials, self.ridge = potentials, options.ridge
-        self.data = Dataset.of(examples, list(potentials), RiskPart, whole=whole_kinds(potentials))
-        settings = RiskSettings(
+        self.potentials, self.ridge, self.data = potentials, options.ridge, data
+        self.settings = RiskSettings(
             loss_of(options.loss), options.predictor([]), options.clamped, gradient_of(options.gradient),
-            thread_count(options.threads),
+            options.threads,
         )  # fmt: skip
-        self.data.parts.each("begin", settings, changes=True)
-        self.total = float(self.data.parts.total("labelled_weight"))
+        starts = [0, *itertools.accumulate(data.n_given)]
+        stages = [
+            Stage(first, min(max(number - first, 0), size), n_batches)
+            for first, size in zip(starts, data.n_given, strict=False)
+        ]
+        data.parts.each("begin", self.settings, own=stages, changes=True)
+        self.totals = [float(data.parts.total("weight_of", batch)) for batch in range(n_batches)]
+        self.total = float(sum(self.totals))
 
     @property
     def functions(self) -> list[Differentiable]:
@@ -174,15 +274,17 @@ class Risk:
     def _adopt(self, kind: str, fitted: Potential) -> None:
         self.potentials[kind].__dict__.update(fitted._fitted())
 
-    def __call__(self) -> tuple[float, list[Floats]]:
-        """Risk per variable plus penalties, and its gradient for each of `functions`."""
+    def __call__(self, batch: int = 0) -> tuple[float, list[Floats]]:
+        """Risk per variable of a batch plus penalties, and its gradient for each of `functions`."""
+        total = self.totals[batch]
         for kind in self.data.shapes:
             self.potentials[kind].ready(self.data.n_rows(kind))
-        value, slopes = self.data.parts.total("evaluate", self.potentials, changes=True)
+        value, slopes = self.data.parts.total("evaluate", self.potentials, batch, changes=self.settings.warm)
         found = []
         for kind, potential in self.potentials.items():
             if isinstance(potential, Differentiable):
-                penalty, slope = potential.penalty_and_gradient(self._summed_ridge)
+                ridge = None if self.ridge is None else self.ridge * total
+                penalty, slope = potential.penalty_and_gradient(ridge)
                 value += penalty
-                found.append((slope + slopes[kind] if kind in slopes else slope) / self.total)
-        return value / self.total, found
+                found.append((slope + slopes[kind] if kind in slopes else slope) / total)
+        return value / total, found

@@ -11,10 +11,14 @@ from ..data.example import Example
 
 
 def class_weighted(examples: Sequence[Example], class_weight: Sequence[float] | None) -> Sequence[Example]:
-    """The examples with every variable's weight multiplied by that of its label."""
+    """The examples with every variable's weight multiplied by that of its label.
+
+    They may have fewer states than there are class weights, as part of a data set.
+    """
     if class_weight is None:
         return examples
-    table = class_factors(class_weight, max(int(e.graph.n_states.max()) for e in examples))
+    states = max((int(e.graph.n_states.max()) for e in examples), default=1)
+    table = class_factors(class_weight, max(states, np.size(class_weight)))
     weighted = []
     for e in examples:
         own = np.ones(e.graph.n_variables) if e.weights is None else e.weights

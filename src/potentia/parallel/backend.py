@@ -6,16 +6,30 @@ Sums run over a fixed binary tree of part numbers, so a total does not depend on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
 
 import numpy as np
+
+
+class Recipe(Protocol):
+    """How to build a part wherever it is needed."""
+
+    @property
+    def name(self) -> str: ...
+
+    def build(self) -> Any: ...
+
+    def n_bytes(self) -> int | None: ...
 
 
 class Backend(ABC):
     """Calls a method, by name, of every part.
 
-    `own`: one more argument for each part, passed first. `changes`: the call changes the parts' state.
+    `own`: one more argument for each part, passed first. `changes`: the call changes the parts' state. `since`: the
+    call undoes every change after the last call of that name.
     """
 
     @property
@@ -25,9 +39,26 @@ class Backend(ABC):
 
     @abstractmethod
     def each(
-        self, method: str, *args: Any, own: Sequence[Any] | None = None, changes: bool = False
+        self,
+        method: str,
+        *args: Any,
+        own: Sequence[Any] | None = None,
+        changes: bool = False,
+        since: str | None = None,
     ) -> list[Any]:
         """The method's result for every part, in part order."""
+
+    @abstractmethod
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Let go of all parts but these."""
+
+    def close(self) -> None:
+        """Let go of what the parts take."""
+        return
+
+    def statistics(self) -> dict[str, Any]:
+        """What the rounds since the last call took, for a history; nothing where all is in this process."""
+        return {}
 
     @abstractmethod
     def total(self, method: str, *args: Any, changes: bool = False) -> Any:
@@ -45,11 +76,20 @@ class Local(Backend):
         """Number of parts."""
         return len(self.parts)
 
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Let go of all parts but these."""
+        self.parts = [self.parts[number] for number in numbers]
+
     def each(
-        self, method: str, *args: Any, own: Sequence[Any] | None = None, changes: bool = False
+        self,
+        method: str,
+        *args: Any,
+        own: Sequence[Any] | None = None,
+        changes: bool = False,
+        since: str | None = None,
     ) -> list[Any]:
         """The method's result for every part, in part order."""
-        extra: Sequence[tuple[Any, ...]] = [()] * self.n_parts if own is None else [(item,) for item in own]
+        extra = own_arguments(own, self.n_parts)
         return [getattr(part, method)(*first, *args) for part, first in zip(self.parts, extra, strict=True)]
 
     def total(self, method: str, *args: Any, changes: bool = False) -> Any:
@@ -57,12 +97,66 @@ class Local(Backend):
         return tree_total(lambda number: getattr(self.parts[number], method)(*args), 0, self.n_parts)
 
 
+def own_arguments(own: Sequence[Any] | None, n_parts: int) -> Sequence[tuple[Any, ...]]:
+    """The arguments that come first in the call of each part."""
+    return [()] * n_parts if own is None else [(item,) for item in own]
+
+
+#: Backends made inside `releasing`.
+_opened: ContextVar[list[Backend] | None] = ContextVar("potentia_backends", default=None)
+
+
+@contextmanager
+def releasing() -> Iterator[None]:
+    """Close every backend that is made inside, at the end."""
+    opened: list[Backend] = []
+    token = _opened.set(opened)
+    try:
+        yield
+    finally:
+        _opened.reset(token)
+        for backend in opened:
+            backend.close()
+
+
+def opened(backend: Backend) -> Backend:
+    """The backend, which the `releasing` around it will close."""
+    backends = _opened.get()
+    if backends is not None:
+        backends.append(backend)
+    return backend
+
+
 def tree_total(value: Callable[[int], Any], first: int, last: int) -> Any:
     """The sum of value(first) .. value(last - 1) over the tree that splits at multiples of powers of two."""
     if last - first <= 1:
         return value(first) if last > first else None
-    half = first + (1 << (last - first - 1).bit_length() - 1)
+    half = _middle(first, last)
     return add(tree_total(value, first, half), tree_total(value, half, last))
+
+
+def tree_cover(first: int, last: int, start: int, stop: int) -> list[tuple[int, int]]:
+    """The fewest ranges that the tree over first .. last - 1 sums by themselves and that make up start .. stop - 1."""
+    start, stop = max(first, start), min(last, stop)
+    if start >= stop:
+        return []
+    if (start, stop) == (first, last):
+        return [(first, last)]
+    half = _middle(first, last)
+    return tree_cover(first, half, start, stop) + tree_cover(half, last, start, stop)
+
+
+def tree_join(sums: Mapping[tuple[int, int], Any], first: int, last: int) -> Any:
+    """The tree's total from sums of ranges that it sums by themselves, which make up all of it."""
+    if (first, last) in sums:
+        return sums[first, last]
+    half = _middle(first, last)
+    return add(tree_join(sums, first, half), tree_join(sums, half, last))
+
+
+def _middle(first: int, last: int) -> int:
+    """Where the tree over first .. last - 1 splits."""
+    return first + (1 << (last - first - 1).bit_length() - 1)
 
 
 def add(a: Any, b: Any) -> Any:

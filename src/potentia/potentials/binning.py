@@ -93,14 +93,14 @@ def cell_of(codes: Codes, n_bins: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Binned:
-    """Rows as codes; where combinations of codes are few, `codes` lists all and `cell` says which a row has.
+    """Codes of all rows; or, where combinations of codes are few (`listed`), all of those.
 
     A function of the codes then needs computing only once per combination: with one or two features, as pairs
     often have, that is hundreds of times less work.
     """
 
     codes: Codes
-    cell: Ints | None
+    listed: bool
     n_bins: Ints
 
     @classmethod
@@ -109,19 +109,15 @@ class Binned:
         n_bins = count_bins(edges)
         cells = all_cells(n_bins, problem.n_rows)
         if cells is not None:
-            return cls(cells, problem.collect(_cells_of, edges, n_bins), n_bins)
+            return cls(cells, True, n_bins)
         if not problem.local or problem.n_rows * problem.n_features > _MAX_CODES:
             return None
-        return cls(problem.collect(_codes_of, edges), None, n_bins)
+        return cls(problem.collect(_codes_of, edges), False, n_bins)
 
-    def place(self, rows: Any) -> Any:
-        """Where in `codes` the given rows are, as an index."""
-        return rows if self.cell is None else self.cell[rows]
+    def place(self, rows: Any, codes: Codes) -> Any:
+        """Where in `codes` the given rows are, as an index; they have these codes."""
+        return cell_of(codes, self.n_bins) if self.listed else rows
 
 
 def _codes_of(batch: Batch, edges: Floats) -> Codes:
     return encode(batch.x, edges)
-
-
-def _cells_of(batch: Batch, edges: Floats, n_bins: Ints) -> Ints:
-    return cell_of(encode(batch.x, edges), n_bins)

@@ -133,6 +133,10 @@ class Boosting(Potential):
     def begin_rounds(self, problem: Problem, rng: np.random.Generator) -> Rounds:
         """Settle the bins and get ready for rounds, whose `step` can then be timed or watched one by one."""
         rules = self._rules()
+        if self.subsample is None and not problem.local:
+            raise PotentiaError(
+                "Boosting(subsample=None) reads all rows in every round, but they are not all in memory: give a number."
+            )
         from_zero = self.restart or self.n_trees == 0
         if from_zero:
             self.edges_ = draw_edges(problem, self.bins, rng)
@@ -147,7 +151,9 @@ class Boosting(Potential):
     def update_scores(self, x: Any, scores: Floats, mark: Any) -> None:
         """Add the trees grown since, to the last bit what `scores` would compute."""
         edges, n_trees = mark
-        if edges is not self.edges_ or self._tabulated() is not None:
+        # the function may have come from another process: equal bins and more trees are more trees of the same run
+        same = not self.restart and n_trees <= self.n_trees and np.array_equal(edges, self.edges_)
+        if not same or self._tabulated() is not None:
             scores[:] = self._scores(x)
         elif n_trees < self.n_trees:
             self._forest.add_to(scores, encode(x, self.edges_), n_trees)

@@ -21,8 +21,9 @@ class MLP(Differentiable):
     """f(x) = W tanh(V x), fitted by stochastic gradients with momentum [ILR-chapter sec. 1.9.5].
 
     Each step is `momentum` of the last one and the rest of the mean gradient of `batch` rows, and is taken
-    times `learning_rate`. A fit passes `epochs` times over the rows, starting from the fitted network, and
-    keeps the best network met at the end of a pass. Batches of 100 are the chapter's (ILR-nips: 1000), as is
+    times `learning_rate`. A fit passes `epochs` times over the rows (over `sample` of them, drawn for each fit, where
+    there are more), starting from the fitted network, and keeps the best network, by the loss of all rows, met at the
+    end of a pass. Batches of 100 are the chapter's (ILR-nips: 1000), as is
     the rate of .25 for single variables; for pairs it has .05, so pass `learning_rate=0.05` there. V and W
     also see a constant input, and features are standardised on the rows of the first fit (`standardise`).
     penalty = ridge / 2 * (|V|^2 + |W|^2), constants free. `parameters` is V (d + 1, hidden), then W (hidden +
@@ -58,6 +59,7 @@ class MLP(Differentiable):
         ridge: float = 0.0,
         standardise: bool = True,
         seed: int = 0,
+        sample: int = 1_000_000,
     ):
         self.hidden = hidden
         self.learning_rate = learning_rate
@@ -67,6 +69,7 @@ class MLP(Differentiable):
         self.ridge = ridge
         self.standardise = standardise
         self.seed = seed
+        self.sample = sample
 
     def _begin(self, problem: Problem) -> None:
         check_count("hidden", self.hidden, 1)
@@ -121,7 +124,7 @@ class MLP(Differentiable):
         return float(loss), self._backward(inputs, hidden, residual)
 
     def _fit(self, problem: Problem) -> float:
-        for name, least in (("batch", 1), ("epochs", 1), ("seed", 0)):
+        for name, least in (("batch", 1), ("epochs", 1), ("seed", 0), ("sample", 1)):
             check_count(name, getattr(self, name), least)
         for name in ("learning_rate", "ridge"):
             check_number(name, getattr(self, name))
@@ -130,22 +133,32 @@ class MLP(Differentiable):
         rng = np.random.default_rng([self.seed, self.n_fits_])
         best, kept = np.inf, self.weights_
         self.weights_ = self.weights_.copy()
+        drawn = self._sampled(problem, rng)
         for _ in range(self.epochs):
-            self._pass(problem, rng.permutation(problem.n_rows))
+            self._pass(drawn, rng.permutation(drawn.n_rows), problem)
             reached = self._objective(problem)
             if reached < best:
                 best, kept = reached, self.weights_.copy()
         self.weights_ = kept
         return best
 
-    def _pass(self, problem: Problem, order: Any) -> None:
-        """One pass over the rows in this order, changing the weights in place; momentum starts at rest."""
+    def _sampled(self, problem: Problem, rng: np.random.Generator) -> Problem:
+        """The rows to pass over: all, or as many as `sample`; gathered once unless all are in this process."""
+        if problem.n_rows > self.sample:
+            chosen = np.sort(rng.choice(problem.n_rows, self.sample, replace=False))
+            return Problem.of(problem.draw(chosen).table(), problem.n_outputs)
+        if problem.local:
+            return problem
+        return Problem.of(problem.draw(slice(None)).table(), problem.n_outputs)
+
+    def _pass(self, drawn: Problem, order: Any, problem: Problem) -> None:
+        """One pass over rows drawn in this order, changing the weights in place; momentum starts at rest."""
         step = np.zeros_like(self.weights_)
         per_row = problem.n_rows / problem.total_weight
         for first in range(0, len(order), _DRAWN * self.batch):
-            drawn = problem.draw(order[first : first + _DRAWN * self.batch]).table()
-            for start in range(0, len(drawn), self.batch):
-                batch = drawn.take(slice(start, start + self.batch))
+            rows = drawn.draw(order[first : first + _DRAWN * self.batch]).table()
+            for start in range(0, len(rows), self.batch):
+                batch = rows.take(slice(start, start + self.batch))
                 _, gradient = self._slope(batch)
                 gradient *= per_row / batch.n_rows
                 if self.ridge:

@@ -11,14 +11,16 @@ from potentia._types import Floats, Ints
 from potentia.kernels.decision_trees import fill_statistics
 from potentia.kernels.leaves import fit_leaves
 from potentia.kernels.logistic import loss_rows
-from potentia.potentials.binning import Binned, Codes, count_bins, encode
-from potentia.potentials.chunks import map_chunks, map_parts, sum_chunks
+from potentia.potentials.binning import Binned, Codes, cell_of, count_bins, encode
+from potentia.potentials.chunks import map_chunks, map_parts
 from potentia.potentials.growth import Growth, Tree
-from potentia.potentials.problem import NO_ROWS, Batch, Problem
+from potentia.potentials.problem import NO_ROWS, Batch, Problem, Rows
 from potentia.potentials.tree_ensemble import GrowingEnsemble, TreeEnsemble
 
 #: Scores of all rows that are not at hand are computed and kept between rounds up to this many numbers.
 _MAX_KEPT_SCORES = 1 << 26
+#: Rows that are gathered at once from other places, for several rounds.
+_MAX_FETCHED = 500_000
 #: Mean gradient at which a leaf counts as fitted.
 _LEAF_TOL = 1e-4
 #: From this many rows on, leaves are fitted by several threads.
@@ -47,7 +49,8 @@ class Rounds:
 
     A round costs a pass over the rows drawn for every level of the tree, and a walk down the tree for every
     row, or every combination of codes where those are few. With very many rows, or scores too large to keep,
-    the scores of the rows drawn are instead computed from the trees; the result is the same.
+    the scores of the rows drawn are instead computed from the trees; the result is the same. Rows that are not in this
+    process are drawn for many rounds at once.
     """
 
     def __init__(self, problem: Problem, edges: Floats, rules: Rules, forest: TreeEnsemble, n_rounds: int):
@@ -63,8 +66,10 @@ class Rounds:
         self._forest = forest
         #: Trees there were before.
         self.n_before = len(forest.depths)
+        #: Scores of all codes by the trees there were, and by those added since.
         self._start = self._kept_scores()
-        self._scores = None if self._start is None else self._start.copy()
+        self._added = None if self._start is None else np.zeros_like(self._start)
+        self._drawn = Drawn(problem, self.size, n_rounds)
 
     def _kept_scores(self) -> Floats | None:
         """Scores of all codes, if keeping them current costs less than scoring each round's rows."""
@@ -87,40 +92,32 @@ class Rounds:
         tree = self._growth.tree(codes, self._statistics, self._limits(residual, batch.weight))
         values = self._leaf_values(tree, batch, scores)
         self.trees.append(tree.nodes, self.rules.shrinkage * values, tree.depth)
-        if self._scores is not None and self.binned is not None:
-            self.trees.forest().add_to(self._scores, self.binned.codes, self.trees.n_trees - 1)
+        if self._added is not None and self.binned is not None:
+            self.trees.forest().add_to(self._added, self.binned.codes, self.trees.n_trees - 1)
 
     def losses(self, shares: Sequence[float]) -> Floats:
         """The summed loss of all rows when the trees added by `step` are multiplied by each of the shares."""
-        if self._scores is None or self.binned is None or self._start is None:
-            added = self.trees.forest(), self.n_before
-            return np.array(self.problem.sum(_share_losses, self.edges, self._forest, added, shares))
-        place, start, scores = self.binned.place, self._start, self._scores
-
-        def of(rows: slice) -> Floats:
-            before: Floats = start[place(rows)]
-            return _losses(self.problem.draw(rows), before, scores[place(rows)] - before, shares)
-
-        found = sum_chunks(of, self.problem.n_rows, 6 * self.problem.n_outputs)
-        return np.asarray(found, dtype=np.float64)
+        added = self.trees.forest(), self.n_before
+        listed = None
+        if self.binned is not None and self.binned.listed:
+            tables = [np.zeros((len(self.binned.codes), self.problem.n_outputs)) for _ in range(2)]
+            self._forest.add_to(tables[0], self.binned.codes)
+            added[0].add_to(tables[1], self.binned.codes, self.n_before)
+            listed = self.binned.n_bins, *tables
+        return np.array(self.problem.sum(_share_losses, self.edges, self._forest, added, shares, listed))
 
     def _draw(self, rng: np.random.Generator) -> tuple[Batch, Codes, Floats]:
         """The rows of this round, their codes and their scores."""
-        if self.size == self.problem.n_rows:
-            rows: slice | Ints = slice(None)
-        else:
-            rows = np.sort(rng.choice(self.problem.n_rows, self.size, replace=False))
-        batch = self.problem.draw(rows)
-        if self.binned is None:
-            codes = encode(batch.x, self.edges)
-        else:
-            place = self.binned.place(rows)
-            codes = self.binned.codes[place]
-            if self._scores is not None:
-                return batch, codes, self._scores[place]
-        scores = np.zeros((self.size, self.problem.n_outputs))
-        self.trees.forest().add_to(scores, codes)
-        return batch, codes, scores
+        rows, batch = self._drawn.next(rng)
+        held = self.binned is not None and not self.binned.listed
+        codes = self.binned.codes[rows] if held and self.binned is not None else encode(batch.x, self.edges)
+        if self._start is not None and self._added is not None and self.binned is not None:
+            place = self.binned.place(rows, codes)
+            return batch, codes, self._start[place] + self._added[place]
+        before = _before(batch, codes, self._forest)
+        added = np.zeros_like(before)
+        self.trees.forest().add_to(added, codes, self.n_before)
+        return batch, codes, before + added
 
     def _residual(self, batch: Batch, scores: Floats) -> Floats:
         residual = np.empty_like(scores)
@@ -155,23 +152,70 @@ class Rounds:
         return values
 
 
+class Drawn:
+    """The rows of round after round: those of one where they are in this process, of many at once elsewhere."""
+
+    def __init__(self, problem: Problem, size: int, n_rounds: int) -> None:
+        self.problem, self.size, self.left = problem, size, n_rounds
+        self._waiting: list[Ints] = []
+        self._numbers: Ints = np.zeros(0, np.int64)
+        self._table: Rows | None = None
+
+    def next(self, rng: np.random.Generator) -> tuple[slice | Ints, Batch]:
+        """Row numbers, ascending, and the rows."""
+        if self.size == self.problem.n_rows:
+            if self._table is None and not self.problem.local:
+                self._table = self.problem.draw(slice(None)).table()
+            every = slice(None)
+            return every, self.problem.draw(every) if self._table is None else self._table.take(every)
+        if self.problem.local:
+            rows = self._choose(rng)
+            return rows, self.problem.draw(rows)
+        if not self._waiting:
+            self._fetch(rng)
+        assert self._table is not None
+        rows = self._waiting.pop(0)
+        return rows, self._table.take(np.searchsorted(self._numbers, rows))
+
+    def _choose(self, rng: np.random.Generator) -> Ints:
+        return np.sort(rng.choice(self.problem.n_rows, self.size, replace=False))
+
+    def _fetch(self, rng: np.random.Generator) -> None:
+        """Choose the rows of the next rounds and gather all of them."""
+        n_rounds = max(1, min(self.left, _MAX_FETCHED // self.size))
+        self.left -= n_rounds
+        self._waiting = [self._choose(rng) for _ in range(n_rounds)]
+        self._numbers = np.unique(np.concatenate(self._waiting))
+        self._table = self.problem.draw(self._numbers).table()
+
+
+def _before(batch: Batch, codes: Codes, forest: TreeEnsemble) -> Floats:
+    """Scores of some rows by the trees there were, which may be at hand."""
+    if batch.scores is not None and len(forest.depths):
+        return batch.scores
+    scores = np.zeros((len(codes), forest.values.shape[1]))
+    forest.add_to(scores, codes)
+    return scores
+
+
 def _share_losses(
     batch: Batch,
     edges: Floats,
     before: TreeEnsemble,
     added: tuple[TreeEnsemble, int],
     shares: Sequence[float],
+    listed: tuple[Ints, Floats, Floats] | None,
 ) -> Floats:
-    """Losses of some rows by the trees there were, and the shares of those added since."""
+    """Losses of some rows by the trees there were, and the shares of those added since.
+
+    listed: where combinations of codes are few, the numbers of bins and both scores of all of them.
+    """
     codes = encode(batch.x, edges)
-    start, more = (np.zeros((len(codes), before.values.shape[1])) for _ in range(2))
-    if batch.scores is not None and len(before.depths):
-        start = batch.scores
+    if listed is not None:
+        cell = cell_of(codes, listed[0])
+        start, more = listed[1][cell], listed[2][cell]
     else:
-        before.add_to(start, codes)
-    added[0].add_to(more, codes, added[1])
-    return _losses(batch, start, more, shares)
-
-
-def _losses(batch: Batch, start: Floats, added: Floats, shares: Sequence[float]) -> Floats:
-    return np.array([loss_rows(start + share * added, *batch.targets, NO_ROWS) for share in shares])
+        start = _before(batch, codes, before)
+        more = np.zeros((len(codes), before.values.shape[1]))
+        added[0].add_to(more, codes, added[1])
+    return np.array([loss_rows(start + share * more, *batch.targets, NO_ROWS) for share in shares])

@@ -13,7 +13,8 @@ import numpy as np
 import potentia as pt
 
 from ..._threads import one_blas_thread, using_threads
-from ...learn.risk import Risk
+from ...learn.dataset import Dataset
+from ...learn.risk_objective import Risk, RiskPart
 from ...report.tables import Column
 from .timing import Part, Rows, best_time, best_times, in_fresh_process, peak_memory, random_theta
 
@@ -63,7 +64,8 @@ def _batch(n: int, budget: float) -> dict[str, Any]:
 
     def prepared(threads: int) -> Callable[[], None]:
         learner = pt.MarginalRisk(inference=pt.TRW(iterations=20, tol=0), threads=threads)
-        risk = Risk({"node": pt.Linear(), "edge": pt.Linear()}, examples, learner)
+        data = Dataset.of(examples, ["node", "edge"], RiskPart)
+        risk = Risk({"node": pt.Linear(), "edge": pt.Linear()}, data, learner, n)
         risk.begin()
 
         def evaluate() -> None:
