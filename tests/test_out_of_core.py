@@ -245,7 +245,7 @@ def test_equal_graphs_of_parts_share_one_layout_out_of_core(tmp_path, monkeypatc
     potentials, learner = FITS["alternating"]
     files = files_of(noisy(6, (6, 8)), tmp_path)
     pt.CRF(potentials, learner).fit(files)
-    assert len(built) == 1
+    assert len(built) <= 1  # none if an earlier one is still in memory
 
 
 MEMORY = """
@@ -265,7 +265,8 @@ def images(n, columns):
         node[:, 0] += y
         yield pt.Example(graph, {"node": node}, y)
 
-crf = pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}, pt.IteratedLogistic(iterations=2, sweeps=2))
+learner = pt.IteratedLogistic(iterations=1, sweeps=2, solver="alternating")
+crf = pt.CRF({"node": pt.Linear(max_iter=6), "edge": pt.Constant(max_iter=6)}, learner)
 crf.fit(list(images(1, 400)))  # compiles, and takes what every fit takes
 before = peak()
 pt.write_parts(images(40, 400), sys.argv[1], part_entries=1)

@@ -41,6 +41,7 @@ from .learn.learner import Fit, Learner
 from .learn.max_margin import MaxMargin
 from .learn.risk import MarginalRisk
 from .loading import load
+from .parallel.connection import cluster
 from .potentials import MLP, Boosting, Constant, LightGBM, Linear, Potential, Zero
 
 # what is logged is shown only where a program asks for it
@@ -130,6 +131,7 @@ __all__ = [
     "Zero",
     "__version__",
     "adjoint",
+    "cluster",
     "datasets",
     "error_bound",
     "features",

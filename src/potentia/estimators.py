@@ -182,21 +182,21 @@ class CRF(Registered):
 
     def _part(self, example: Example) -> Part:
         """One example as a part."""
-        part: Part = self._parts([example]).parts.each("itself")[0]
+        part: Part = self._parts([example], here=True).parts.each("itself")[0]
         return part
 
     def _predictor(self) -> Predictor:
         decode = self.decode or (self.learner or IteratedLogistic).decode
         return Predictor(self.potentials_, self.scales_, self.inference_, decode)
 
-    def _dataset(self, examples: Examples) -> Dataset:
-        return Dataset.of(examples, list(self.potentials_), whole=whole_kinds(self.potentials_))
+    def _dataset(self, examples: Examples, here: bool = False) -> Dataset:
+        return Dataset.of(examples, list(self.potentials_), whole=whole_kinds(self.potentials_), here=here)
 
-    def _parts(self, examples: Examples) -> Dataset:
+    def _parts(self, examples: Examples, here: bool = False) -> Dataset:
         """The examples in parts, checked against what the model was fitted on."""
         if not hasattr(self, "potentials_"):
             raise PotentiaError("this CRF is not fitted: call fit first.")
-        data = self._dataset(list_examples(examples))
+        data = self._dataset(list_examples(examples), here)
         for kind, shape in data.shapes.items():
             if shape != self.shapes_.get(kind, shape):
                 raise PotentiaError(

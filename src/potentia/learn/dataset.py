@@ -9,6 +9,8 @@ from ..adjoint.gradient import class_factors
 from ..data.example import Example
 from ..data.parts import Examples, Held, Parts, Source
 from ..parallel.backend import Backend, Local, opened
+from ..parallel.connection import current
+from ..parallel.distributed import Distributed
 from ..parallel.out_of_core import OutOfCore
 from ..potentials.problem import Problem
 from .part import KindFacts, Overview, Part, table_entries
@@ -61,13 +63,19 @@ class Dataset:
         part_entries: int | None = None,
         whole: frozenset[str] = frozenset(),
         preparation: Preparation | None = None,
+        here: bool = False,
     ) -> Dataset:
-        """The examples, a list cut into parts, in this process."""
+        """The examples, a list cut into parts; on the cluster if there is one, unless they are wanted `here`."""
         sources, resident = _sources(examples, part_entries)
         options = kinds, drop_hidden, whole, preparation or Preparation()
         recipes = [PartRecipe(source, kind_of_part, *options) for source in sources]
-        here = all(source.in_memory for source in sources)
-        backend = Local([recipe.build() for recipe in recipes]) if here else OutOfCore(recipes, resident)
+        backend: Backend
+        if not here and (connection := current()) is not None:
+            backend = Distributed(connection, recipes)
+        elif here or all(source.in_memory for source in sources):
+            backend = Local([recipe.build() for recipe in recipes])
+        else:
+            backend = OutOfCore(recipes, resident)
         data = cls(opened(backend), examples)
         if preparation is not None and preparation.class_weight is not None:
             class_factors(preparation.class_weight, data.n_states)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
 from typing import Any, Protocol
 
 from .._digest import digest_of, stable_repr
 from .._types import ConvergenceWarning, PotentiaError
 from ..data.parts import Examples, Held, Parts
+from ..parallel.connection import current
 from ..potentials.base import Potential
 from .learner import Fit, Learner, SavedFit
 
@@ -114,5 +116,9 @@ def fit_digest(learner: Learner, potentials: Mapping[str, Potential], examples: 
     """A digest of options and examples: the checkpoint of a fit with another one is refused."""
     options = {name: value for name, value in vars(learner).items() if name not in _FREE_OPTIONS}
     sources = examples.sources if isinstance(examples, Parts) else [Held(examples)]
-    marks = [source.digest() for source in sources]
+    connection = current()
+    if connection is None or isinstance(sources[0], Held):
+        marks = [source.digest() for source in sources]
+    else:
+        marks = list(connection.map(methodcaller("digest"), sources))
     return digest_of([stable_repr((type(learner).__name__, options, dict(potentials))), *marks])

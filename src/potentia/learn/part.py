@@ -26,6 +26,9 @@ from ..potentials.stack import Stack
 #: Table entries of a shard: training holds the tables of one shard per thread, and they should stay in the cache.
 SHARD_ENTRIES = 200_000
 
+#: Bytes that a variable takes in a layout, and a table entry in messages, biases and scores, on a binary grid.
+_LAYOUT_BYTES, _ENTRY_BYTES = 500, 24
+
 #: As many unions of a part that left memory are kept for the next ones.
 _FEW_UNIONS = 4
 
@@ -209,6 +212,17 @@ class Part(Tables):
         return Overview(
             self.facts(), self.is_weighted(), len(self.examples), self.n_given, self.n_states, self.untouched
         )
+
+    def n_bytes(self) -> int:
+        """About how much memory the part takes in a fit: features, layouts, messages and scores."""
+        held = sum(
+            x.data.nbytes + x.indices.nbytes + x.indptr.nbytes if hasattr(x, "tocsr") else x.nbytes
+            for e in self.examples
+            for x in (*e.features.values(), *e.inputs.values())
+        )
+        unions = {id(shard.union): shard.graph.n_variables for shard in self.shards}
+        entries = sum(self.n_rows(kind) * self.n_outputs(kind) for kind in self.shapes)
+        return held + _LAYOUT_BYTES * sum(unions.values()) + _ENTRY_BYTES * entries
 
     # -- leaving and coming back -----------------------------------------------------------------------------
 

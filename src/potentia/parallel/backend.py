@@ -6,7 +6,7 @@ Sums run over a fixed binary tree of part numbers, so a total does not depend on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -49,6 +49,10 @@ class Backend(ABC):
         """The method's result for every part, in part order."""
 
     @abstractmethod
+    def at(self, number: int, method: str, *args: Any) -> Any:
+        """The method's result for one part; the call changes nothing."""
+
+    @abstractmethod
     def keep(self, numbers: Sequence[int]) -> None:
         """Let go of all parts but these."""
 
@@ -80,6 +84,10 @@ class Local(Backend):
         """Let go of all parts but these."""
         self.parts = [self.parts[number] for number in numbers]
 
+    def at(self, number: int, method: str, *args: Any) -> Any:
+        """The method's result for one part."""
+        return getattr(self.parts[number], method)(*args)
+
     def each(
         self,
         method: str,
@@ -97,9 +105,9 @@ class Local(Backend):
         return tree_total(lambda number: getattr(self.parts[number], method)(*args), 0, self.n_parts)
 
 
-def own_arguments(own: Sequence[Any] | None, n_parts: int) -> Sequence[tuple[Any, ...]]:
-    """The arguments that come first in the call of each part."""
-    return [()] * n_parts if own is None else [(item,) for item in own]
+def own_arguments(own: Iterable[Any] | None, n_parts: int) -> Iterator[tuple[Any, ...]]:
+    """The arguments that come first in the call of each part, one after another."""
+    return iter([()] * n_parts) if own is None else ((item,) for item in own)
 
 
 #: Backends made inside `releasing`.

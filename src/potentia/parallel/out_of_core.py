@@ -69,6 +69,10 @@ class OutOfCore(Backend):
             for number, first in zip(self._numbers, extra, strict=True)
         ]
 
+    def at(self, number: int, method: str, *args: Any) -> Any:
+        """The method's result for one part."""
+        return getattr(self._part(self._numbers[number]), method)(*args)
+
     def total(self, method: str, *args: Any, changes: bool = False) -> Any:
         """The sum of the method's results; at most log2(parts) partial sums are held at once."""
         numbers = self._numbers

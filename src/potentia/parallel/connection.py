@@ -1,0 +1,240 @@
+"""`cluster`: the context in which work on parts goes to a Dask cluster, and the connection to it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from .._options import check_count
+from .._types import PotentiaError
+from . import worker
+from .worker import Answer, Call
+
+#: Larger messages are sent beside the scheduler's.
+_LARGE = 1 << 20
+#: Seconds to wait for a first worker, and for one where all are gone.
+_PATIENCE = 60.0
+
+_current: ContextVar[Connection | None] = ContextVar("potentia_cluster", default=None)
+
+
+def current() -> Connection | None:
+    """The cluster to work on, if any."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def cluster(
+    target: Any = "local",
+    *,
+    workers: int | None = None,
+    threads: int = 1,
+    memory_limit: str | int | None = "auto",
+) -> Iterator[Connection]:
+    """Inside this context `fit`, `predict` and `score` run on a Dask cluster (`pip install potentia[dask]`).
+
+    Args:
+        target: a scheduler's address such as "tcp://host:8786", a `dask.distributed.Client`, or "local" for processes
+            on this machine, which end with the context.
+        workers: number of processes of "local"; as many as there are cores by default.
+        threads: threads of each process of "local". Elsewhere a worker uses as many as `dask worker --nthreads` says:
+            start one process per machine.
+        memory_limit: of each process of "local", as `dask.distributed.LocalCluster` takes it.
+    """
+    if _current.get() is not None:
+        raise PotentiaError("pt.cluster cannot be used inside another pt.cluster.")
+    with contextlib.ExitStack() as stack:
+        connection = Connection(_client(target, workers, threads, memory_limit, stack))
+        stack.callback(connection.release)
+        connection.check()
+        token = _current.set(connection)
+        stack.callback(_current.reset, token)
+        yield connection
+
+
+def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, stack: Any) -> Any:
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError:
+        raise PotentiaError("pt.cluster needs Dask: pip install potentia[dask].") from None
+    if isinstance(target, Client):
+        return target
+    if not isinstance(target, str):
+        raise PotentiaError(
+            f"cluster must be 'local', a scheduler's address or a dask Client, not a {type(target).__name__}."
+        )
+    if target != "local":
+        try:
+            return stack.enter_context(Client(target, timeout=20))
+        except (OSError, ValueError) as error:
+            raise PotentiaError(
+                f"no scheduler answers at {target} ({error}); start one with `dask scheduler`."
+            ) from None
+    check_count("threads", threads, 1)
+    if workers is not None:
+        check_count("workers", workers, 1)
+    made = LocalCluster(
+        n_workers=workers or max(1, (os.cpu_count() or 1) // threads),
+        threads_per_worker=threads,
+        memory_limit=memory_limit,
+        processes=True,
+        dashboard_address=None,
+        silence_logs=logging.ERROR,
+    )
+    stack.enter_context(made)
+    return stack.enter_context(Client(made))
+
+
+class Connection:
+    """A client of a cluster, and what potentia asks of it."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.opened: set[str] = set()
+        self.address: str = client.scheduler.address if client.scheduler is not None else "the scheduler"
+
+    # -- workers ---------------------------------------------------------------------------------------------
+
+    def workers(self) -> list[str]:
+        """Addresses of the workers there are, at least one."""
+        with self._reached():
+            return sorted(self._wait_for_workers())
+
+    def _wait_for_workers(self) -> list[str]:
+        last = time.monotonic() + _PATIENCE
+        while True:
+            found = list(self.client.scheduler_info(n_workers=-1)["workers"])
+            if found:
+                return found
+            if time.monotonic() > last:
+                raise PotentiaError(
+                    f"the cluster {self.address} has no workers; start some with `dask worker`."
+                )
+            time.sleep(0.1)
+
+    def check(self) -> None:
+        """Refuse workers with other versions than the client's."""
+        self.workers()
+        with self._reached():
+            found = self.client.run(worker.fingerprint, on_error="return")
+        for address, own in sorted(found.items()):
+            if isinstance(own, ModuleNotFoundError):
+                raise PotentiaError(
+                    f"worker {address} has no {own.name}; install potentia there and restart it."
+                )
+            if isinstance(own, Exception):
+                raise PotentiaError(f"worker {address} cannot run potentia ({own}).") from own
+            worker.check_fingerprint(own, worker.fingerprint(), address)
+
+    # -- work ------------------------------------------------------------------------------------------------
+
+    def dumps(self, value: Any) -> bytes:
+        """A value pickled, functions that workers cannot import by value."""
+        import cloudpickle
+
+        found: bytes = cloudpickle.dumps(value, protocol=5)
+        return found
+
+    def run(self, calls: Sequence[tuple[str, Call]], payload: bytes) -> list[Answer]:
+        """The answers to calls, each sent to a worker; another takes it where that one is gone."""
+        with self._reached():
+            sent = self._sent(payload)
+            futures = [
+                self.client.submit(
+                    worker.run,
+                    self._sent(call, call.n_bytes),
+                    sent,
+                    workers=[home],
+                    allow_other_workers=True,
+                    pure=False,
+                )
+                for home, call in calls
+            ]
+            return list(self._gather(futures))
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        """function(item) for every item, in order, by whichever workers are free."""
+        with self._reached():
+            code = self._sent(self.dumps(function))
+            futures = [
+                self.client.submit(
+                    worker.apply, code, self._sent(self.dumps(item)), worker.fingerprint(), pure=False
+                )
+                for item in items
+            ]
+        for future in futures:
+            with self._reached():
+                (found,) = self._gather([future])
+            yield pickle.loads(found)
+
+    def _sent(self, value: Any, size: int | None = None) -> Any:
+        """The value, or a future of it where it is large."""
+        large = (len(value) if size is None else size) > _LARGE
+        return self.client.scatter(value, hash=False) if large else value
+
+    def _gather(self, futures: Sequence[Any]) -> list[Any]:
+        from distributed import TimeoutError as NotYetError
+        from distributed import wait
+
+        while True:
+            try:
+                wait(futures, timeout=_PATIENCE)
+                break
+            except NotYetError:
+                self._wait_for_workers()
+        for future in futures:
+            if future.status == "error":
+                raise _TaskError(future.exception())
+        found: list[Any] = self.client.gather(futures)
+        return found
+
+    def release(self, *fits: str) -> None:
+        """Let go of the parts of data sets on all workers, those of all that were opened by default."""
+        chosen = list(fits or self.opened)
+        self.opened -= set(chosen)
+        # a connection that is lost has nothing to let go of
+        with contextlib.suppress(Exception):
+            if chosen:
+                self.client.run(worker.release, chosen, on_error="ignore")
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Errors of the connection as one sentence each."""
+        from concurrent.futures import CancelledError
+
+        from distributed import KilledWorker
+        from distributed.comm import CommClosedError
+
+        try:
+            yield
+        except _TaskError as found:
+            error = found.error
+            if isinstance(error, KilledWorker):
+                raise PotentiaError(
+                    f"workers of {self.address} died again and again on one task, the last one {_address(error)}: most "
+                    "often for want of memory; cut smaller parts or give workers more memory."
+                ) from None
+            raise error from None
+        except (CancelledError, CommClosedError, OSError) as error:
+            raise PotentiaError(
+                f"the connection to the scheduler at {self.address} was lost ({type(error).__name__}); run again, with "
+                "`checkpoint=` to resume, on any cluster or without one."
+            ) from None
+
+
+class _TaskError(Exception):
+    """What a task raised on its worker."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _address(error: Any) -> str:
+    return str(getattr(error.last_worker, "address", error.last_worker))

@@ -1,0 +1,228 @@
+"""What runs in the worker processes of a cluster: parts held between calls, in their versions.
+
+State lives here as {(fit, part): part at a version}. A call names the version it wants; a worker that lacks it says so,
+and is sent how to build the part and the log of calls that changed it. Calls are functions of their arguments and that
+state alone, so a part built again is the part that was lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .._threads import one_blas_thread, using_threads
+from .._types import PotentiaError
+from .._version import __version__
+from .backend import tree_total
+
+#: Share of a worker's memory that parts may take: Dask pauses a worker at 80 %.
+_MAX_SHARE = 0.6
+
+
+class Logged(NamedTuple):
+    """A call that changed parts: method and arguments, and arguments of parts' own, all pickled."""
+
+    payload: bytes
+    own: Mapping[int, bytes] | None
+
+    def of(self, numbers: Sequence[int]) -> Logged:
+        """What some parts need of it."""
+        own = None if self.own is None else {number: self.own[number] for number in numbers}
+        return Logged(self.payload, own)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a worker is to do in one round.
+
+    Attributes:
+        fit: the data set.
+        groups: numbers of parts; results are added up within each group.
+        serial: number of the round; a repeated call gets the stored answer.
+        version: of the parts before the call.
+        changes: whether the call changes the parts.
+        own: an argument of each part's own, pickled, which comes first.
+        fingerprint: of the client's installation.
+        recipes: how to build parts that are not here, pickled.
+        log: what has changed the parts so far, for those that are built.
+    """
+
+    fit: str
+    groups: Sequence[Sequence[int]]
+    serial: int
+    version: int
+    changes: bool
+    own: Mapping[int, bytes] | None
+    fingerprint: str
+    recipes: Mapping[int, bytes] = field(default_factory=dict)
+    log: Sequence[Logged] = ()
+
+    @property
+    def n_bytes(self) -> int:
+        """About how long it is when it is sent."""
+        own = [mine for mine in (self.own, *(entry.own for entry in self.log)) if mine is not None]
+        sizes = [len(item) for items in (self.recipes, *own) for item in items.values()]
+        return sum(sizes) + sum(len(entry.payload) for entry in self.log)
+
+
+class Answer(NamedTuple):
+    """Results of the groups, pickled; or the parts that are not here. `seconds` is the time it took."""
+
+    results: bytes
+    missing: tuple[int, ...]
+    worker: str
+    seconds: float
+
+
+@dataclass
+class _Held:
+    part: Any
+    name: str
+    version: int
+    size: int
+    serial: int = -1
+    answer: Any = None
+
+
+_parts: dict[tuple[str, int], _Held] = {}
+#: One call at a time: a call uses all threads that the worker has.
+_turn = threading.RLock()
+
+
+def run(call: Call, payload: bytes) -> Answer:
+    """Do a round's work on this worker's parts."""
+    begun = time.perf_counter()
+    address, threads, limit = _worker()
+    check_fingerprint(fingerprint(), call.fingerprint, address)
+    with _turn, one_blas_thread(), using_threads(threads):
+        numbers = [number for group in call.groups for number in group]
+        missing = tuple(n for n in numbers if not _is_current(call, n) and n not in call.recipes)
+        if missing:
+            return Answer(b"", missing, address, time.perf_counter() - begun)
+        for number in numbers:
+            if not _is_current(call, number):
+                _build(call, number, address, limit)
+        method, args = pickle.loads(payload)
+        results = [_sum(call, group, method, args) for group in call.groups]
+        return Answer(pickle.dumps(results, protocol=5), (), address, time.perf_counter() - begun)
+
+
+def _sum(call: Call, group: Sequence[int], method: str, args: Sequence[Any]) -> Any:
+    return tree_total(lambda at: _answer(call, group[at], method, args), 0, len(group))
+
+
+def _is_current(call: Call, number: int) -> bool:
+    held = _parts.get((call.fit, number))
+    return held is not None and (held.version == call.version or held.serial == call.serial)
+
+
+def _answer(call: Call, number: int, method: str, args: Sequence[Any]) -> Any:
+    held = _parts[call.fit, number]
+    if held.serial == call.serial:
+        # a total overwrites what it adds up
+        return pickle.loads(held.answer)
+    first = () if call.own is None else (pickle.loads(call.own[number]),)
+    found = getattr(held.part, method)(*first, *args)
+    if call.changes:
+        held.version, held.serial, held.answer = (
+            call.version + 1,
+            call.serial,
+            pickle.dumps(found, protocol=5),
+        )
+    return found
+
+
+def _build(call: Call, number: int, address: str, limit: int) -> None:
+    """Build a part and repeat what has changed it."""
+    _parts.pop((call.fit, number), None)
+    recipe = pickle.loads(call.recipes[number])
+    where = f"part {number} ({recipe.name}) on worker {address}"
+    _check_memory(recipe.n_bytes() or 0, where, limit)
+    try:
+        part = recipe.build()
+    except PotentiaError as error:
+        raise type(error)(f"{str(error).removesuffix('.')} (part {number}, worker {address}).") from None
+    except MemoryError:
+        raise PotentiaError(
+            f"{where} does not fit in memory; cut smaller parts or add workers with more memory."
+        ) from None
+    size = part.n_bytes()
+    _check_memory(size, where, limit)
+    held = _parts[call.fit, number] = _Held(part, recipe.name, 0, size)
+    for entry in call.log:
+        method, args = pickle.loads(entry.payload)
+        first = () if entry.own is None else (pickle.loads(entry.own[number]),)
+        getattr(part, method)(*first, *args)
+    held.version = call.version
+
+
+def _check_memory(size: int, where: str, limit: int) -> None:
+    held = sum(other.size for other in _parts.values())
+    if limit and held + size > _MAX_SHARE * limit:
+        raise PotentiaError(
+            f"{where} needs about {size / 2**20:.0f} MiB beside {held / 2**20:.0f} MiB of other parts, more than 60 % "
+            f"of the worker's {limit / 2**20:.0f} MiB; add workers, give them more memory or cut smaller parts."
+        )
+
+
+def release(fits: Sequence[str]) -> None:
+    """Let go of the parts of data sets."""
+    with _turn:
+        for key in [key for key in _parts if key[0] in fits]:
+            vars(_parts.pop(key).part).clear()  # what it holds may refer to it
+
+
+def held_parts() -> dict[str, int]:
+    """How many parts of each data set are here."""
+    found: dict[str, int] = {}
+    for fit, _ in list(_parts):
+        found[fit] = found.get(fit, 0) + 1
+    return found
+
+
+def apply(function: bytes, item: bytes, wanted: str) -> bytes:
+    """A function of one item, both pickled, for a client whose fingerprint is `wanted`."""
+    address, threads, _ = _worker()
+    check_fingerprint(fingerprint(), wanted, address)
+    with _turn, one_blas_thread(), using_threads(threads):
+        return pickle.dumps(pickle.loads(function)(pickle.loads(item)), protocol=5)
+
+
+def _worker() -> tuple[str, int, int]:
+    """Address, number of threads and memory limit of this worker (0 for none)."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    return worker.address, int(worker.state.nthreads), int(worker.memory_manager.memory_limit or 0)
+
+
+@lru_cache(maxsize=1)
+def fingerprint() -> str:
+    """Versions of what decides the bits of results, and a digest of potentia's sources."""
+    import numba
+    import numpy
+
+    sources = hashlib.blake2b(digest_size=8)
+    root = Path(__file__).parent.parent
+    for path in sorted(root.rglob("*.py")):
+        sources.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return (
+        f"potentia {__version__} (sources {sources.hexdigest()}), numpy {numpy.__version__}, "
+        f"numba {numba.__version__}"
+    )
+
+
+def check_fingerprint(own: str, wanted: str, address: str) -> None:
+    """Refuse a worker with other versions than the client's."""
+    if own != wanted:
+        raise PotentiaError(
+            f"worker {address} has {own}, but the client has {wanted}; install the same versions on all machines and "
+            "restart that worker."
+        )
