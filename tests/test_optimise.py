@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize, rosen, rosen_der
 
-from potentia._optimise import LBFGS, Adam
+from potentia._optimise import LBFGS, OWLQN, Adam
 from potentia._types import PotentiaError
 
 
@@ -112,3 +112,35 @@ def test_adam_takes_steps_of_its_rate_and_resumes():
             adam.step(2 * adam.point, 0.05)
     np.testing.assert_array_equal(a.point, b.point)
     assert np.abs(a.point).max() < 0.1
+
+
+def lasso(seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=(30, 12)), rng.normal(size=30)
+    return lambda x: (0.5 * float(np.sum((a @ x - b) ** 2)), a.T @ (a @ x - b))
+
+
+@pytest.mark.parametrize("l1", [0.5, 5.0, np.linspace(0.0, 9.0, 12)])
+def test_owl_qn_meets_the_conditions_of_the_lasso(l1):
+    objective = lasso(0)
+    search = OWLQN(objective, np.zeros(12), l1)
+    for _ in range(300):
+        if not search.step():
+            break
+    gradient, weight = objective(search.point)[1], np.broadcast_to(l1, 12)
+    moved = search.point != 0
+    assert 0 < moved.sum() < 12 or np.isscalar(l1)
+    np.testing.assert_allclose(gradient[moved], -weight[moved] * np.sign(search.point[moved]), atol=1e-5)
+    assert np.all(np.abs(gradient[~moved]) <= weight[~moved] + 1e-6)
+
+
+def test_owl_qn_resumes_bit_for_bit():
+    straight, first, second = (OWLQN(lasso(1), np.zeros(12), 1.0, memory=4) for _ in range(3))
+    for _ in range(12):
+        straight.step()
+    for _ in range(5):
+        first.step()
+    second.restore({name: array.copy() for name, array in first.state().items()})
+    for _ in range(7):
+        second.step()
+    np.testing.assert_array_equal(second.point, straight.point)

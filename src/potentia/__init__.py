@@ -48,6 +48,7 @@ from .potentials import MLP, Boosting, Constant, LightGBM, Linear, Potential, Ze
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
+    from .chain_crf import ChainCRF
     from .multilabel.baselines import ClassifierChain, IndependentClassifiers, LabelPowerset
     from .multilabel.bounds import error_bound, search_bound
     from .multilabel.lmbm import LMBM
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 #: Names imported at first use, because they bring scikit-learn along, and their modules.
 _LATER = {
+    "ChainCRF": "chain_crf",
     "ChainSSVM": "multilabel.ssvm",
     "ClassifierChain": "multilabel.baselines",
     "CompleteSSVM": "multilabel.ssvm",
@@ -92,6 +94,7 @@ __all__ = [
     "MLP",
     "TRW",
     "Boosting",
+    "ChainCRF",
     "ChainSSVM",
     "ClassifierChain",
     "CompleteSSVM",

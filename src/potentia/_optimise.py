@@ -1,4 +1,4 @@
-"""L-BFGS and Adam whose whole state is a few arrays, so that a stopped run resumes bit for bit."""
+"""L-BFGS, OWL-QN and Adam whose whole state is a few arrays, so that a stopped run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ class LBFGS:
         """Move to a lower value; False where that is not possible: the value is as low as rounding allows."""
         if not self.begun:
             self.begin()
-        if self._search(self._direction()):
+        if self._search(self._direction(self.gradient)):
             return True
         # pairs may mislead where curvature changes: try the gradient itself before giving up
         several, self.pairs = bool(self.pairs), []
         return several and self._search(-self.gradient)
 
-    def _direction(self) -> Floats:
+    def _direction(self, gradient: Floats) -> Floats:
         """-H gradient by the two-loop recursion."""
-        d = -self.gradient
+        d = -gradient
         shares = []
         for s, y in reversed(self.pairs):
             share = float(s @ d) / float(s @ y)
@@ -145,6 +145,60 @@ class LBFGS:
         several = len(arrays.get("steps", ()))
         steps, changes = (_saved(arrays, name, (several, n)) for name in ("steps", "changes"))
         self.pairs = list(zip(steps, changes, strict=True))
+
+
+class OWLQN(LBFGS):
+    """Orthant-wise limited-memory BFGS [Andrew and Gao 2007]: a smooth objective plus the sum of l1 |point|.
+
+    Steps stay in one orthant, so that entries become exactly zero. `value` includes the penalty, `gradient` is that of
+    the smooth part.
+    """
+
+    def __init__(self, objective: Objective, point: Floats, l1: float | Floats, memory: int = 20) -> None:
+        super().__init__(objective, point, memory)
+        self.l1 = l1
+
+    def step(self) -> bool:
+        """Move to a lower value; False where that is not possible."""
+        if not self.begun:
+            self.begin()
+        slope = self._steepest()
+        if not slope.any():
+            return False
+        if self._descend(self._direction(slope), slope):
+            return True
+        several, self.pairs = bool(self.pairs), []
+        return several and self._descend(-slope, slope)
+
+    def _steepest(self) -> Floats:
+        """The subgradient of least size."""
+        up, down = self.gradient + self.l1, self.gradient - self.l1
+        at_zero = np.where(up < 0.0, up, np.where(down > 0.0, down, 0.0))
+        return np.where(self.point > 0.0, up, np.where(self.point < 0.0, down, at_zero))
+
+    def _descend(self, d: Floats, slope: Floats) -> bool:
+        """Shorten a step along d, within the orthant that the point and the slope point to, until the value falls."""
+        d = np.where(d * slope < 0.0, d, 0.0)
+        size = float(np.sqrt(d @ d))
+        if not 0.0 < size < np.inf:
+            return False
+        orthant = np.where(self.point != 0.0, np.sign(self.point), -np.sign(slope))
+        length = 1.0 if self.pairs else self.reach / size
+        for _ in range(_EVALUATIONS):
+            point = self.point + length * d
+            point[point * orthant <= 0.0] = 0.0
+            value, gradient = self._evaluate(point)
+            if value <= self.value + _DECREASE * float(slope @ (point - self.point)):
+                if not value < self.value:
+                    return False
+                self._accept(point, value, gradient)
+                return True
+            length *= 0.5
+        return False
+
+    def _evaluate(self, point: Floats) -> tuple[float, Floats]:
+        value, gradient = super()._evaluate(point)
+        return value + float(np.sum(self.l1 * np.abs(point))), gradient
 
 
 def _bracket(low: _Trial, high: _Trial | None, trial: _Trial, too_far: bool) -> tuple[_Trial, _Trial | None]:

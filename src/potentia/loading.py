@@ -11,13 +11,14 @@ from .io.files import file_kind, reading
 from .workflows.pipeline import Pipeline, load_pipeline
 
 if TYPE_CHECKING:
+    from .chain_crf import ChainCRF
     from .multilabel.base import MultiLabelClassifier
 
-    Model = CRF | MultiLabelClassifier | Pipeline
+    Model = CRF | ChainCRF | MultiLabelClassifier | Pipeline
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """A model written by its `save`: a `CRF`, a multi-label estimator, or a pipeline of the command line's `train`.
+    """A model written by its `save`: a `CRF`, `ChainCRF` or multi-label estimator, or a pipeline of `potentia train`.
 
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
     imported before.
@@ -34,6 +35,10 @@ def _class_of(kind: str) -> type[Any]:
     if kind == "CRF":
         return CRF
     # imported here, because these bring scikit-learn along
+    if kind == "ChainCRF":
+        from .chain_crf import ChainCRF
+
+        return ChainCRF
     from .multilabel import baselines, lmbm, lmsbn, ssvm, thresholds  # noqa: F401
     from .multilabel.base import MultiLabelClassifier
 

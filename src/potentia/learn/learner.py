@@ -42,6 +42,8 @@ class Fit(ABC):
     limit: int
     tol: float = 0.0
     data: Dataset | None = None
+    #: The option that a user sets the limit by.
+    limit_name: ClassVar[str] = "iterations"
 
     def prepare(self) -> None:
         """What comes before the first iteration of a fit that is not resumed."""
@@ -61,7 +63,7 @@ class Fit(ABC):
         if cut and not self.settled(history) and fall(history) > (self.tol or STILL_FALLING):
             return (
                 f"The objective still fell by {fall(history):.2g} of itself in the last "
-                f"{min(WINDOW, len(history) - 1)} of {len(history)} iterations; raise `iterations`."
+                f"{min(WINDOW, len(history) - 1)} of {len(history)} iterations; raise `{self.limit_name}`."
             )
         return None
 

@@ -1,0 +1,471 @@
+"""`ChainCRF`: a linear-chain CRF over feature dictionaries, with the interface of sklearn-crfsuite."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from ._digest import digest_of
+from ._options import check_choice, check_count, check_flag, check_number
+from ._progress import Bar
+from ._registry import Registered, build
+from ._schema import TEXT, Array, Count, Either, Items, Kind, Named, Number, Record, Rule, Schema, check
+from ._threads import one_blas_thread, thread_count
+from ._types import Floats, PotentiaError
+from .features.attributes import AttributeIndex, EncodedTokens
+from .features.schemes import SCHEMES, allowed_tags
+from .io.checkpoint import Checkpoint
+from .io.files import read_file, reading, write_file
+from .kernels import attributes as kernels
+from .learn.chain_fit import ChainFit, ChainOptions, ChainWeights, in_layout
+from .learn.chain_layout import ChainLayout, Constraints, Features
+from .learn.chain_objective import Chains, Tables
+from .learn.chain_predict import best_labels, k_best_labels, marginals
+from .learn.loop import Callback, run
+
+Label = str | int
+#: A token's features by name, or their names.
+Token = Mapping[str, Any] | Sequence[str]
+
+#: Options that do not change what a fit computes.
+_FREE_OPTIONS = ("max_iterations", "threads", "decode")
+_MAX_LABELS = 2**16 - 1
+
+
+class LabelPath(NamedTuple):
+    """A labelling of one sequence and log p of it."""
+
+    labels: list[Any]
+    log_probability: float
+
+
+class ChainCRF(Registered, BaseEstimator):
+    """A linear-chain conditional random field over sparse features, as CRFsuite trains it.
+
+    Minimises  -log-likelihood + c1 |w|_1 + c2 |w|^2  over a weight per attribute and label and one per pair of
+    neighbouring labels. `X` is a list of sequences, each a list of tokens, each a dictionary: texts ({"word": "The"} is
+    the attribute "word:The"), numbers and booleans ({"is_title": True}), nested dictionaries, lists and sets as
+    python-crfsuite takes them; an array of numbers, such as {"embedding": vector}, is a block of dense features. `y`
+    is a list of lists of labels; None is a label that is not known, over which the likelihood sums.
+
+    Args:
+        c1: coefficient of the absolute weights; most weights become exactly zero, which makes models small.
+        c2: coefficient of the squared weights, of the whole data, not per token.
+        max_iterations: limit of steps (L-BFGS, or OWL-QN with c1 > 0).
+        min_freq: features that occur less often are left out.
+        all_possible_states: give weights also to attributes with labels that they were never seen with.
+        all_possible_transitions: give weights also to pairs of labels that were never seen; others have weight zero.
+        delta: stop when the objective falls by less than this share of itself in ten steps (0: run all).
+        scheme: "BIO", "BIOES" or "IOB1": sequences of labels that the scheme does not know get probability zero.
+        decode: "map" predicts the best whole sequence (Viterbi), "mpm" the best label of each token.
+        threads: None for all cores (or POTENTIA_THREADS).
+
+    After `fit`: `classes_` (labels in order), `history_` (one dict per iteration), `n_iter_`, `converged_`,
+    `state_features_` and `transition_features_` (weights by name). Results do not depend on the number of threads.
+    """
+
+    saved: ClassVar[Schema] = {
+        "params": Kind((dict,)),
+        "labels": Items(Either(TEXT, Kind((int,))), "L"),
+        "history": Items(Record({"iteration": Count(), "objective": Number(finite=False)})),
+        "columns": Named(Items(Count(), "two")),
+        "names": Array("u1", ("B",)),
+        "name_ptr": Array("i8", ("A+1",), ends="B"),
+        "feature_ptr": Array("i8", ("A+1",), ends="K"),
+        "feature_label": Array("u2", ("K",), below="L"),
+        "state": Array("f8", ("K",)),
+        "pairs": Array("f8", ("L", "L")),
+        "dense": Array("f8", ("D", "L")),
+        "layout": Rule(lambda found: _is_consistent(found), "of features and columns is inconsistent"),
+    }
+
+    def __init__(
+        self,
+        c1: float = 0.0,
+        c2: float = 1.0,
+        max_iterations: int = 100,
+        *,
+        min_freq: float = 0.0,
+        all_possible_states: bool = False,
+        all_possible_transitions: bool = False,
+        delta: float = 1e-5,
+        scheme: str | None = None,
+        decode: Literal["map", "mpm"] = "map",
+        threads: int | None = None,
+    ) -> None:
+        self.c1 = c1
+        self.c2 = c2
+        self.max_iterations = max_iterations
+        self.min_freq = min_freq
+        self.all_possible_states = all_possible_states
+        self.all_possible_transitions = all_possible_transitions
+        self.delta = delta
+        self.scheme = scheme
+        self.decode = decode
+        self.threads = threads
+
+    # -- fitting -------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Iterable[Iterable[Token]],
+        y: Sequence[Sequence[Label | None]],
+        *,
+        sample_weight: Any = None,
+        callback: Callback | None = None,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+        warm_start: bool = False,
+    ) -> Self:
+        """Train on sequences; X may be a generator, which is read once.
+
+        Args:
+            sample_weight: weight of each sequence.
+            callback: called after every iteration with the history; returning True stops.
+            progress: show a progress bar.
+            checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it. One
+                of other options or data is refused.
+            warm_start: start from the weights of an earlier fit, by the names of attributes and labels.
+
+        A fit that fails leaves the model as it was before.
+        """
+        self._check()
+        classes = _classes(y)
+        index = AttributeIndex()
+        encoded = index.learn(X)
+        labels = _encode_labels(y, classes, encoded)
+        weight = _weights(sample_weight, len(encoded.sequence_ptr) - 1)
+        allowed = _constraints(classes, self.scheme)
+        _check_allowed(encoded.sequence_ptr, labels, classes, allowed, self.scheme)
+        if isinstance(checkpoint, str | os.PathLike):
+            checkpoint = Checkpoint(checkpoint, self._digest(encoded, index, classes, labels, weight))
+        fit = ChainFit(encoded, labels, weight, len(index.numbers), allowed, self._options())
+        if warm_start and hasattr(self, "weights_"):
+            fit.start_from(self._transferred(fit.weights, index, classes))
+        with Bar(progress) as bar, one_blas_thread():
+            bar.begin("fitting", fit.limit)
+
+            def after(history: list[dict[str, Any]]) -> bool:
+                bar.advance(history[-1]["iteration"], f"objective {history[-1]['objective']:.6g}")
+                return bool(callback(history)) if callback is not None else False
+
+            history = run(fit, {}, callback=after, checkpoint=checkpoint)
+        self._adopt(fit.weights, index, classes, history)
+        self.converged_ = len(history) < fit.limit or fit.settled(history)
+        return self
+
+    def _options(self) -> ChainOptions:
+        return ChainOptions(
+            float(self.c1), float(self.c2), self.max_iterations, float(self.delta), float(self.min_freq),
+            bool(self.all_possible_states), bool(self.all_possible_transitions), thread_count(self.threads),
+        )  # fmt: skip
+
+    def _adopt(
+        self,
+        weights: ChainWeights,
+        index: AttributeIndex,
+        classes: list[Label],
+        history: list[dict[str, Any]],
+    ) -> None:
+        """Keep what was learned; attributes without a weight are dropped."""
+        weights, kept = weights.pruned()
+        names = [name for name, there in zip(index.numbers, kept.tolist(), strict=True) if there]
+        self.index_ = AttributeIndex({name: k for k, name in enumerate(names)}, index.columns)
+        self.weights_, self.classes_, self.history_ = weights, classes, history
+        self.n_iter_ = len(history)
+        self.__dict__.pop("_tables", None)
+
+    def _transferred(self, fresh: ChainWeights, index: AttributeIndex, classes: list[Label]) -> ChainWeights:
+        """The weights of an earlier fit for the features of a new one, zero where it had none."""
+        old, known = self.weights_, {label: k for k, label in enumerate(self.classes_)}
+        place = np.array([known.get(label, -1) for label in classes])
+        state = fresh.state.copy()
+        for name, number in index.numbers.items():
+            before = self.index_.numbers.get(name)
+            if before is None:
+                continue
+            begin, end = old.features.ptr[before : before + 2]
+            own = dict(
+                zip(old.features.label[begin:end].tolist(), old.state[begin:end].tolist(), strict=True)
+            )
+            for k in range(*fresh.features.ptr[number : number + 2]):
+                state[k] = own.get(int(place[fresh.features.label[k]]), 0.0)
+        pairs, dense = fresh.pairs.copy(), fresh.dense.copy()
+        both = np.flatnonzero(place >= 0)
+        pairs[np.ix_(both, both)] = old.pairs[np.ix_(place[both], place[both])]
+        for name, (first, end) in index.columns.items():
+            if (columns := self.index_.columns.get(name)) and columns[1] - columns[0] == end - first:
+                dense[first:end, both] = old.dense[columns[0] : columns[1], place[both]]
+        return ChainWeights(fresh.features, state, pairs, dense)
+
+    def _digest(
+        self, encoded: EncodedTokens, index: AttributeIndex, classes: list[Label], labels: Any, weight: Floats
+    ) -> str:
+        """A digest of options and data: the checkpoint of a fit with another one is refused."""
+        options = {k: v for k, v in self.get_params().items() if k not in _FREE_OPTIONS}
+        about = repr((options, classes, index.columns))
+        return digest_of([about, "\n".join(index.numbers), *encoded, labels, weight])
+
+    # -- predicting ----------------------------------------------------------------------------------------
+
+    def predict(self, X: Iterable[Iterable[Token]]) -> list[list[Any]]:
+        """A list of labels per sequence, by `decode`."""
+        self._check()
+        chains, tables = self._encoded(X)
+        if self.decode == "mpm":
+            found = marginals(chains, tables, thread_count(self.threads))
+            numbers = found.argmax(axis=1) if len(found) else np.zeros(0, dtype=np.int64)
+        else:
+            numbers = best_labels(chains, tables, thread_count(self.threads))
+        names = self.classes_
+        labels = [names[k] for k in numbers.tolist()]
+        return _split(labels, chains)
+
+    def predict_single(self, xseq: Iterable[Token]) -> list[Any]:
+        """The labels of one sequence."""
+        return self.predict([xseq])[0]
+
+    def predict_marginals(self, X: Iterable[Iterable[Token]]) -> list[list[dict[Any, float]]]:
+        """The probability of every label of every token, as dictionaries."""
+        chains, tables = self._encoded(X)
+        rows = marginals(chains, tables, thread_count(self.threads)).tolist()
+        return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], chains)
+
+    def predict_marginals_single(self, xseq: Iterable[Token]) -> list[dict[Any, float]]:
+        """The probability of every label of every token of one sequence."""
+        return self.predict_marginals([xseq])[0]
+
+    def k_best(self, X: Iterable[Iterable[Token]], k: int) -> list[list[LabelPath]]:
+        """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
+        check_count("k", k, 1)
+        chains, tables = self._encoded(X)
+        return [
+            [LabelPath([self.classes_[y] for y in path], log_p) for path, log_p in found]
+            for found in k_best_labels(chains, tables, k)
+        ]
+
+    def score(self, X: Iterable[Iterable[Token]], y: Sequence[Sequence[Label | None]]) -> float:
+        """Share of known labels predicted right."""
+        found = self.predict(X)
+        _check_lengths(y, [len(row) for row in found])
+        pairs = [
+            (a, b) for p, q in zip(found, y, strict=True) for a, b in zip(p, q, strict=True) if b is not None
+        ]
+        if not pairs:
+            raise PotentiaError("y has no label to compare with.")
+        return sum(a == b for a, b in pairs) / len(pairs)
+
+    @property
+    def state_features_(self) -> dict[tuple[str, Any], float]:
+        """Weights by attribute and label."""
+        self._check_fitted()
+        features = self.weights_.features
+        count = np.diff(features.ptr).tolist()
+        names = [name for name, n in zip(self.index_.numbers, count, strict=True) for _ in range(n)]
+        keys = zip(names, (self.classes_[k] for k in features.label.tolist()), strict=True)
+        return dict(zip(keys, self.weights_.state.tolist(), strict=True))
+
+    @property
+    def transition_features_(self) -> dict[tuple[Any, Any], float]:
+        """Weights of neighbouring labels that are not zero."""
+        self._check_fitted()
+        pairs, names = self.weights_.pairs, self.classes_
+        return {(names[a], names[b]): float(pairs[a, b]) for a, b in np.argwhere(pairs).tolist()}
+
+    def _encoded(self, X: Iterable[Iterable[Token]]) -> tuple[Chains, Tables]:
+        self._check_fitted()
+        encoded = self.index_.encode(X)
+        if "_tables" not in self.__dict__:
+            w = self.weights_
+            layout = ChainLayout.of(w.features, len(self.classes_), len(w.dense))
+            vector = layout.join(w.state, w.pairs, w.dense)
+            self._tables = Tables.of(layout, vector, _constraints(self.classes_, self.scheme))
+        chains = Chains(in_layout(kernels.Tokens(*encoded[:4]), self._tables.layout), encoded.dense)
+        return chains, self._tables
+
+    # -- saving --------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file: JSON and arrays, no code."""
+        write_file(path, "ChainCRF", *self.state())
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fitted model as JSON and arrays."""
+        self._check_fitted()
+        names = [name.encode() for name in self.index_.numbers]
+        content = {
+            "params": self.get_params(),
+            "labels": self.classes_,
+            "history": self.history_,
+            "columns": {name: list(ends) for name, ends in self.index_.columns.items()},
+        }
+        w = self.weights_
+        arrays = {
+            "names": np.frombuffer(b"".join(names), dtype=np.uint8),
+            "name_ptr": np.cumsum([0, *map(len, names)]),
+            "feature_ptr": w.features.ptr,
+            "feature_label": w.features.label,
+            "state": w.state,
+            "pairs": w.pairs,
+            "dense": w.dense,
+        }
+        return content, arrays
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The model that `save` wrote; predictions are identical."""
+        with reading(path):
+            return cls.from_state(*read_file(path, "ChainCRF"))
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Self:
+        """The model that `state` described."""
+        found = check(cls.saved, {**content, **arrays}, "ChainCRF")
+        model: Self = build(cls, found["params"])
+        model._check()
+        _constraints(found["labels"], model.scheme)
+        blob, ptr = found["names"].tobytes(), found["name_ptr"].tolist()
+        names = [blob[a:b].decode() for a, b in pairwise(ptr)]
+        if len(set(names)) != len(names):
+            raise PotentiaError("the saved ChainCRF is damaged: two attributes have the same name.")
+        features = Features(found["feature_ptr"], found["feature_label"])
+        model.index_ = AttributeIndex(
+            {name: k for k, name in enumerate(names)}, {k: tuple(v) for k, v in found["columns"].items()}
+        )
+        model.weights_ = ChainWeights(features, found["state"], found["pairs"], found["dense"])
+        model.classes_, model.history_ = found["labels"], found["history"]
+        model.n_iter_ = len(model.history_)
+        return model
+
+    # -- checks --------------------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "weights_")
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "weights_"):
+            raise PotentiaError("this ChainCRF is not fitted: call fit first.")
+
+    def _check(self) -> None:
+        for name in ("c1", "c2", "min_freq", "delta"):
+            check_number(name, getattr(self, name))
+        check_count("max_iterations", self.max_iterations)
+        for name in ("all_possible_states", "all_possible_transitions"):
+            check_flag(name, getattr(self, name))
+        check_choice("decode", self.decode, ("map", "mpm"))
+        if self.scheme is not None:
+            check_choice("scheme", self.scheme, SCHEMES, "None")
+        thread_count(self.threads)
+
+
+def _is_consistent(found: Mapping[str, Any]) -> bool:
+    """Whether labels ascend within each attribute, and columns are those of the dense weights, each once."""
+    ptr, label = found["feature_ptr"], found["feature_label"].astype(np.int64)
+    inner = np.ones(len(label), dtype=bool)
+    inner[ptr[:-1][ptr[:-1] < len(label)]] = False
+    ascending = bool(np.all(np.diff(label)[inner[1:]] > 0)) if len(label) else True
+    ends = sorted(map(tuple, found["columns"].values()))
+    edges = [0, *(end for _, end in ends)]
+    joined = all(first == before and end > first for (first, end), before in zip(ends, edges, strict=False))
+    labels = found["labels"]
+    distinct = len(set(labels)) == len(labels) and 0 < len(labels) <= _MAX_LABELS
+    return ascending and joined and edges[-1] == len(found["dense"]) and distinct
+
+
+def _classes(y: Any) -> list[Label]:
+    """The different labels, in order."""
+    if isinstance(y, str) or not isinstance(y, Sequence | np.ndarray):
+        raise PotentiaError(f"y must be a list of lists of labels, not a {type(y).__name__}.")
+    found: set[Any] = set()
+    for number, row in enumerate(y):
+        if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
+            raise PotentiaError(f"y[{number}] must be a list of labels, not {row!r:.40}.")
+        found.update(row.tolist() if isinstance(row, np.ndarray) else row)
+    found.discard(None)
+    strange = next(
+        (label for label in found if isinstance(label, bool) or not isinstance(label, str | int)), None
+    )
+    if strange is not None:
+        raise PotentiaError(
+            f"labels must be texts or whole numbers, or None where not known, not {strange!r:.40}."
+        )
+    if len({isinstance(label, str) for label in found}) > 1:
+        raise PotentiaError("y mixes texts and whole numbers; labels must be of one type.")
+    if not found:
+        raise PotentiaError("y has no labels to learn from.")
+    if len(found) > _MAX_LABELS:
+        raise PotentiaError(f"y has {len(found)} different labels; at most {_MAX_LABELS} are possible.")
+    return [str(label) if isinstance(label, str) else int(label) for label in sorted(found)]
+
+
+def _check_lengths(y: Any, lengths: Sequence[int]) -> None:
+    """Refuse labels that do not belong to sequences of these lengths."""
+    if len(y) != len(lengths):
+        raise PotentiaError(f"X has {len(lengths)} sequences, but y has {len(y)}.")
+    for number, (row, n) in enumerate(zip(y, lengths, strict=True)):
+        if len(row) != n:
+            raise PotentiaError(f"X[{number}] has {n} tokens, but y[{number}] has {len(row)} labels.")
+
+
+def _encode_labels(y: Any, classes: list[Label], encoded: EncodedTokens) -> Any:
+    """Numbers of all labels, -1 where not known."""
+    _check_lengths(y, np.diff(encoded.sequence_ptr).tolist())
+    place: dict[Any, int] = {label: k for k, label in enumerate(classes)} | {None: -1}
+    return np.fromiter((place[label] for row in y for label in row), dtype=np.int32)
+
+
+def _weights(given: Any, n: int) -> Floats:
+    if given is None:
+        return np.ones(n)
+    weight = np.asarray(given, dtype=np.float64)
+    if weight.shape != (n,) or not np.isfinite(weight).all() or weight.min(initial=0.0) < 0:
+        raise PotentiaError(f"sample_weight must be {n} finite numbers >= 0, one per sequence.")
+    if not weight.any():
+        raise PotentiaError("sample_weight is zero for every sequence.")
+    return weight
+
+
+def _constraints(classes: Sequence[Label], scheme: str | None) -> Constraints:
+    """What a scheme allows, or everything."""
+    n = len(classes)
+    if scheme is None:
+        return Constraints(np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), np.ones(n, dtype=bool))
+    allowed = Constraints(*allowed_tags([str(label) for label in classes], scheme))
+    if not (allowed.start.any() and allowed.end.any()):
+        raise PotentiaError(f"no label may begin or end a sequence in the scheme {scheme}.")
+    return allowed
+
+
+def _check_allowed(
+    sequence_ptr: Any, labels: Any, classes: Sequence[Label], allowed: Constraints, scheme: str | None
+) -> None:
+    """Refuse labels that the scheme does not allow."""
+    if scheme is None:
+        return
+    for number, (a, b) in enumerate(zip(sequence_ptr[:-1], sequence_ptr[1:], strict=True)):
+        row = labels[a:b]
+        bad = [
+            t
+            for t in range(1, len(row))
+            if min(row[t - 1 : t + 1]) >= 0 and not allowed.transitions[row[t - 1], row[t]]
+        ]
+        if len(row) and row[0] >= 0 and not allowed.start[row[0]]:
+            bad.append(0)
+        if len(row) and row[-1] >= 0 and not allowed.end[row[-1]]:
+            bad.append(len(row) - 1)
+        if bad:
+            raise PotentiaError(
+                f"the label {classes[row[bad[0]]]!r} of token {bad[0]} in y[{number}] is not allowed there in the "
+                f"scheme {scheme}; correct it, or leave the scheme out."
+            )
+
+
+def _split(values: list[Any], chains: Chains) -> list[list[Any]]:
+    """What belongs to each sequence."""
+    ends = chains.tokens.sequence_ptr.tolist()
+    return [values[a:b] for a, b in pairwise(ends)]

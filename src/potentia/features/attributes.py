@@ -1,0 +1,230 @@
+"""Tokens described by dictionaries of features, as python-crfsuite takes them, in a few flat arrays."""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._types import Floats, Ints, PotentiaError
+
+
+class EncodedTokens(NamedTuple):
+    """The attributes of all tokens of some sequences.
+
+    Attributes:
+        sequence_ptr: first token of each sequence, and the number of tokens.
+        item_ptr: first item of each token, and the number of items.
+        attribute: number of each item's attribute, int32.
+        value: of each item; empty if all are 1.
+        dense: (tokens, columns) float32, what arrays among the features hold.
+    """
+
+    sequence_ptr: Ints
+    item_ptr: Ints
+    attribute: Any
+    value: Floats
+    dense: Any
+
+
+class AttributeIndex:
+    """Numbers of attributes by name, and columns of dense features by name.
+
+    A token is a dictionary, or a list of names: text values become attributes "key:value" of value 1, numbers and
+    booleans attributes "key" of that value, and dictionaries, lists and sets attributes whose names begin with "key:".
+    An array (or a list of floats in one) is a block of dense columns.
+
+    Attributes:
+        numbers: of attributes by name.
+        columns: (first, end) of dense features by name.
+    """
+
+    def __init__(
+        self, numbers: Mapping[str, int] | None = None, columns: Mapping[str, tuple[int, int]] | None = None
+    ) -> None:
+        self.numbers: dict[str, int] = dict(numbers or {})
+        self.columns: dict[str, tuple[int, int]] = dict(columns or {})
+
+    def learn(self, X: Iterable[Any]) -> EncodedTokens:
+        """Encode sequences; every name that occurs gets a number."""
+        growing: defaultdict[str, int] = defaultdict(count().__next__)
+        encoder = _Encoder(growing.__getitem__, self.columns, growing=True)
+        found = encoder.encode(X)
+        strange = next((name for name in growing if not isinstance(name, str)), None)
+        if strange is not None:
+            raise PotentiaError(f"X has a feature named {_shown(strange)}; names must be texts.")
+        self.numbers = dict(growing)
+        return found
+
+    def encode(self, X: Iterable[Any]) -> EncodedTokens:
+        """Encode sequences; unknown names are left out."""
+        return _Encoder(self.numbers.get, self.columns, growing=False).encode(X)
+
+
+class _Encoder:
+    """Turns tokens into items, one sequence after another."""
+
+    def __init__(self, number: Any, columns: dict[str, tuple[int, int]], growing: bool) -> None:
+        self.number, self.columns, self.growing = number, columns, growing
+        self.items, self.item_ptr, self.sequence_ptr = array("i"), array("q", [0]), array("q", [0])
+        #: Positions of items with other values than 1, and these values.
+        self.odd, self.odd_values = array("q"), array("d")
+        self.dense: list[Any] = []
+
+    def encode(self, X: Iterable[Any]) -> EncodedTokens:
+        if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
+            raise PotentiaError(
+                f"X must be a list of sequences of feature dictionaries, not a {type(X).__name__}."
+            )
+        for row, tokens in enumerate(X):
+            if isinstance(tokens, str | Mapping) or not isinstance(tokens, Iterable):
+                raise PotentiaError(
+                    f"X[{row}] must be a list of feature dictionaries, one per token, not a {type(tokens).__name__}."
+                )
+            self._sequence(row, tokens)
+        return self._arrays()
+
+    def _sequence(self, row: int, tokens: Iterable[Any]) -> None:
+        blocks: list[tuple[int, int, Any]] = []
+        place = 0
+        for place, token in enumerate(tokens, 1):
+            if isinstance(token, dict):
+                self._features(row, place - 1, token, blocks)
+            elif isinstance(token, list | tuple | set):
+                self._names(row, place - 1, token)
+            else:
+                raise PotentiaError(
+                    f"X[{row}][{place - 1}] is {_shown(token)}: describe each token by a dictionary of features, such "
+                    "as {'word': 'The', 'is_title': True}."
+                )
+            self.item_ptr.append(len(self.items))
+        self.sequence_ptr.append(self.sequence_ptr[-1] + place)
+        if self.columns:
+            self._dense_rows(place, blocks)
+
+    def _names(self, row: int, place: int, token: Iterable[Any]) -> None:
+        """A token as a list of names."""
+        number = self.number
+        try:
+            if self.growing:
+                self.items.extend([number(name) for name in token])
+            else:
+                self.items.extend([k for k in map(number, token) if k is not None])
+        except TypeError:
+            name = next((name for name in token if not isinstance(name, str)), None)
+            raise PotentiaError(
+                f"X[{row}][{place}] holds {_shown(name)}, where the name of a feature is expected."
+            ) from None
+
+    def _features(self, row: int, place: int, token: dict[Any, Any], blocks: list[Any]) -> None:
+        """A token as a dictionary; the loop over texts and numbers is what encoding takes its time for."""
+        items, number = self.items, self.number
+        for key, value in token.items():
+            kind = type(value)
+            if kind is str:
+                k = number(f"{key}:{value}")
+            elif kind is bool or kind is float or kind is int:
+                if value == 0:
+                    continue
+                k = number(key)
+                if value != 1 and k is not None:
+                    self.odd.append(len(items))
+                    self.odd_values.append(value)
+            else:
+                self._other(row, place, key, value, blocks)
+                continue
+            if k is not None:
+                items.append(k)
+
+    def _other(self, row: int, place: int, key: Any, value: Any, blocks: list[Any]) -> None:
+        """A feature that is no plain text or number."""
+        if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "biuf":
+            blocks.append((place, *self._block(row, place, key, value)))
+            return
+        for name, weight in _flattened(f"X[{row}][{place}]", key, value):
+            k = self.number(name) if weight != 0 else None
+            if k is not None:
+                if weight != 1:
+                    self.odd.append(len(self.items))
+                    self.odd_values.append(weight)
+                self.items.append(k)
+
+    def _block(self, row: int, place: int, key: Any, value: Any) -> tuple[int, Any]:
+        """The first column of a dense feature, and its values."""
+        if key not in self.columns:
+            if not self.growing:
+                raise PotentiaError(f"X[{row}][{place}] has the array {key!r}, which training did not have.")
+            first = max((end for _, end in self.columns.values()), default=0)
+            self.columns[str(key)] = (first, first + len(value))
+        first, end = self.columns[key]
+        if len(value) != end - first:
+            raise PotentiaError(
+                f"X[{row}][{place}] has {len(value)} numbers in {key!r}, but others have {end - first}."
+            )
+        return first, value
+
+    def _dense_rows(self, n: int, blocks: list[tuple[int, int, Any]]) -> None:
+        width = max(end for _, end in self.columns.values())
+        rows = np.zeros((n, width), dtype=np.float32)
+        for place, first, values in blocks:
+            rows[place, first : first + len(values)] = values
+        self.dense.append((len(self.sequence_ptr) - 2, rows))
+
+    def _arrays(self) -> EncodedTokens:
+        sequence_ptr, item_ptr = (
+            np.array(self.sequence_ptr, dtype=np.int64),
+            np.array(self.item_ptr, dtype=np.int64),
+        )
+        value = np.zeros(0)
+        if self.odd:
+            value = np.ones(len(self.items))
+            value[np.array(self.odd)] = self.odd_values
+        dense = self._joined(sequence_ptr)
+        for what, numbers in (("a number", value), ("an array", dense)):
+            if not np.isfinite(numbers).all():
+                raise PotentiaError(f"X has {what} among its features that is not finite.")
+        return EncodedTokens(sequence_ptr, item_ptr, np.array(self.items, dtype=np.int32), value, dense)
+
+    def _joined(self, sequence_ptr: Ints) -> Any:
+        """Dense rows of all tokens; those made before a feature first occurred lack its columns."""
+        width = max((end for _, end in self.columns.values()), default=0)
+        joined = np.zeros((int(sequence_ptr[-1]), width), dtype=np.float32)
+        for number, rows in self.dense:
+            joined[sequence_ptr[number] : sequence_ptr[number + 1], : rows.shape[1]] = rows
+        return joined
+
+
+def _flattened(where: str, key: Any, value: Any) -> Iterator[tuple[str, float]]:
+    """Names and values of the attributes that a feature stands for."""
+    if not isinstance(key, str):
+        raise PotentiaError(f"{where} has a feature named {_shown(key)}; names must be texts.")
+    if isinstance(value, str):
+        yield f"{key}:{value}", 1.0
+    elif isinstance(value, Real | np.bool_):
+        yield key, float(value)
+    elif isinstance(value, Mapping):
+        for inner, own in value.items():
+            for name, weight in _flattened(where, inner, own):
+                yield f"{key}:{name}", weight
+    elif isinstance(value, list | tuple | set | frozenset):
+        for inner in value:
+            for name, weight in _flattened(where, inner, 1.0):
+                yield f"{key}:{name}", weight
+    else:
+        raise PotentiaError(
+            f"{where} has the feature {key!r} of type {type(value).__name__}; give a text, a number, a boolean, an "
+            "array of numbers, or a dictionary, list or set of features."
+        )
+
+
+def _shown(given: Any) -> str:
+    return (
+        f"the text {given!r:.40}"
+        if isinstance(given, str)
+        else f"{given!r:.40} of type {type(given).__name__}"
+    )

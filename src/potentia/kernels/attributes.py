@@ -1,0 +1,281 @@
+"""Chains whose scores are sums of weights of attributes: log-likelihood with gradient, marginals and best labels.
+
+An attribute that was seen with many labels has a row of weights for all of them, padded to whole vectors; one that was
+seen with few has a slot per label. Rows and slots lie in one flat vector, and so do their gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .jit import njit
+from .lanes import backward, best_states, forward
+from .simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
+from .vecmath import KERNEL
+
+
+class Tokens(NamedTuple):
+    """Attributes of all tokens.
+
+    Attributes:
+        sequence_ptr: first token of each sequence.
+        item_ptr: first item of each token.
+        attribute: of each item, ascending within a token.
+        value: of each item; empty if all are 1.
+    """
+
+    sequence_ptr: Any
+    item_ptr: Any
+    attribute: Any
+    value: Any
+
+
+class Layout(NamedTuple):
+    """Where the weights of attributes are.
+
+    Attributes:
+        n_rows: attributes below this number have rows, of `width` weights each, from the beginning of the vector.
+        width: labels rounded up to whole vectors.
+        slot_ptr: where in the vector the slots of the other attributes begin.
+        slot_label: label of each slot; slot k of the vector is entry k - slot_ptr[0].
+    """
+
+    n_rows: int
+    width: int
+    slot_ptr: Any
+    slot_label: Any
+
+
+@njit(**KERNEL)
+def count_labels(tokens, labels, n_attributes, n_labels):
+    """Per attribute the items with labels, and the different labels among them; -1 is no label."""
+    ptr = np.zeros(n_attributes + 1, dtype=np.int64)
+    for t in range(labels.size):
+        if labels[t] >= 0:
+            for j in range(tokens.item_ptr[t], tokens.item_ptr[t + 1]):
+                ptr[tokens.attribute[j] + 1] += 1
+    for a in range(n_attributes):
+        ptr[a + 1] += ptr[a]
+    seen = np.empty(ptr[n_attributes], dtype=np.uint16)
+    fill = ptr[:-1].copy()
+    for t in range(labels.size):
+        if labels[t] >= 0:
+            for j in range(tokens.item_ptr[t], tokens.item_ptr[t + 1]):
+                a = tokens.attribute[j]
+                seen[fill[a]] = labels[t]
+                fill[a] += 1
+    stamp, count = np.full(n_labels, -1), np.zeros(n_attributes, dtype=np.int64)
+    for a in range(n_attributes):
+        # different labels move to the front
+        to = ptr[a]
+        for k in range(ptr[a], ptr[a + 1]):
+            y = seen[k]
+            if stamp[y] != a:
+                stamp[y] = a
+                seen[to] = y
+                to += 1
+        count[a] = to - ptr[a]
+    return ptr, seen, count
+
+
+@njit(**KERNEL)
+def collect_labels(ptr, seen, count, label):
+    """The different labels of each attribute, ascending, one attribute after another."""
+    to = 0
+    for a in range(count.size):
+        own = np.sort(seen[ptr[a] : ptr[a] + count[a]])
+        for i in range(own.size):
+            label[to] = own[i]
+            to += 1
+
+
+@njit(**KERNEL)
+def renumber(tokens, number, kept):
+    """Replace attributes by their new numbers, ascending within each token; those with -1 go. Returns items left.
+
+    `kept` becomes the new item_ptr.
+    """
+    to = 0
+    for t in range(tokens.item_ptr.size - 1):
+        begin = to
+        for j in range(tokens.item_ptr[t], tokens.item_ptr[t + 1]):
+            new = number[tokens.attribute[j]]
+            if new < 0:
+                continue
+            value = tokens.value[j] if tokens.value.size > 0 else 1.0
+            k = to
+            while k > begin and tokens.attribute[k - 1] > new:
+                tokens.attribute[k] = tokens.attribute[k - 1]
+                if tokens.value.size > 0:
+                    tokens.value[k] = tokens.value[k - 1]
+                k -= 1
+            tokens.attribute[k] = new
+            if tokens.value.size > 0:
+                tokens.value[k] = value
+            to += 1
+        kept[t + 1] = to
+    return to
+
+
+@njit(inline="always", **KERNEL)
+def _score(tokens, layout, flat, t, u, at):
+    """u[at:] += scores of token t."""
+    P, begin, end = layout.width, tokens.item_ptr[t], tokens.item_ptr[t + 1]
+    unit, middle = tokens.value.size == 0, begin
+    while middle < end and tokens.attribute[middle] < layout.n_rows:
+        middle += 1
+    for c in range(0, P, CHUNK):
+        s, r = load8(u, at + c), zero8()
+        if unit:
+            for j in range(begin, middle - 1, 2):
+                s = add8(s, load8(flat, np.int64(tokens.attribute[j]) * P + c))
+                r = add8(r, load8(flat, np.int64(tokens.attribute[j + 1]) * P + c))
+            if (middle - begin) % 2 == 1:
+                s = add8(s, load8(flat, np.int64(tokens.attribute[middle - 1]) * P + c))
+        else:
+            for j in range(begin, middle):
+                row = load8(flat, np.int64(tokens.attribute[j]) * P + c)
+                s = fma8(spread8(tokens.value[j]), row, s)
+        store8(u, at + c, add8(s, r))
+    base = layout.slot_ptr[0]
+    for j in range(middle, end):
+        a = tokens.attribute[j] - layout.n_rows
+        v = 1.0 if unit else tokens.value[j]
+        for k in range(layout.slot_ptr[a], layout.slot_ptr[a + 1]):
+            u[at + layout.slot_label[k - base]] += v * flat[k]
+
+
+@njit(inline="always", **KERNEL)
+def _add(tokens, layout, flat, t, mu, at):
+    """Add mu[at:] of token t to its attributes' weights."""
+    P, begin, end = layout.width, tokens.item_ptr[t], tokens.item_ptr[t + 1]
+    unit, middle = tokens.value.size == 0, begin
+    while middle < end and tokens.attribute[middle] < layout.n_rows:
+        row = np.int64(tokens.attribute[middle]) * P
+        if unit:
+            for c in range(0, P, CHUNK):
+                store8(flat, row + c, add8(load8(flat, row + c), load8(mu, at + c)))
+        else:
+            v = spread8(tokens.value[middle])
+            for c in range(0, P, CHUNK):
+                store8(flat, row + c, fma8(v, load8(mu, at + c), load8(flat, row + c)))
+        middle += 1
+    base = layout.slot_ptr[0]
+    for j in range(middle, end):
+        a = tokens.attribute[j] - layout.n_rows
+        v = 1.0 if unit else tokens.value[j]
+        for k in range(layout.slot_ptr[a], layout.slot_ptr[a + 1]):
+            flat[k] += v * mu[at + layout.slot_label[k - base]]
+
+
+@njit(**KERNEL)
+def score_tokens(tokens, layout, flat, first, last, scores):
+    """Add the scores of tokens first .. last - 1 to `scores` (flat rows of `width`)."""
+    for t in range(first, last):
+        _score(tokens, layout, flat, t, scores, (t - first) * layout.width)
+
+
+@njit(**KERNEL)
+def add_tokens(tokens, layout, flat, first, last, mu):
+    """Add mu (flat rows of `width`) of tokens first .. last - 1 to their attributes' weights."""
+    for t in range(first, last):
+        _add(tokens, layout, flat, t, mu, (t - first) * layout.width)
+
+
+@njit(**KERNEL)
+def _longest(tokens, first, last):
+    most = 1
+    for k in range(first, last):
+        most = max(most, tokens.sequence_ptr[k + 1] - tokens.sequence_ptr[k])
+    return most
+
+
+@njit(**KERNEL)
+def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_flat, d_psi, value):
+    """Weighted log Z of sequences first .. last - 1, and the gradient of their sum added to d_flat and d_psi.
+
+    labels: as in `lanes.forward`. value[k] is log Z of sequence k, NaN where it needs logarithms; such a sequence adds
+    nothing. dense: scores to start from, of the tokens of these sequences, replaced by the weighted marginals; empty
+    for none. No gradient is made if d_psi is empty and dense is.
+    """
+    P, size = layout.width, _longest(tokens, first, last) * layout.width
+    u, alpha, m = np.empty(size), np.empty(size), np.empty(size)
+    origin = tokens.sequence_ptr[first]
+    for k in range(first, last):
+        begin, n = tokens.sequence_ptr[k], tokens.sequence_ptr[k + 1] - tokens.sequence_ptr[k]
+        shift = (begin - origin) * P
+        value[k] = 0.0
+        for i in range(n * P):
+            u[i] = dense[shift + i] if dense.size > 0 else 0.0
+        if n == 0 or weight[k] == 0.0:
+            for i in range(n * P if dense.size > 0 else 0):
+                dense[shift + i] = 0.0
+            continue
+        for t in range(n):
+            _score(tokens, layout, flat, begin + t, u, t * P)
+        value[k] = forward(lanes, labels, begin, n, u, alpha, m) if lanes.safe else np.nan
+        if not value[k] > -np.inf:
+            continue
+        if d_psi.size > 0 or dense.size > 0:
+            backward(lanes, weight[k], n, u, alpha, m, d_psi)
+        if d_flat.size > 0:
+            for t in range(n):
+                _add(tokens, layout, d_flat, begin + t, u, t * P)
+        for i in range(n * P if dense.size > 0 else 0):
+            dense[shift + i] = u[i]
+
+
+@njit(**KERNEL)
+def observe(tokens, layout, labels, weight, first, last, d_flat, d_pair):
+    """Add weighted counts of attributes with labels, and of neighbouring labels (L, L), of sequences without -1."""
+    P = layout.width
+    base = layout.slot_ptr[0]
+    for k in range(first, last):
+        whole = weight[k] != 0.0
+        for t in range(tokens.sequence_ptr[k], tokens.sequence_ptr[k + 1]):
+            whole = whole and labels[t] >= 0
+        if not whole:
+            continue
+        for t in range(tokens.sequence_ptr[k], tokens.sequence_ptr[k + 1]):
+            y = labels[t]
+            if t > tokens.sequence_ptr[k]:
+                d_pair[labels[t - 1], y] += weight[k]
+            for j in range(tokens.item_ptr[t], tokens.item_ptr[t + 1]):
+                v = weight[k] * (tokens.value[j] if tokens.value.size > 0 else 1.0)
+                a = tokens.attribute[j]
+                if a < layout.n_rows:
+                    d_flat[np.int64(a) * P + y] += v
+                    continue
+                for i in range(layout.slot_ptr[a - layout.n_rows], layout.slot_ptr[a - layout.n_rows + 1]):
+                    if layout.slot_label[i - base] == y:
+                        d_flat[i] += v
+
+
+@njit(**KERNEL)
+def add_squares(tokens, weight, sums):
+    """Add weighted squares of each attribute's values to `sums`; a weight per token."""
+    for t in range(weight.size):
+        for j in range(tokens.item_ptr[t], tokens.item_ptr[t + 1]):
+            v = tokens.value[j] if tokens.value.size > 0 else 1.0
+            sums[tokens.attribute[j]] += weight[t] * v * v
+
+
+@njit(**KERNEL)
+def best_labels(tokens, layout, flat, lanes, first, last, dense, labels, score):
+    """The best labels of sequences first .. last - 1, by token, and their scores."""
+    P, size = layout.width, _longest(tokens, first, last) * layout.width
+    u, best, before = np.empty(size), np.empty(size), np.empty(size)
+    origin = tokens.sequence_ptr[first]
+    for k in range(first, last):
+        begin, n = tokens.sequence_ptr[k], tokens.sequence_ptr[k + 1] - tokens.sequence_ptr[k]
+        score[k] = 0.0
+        if n == 0:
+            continue
+        shift = (begin - origin) * P
+        for i in range(n * P):
+            u[i] = dense[shift + i] if dense.size > 0 else 0.0
+        for t in range(n):
+            _score(tokens, layout, flat, begin + t, u, t * P)
+        score[k] = best_states(lanes, n, u, best, before, labels, begin)

@@ -1,0 +1,253 @@
+"""Sums and best paths of chains whose states are lanes: vectors of eight, padded with lanes that are always zero.
+
+A sequence's arrays are flat: step t begins at t * P, where P is the number of states L rounded up to eight. With
+u_t the scores of step t and psi = exp(transition - top),
+
+    m_t(b) = sum_a alpha_{t-1}(a) psi(a, b) ;   alpha_t(b) ~ m_t(b) exp(u_t(b) - peak), rescaled to sum 1
+    r_t(b) = mu_t(b) / m_t(b) ;   mu_{t-1}(a) = alpha_{t-1}(a) sum_b psi(a, b) r_t(b)
+    d psi(a, b) += alpha_{t-1}(a) r_t(b)
+
+The last sum runs over a sequence's steps at once, with running sums in registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .chain_batch import LOG_LOWEST, LOWEST
+from .jit import njit
+from .simd import CHUNK, add8, fma8, load8, max8, spread8, store8, zero8
+from .vecmath import KERNEL, exp
+
+# sums over states may be taken in any order; infinities do not occur there
+_SUMS = KERNEL | {"fastmath": {"contract", "reassoc"}}
+
+
+class Lanes(NamedTuple):
+    """Tables of all chains, rows of P entries.
+
+    Attributes:
+        n_states: L.
+        pair: (L * P,) scores of neighbouring states, -inf where forbidden.
+        psi, psi_t: (L * P,) exp(pair - top), and its transpose; zero in the padding.
+        top: largest score of a pair.
+        start, end: (P,) 1 where a chain may begin or end, 0 elsewhere and in the padding.
+        safe: whether no finite entry of `pair` is too far below the largest for psi.
+    """
+
+    n_states: int
+    pair: Any
+    psi: Any
+    psi_t: Any
+    top: float
+    start: Any
+    end: Any
+    safe: bool
+
+
+@njit(inline="always", **KERNEL)
+def _product(table, L, P, x, at, out, to):
+    """out[to + b] = sum_a x[at + a] table[a, b]: up to four chunks at a time share what is read of x."""
+    c = 0
+    while c + 4 * CHUNK <= P:
+        s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+        k = c
+        for a in range(L):
+            e = spread8(x[at + a])
+            s0 = fma8(e, load8(table, k), s0)
+            s1 = fma8(e, load8(table, k + CHUNK), s1)
+            s2 = fma8(e, load8(table, k + 2 * CHUNK), s2)
+            s3 = fma8(e, load8(table, k + 3 * CHUNK), s3)
+            k += P
+        store8(out, to + c, s0)
+        store8(out, to + c + CHUNK, s1)
+        store8(out, to + c + 2 * CHUNK, s2)
+        store8(out, to + c + 3 * CHUNK, s3)
+        c += 4 * CHUNK
+    while c + 2 * CHUNK <= P:
+        s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+        k = c
+        for a in range(0, L - 1, 2):
+            e, f = spread8(x[at + a]), spread8(x[at + a + 1])
+            s0 = fma8(e, load8(table, k), s0)
+            s1 = fma8(e, load8(table, k + CHUNK), s1)
+            s2 = fma8(f, load8(table, k + P), s2)
+            s3 = fma8(f, load8(table, k + P + CHUNK), s3)
+            k += 2 * P
+        if L % 2 == 1:
+            e = spread8(x[at + L - 1])
+            s0 = fma8(e, load8(table, k), s0)
+            s1 = fma8(e, load8(table, k + CHUNK), s1)
+        store8(out, to + c, add8(s0, s2))
+        store8(out, to + c + CHUNK, add8(s1, s3))
+        c += 2 * CHUNK
+    if c < P:
+        s0, s1 = zero8(), zero8()
+        k = c
+        for a in range(0, L - 1, 2):
+            s0 = fma8(spread8(x[at + a]), load8(table, k), s0)
+            s1 = fma8(spread8(x[at + a + 1]), load8(table, k + P), s1)
+            k += 2 * P
+        if L % 2 == 1:
+            s0 = fma8(spread8(x[at + L - 1]), load8(table, k), s0)
+        store8(out, to + c, add8(s0, s1))
+
+
+@njit(**_SUMS)
+def forward(lanes, labels, first, n, u, alpha, m):
+    """log Z of n steps with scores u; fills alpha and m. NaN where the scores' range needs logarithms.
+
+    labels: of all tokens, the chain's from `first` on: others than a label that is not -1 are left out; empty for none.
+    """
+    L, P = lanes.n_states, lanes.start.size
+    value, scale = 0.0, 1.0
+    for t in range(n):
+        at = t * P
+        peak, low = u[at], u[at]
+        for b in range(1, L):
+            peak = max(peak, u[at + b])
+            low = min(low, u[at + b])
+        if not low - peak > LOG_LOWEST:
+            return np.nan
+        for b in range(L, P):
+            u[at + b] = peak
+        for b in range(P):
+            alpha[at + b] = exp(u[at + b] - peak)
+        if t == 0:
+            for b in range(P):
+                alpha[at + b] *= lanes.start[b]
+        else:
+            _product(lanes.psi, L, P, alpha, at - P, m, at)
+            for b in range(P):
+                alpha[at + b] *= m[at + b]
+            value += lanes.top
+        if t == n - 1:
+            for b in range(P):
+                alpha[at + b] *= lanes.end[b]
+        if labels.size > 0 and labels[first + t] >= 0:
+            kept = alpha[at + labels[first + t]]
+            for b in range(P):
+                alpha[at + b] = 0.0
+            alpha[at + labels[first + t]] = kept
+        total = 0.0
+        for b in range(P):
+            total += alpha[at + b]
+        if total == 0.0:
+            return -np.inf
+        inverse, least = 1.0 / total, 1.0
+        for b in range(P):
+            alpha[at + b] *= inverse
+            least = min(least, alpha[at + b] if alpha[at + b] > 0.0 else 1.0)
+        if least < LOWEST:
+            return np.nan
+        value += peak
+        scale *= total
+        if not 1e-100 < scale < 1e100:  # one logarithm for many steps
+            value += np.log(scale)
+            scale = 1.0
+    return value + np.log(scale)
+
+
+@njit(**_SUMS)
+def backward(lanes, weight, n, u, alpha, m, d_psi):
+    """Marginals times weight into u, after `forward`; adds to d_psi (L * P,). Spends m."""
+    L, P = lanes.n_states, lanes.start.size
+    last = (n - 1) * P
+    for b in range(P):
+        u[last + b] = weight * alpha[last + b]
+    for t in range(n - 1, 0, -1):
+        at = t * P
+        for b in range(P):
+            m[at + b] = u[at + b] / m[at + b] if m[at + b] > 0.0 else 0.0
+        _product(lanes.psi_t, L, P, m, at, u, at - P)
+        for b in range(P):
+            u[at - P + b] *= alpha[at - P + b]
+    if n > 1 and d_psi.size > 0:
+        _add_outer(alpha, m, n, L, P, d_psi)
+
+
+@njit(inline="always", **KERNEL)
+def _add_outer(alpha, ratio, n, L, P, d_psi):
+    """d_psi[a, b] += sum_t alpha_{t-1}(a) ratio_t(b)."""
+    for a in range(L):
+        c = 0
+        while c + 2 * CHUNK <= P:
+            k = a * P + c
+            s0, s1 = load8(d_psi, k), load8(d_psi, k + CHUNK)
+            for at in range(0, (n - 1) * P, P):
+                e = spread8(alpha[at + a])
+                s0 = fma8(e, load8(ratio, at + P + c), s0)
+                s1 = fma8(e, load8(ratio, at + P + c + CHUNK), s1)
+            store8(d_psi, k, s0)
+            store8(d_psi, k + CHUNK, s1)
+            c += 2 * CHUNK
+        if c < P:
+            s0 = load8(d_psi, a * P + c)
+            for at in range(0, (n - 1) * P, P):
+                s0 = fma8(spread8(alpha[at + a]), load8(ratio, at + P + c), s0)
+            store8(d_psi, a * P + c, s0)
+
+
+@njit(inline="always", **KERNEL)
+def _best_before(pair, L, P, x, at, out, to):
+    """out[to + b] = max_a x[at + a] + pair[a, b]."""
+    c = 0
+    while c + 4 * CHUNK <= P:
+        s0, s1, s2, s3 = (
+            spread8(-np.inf),
+            spread8(-np.inf),
+            spread8(-np.inf),
+            spread8(-np.inf),
+        )
+        k = c
+        for a in range(L):
+            e = spread8(x[at + a])
+            s0 = max8(add8(e, load8(pair, k)), s0)
+            s1 = max8(add8(e, load8(pair, k + CHUNK)), s1)
+            s2 = max8(add8(e, load8(pair, k + 2 * CHUNK)), s2)
+            s3 = max8(add8(e, load8(pair, k + 3 * CHUNK)), s3)
+            k += P
+        store8(out, to + c, s0)
+        store8(out, to + c + CHUNK, s1)
+        store8(out, to + c + 2 * CHUNK, s2)
+        store8(out, to + c + 3 * CHUNK, s3)
+        c += 4 * CHUNK
+    while c < P:
+        s0 = spread8(-np.inf)
+        k = c
+        for a in range(L):
+            s0 = max8(add8(spread8(x[at + a]), load8(pair, k)), s0)
+            k += P
+        store8(out, to + c, s0)
+        c += CHUNK
+
+
+@njit(**KERNEL)
+def best_states(lanes, n, u, best, before, labels, to):
+    """The best states of n steps with scores u, the first of equals, into labels[to:]; returns their score.
+
+    best, before: scratch as u. Only values are kept on the way; the path is found by what equals them.
+    """
+    L, P = lanes.n_states, lanes.start.size
+    for b in range(L):
+        best[b] = u[b] if lanes.start[b] > 0.0 else -np.inf
+    for t in range(1, n):
+        at = t * P
+        _best_before(lanes.pair, L, P, best, at - P, before, at)
+        for b in range(L):
+            best[at + b] = before[at + b] + u[at + b]
+    at, state, score = (n - 1) * P, 0, -np.inf
+    for b in range(L):
+        if lanes.end[b] > 0.0 and best[at + b] > score:
+            state, score = b, best[at + b]
+    labels[to + n - 1] = state
+    for t in range(n - 1, 0, -1):
+        at = t * P
+        wanted, a = before[at + state], 0
+        while a < L - 1 and best[at - P + a] + lanes.pair[a * P + state] != wanted:
+            a += 1
+        state = a
+        labels[to + t - 1] = state
+    return score

@@ -1,0 +1,413 @@
+"""`ChainCRF`: beside enumeration, CRFsuite and itself; what it takes, refuses, saves and resumes."""
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+import potentia as pt
+from potentia._types import PotentiaError
+from potentia.chain_crf import _constraints
+from potentia.features.attributes import AttributeIndex
+from potentia.learn.chain_fit import ChainFit, ChainOptions
+from potentia.learn.chain_layout import Constraints
+
+pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+
+
+def token(rng):
+    return {
+        "w": str(rng.choice(list("abcdef"))),
+        "size": float(np.abs(rng.normal())),
+        "flag": bool(rng.integers(2)),
+        "n": {"x": str(rng.choice(["p", "q"])), "y": ["u", "v"][: rng.integers(0, 3)]},
+    }
+
+
+def corpus(seed=0, n=30, labels="ABCDE", lengths=(1, 7)):
+    rng = np.random.default_rng(seed)
+    X = [[token(rng) for _ in range(rng.integers(*lengths))] for _ in range(n)]
+    y = [[str(rng.choice(list(labels))) if t["flag"] else labels[ord(t["w"]) % 3] for t in s] for s in X]
+    return X, y
+
+
+def theta(model, tokens):
+    """Scores of tokens and of pairs, by the names of features."""
+    states, pairs = model.state_features_, model.transition_features_
+    rows = []
+    for features in tokens:
+        values = {f"w:{features['w']}": 1.0, "size": features["size"], "flag": float(features["flag"])}
+        values |= {f"n:x:{features['n']['x']}": 1.0} | {f"n:y:{name}": 1.0 for name in features["n"]["y"]}
+        rows.append(
+            [sum(v * states.get((a, label), 0.0) for a, v in values.items()) for label in model.classes_]
+        )
+    table = [[pairs.get((a, b), 0.0) for b in model.classes_] for a in model.classes_]
+    return np.array(rows), np.array(table)
+
+
+def enumerate_paths(node, pair, allowed=None):
+    """All labellings with their scores."""
+    n, L = node.shape
+    for path in itertools.product(range(L), repeat=n):
+        score = node[np.arange(n), path].sum() + pair[path[:-1], path[1:]].sum()
+        legal = allowed is None or (
+            allowed.start[path[0]]
+            and allowed.end[path[-1]]
+            and allowed.transitions[path[:-1], path[1:]].all()
+        )
+        if legal:
+            yield path, score
+
+
+def test_predictions_marginals_and_best_paths_are_those_of_enumeration():
+    X, y = corpus(lengths=(1, 5))
+    model = pt.ChainCRF(c2=0.1, max_iterations=20).fit(X, y)
+    for tokens in X[:8]:
+        node, pair = theta(model, tokens)
+        paths = sorted(enumerate_paths(node, pair), key=lambda item: -item[1])
+        log_z = np.logaddexp.reduce([score for _, score in paths])
+        best = [[model.classes_[k] for k in path] for path, _ in paths[:3]]
+        assert model.predict_single(tokens) == best[0]
+        found = model.k_best([tokens], 3)[0]
+        assert [path.labels for path in found] == best
+        assert [p.log_probability for p in found] == pytest.approx([s - log_z for _, s in paths[:3]])
+        for t, row in enumerate(model.predict_marginals_single(tokens)):
+            for k, label in enumerate(model.classes_):
+                p = sum(np.exp(score - log_z) for path, score in paths if path[t] == k)
+                assert row[label] == pytest.approx(p, abs=1e-12)
+
+
+def naive_objective(model, X, y, c1, c2, weight, allowed):
+    value = 0.0
+    for tokens, labels, w in zip(X, y, weight, strict=True):
+        node, pair = theta(model, tokens)
+        paths = list(enumerate_paths(node, pair, allowed))
+        known = [
+            s
+            for path, s in paths
+            if all(b is None or model.classes_[k] == b for k, b in zip(path, labels, strict=True))
+        ]
+        value += w * (np.logaddexp.reduce([s for _, s in paths]) - np.logaddexp.reduce(known))
+    all_weights = [*model.state_features_.values(), *model.transition_features_.values()]
+    return value + c2 * np.square(all_weights).sum() + c1 * np.abs(all_weights).sum()
+
+
+@pytest.mark.parametrize("c1", [0.0, 0.3])
+@pytest.mark.parametrize("scheme", [None, "BIO"])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_the_objective_is_that_of_enumeration(c1, scheme, hidden):
+    X, _ = corpus(1, n=10, lengths=(1, 5))
+    rng = np.random.default_rng(2)
+    y = []
+    for tokens in X:
+        row, last = [], "O"
+        for _ in tokens:
+            last = str(rng.choice(["O", "B-X", *(["I-X"] if last != "O" else [])]))
+            row.append(last)
+        y.append(row)
+    y[0] = ["B-X", *y[0][1:]]
+    y[1] = ["B-X", "I-X", *y[1][2:]][: len(X[1])]
+    if hidden:
+        y = [[None if rng.random() < 0.3 else label for label in row] for row in y]
+    weight = rng.uniform(0.5, 2.0, len(X))
+    model = pt.ChainCRF(c1, 0.2, 15, scheme=scheme, all_possible_transitions=True)
+    model.fit(X, y, sample_weight=weight)
+    allowed = _constraints(model.classes_, scheme)
+    naive = naive_objective(model, X, y, c1, 0.2, weight, allowed)
+    assert model.history_[-1]["objective"] == pytest.approx(naive, rel=1e-10)
+
+
+def begin(X, y, classes, allowed, **options):
+    index = AttributeIndex()
+    encoded = index.learn(X)
+    labels = np.array([-1 if b is None else classes.index(b) for row in y for b in row], dtype=np.int32)
+    given = {
+        "c1": 0.0, "c2": 0.3, "max_iterations": 5, "delta": 0.0, "min_freq": 0.0, "all_possible_states": False,
+        "all_possible_transitions": True, "threads": 1,
+    }  # fmt: skip
+    weight = np.linspace(0.5, 1.5, len(X))
+    return ChainFit(encoded, labels, weight, len(index.numbers), allowed, ChainOptions(**given | options))
+
+
+@pytest.mark.parametrize("n_labels", [2, 8, 11, 35])
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("scale", [0.5, 300.0])
+def test_the_gradient_is_that_of_differences(n_labels, dense, scale):
+    rng = np.random.default_rng(n_labels)
+    classes = [f"{k:02d}" for k in range(n_labels)]
+    X, _ = corpus(3, n=12)
+    if dense:
+        X = [[{**t, "v": rng.normal(size=3)} for t in s] for s in X]
+    y = [[None if rng.random() < 0.2 else str(rng.choice(classes)) for _ in s] for s in X]
+    y[0] = [None] * len(X[0])
+    transitions = rng.random((n_labels, n_labels)) < 0.9
+    row = [classes.index(b) if b else -1 for b in y[1]]
+    for labels in y:
+        row = [classes.index(b) if b else -1 for b in labels]
+        for a, b in itertools.pairwise(row):
+            transitions[a, b] |= a >= 0 and b >= 0
+    transitions[0, :] = transitions[:, 0] = True
+    allowed = Constraints(np.ones(n_labels, bool), transitions, np.ones(n_labels, bool))
+    fit = begin(X, y, classes, allowed)
+    free = np.ones(fit.layout.size, dtype=bool)
+    free[fit.objective._padding] = False
+    point = np.where(free, scale * rng.normal(size=fit.layout.size), 0.0)
+    value, gradient = fit.objective(point)
+    assert np.isfinite(value)
+    assert not gradient[~free].any()
+    for _ in range(4):
+        d = np.where(free, rng.normal(size=point.size), 0.0)
+        h = 1e-5
+        slope = (fit.objective(point + h * d)[0] - fit.objective(point - h * d)[0]) / (2 * h)
+        assert gradient @ d == pytest.approx(slope, rel=2e-5, abs=1e-3 * scale)
+
+
+@pytest.mark.parametrize(
+    ("c1", "c2", "transitions", "states", "min_freq"),
+    [
+        (0, 1.0, False, False, 0), (0, 0.1, True, True, 0), (0.5, 0.1, False, False, 0), (1.0, 0, True, False, 0),
+        (0, 0.5, False, False, 3),
+    ],
+)  # fmt: skip
+def test_weights_and_predictions_are_those_of_crfsuite(c1, c2, transitions, states, min_freq):
+    pycrfsuite = pytest.importorskip("pycrfsuite")
+    X, y = corpus(4, n=50)
+    trainer = pycrfsuite.Trainer(verbose=False)
+    for tokens, labels in zip(X, y, strict=True):
+        trainer.append(tokens, labels)
+    trainer.set_params(
+        {
+            "c1": c1, "c2": c2, "max_iterations": 3000, "delta": 1e-14, "epsilon": 1e-9, "feature.minfreq": min_freq,
+            "feature.possible_transitions": transitions, "feature.possible_states": states,
+        }
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        trainer.train(str(Path(folder) / "model"))
+        tagger = pycrfsuite.Tagger()
+        tagger.open(str(Path(folder) / "model"))
+    info = tagger.info()
+    model = pt.ChainCRF(
+        c1, c2, 3000, delta=0.0, all_possible_transitions=transitions, all_possible_states=states, min_freq=min_freq
+    ).fit(X, y)  # fmt: skip
+    theirs = trainer.logparser.last_iteration["loss"]
+    assert model.history_[-1]["objective"] == pytest.approx(theirs, rel=1e-7)
+    for own, other in (
+        (model.state_features_, info.state_features),
+        (model.transition_features_, info.transitions),
+    ):
+        assert max(abs(own.get(k, 0.0) - other.get(k, 0.0)) for k in {*own, *other}) < 1e-4
+    assert model.predict(X) == [tagger.tag(tokens) for tokens in X]
+    tagger.set(X[0])
+    for t, row in enumerate(model.predict_marginals_single(X[0])):
+        assert all(p == pytest.approx(tagger.marginal(label, t), abs=1e-4) for label, p in row.items())
+
+
+def test_attributes_are_named_as_in_crfsuite():
+    pycrfsuite = pytest.importorskip("pycrfsuite")
+    tokens = [
+        {
+            "a": "x",
+            "b": 2.5,
+            "c": True,
+            "d": False,
+            "e": {"f": "y", "g": 3, "h": ["i", "j"]},
+            "k": ["l", "l"],
+        },
+        ["m", "n"],
+        {"ü": "ß:ä"},
+        {},
+    ]
+    index = AttributeIndex()
+    found = index.learn([tokens])
+    names = list(index.numbers)
+    for t, theirs in enumerate(pycrfsuite.ItemSequence(tokens).items()):
+        own = range(*found.item_ptr[t : t + 2])
+        values = {names[found.attribute[j]]: found.value[j] for j in own}
+        assert values == {name: value for name, value in theirs.items() if value != 0}
+    again = index.encode([tokens])
+    assert all(np.array_equal(a, b) for a, b in zip(found, again, strict=True))
+    assert index.encode([[{"a": "unseen", "b": 1.0}]]).attribute.tolist() == [index.numbers["b"]]
+
+
+def test_l1_makes_small_models():
+    X, y = corpus(5)
+    plain = pt.ChainCRF(c2=0.01).fit(X, y)
+    sparse = pt.ChainCRF(c1=2.0, c2=0.01).fit(X, y)
+    assert 0 < len(sparse.state_features_) < 0.7 * len(plain.state_features_)
+    assert len(sparse.index_.numbers) < len(plain.index_.numbers)
+    empty = pt.ChainCRF(c1=1e4).fit(X, y)
+    assert not empty.state_features_
+    assert len(empty.predict(X)) == len(X)
+
+
+def test_dense_features_say_what_indicators_say():
+    X, y = corpus(6, labels="ABC")
+    words = sorted({t["w"] for s in X for t in s})
+    dense = [[{"v": (np.array(words) == t["w"]).astype(float)} for t in s] for s in X]
+    sparse = [[{f"v{words.index(t['w'])}": 1.0} for t in s] for s in X]
+    options = {"c2": 0.1, "all_possible_states": True, "delta": 0.0, "max_iterations": 300}
+    a, b = pt.ChainCRF(**options).fit(dense, y), pt.ChainCRF(**options).fit(sparse, y)
+    assert a.history_[-1]["objective"] == pytest.approx(b.history_[-1]["objective"], rel=1e-8)
+    assert a.predict(dense) == b.predict(sparse)
+    mixed = [[{**s, **d} for s, d in zip(p, q, strict=True)] for p, q in zip(X, dense, strict=True)]
+    assert pt.ChainCRF(c2=0.1).fit(mixed, y).score(mixed, y) > 0.6
+
+
+@pytest.mark.parametrize("scheme", ["BIO", "IOB1", "BIOES"])
+@pytest.mark.parametrize("decode", ["map", "mpm"])
+def test_schemes_are_kept_in_training_and_decoding(scheme, decode):
+    from test_spans import legal
+
+    rng = np.random.default_rng(0)
+    pool = [row for n in range(1, 5) for row in legal(scheme, n)]
+    y = [pool[k] for k in rng.integers(len(pool), size=40)]
+    X = [[token(rng) for _ in row] for row in y]
+    model = pt.ChainCRF(c2=0.01, max_iterations=15, scheme=scheme, decode=decode).fit(X, y)
+    allowed = _constraints(model.classes_, scheme)
+    place = {label: k for k, label in enumerate(model.classes_)}
+    long = [[token(rng) for _ in range(9)] for _ in range(20)]
+    for row in model.predict(long) if decode == "map" else []:
+        path = [place[label] for label in row]
+        assert allowed.start[path[0]]
+        assert allowed.end[path[-1]]
+        assert allowed.transitions[path[:-1], path[1:]].all()
+    first = [row[0] for row in model.predict_marginals(long)]
+    assert all(p == 0.0 for row in first for label, p in row.items() if not allowed.start[place[label]])
+    with pytest.raises(PotentiaError, match=r"the label 'E-X' of token 1 in y\[0\] is not allowed|no tag of"):
+        pt.ChainCRF(scheme=scheme).fit(X[:2], [["O", "E-X"][: len(X[0])] + ["O"] * (len(X[0]) - 2), y[1]])
+
+
+def test_partial_labels_help_and_unlabelled_sequences_change_nothing():
+    X, y = corpus(7, n=40, labels="ABC")
+    rng = np.random.default_rng(0)
+    some = [[b if rng.random() < 0.6 else None for b in row] for row in y]
+    model = pt.ChainCRF(c2=0.1).fit(X, some)
+    few = pt.ChainCRF(c2=0.1).fit(X[:3], y[:3])
+    assert model.score(X, y) > few.score(X, y)
+    more = pt.ChainCRF(c2=0.1).fit(X + X[:3], some + [[None] * len(s) for s in X[:3]])
+    assert more.history_[-1]["objective"] == pytest.approx(model.history_[-1]["objective"], rel=1e-9)
+
+
+def same(a, b):
+    assert a.classes_ == b.classes_
+    assert a.state_features_ == b.state_features_
+    assert a.transition_features_ == b.transition_features_
+
+
+def test_results_do_not_depend_on_threads(monkeypatch):
+    monkeypatch.setattr("potentia.learn.chain_objective._SHARD_WORK", 500)
+    X, y = corpus(8)
+    same(*(pt.ChainCRF(max_iterations=10, threads=n).fit(X, y) for n in (1, 3)))
+
+
+@pytest.mark.parametrize("c1", [0.0, 0.2])
+def test_a_saved_model_predicts_identically(c1, tmp_path):
+    X, y = corpus(9)
+    X = [[{**t, "v": np.full(2, k, dtype=np.float32)} for k, t in enumerate(s)] for s in X]
+    model = pt.ChainCRF(c1, 0.1, 20).fit(X, y)
+    model.save(tmp_path / "model")
+    loaded = pt.load(tmp_path / "model")
+    assert loaded.get_params() == model.get_params()
+    same(loaded, model)
+    assert loaded.predict_marginals(X) == model.predict_marginals(X)
+    assert loaded.predict([]) == loaded.predict_marginals([]) == loaded.k_best([], 2) == []
+    assert loaded.predict([[]]) == [[]]
+    assert loaded.history_ == model.history_
+
+
+@pytest.mark.parametrize("c1", [0.0, 0.2])
+@pytest.mark.parametrize("cut", [1, 8])
+def test_a_resumed_fit_is_the_same_fit(c1, cut, tmp_path):
+    X, y = corpus(10)
+    options = {"c1": c1, "c2": 0.1, "delta": 0.0}
+    whole = pt.ChainCRF(**options, max_iterations=20).fit(X, y)
+    path = tmp_path / "fit.checkpoint"
+    pt.ChainCRF(**options, max_iterations=20).fit(X, y, checkpoint=path, callback=lambda h: len(h) == cut)
+    same(pt.ChainCRF(**options, max_iterations=20, threads=1).fit(X, y, checkpoint=path), whole)
+    with pytest.raises(PotentiaError, match="other options or data"):
+        pt.ChainCRF(**options | {"c2": 0.2}).fit(X, y, checkpoint=path)
+
+
+def test_a_warm_start_begins_where_the_last_fit_ended():
+    X, y = corpus(11, labels="ABCD")
+    model = pt.ChainCRF(c2=0.1, max_iterations=60).fit(X, y)
+    end = model.history_[-1]["objective"]
+    model.set_params(max_iterations=1).fit(X, y, warm_start=True)
+    assert model.history_[-1]["objective"] <= end
+    others = [*X, [{"w": "new"}]], [*y, ["0 new label"]]
+    cold = pt.ChainCRF(c2=0.1, max_iterations=3).fit(*others).history_[-1]["objective"]
+    model.set_params(max_iterations=3).fit(*others, warm_start=True)
+    assert model.history_[-1]["objective"] < cold
+
+
+def test_scikit_learn_conventions():
+    X, y = corpus(12)
+    model = pt.ChainCRF(0.1, max_iterations=7, scheme=None)
+    assert clone(model).get_params() == model.get_params()
+    assert not hasattr(clone(model.fit(X, y)), "weights_")
+    search = GridSearchCV(model, {"c2": [0.01, 10.0]}, cv=2).fit(X, y)
+    assert search.best_params_["c2"] in (0.01, 10.0)
+    assert model.score(X, y) == pytest.approx(
+        np.mean([a == b for p, q in zip(model.predict(X), y, strict=True) for a, b in zip(p, q, strict=True)])
+    )
+    ints = [[ord(b) for b in row] for row in y]
+    assert pt.ChainCRF(0.1, max_iterations=7).fit(X, ints).classes_ == sorted({b for r in ints for b in r})
+
+
+def test_generators_sets_and_empty_sequences_are_taken():
+    X, y = corpus(13)
+    listed = pt.ChainCRF(max_iterations=5).fit([*X, []], [*y, []])
+    same(pt.ChainCRF(max_iterations=5).fit((iter(s) for s in X), y), listed)
+    names = [[{f"w={t['w']}"} for t in s] for s in X]
+    assert len(pt.ChainCRF(max_iterations=5).fit(names, y).predict(names)) == len(X)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "words"),
+    [
+        ([["The", "dog"]], [["A", "B"]], r"X\[0\]\[0\] is the text 'The': describe each token by a dictionary"),
+        (["The dog"], [["A", "B"]], r"X\[0\] must be a list of feature dictionaries"),
+        ("The dog", [["A", "B"]], "X must be a list of sequences"),
+        ([[{"a": 1}]], [["A", "B"]], r"X\[0\] has 1 tokens, but y\[0\] has 2 labels"),
+        ([[{"a": 1}]], [], "y has no labels"),
+        ([[{"a": 1}]], [["A"], ["A"]], "X has 1 sequences, but y has 2"),
+        ([[{"a": 1}]], ["A"], r"y\[0\] must be a list of labels, not 'A'"),
+        ([[{"a": 1}]], [[1.5]], "labels must be texts or whole numbers"),
+        ([[{"a": 1}, {}]], [["A", 1]], "y mixes texts and whole numbers"),
+        ([[{"a": None}]], [["A"]], r"X\[0\]\[0\] has the feature 'a' of type NoneType"),
+        ([[{"a": float("nan")}]], [["A"]], "a number among its features that is not finite"),
+        ([[{1: 2.0}]], [["A"]], "a feature named 1 of type int"),
+        ([[{"a": np.ones(2)}, {"a": np.ones(3)}]], [["A", "A"]], r"X\[0\]\[1\] has 3 numbers in 'a', but others"),
+    ],
+)  # fmt: skip
+def test_wrong_data_get_a_sentence(X, y, words):
+    with pytest.raises(PotentiaError, match=words):
+        pt.ChainCRF().fit(X, y)
+
+
+def test_wrong_options_get_a_sentence():
+    X, y = corpus(14, n=3)
+    for option, value in {
+        "c1": -1,
+        "c2": "a",
+        "max_iterations": 1.5,
+        "scheme": "IOE",
+        "decode": "best",
+    }.items():
+        with pytest.raises(PotentiaError, match=option):
+            pt.ChainCRF(**{option: value}).fit(X, y)
+    with pytest.raises(PotentiaError, match="sample_weight must be 3 finite numbers"):
+        pt.ChainCRF().fit(X, y, sample_weight=[1, 2])
+    with pytest.raises(PotentiaError, match="not fitted"):
+        pt.ChainCRF().predict(X)
+    model = pt.ChainCRF(max_iterations=2).fit(X, y)
+    with pytest.raises(PotentiaError, match="the array 'v', which training did not have"):
+        model.predict([[{"v": np.ones(2)}]])
+    before = model.predict(X)
+    with pytest.raises(PotentiaError):
+        model.fit(X, y[:2])
+    assert model.predict(X) == before
