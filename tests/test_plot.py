@@ -119,9 +119,11 @@ def test_features_and_axes_are_checked(crf):
 
 
 def test_pipelines_around_a_crf_are_plotted(crf):
-    pipeline = SequencePipeline(crf, TokenFeatures())
+    chain = pt.ChainCRF(max_iterations=2).fit([[{"a": 1}, {"b": 1}]], [["A", "B"]])
+    pipeline = SequencePipeline(chain, TokenFeatures(), 2)
     assert pt.plot.history(pipeline).get_xlabel() == "iteration"
-    assert len(pt.plot.potentials(pipeline)) == 2
+    with pytest.raises(pt.PotentiaError, match="not a ChainCRF"):
+        pt.plot.potentials(pipeline)
     with pytest.raises(pt.PotentiaError, match="not a LMSBN"):
         pt.plot.history(TablePipeline(pt.LMSBN(), "lmsbn", [], []))
 

@@ -5,7 +5,7 @@ import pytest
 
 import potentia as pt
 from potentia._types import PotentiaError
-from potentia.features import TokenFeatures
+from potentia.features import Gazetteer, TokenFeatures
 
 SENTENCES = [
     [["The", "dog", "sees", "Rex"], ["D", "N", "V", "P"], ["B-NP", "I-NP", "O", "B-NP"]],
@@ -55,3 +55,27 @@ def test_a_chain_learns_from_tokens():
     learner = pt.MarginalRisk("likelihood", pt.Exact(), ridge=1e-3, iterations=30, tol=0.0)
     model = pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}, learner).fit(train)
     assert model.score(train) == 1.0
+
+
+def test_gazetteers_mark_their_longest_phrases(tmp_path):
+    gazetteer = Gazetteer(["New York", "new  york city", "York", "", "Paris"])
+    assert gazetteer.phrases == ["new york", "new york city", "paris", "york"]
+    words = ["In", "New", "York", "City", "and", "new", "york", "and", "York", ",", "PARIS", "New"]
+    assert gazetteer.mark(words) == ["", "B", "I", "I", "", "B", "I", "", "B", "", "B", ""]
+    (tmp_path / "cities.txt").write_bytes("New York\nMünchen\n".encode("latin-1"))
+    with pytest.raises(PotentiaError, match=r"cities\.txt: the text is not UTF-8"):
+        Gazetteer.read(tmp_path / "cities.txt")
+    assert Gazetteer.read(tmp_path / "cities.txt", "latin-1").mark(["münchen"]) == ["B"]
+    features = TokenFeatures(window=0, gazetteers={"city": gazetteer})
+    assert list(features.names([["In", "New", "York"]])) == [
+        ["0[0]=In"],
+        ["0[0]=New", "city=B"],
+        ["0[0]=York", "city=I"],
+    ]
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(PotentiaError, match="has no phrases"):
+        Gazetteer.read(tmp_path / "empty.txt")
+    with pytest.raises(PotentiaError, match="not fitted"):
+        features.transform(SENTENCES)
+    with pytest.raises(PotentiaError, match=r"the columns of sentence 0 have \[1, 2\] tokens"):
+        TokenFeatures().fit(SENTENCES).transform([[["a", "b"], ["N", "N"], ["O"]]])

@@ -342,8 +342,76 @@ def test_a_saved_sequence_pipeline_predicts_identically(tmp_path):
     assert scores["span_f1"] == span_scores([s[2] for s in columns], [s[3] for s in columns])["f1"]
     assert scores["tokens"] == 40
     assert repr(found).startswith("SequencePipeline(labels: B-NP, I-NP, O; indicators: ")
+    assert found.predict([]) == found.predict_marginals([]) == []
     (tmp_path / "train.tsv").write_text("\ufeff" + text, encoding="utf-8")
     assert pt.datasets.conll(tmp_path / "train.tsv")[0][0][0] in ("the", "a")
+
+
+def test_sequences_are_decoded_as_asked_within_the_scheme_of_their_labels(tmp_path):
+    lines = {"a": "O", "b": "B-X", "c": "I-X"}
+    text = "\n".join("".join(f"{w}\t{lines[w]}\n" for w in words) for words in ("abca", "bcab", "aabc", "bb"))
+    (tmp_path / "t.tsv").write_text(text)
+    made, facts = sequences.train(tmp_path / "t.tsv", iterations=20)
+    assert (facts["scheme"], made.model.scheme) == ("BIO", "BIO")
+    odd = [[["c", "c", "c"]]]
+    assert made.predict(odd)[0][0] != "I-X"
+    row = [max(p, key=p.get) for p in made.predict_marginals(odd)[0]]
+    assert made.predict(odd, "mpm")[0] == row
+    assert made.model.decode == "map"
+    free, facts = sequences.train(tmp_path / "t.tsv", iterations=20, scheme="none")
+    assert facts["scheme"] is None
+    assert free.predict(odd)[0][0] == "I-X"
+    small = sequences.train(tmp_path / "t.tsv", iterations=20, c1=0.3)[0]
+    assert len(small.model.index_.numbers) < len(made.model.index_.numbers)
+
+
+def test_gazetteers_go_with_the_pipeline(tmp_path):
+    (tmp_path / "t.tsv").write_text("in\tO\nRome\tB-C\n\nin\tO\nBonn\tB-C\n\na\tO\ncat\tO\n")
+    (tmp_path / "city.txt").write_text("Rome\nBonn\nOslo\n")
+    made, _ = sequences.train(tmp_path / "t.tsv", gazetteers=[tmp_path / "city.txt"], c2=0.1)
+    made.save(tmp_path / "model")
+    (tmp_path / "city.txt").unlink()
+    found = pt.load(tmp_path / "model")
+    assert found.predict([[["a", "Oslo"]], [["a", "fish"]]]) == [["O", "B-C"], ["O", "O"]]
+    assert found.settings() == made.settings()
+
+
+@pytest.mark.parametrize(
+    ("sentences", "words"),
+    [
+        ([["The", "dog"]], r"sentence 0 must be a list of columns, each with a text per token"),
+        (["The dog"], r"sentence 0 must be a list of columns"),
+        ([[["a"], ["b"], ["c"], ["d"]]], "sentence 0 has 4 columns, but the model was trained on 3 or"),
+        ([[["a", "b"], ["DT"]]], r"the columns of sentence 0 have \[1, 2\] tokens"),
+    ],
+)  # fmt: skip
+def test_sentences_of_another_form_get_a_sentence(sentences, words, tmp_path):
+    make_sequences(tmp_path / "train.tsv")
+    made, _ = sequences.train(tmp_path / "train.tsv", iterations=2)
+    with pytest.raises(pt.PotentiaError, match=words):
+        made.predict(sentences)
+
+
+def test_documents_and_encodings_of_token_files(tmp_path):
+    text = "-DOCSTART-\t-X-\tO\n\nthe\tD\tO\ncafé\tN\tB-C\n\n-DOCSTART-\t-X-\tO\n\na\tD\tO\ncat\tN\tB-C\n"
+    for encoding in ("utf-8", "utf-16", "latin-1"):
+        (tmp_path / f"{encoding}.tsv").write_text(text, encoding=encoding)
+    made, facts = sequences.train(tmp_path / "utf-16.tsv", iterations=3)
+    assert (facts["sentences"], facts["tokens"]) == (2, 4)
+    with pytest.raises(
+        pt.PotentiaError, match=r"latin-1\.tsv: the text is not UTF-8; name its encoding, such as"
+    ):
+        sequences.train(tmp_path / "latin-1.tsv")
+    with pytest.raises(pt.PotentiaError, match="the encoding 'latin-99' is not known"):
+        sequences.train(tmp_path / "latin-1.tsv", encoding="latin-99")
+    made.predict_files(tmp_path / "latin-1.tsv", tmp_path / "out.tsv", encoding="latin-1")
+    lines = (tmp_path / "out.tsv").read_text().split("\n")
+    assert [line.rpartition("\t")[0] for line in lines] == text.split("\n")
+    assert lines[0] == "-DOCSTART-\t-X-\tO\tO"
+    assert made.evaluate_files(tmp_path / "utf-8.tsv")["tokens"] == 4
+    (tmp_path / "bare.tsv").write_bytes(text.encode("utf-16-le"))
+    with pytest.raises(pt.PotentiaError, match=r"bare\.tsv: the text has zero bytes, as UTF-16 has"):
+        sequences.train(tmp_path / "bare.tsv")
 
 
 # -- files -----------------------------------------------------------------------------------------------------

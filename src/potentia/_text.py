@@ -18,15 +18,19 @@ DEFAULT_LIMIT = 2**28
 def read_text(path: str | os.PathLike[str], encoding: str, limit: int | None = None) -> str:
     """The text of a file; names that end in `.gz` or `.xz` are unpacked, up to `limit` bytes.
 
-    limit: None for POTENTIA_READ_LIMIT, or 256 MiB. A few kilobytes could otherwise unpack to all memory there is.
+    With the encoding "utf-8-sig" a file that begins with the mark of UTF-16 is read as such. limit: None for
+    POTENTIA_READ_LIMIT, or 256 MiB. A few kilobytes could otherwise unpack to all memory there is.
     """
     source = Path(path)
     try:
         data = source.read_bytes() if source.suffix not in (".gz", ".xz") else _unpack(source, limit)
-        return data.decode(encoding)
-    except UnicodeDecodeError:
-        kind = "ASCII" if encoding == "ascii" else "UTF-8"
+        marked = encoding == "utf-8-sig" and data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        return data.decode("utf-16" if marked else encoding)
+    except UnicodeError:
+        kind = {"ascii": "ASCII", "utf-8": "UTF-8", "utf-8-sig": "UTF-8"}.get(encoding, encoding)
         raise PotentiaError(f"{source}: the text is not {kind}.") from None
+    except LookupError:
+        raise PotentiaError(f"the encoding {encoding!r} is not known; utf-8 and latin-1 are.") from None
     except FileNotFoundError:
         raise PotentiaError(f"{source}: there is no such file.") from None
     except OSError as error:

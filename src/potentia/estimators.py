@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from ._html import facts_table
@@ -141,7 +141,7 @@ class CRF(Registered):
             self.history_ = run(
                 fit,
                 self.potentials_,
-                tracked=learner.track_error,
+                tracked=_tracked(learner, fit, validation),
                 evaluate=_Evaluation(self, fit, examples, validation),
                 callback=after,
                 checkpoint=checkpoint,
@@ -390,6 +390,13 @@ class _Evaluation:
         if name not in self.data:
             self.data[name] = self.model._parts(examples)
         return self.data[name]
+
+
+def _tracked(learner: Learner, fit: Fit, validation: Examples | None) -> bool | Sequence[int]:
+    """When to predict the examples; where the learner leaves it open, if that costs little or errors are wanted."""
+    if learner.track_error is not None:
+        return learner.track_error
+    return validation is not None or (fit.data is not None and fit.data.parts.n_parts == 1)
 
 
 def _summary_line(row: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ Matplotlib is imported at the first plot. Without `ax`, a new pyplot figure is m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 _MOST = 500
 
 
-def history(model: CRF | Pipeline | Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
+def history(model: Any, ax: Axes | None = None) -> Axes:
     """Errors by learning iteration, on a logarithmic axis, or the objective where no error was tracked.
 
-    model: a fitted CRF, a pipeline around one, or its `history_`.
+    model: a fitted CRF or ChainCRF, a pipeline around one, or its `history_`.
     """
-    rows = _fitted(model).history_ if isinstance(model, CRF | Pipeline) else model
+    inner = model.model if isinstance(model, Pipeline) else model
+    rows = inner.history_ if hasattr(inner, "history_") else model
+    if isinstance(rows, CRF | Pipeline):
+        rows = _fitted(rows).history_
     if not isinstance(rows, Sequence):
         raise PotentiaError(f"a {type(rows).__name__} has no history of iterations.")
     if not rows:

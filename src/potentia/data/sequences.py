@@ -46,35 +46,59 @@ def letters(folder: FilePath | None = None, folds: int | Iterable[int] | None = 
     return examples
 
 
-def conll(path: FilePath, limit: int | None = None) -> list[list[list[str]]]:
+#: The word of a line that begins a document in the CoNLL shared tasks' files.
+DOCUMENT_START = "-DOCSTART-"
+
+
+def conll(
+    path: FilePath, limit: int | None = None, encoding: str | None = None, documents: bool = False
+) -> list[list[list[str]]]:
     """The sentences of a token file, each as its columns: one list of words, one per tag, the label last.
 
-    One token per line, a blank line between sentences, UTF-8, plain or compressed (`.gz`, `.xz`). Columns are separated
-    by tabs, or by spaces in a file whose first line has no tab. limit: bytes that a compressed file may have unpacked;
-    None for POTENTIA_READ_LIMIT, or 256 MiB.
+    One token per line, a blank line between sentences, plain or compressed (`.gz`, `.xz`). Columns are separated by
+    tabs, or by spaces in a file whose first line has no tab. Lines -DOCSTART-, which begin a document, count as blank
+    lines; with `documents` each is a sentence. limit: bytes that a compressed file may have unpacked; None for
+    POTENTIA_READ_LIMIT, or 256 MiB. encoding: such as "latin-1"; None for UTF-8, or UTF-16 where the file says so.
     """
     name = Path(path)
-    lines = io.StringIO(read_text(name, "utf-8-sig", limit))
-    sentences = [_columns(tokens) for tokens in _sentences(lines, name)]
+    text = _text(name, encoding, limit)
+    sentences = [_columns(tokens) for tokens in _sentences(io.StringIO(text), name, documents)]
     if not sentences:
         raise PotentiaError(f"{name}: the file has no tokens.")
     return sentences
+
+
+def _text(name: Path, encoding: str | None, limit: int | None) -> str:
+    """The file's text, or a sentence about how to read it."""
+    try:
+        text = read_text(name, encoding or "utf-8-sig", limit)
+    except PotentiaError as error:
+        if encoding is None and str(error).endswith("is not UTF-8."):
+            raise PotentiaError(f"{str(error)[:-1]}; name its encoding, such as latin-1.") from None
+        raise
+    if "\0" in text:
+        raise PotentiaError(
+            f"{name}: the text has zero bytes, as UTF-16 has; name its encoding, such as utf-16-le."
+        )
+    return text
 
 
 def _columns(tokens: Sequence[Sequence[str]]) -> list[list[str]]:
     return [list(column) for column in zip(*tokens, strict=True)]
 
 
-def _sentences(lines: TextIO, name: Path) -> Iterable[list[list[str]]]:
+def _sentences(lines: TextIO, name: Path, documents: bool) -> Iterable[list[list[str]]]:
     """Groups of lines between blank ones, each line split; every line must have as many columns as the first."""
     tokens: list[list[str]] = []
     separator: str | None = None
     n_columns = 0
     for number, line in enumerate(lines, 1):
-        if not line.strip():
+        start = line.startswith(DOCUMENT_START)
+        if not line.strip() or start:
             if tokens:
                 yield tokens
             tokens = []
+        if not line.strip() or (start and not documents):
             continue
         if not n_columns:
             separator = "\t" if "\t" in line else None

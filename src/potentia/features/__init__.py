@@ -2,6 +2,7 @@
 
 from .edges import EDGE_SETS, edge_features, typical_contrast
 from .filters import filter_bank
+from .gazetteers import Gazetteer
 from .hog import hog
 from .image import image_example, image_examples
 from .pixels import NODE_SETS, fourier, pixel_features
@@ -19,6 +20,7 @@ from .tokens import TokenFeatures
 __all__ = [
     "EDGE_SETS",
     "NODE_SETS",
+    "Gazetteer",
     "TokenFeatures",
     "edge_features",
     "filter_bank",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from .._options import check_count, check_flag
 from .._types import PotentiaError
 from ..data.example import Example
 from ..graph.structure import Graph
+from .gazetteers import Gazetteer
 
 #: A sentence as its columns: words, then any tags, the label last (as `pt.datasets.conll` reads it).
 Sentence = Sequence[Sequence[str]]
@@ -24,23 +25,30 @@ class TokenFeatures:
 
     For every column: its values at distances -window..window and the joint values of neighbours at distance at most
     one (for all but the first column also of three in a row within the window). With `spelling` also prefixes and
-    suffixes of up to three letters and the shape of the word. What occurs fewer than `min_count` times in `fit` is
-    left out.
+    suffixes of up to three letters and the shape of the word, and for every gazetteer, by name, whether the token
+    begins or continues one of its phrases. What occurs fewer than `min_count` times in `fit` is left out.
 
     After `fit`: `classes_` (labels in order), `index_` (name of each indicator to its column).
     """
 
-    def __init__(self, window: int = 2, min_count: int = 1, spelling: bool = False) -> None:
+    def __init__(
+        self,
+        window: int = 2,
+        min_count: int = 1,
+        spelling: bool = False,
+        gazetteers: Mapping[str, Gazetteer] | None = None,
+    ) -> None:
         check_count("window", window)
         check_count("min_count", min_count, 1)
         check_flag("spelling", spelling)
         self.window, self.min_count, self.spelling = window, min_count, spelling
+        self.gazetteers = dict(gazetteers or {})
 
     def fit(self, sentences: Sequence[Sentence]) -> TokenFeatures:
         """Learn the labels and the indicators that occur in these sentences."""
         if not sentences or len(sentences[0]) < 2:
-            raise PotentiaError("sentences need at least two columns: words, and labels last")
-        counts = Counter(name for s in sentences for token in self._names(s[:-1]) for name in token)
+            raise PotentiaError("sentences need at least two columns: words, and labels last.")
+        counts = Counter(name for s in sentences for token in self.names(s[:-1]) for name in token)
         kept = sorted(name for name, n in counts.items() if n >= self.min_count)
         self.index_ = {name: k for k, name in enumerate(kept)}
         self.classes_ = sorted({label for s in sentences for label in s[-1]})
@@ -49,6 +57,8 @@ class TokenFeatures:
 
     def transform(self, sentences: Sequence[Sentence], labelled: bool = True) -> list[Example]:
         """A chain per sentence; labels not seen in `fit` become -1. Without `labelled` all columns are inputs."""
+        if not hasattr(self, "index_"):
+            raise PotentiaError("these TokenFeatures are not fitted: call fit first.")
         graphs: dict[int, Graph] = {}
         found = []
         for number, sentence in enumerate(sentences):
@@ -58,6 +68,10 @@ class TokenFeatures:
                     f"sentence {number} has {len(inputs)} input columns, not {self.n_columns_ - 1}"
                 )
             n = len(inputs[0])
+            if any(len(column) != n for column in sentence):
+                raise PotentiaError(
+                    f"the columns of sentence {number} have {sorted({len(c) for c in sentence})} tokens."
+                )
             graph = graphs.setdefault(n, Graph.chain(n, n_states=len(self.classes_)))
             labels = self._labels(sentence[-1]) if labelled else None
             found.append(Example(graph, {"node": self._matrix(inputs)}, labels, name=f"sentence {number}"))
@@ -70,9 +84,7 @@ class TokenFeatures:
     def _matrix(self, inputs: Sentence) -> Any:
         from scipy import sparse
 
-        index = [
-            [self.index_[name] for name in token if name in self.index_] for token in self._names(inputs)
-        ]
+        index = [[self.index_[name] for name in token if name in self.index_] for token in self.names(inputs)]
         ptr = np.cumsum([0, *map(len, index)])
         columns = np.concatenate(
             [np.zeros(0, dtype=np.int32), *(np.array(row, dtype=np.int32) for row in index)]
@@ -81,9 +93,10 @@ class TokenFeatures:
             (np.ones(len(columns), dtype=np.float32), columns, ptr), shape=(len(index), len(self.index_))
         )
 
-    def _names(self, inputs: Sentence) -> Iterator[list[str]]:
-        """The indicators of every token, by name."""
+    def names(self, inputs: Sentence) -> Iterator[list[str]]:
+        """The indicators of every token of a sentence without labels, by name."""
         w = self.window
+        marks = {name: gazetteer.mark(inputs[0]) for name, gazetteer in self.gazetteers.items()}
         padded = [[*[_EDGE] * w, *column, *[_EDGE] * w] for column in inputs]
         for t in range(w, w + len(inputs[0])):
             names = [f"{c}[{d}]={column[t + d]}" for c, column in enumerate(padded) for d in range(-w, w + 1)]
@@ -97,6 +110,7 @@ class TokenFeatures:
                     ]
             if self.spelling:
                 names += _spelling(padded[0][t])
+            names += [f"{name}={own[t - w]}" for name, own in marks.items() if own[t - w]]
             yield names
 
 

@@ -89,8 +89,8 @@ class Learner(Registered, ABC):
 
     #: What predictions take of inference's result unless a CRF says otherwise.
     decode: ClassVar[str] = "mpm"
-    #: Predict the examples after every iteration, or after those listed.
-    track_error: bool | Sequence[int] = False
+    #: Predict the examples after every iteration, or after those listed; None: where that costs little.
+    track_error: bool | Sequence[int] | None = False
     threads: int | None = None
 
     def check(self, potentials: Mapping[str, Potential]) -> None:

@@ -56,7 +56,8 @@ class MarginalRisk(Learner):
         rate: step size of stochastic descent, relative to parameters of size one.
         clamped: inference given the labels, for losses that need it; None for the same.
         class_weight: weight of each state of every variable, or None; multiplies the variables' own weights.
-        track_error: predict the training examples after every iteration (and the validation examples, if given).
+        track_error: predict the training examples after every iteration (and the validation examples, if given); None
+            does so where there are validation examples, or the data are small (one part, 4 million table entries).
         seed: of the order of batches.
         threads: None for all cores (or POTENTIA_THREADS); examples are shared out over them.
     """
@@ -73,7 +74,7 @@ class MarginalRisk(Learner):
     rate: float = 0.05
     clamped: Inference | None = None
     class_weight: Sequence[float] | None = None
-    track_error: bool | Sequence[int] = True
+    track_error: bool | Sequence[int] | None = None
     seed: int = 0
     threads: int | None = None
 

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from .._types import PotentiaError
+from ..features.schemes import SCHEMES
 from .form import Form, Option, whole_number
 from .pipeline import Pipeline
 from .training import TRAINABLE, Run
 
 _MASKS = Option("folder of masks, PNG", Path, "DIR", required=True)
+_ENCODING = Option("of the file, such as latin-1 (default: UTF-8, or UTF-16 by its mark)", metavar="NAME")
+_DECODE = Option("map (default): best whole sequence; mpm: best label of each token", choices=("map", "mpm"))
 _ITERATIONS = Option("limit of iterations", whole_number(), "N", alias="--epochs")
 
 
@@ -128,8 +131,22 @@ class Sequences(_Own):
     help = "a token per line in columns, labels last (.gz too)"
     place = ("sequences", "SequencePipeline")
     options: ClassVar = {
-        "train": {"iterations": _ITERATIONS},
-        "evaluate": {"count_unknown": Option("labels that training did not have count as wrong", flag=True)},
+        "train": {
+            "iterations": _ITERATIONS,
+            "c1": Option("coefficient of absolute weights, for small models (default: 0)", float),
+            "c2": Option("coefficient of squared weights, of the whole file (default: 1)", float),
+            "scheme": Option(
+                "forbid what it does not know (default: what the labels keep to)", choices=(*SCHEMES, "none")
+            ),
+            "gazetteers": Option("text files with a known phrase per line, commas between", metavar="FILES"),
+            "encoding": _ENCODING,
+        },
+        "predict": {"decode": _DECODE, "encoding": _ENCODING},
+        "evaluate": {
+            "count_unknown": Option("labels that training did not have count as wrong", flag=True),
+            "decode": _DECODE,
+            "encoding": _ENCODING,
+        },
     }
     examples: ClassVar = {
         "train": "--sequences train.tsv --out model",
@@ -137,6 +154,14 @@ class Sequences(_Own):
         "evaluate": "model --sequences test.tsv",
     }
     notes: ClassVar = {"predict": "Of sequences, --out has the file's columns and the predicted label."}
+
+    def train(self, source: Path, *, run: Run, **options: Any) -> tuple[Pipeline, dict[str, Any]]:
+        """With a list of files from a text."""
+        if "gazetteers" in options:
+            options["gazetteers"] = [
+                Path(name.strip()) for name in options["gazetteers"].split(",") if name.strip()
+            ]
+        return super().train(source, run=run, **options)
 
     def detail(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Scores per type of span."""
