@@ -351,17 +351,17 @@ def test_sequences_are_decoded_as_asked_within_the_scheme_of_their_labels(tmp_pa
     lines = {"a": "O", "b": "B-X", "c": "I-X"}
     text = "\n".join("".join(f"{w}\t{lines[w]}\n" for w in words) for words in ("abca", "bcab", "aabc", "bb"))
     (tmp_path / "t.tsv").write_text(text)
-    made, facts = sequences.train(tmp_path / "t.tsv", iterations=20)
+    made, facts = sequences.train(tmp_path / "t.tsv", iterations=200)
     assert (facts["scheme"], made.model.scheme) == ("BIO", "BIO")
     odd = [[["c", "c", "c"]]]
     assert made.predict(odd)[0][0] != "I-X"
     row = [max(p, key=p.get) for p in made.predict_marginals(odd)[0]]
     assert made.predict(odd, "mpm")[0] == row
     assert made.model.decode == "map"
-    free, facts = sequences.train(tmp_path / "t.tsv", iterations=20, scheme="none")
+    free, facts = sequences.train(tmp_path / "t.tsv", iterations=200, scheme="none")
     assert facts["scheme"] is None
     assert free.predict(odd)[0][0] == "I-X"
-    small = sequences.train(tmp_path / "t.tsv", iterations=20, c1=0.3)[0]
+    small = sequences.train(tmp_path / "t.tsv", iterations=200, c1=0.3)[0]
     assert len(small.model.index_.numbers) < len(made.model.index_.numbers)
 
 
@@ -387,7 +387,7 @@ def test_gazetteers_go_with_the_pipeline(tmp_path):
 )  # fmt: skip
 def test_sentences_of_another_form_get_a_sentence(sentences, words, tmp_path):
     make_sequences(tmp_path / "train.tsv")
-    made, _ = sequences.train(tmp_path / "train.tsv", iterations=2)
+    made, _ = sequences.train(tmp_path / "train.tsv")
     with pytest.raises(pt.PotentiaError, match=words):
         made.predict(sentences)
 
@@ -396,7 +396,7 @@ def test_documents_and_encodings_of_token_files(tmp_path):
     text = "-DOCSTART-\t-X-\tO\n\nthe\tD\tO\ncafé\tN\tB-C\n\n-DOCSTART-\t-X-\tO\n\na\tD\tO\ncat\tN\tB-C\n"
     for encoding in ("utf-8", "utf-16", "latin-1"):
         (tmp_path / f"{encoding}.tsv").write_text(text, encoding=encoding)
-    made, facts = sequences.train(tmp_path / "utf-16.tsv", iterations=3)
+    made, facts = sequences.train(tmp_path / "utf-16.tsv")
     assert (facts["sentences"], facts["tokens"]) == (2, 4)
     with pytest.raises(
         pt.PotentiaError, match=r"latin-1\.tsv: the text is not UTF-8; name its encoding, such as"
@@ -409,7 +409,7 @@ def test_documents_and_encodings_of_token_files(tmp_path):
     assert [line.rpartition("\t")[0] for line in lines] == text.split("\n")
     assert lines[0] == "-DOCSTART-\t-X-\tO\tO"
     assert made.evaluate_files(tmp_path / "utf-8.tsv")["tokens"] == 4
-    (tmp_path / "bare.tsv").write_bytes(text.encode("utf-16-le"))
+    (tmp_path / "bare.tsv").write_bytes(text.replace("é", "e").encode("utf-16-le"))
     with pytest.raises(pt.PotentiaError, match=r"bare\.tsv: the text has zero bytes, as UTF-16 has"):
         sequences.train(tmp_path / "bare.tsv")
 
