@@ -133,7 +133,12 @@ def use_model(path):
         found = model.predict_marginals(saved_models.examples())
         assert len(found) == 3
         model.predict(saved_models.examples())
-    elif hasattr(model, "features") and hasattr(model.features, "index_"):
+    elif isinstance(model, pt.ChainCRF):
+        X = chains()[0]
+        assert list(map(len, model.predict(X))) == list(map(len, X))
+        model.predict_marginals(X)
+        model.k_best(X, 2)
+    elif hasattr(model, "features") and hasattr(model.features, "names"):
         model.predict([[["a", "cat", "the"]]])
     elif hasattr(model, "features"):
         model.predict({"size": ["0.3", None, "-2"], "colour": ["red", "green", "blue"]})
@@ -145,6 +150,12 @@ def use_model(path):
             model.labelling_loss(X, Y)
 
 
+def chains():
+    """Sequences of tokens, and labels."""
+    X = [[{"w": w, "n": 0.5, "v": np.array([k, 1.0])} for k, w in enumerate(s)] for s in ("abc", "ba", "c")]
+    return X, [["O", "B-X", "I-X"], ["B-X", "O"], ["O"]]
+
+
 def make_models(folder):
     """The models of `saved_models`, and those of other classes."""
     saved_models.make(folder)
@@ -154,6 +165,7 @@ def make_models(folder):
     pt.ChainSSVM(passes=2, tol=1.0).fit(X, Y).save(folder / "ssvm")
     pt.ClassifierChain().fit(X, Y).save(folder / "chain")
     pt.LabelPowerset().fit(X, Y).save(folder / "powerset")
+    pt.ChainCRF(0.01, scheme="BIO").fit(*chains()).save(folder / "chain-crf")
     from scipy import sparse
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import PolynomialFeatures, SplineTransformer, StandardScaler
@@ -173,6 +185,9 @@ def make_checkpoints(folder):
     X, Y = saved_models.rows()
     fits = {
         "lmsbn": lambda path: pt.LMSBN(0.1).fit(X, Y, checkpoint=path),
+        "chain-crf": lambda path: pt.ChainCRF(c2=0.1, max_iterations=4, delta=0.0).fit(
+            *chains(), checkpoint=path
+        ),
         "lmbm": lambda path: pt.LMBM(1e-4, passes=200, tol=1e-14).fit(X, Y, checkpoint=path),
     }
     often, fit_progress._EVERY = fit_progress._EVERY, -1.0
