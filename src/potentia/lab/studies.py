@@ -15,6 +15,7 @@ from . import (
     perturbation,
     scene,
     search_speed,
+    tagging,
 )
 from .study import Rows, Study
 
@@ -29,6 +30,7 @@ STUDIES = {
         fitting_speed.STUDY,
         scene.STUDY,
         search_speed.STUDY,
+        tagging.STUDY,
     )
 }
 

@@ -31,10 +31,12 @@ _LETTERS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "letters, fold 0": ([0], range(1, 10)),
     "letters, folds 1-9": (range(1, 10), [0]),
 }
-_TOKENS = {"CoNLL-2000": "conll2000", "WNUT-17": "wnut17"}
-_GENERATED = "131 labels"
+#: Token files with features of words, tags and spelling.
+TOKENS = {"CoNLL-2000": "conll2000", "WNUT-17": "wnut17"}
+#: Words drawn given labels.
+GENERATED = "131 labels"
 #: Steps of both; time is what it takes to come as low as CRFsuite in so many.
-_STEPS = {_GENERATED: 10}
+_STEPS = {GENERATED: 10}
 _DEFAULT_STEPS = 100
 
 
@@ -54,17 +56,21 @@ def _measure(quick: bool) -> Rows:
         pt.datasets.data_folder(None)
     except PotentiaError:
         return []
-    names = ["letters, fold 0"] if quick else [*_LETTERS, *_TOKENS, _GENERATED]
-    module, rows = "potentia.lab.bench.sequences", []
-    for name in names:
-        theirs = in_fresh_process(module, name, "CRFsuite") if find_spec("pycrfsuite") else None
-        ours = in_fresh_process(module, name, "potentia", str(theirs["objective"] if theirs else -np.inf))
-        if theirs is not None:
-            for key in ("seconds", "predict_seconds"):
-                ours[f"{key}_ratio"] = theirs[key] / ours[key]
-            ours["memory_ratio"] = ours["memory_mib"] / theirs["memory_mib"]
-        rows += [ours, *([] if theirs is None else [theirs])]
-    return rows
+    names = ["letters, fold 0"] if quick else [*_LETTERS, *TOKENS, GENERATED]
+    return [row for name in names for row in compare(name)]
+
+
+def compare(name: str) -> Rows:
+    """Training and prediction of potentia, with ratios, and of CRFsuite if it is installed."""
+    module = "potentia.lab.bench.sequences"
+    if not find_spec("pycrfsuite"):
+        return [in_fresh_process(module, name, "potentia")]
+    theirs = in_fresh_process(module, name, "CRFsuite")
+    ours = in_fresh_process(module, name, "potentia", str(theirs["objective"]))
+    for key in ("seconds", "predict_seconds"):
+        ours[f"{key}_ratio"] = theirs[key] / ours[key]
+    ours["memory_ratio"] = ours["memory_mib"] / theirs["memory_mib"]
+    return [ours, theirs]
 
 
 def _accuracy(truth: list[list[str]], found: list[list[str]]) -> float:
@@ -94,7 +100,7 @@ def _tokens(name: str) -> Problem:
     features = TokenFeatures(spelling=True)
 
     def part(which: str) -> tuple[list[Any], list[list[str]]]:
-        sentences = pt.datasets.conll(folder / f"{_TOKENS[name]}_{which}.tsv.gz")
+        sentences = pt.datasets.conll(folder / f"{TOKENS[name]}_{which}.tsv.gz")
         # CRFsuite ends names at a zero
         X = [
             [[name.replace("\0", "<edge>") for name in names] for names in features.names(s[:-1])]
@@ -169,7 +175,7 @@ def _crfsuite(problem: Problem, steps: int, target: float) -> dict[str, Any]:
 
 
 def _train(name: str, system: str, target: float) -> dict[str, Any]:
-    make = _letters if name in _LETTERS else _tokens if name in _TOKENS else _generated
+    make = _letters if name in _LETTERS else _tokens if name in TOKENS else _generated
     problem, before = make(name), peak_memory()
     run = {"potentia": _potentia, "CRFsuite": _crfsuite}[system]
     return {
