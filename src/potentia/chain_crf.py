@@ -16,7 +16,7 @@ from ._progress import Bar
 from ._registry import Registered, build
 from ._schema import TEXT, Array, Count, Either, Items, Kind, Named, Number, Record, Rule, Schema, check
 from ._threads import one_blas_thread, thread_count
-from ._types import Floats, PotentiaError
+from ._types import Floats, Ints, PotentiaError
 from .features.attributes import AttributeIndex, EncodedTokens
 from .features.schemes import SCHEMES, allowed_tags
 from .io.checkpoint import Checkpoint
@@ -442,27 +442,25 @@ def _constraints(classes: Sequence[Label], scheme: str | None) -> Constraints:
 
 
 def _check_allowed(
-    sequence_ptr: Any, labels: Any, classes: Sequence[Label], allowed: Constraints, scheme: str | None
+    sequence_ptr: Ints, labels: Any, classes: Sequence[Label], allowed: Constraints, scheme: str | None
 ) -> None:
     """Refuse labels that the scheme does not allow."""
-    if scheme is None:
+    if scheme is None or not len(labels):
         return
-    for number, (a, b) in enumerate(zip(sequence_ptr[:-1], sequence_ptr[1:], strict=True)):
-        row = labels[a:b]
-        bad = [
-            t
-            for t in range(1, len(row))
-            if min(row[t - 1 : t + 1]) >= 0 and not allowed.transitions[row[t - 1], row[t]]
-        ]
-        if len(row) and row[0] >= 0 and not allowed.start[row[0]]:
-            bad.append(0)
-        if len(row) and row[-1] >= 0 and not allowed.end[row[-1]]:
-            bad.append(len(row) - 1)
-        if bad:
-            raise PotentiaError(
-                f"the label {classes[row[bad[0]]]!r} of token {bad[0]} in y[{number}] is not allowed there in the "
-                f"scheme {scheme}; correct it, or leave the scheme out."
-            )
+    filled = np.flatnonzero(np.diff(sequence_ptr))
+    starts, ends = sequence_ptr[filled], sequence_ptr[filled + 1] - 1
+    bad = np.zeros(len(labels), dtype=bool)
+    both = (labels[:-1] >= 0) & (labels[1:] >= 0)
+    bad[1:] = both & ~allowed.transitions[labels[:-1], labels[1:]]
+    bad[starts] = (labels[starts] >= 0) & ~allowed.start[labels[starts]]
+    bad[ends] |= (labels[ends] >= 0) & ~allowed.end[labels[ends]]
+    if bad.any():
+        token = int(np.argmax(bad))
+        number = int(np.searchsorted(sequence_ptr, token, side="right")) - 1
+        raise PotentiaError(
+            f"the label {classes[labels[token]]!r} of token {token - int(sequence_ptr[number])} in y[{number}] is not "
+            f"allowed there in the scheme {scheme}; correct it, or leave the scheme out."
+        )
 
 
 def _split(values: list[Any], chains: Chains) -> list[list[Any]]:
