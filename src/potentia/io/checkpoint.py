@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from .._schema import Count, Items, Kind, Number, Record, Schema
+from .._schema import Count, Items, Kind, Number, Record, Schema, check
 from .._types import PotentiaError
 from .files import read_file, reading, write_file
 
 #: What the file of a checkpoint holds beside arrays.
 _SAVED: Schema = {
-    "history": Items(Record({"iteration": Count(), "objective": Number(finite=False)})),
+    "history": Items(Record({"iteration": Count(), "objective": Number(finite=False), "seconds": Number()})),
     "potentials": Kind((dict,)),
     "mark": Kind((str,), optional=True),
-    "parts": Items(Kind((str,), optional=True), optional=True),
+    "parts": Items(Kind((str, type(None))), optional=True),
 }
 #: A state of up to this many bytes is held in memory between writes, so that an interruption loses nothing.
 _HELD_BYTES = 1 << 26
@@ -105,6 +105,7 @@ class Checkpoint:
         content, arrays = read_file(self.path, "checkpoint")
         if content.get("mark", "") != self.mark:
             raise PotentiaError(f"{self.path} belongs to a run with other options or data")
+        check(_SAVED, content, "checkpoint")
         potentials = {
             kind: (meta, _under(arrays, f"potentials/{kind}/"))
             for kind, meta in content["potentials"].items()
