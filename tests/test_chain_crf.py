@@ -231,6 +231,10 @@ def test_attributes_are_named_as_in_crfsuite():
     again = index.encode([tokens])
     assert all(np.array_equal(a, b) for a, b in zip(found, again, strict=True))
     assert index.encode([[{"a": "unseen", "b": 1.0}]]).attribute.tolist() == [index.numbers["b"]]
+    lists = index.encode([[["m", "unseen"], []], [["n"]]])
+    assert lists.attribute.tolist() == [index.numbers["m"], len(names), index.numbers["n"]]
+    assert lists.item_ptr.tolist() == [0, 2, 2, 3]
+    assert lists.sequence_ptr.tolist() == [0, 2, 3]
 
 
 def test_l1_makes_small_models():
@@ -380,6 +384,9 @@ def test_generators_sets_and_empty_sequences_are_taken():
         ([[{"a": 1}, {}]], [["A", 1]], "y mixes texts and whole numbers"),
         ([[{"a": None}]], [["A"]], r"X\[0\]\[0\] has the feature 'a' of type NoneType"),
         ([[{"a": float("nan")}]], [["A"]], "a number among its features that is not finite"),
+        ([[["a"], ["b", ["c"]]]], [["A", "A"]], r"X\[0\]\[1\] holds \['c'\] of type list, where the name"),
+        ([[{"a": 1}, ("b", {})]], [["A", "A"]], r"X\[0\]\[1\] holds {} of type dict, where the name"),
+        ([[["a"], ["b", 3]]], [["A", "A"]], "a feature named 3 of type int; names must be texts"),
         ([[{1: 2.0}]], [["A"]], "a feature named 1 of type int"),
         ([[{"a": np.ones(2)}, {"a": np.ones(3)}]], [["A", "A"]], r"X\[0\]\[1\] has 3 numbers in 'a', but others"),
     ],

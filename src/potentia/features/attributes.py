@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import count
+from itertools import accumulate, chain, count, repeat
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -62,15 +62,17 @@ class AttributeIndex:
         return found
 
     def encode(self, X: Iterable[Any]) -> EncodedTokens:
-        """Encode sequences; unknown names are left out."""
-        return _Encoder(self.numbers.get, self.columns, growing=False).encode(X)
+        """Encode sequences; unknown names are left out, or get the number after the last."""
+        return _Encoder(self.numbers.get, self.columns, growing=False, unknown=len(self.numbers)).encode(X)
 
 
 class _Encoder:
     """Turns tokens into items, one sequence after another."""
 
-    def __init__(self, number: Any, columns: dict[str, tuple[int, int]], growing: bool) -> None:
-        self.number, self.columns, self.growing = number, columns, growing
+    def __init__(
+        self, number: Any, columns: dict[str, tuple[int, int]], growing: bool, unknown: int = -1
+    ) -> None:
+        self.number, self.columns, self.growing, self.unknown = number, columns, growing, unknown
         self.items, self.item_ptr, self.sequence_ptr = array("i"), array("q", [0]), array("q", [0])
         #: Positions of items with other values than 1, and these values.
         self.odd, self.odd_values = array("q"), array("d")
@@ -90,6 +92,11 @@ class _Encoder:
         return self._arrays()
 
     def _sequence(self, row: int, tokens: Iterable[Any]) -> None:
+        if not isinstance(tokens, list):
+            tokens = list(tokens)
+        if set(map(type, tokens)) == {list} and not self.columns:
+            self._lists(row, tokens)
+            return
         blocks: list[tuple[int, int, Any]] = []
         place = 0
         for place, token in enumerate(tokens, 1):
@@ -107,19 +114,37 @@ class _Encoder:
         if self.columns:
             self._dense_rows(place, blocks)
 
-    def _names(self, row: int, place: int, token: Iterable[Any]) -> None:
-        """A token as a list of names."""
-        number = self.number
+    def _lists(self, row: int, tokens: list[list[Any]]) -> None:
+        """A sequence of lists of names, which is the fastest."""
+        before = self.item_ptr[-1]
         try:
-            if self.growing:
-                self.items.extend([number(name) for name in token])
-            else:
-                self.items.extend([k for k in map(number, token) if k is not None])
+            self._extend(chain.from_iterable(tokens))
         except TypeError:
-            name = next((name for name in token if not isinstance(name, str)), None)
-            raise PotentiaError(
-                f"X[{row}][{place}] holds {_shown(name)}, where the name of a feature is expected."
-            ) from None
+            self._refuse_names(row, tokens)
+        self.item_ptr.extend(accumulate(map(len, tokens[1:]), initial=before + len(tokens[0])))
+        self.sequence_ptr.append(self.sequence_ptr[-1] + len(tokens))
+
+    def _extend(self, names: Iterable[str]) -> None:
+        if self.growing:
+            self.items.extend(map(self.number, names))
+        else:
+            self.items.extend(map(self.number, names, repeat(self.unknown)))
+
+    def _refuse_names(self, row: int, tokens: Iterable[Any]) -> None:
+        """Say which name is none."""
+        for place, token in enumerate(tokens):
+            for name in token:
+                if not isinstance(name, str):
+                    raise PotentiaError(
+                        f"X[{row}][{place}] holds {_shown(name)}, where the name of a feature is expected."
+                    ) from None
+
+    def _names(self, row: int, place: int, token: Iterable[Any]) -> None:
+        """A token as a list or set of names."""
+        try:
+            self._extend(token)
+        except TypeError:
+            self._refuse_names(row, [*[()] * place, token])
 
     def _features(self, row: int, place: int, token: dict[Any, Any], blocks: list[Any]) -> None:
         """A token as a dictionary; the loop over texts and numbers is what encoding takes its time for."""

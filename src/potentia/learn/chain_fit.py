@@ -120,9 +120,9 @@ class ChainFit(Fit):
 
 
 def in_layout(tokens: kernels.Tokens, layout: ChainLayout) -> kernels.Tokens:
-    """Tokens with attributes numbered as the layout says; those it does not have go. Spends the tokens given."""
+    """Tokens with attributes numbered as the layout says; the one after its last goes. Spends the tokens given."""
     item_ptr = np.zeros_like(tokens.item_ptr)
-    left = kernels.renumber(tokens, layout.number, item_ptr)
+    left = kernels.renumber(tokens, np.append(layout.number, -1), item_ptr)
     value = tokens.value[:left] if tokens.value.size else tokens.value
     return kernels.Tokens(tokens.sequence_ptr, item_ptr, tokens.attribute[:left], value)
 
