@@ -1,6 +1,7 @@
 """`ChainCRF`: beside enumeration, CRFsuite and itself; what it takes, refuses, saves and resumes."""
 
 import itertools
+import pickle
 import tempfile
 from pathlib import Path
 
@@ -235,6 +236,27 @@ def test_attributes_are_named_as_in_crfsuite():
     assert lists.attribute.tolist() == [index.numbers["m"], len(names), index.numbers["n"]]
     assert lists.item_ptr.tolist() == [0, 2, 2, 3]
     assert lists.sequence_ptr.tolist() == [0, 2, 3]
+
+
+def test_many_names_are_found_as_a_dictionary_finds_them(monkeypatch):
+    rng = np.random.default_rng(0)
+    names = [[[f"n{k}" for k in rng.integers(0, 5000, 4)] for _ in range(7)] for _ in range(50)]
+    index = AttributeIndex()
+    found = index.learn(names)
+    other = [[[*token, "unseen", f"n{k}"] for k, token in enumerate(s)] for s in names] + [
+        [["n1"], {"n2": 1}, {"n3"}]
+    ]
+    plain = index.encode(other)
+    assert index._table is None
+    monkeypatch.setattr("potentia.features.attributes._MANY_NAMES", 30)
+    again = index.encode(other)
+    assert index._table is not None
+    assert all(np.array_equal(a, b) for a, b in zip(plain, again, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(found, index.encode(names), strict=True))
+    # hashes of texts are those of one process
+    assert pickle.loads(pickle.dumps(index))._table is None
+    with pytest.raises(PotentiaError, match=r"X holds \['c'\] of type list, where the name of a feature"):
+        index.encode([[["a", ["c"]]]])
 
 
 def test_l1_makes_small_models():

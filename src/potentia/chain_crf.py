@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from ._digest import digest_of
 from ._options import check_choice, check_count, check_flag, check_number
@@ -27,6 +26,7 @@ from .learn.chain_layout import ChainLayout, Constraints, Features
 from .learn.chain_objective import Chains, Tables
 from .learn.chain_predict import best_labels, k_best_labels, marginals
 from .learn.loop import Callback, run
+from .potentials.params import Params
 
 Label = str | int
 #: A token's features by name, or their names.
@@ -44,7 +44,7 @@ class LabelPath(NamedTuple):
     log_probability: float
 
 
-class ChainCRF(Registered, BaseEstimator):
+class ChainCRF(Registered, Params):
     """A linear-chain conditional random field over sparse features, as CRFsuite trains it.
 
     Minimises  -log-likelihood + c1 |w|_1 + c2 |w|^2  over a weight per attribute and label and one per pair of
@@ -174,8 +174,10 @@ class ChainCRF(Registered, BaseEstimator):
     ) -> None:
         """Keep what was learned; attributes without a weight are dropped."""
         weights, kept = weights.pruned()
-        names = [name for name, there in zip(index.numbers, kept.tolist(), strict=True) if there]
-        self.index_ = AttributeIndex({name: k for k, name in enumerate(names)}, index.columns)
+        self.index_ = index
+        if not kept.all():
+            names = [name for name, there in zip(index.numbers, kept.tolist(), strict=True) if there]
+            self.index_ = AttributeIndex({name: k for k, name in enumerate(names)}, index.columns)
         self.weights_, self.classes_, self.history_ = weights, classes, history
         self.n_iter_ = len(history)
         self.__dict__.pop("_tables", None)
@@ -346,6 +348,12 @@ class ChainCRF(Registered, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "weights_")
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn wants to know; asked for by it only, so that it need not be imported before."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=True))
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "weights_"):

@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._types import Floats, Ints, PotentiaError
+from .name_table import NameTable
+
+#: Names from which on a table finds them faster than a dictionary.
+_MANY_NAMES = 20_000
 
 
 class EncodedTokens(NamedTuple):
@@ -47,33 +51,53 @@ class AttributeIndex:
     def __init__(
         self, numbers: Mapping[str, int] | None = None, columns: Mapping[str, tuple[int, int]] | None = None
     ) -> None:
-        self.numbers: dict[str, int] = dict(numbers or {})
+        self.numbers: Mapping[str, int] = dict(numbers or {})
         self.columns: dict[str, tuple[int, int]] = dict(columns or {})
+        self._table: NameTable | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the table, which is of use in this process only."""
+        return self.__dict__ | {"_table": None}
+
+    def find(self, names: list[str]) -> Any:
+        """Numbers of many names, the one after the last for unknown ones."""
+        if self._table is None and len(names) < _MANY_NAMES:
+            found = map(self.numbers.get, names, repeat(len(self.numbers)))
+            return np.fromiter(found, dtype=np.int32, count=len(names))
+        if self._table is None:
+            self._table = NameTable(self.numbers)
+        return self._table.find(names, len(self.numbers))
 
     def learn(self, X: Iterable[Any]) -> EncodedTokens:
         """Encode sequences; every name that occurs gets a number."""
         growing: defaultdict[str, int] = defaultdict(count().__next__)
-        encoder = _Encoder(growing.__getitem__, self.columns, growing=True)
+        encoder = _Encoder(growing.__getitem__, self.columns, None)
         found = encoder.encode(X)
         strange = next((name for name in growing if not isinstance(name, str)), None)
         if strange is not None:
             raise PotentiaError(f"X has a feature named {_shown(strange)}; names must be texts.")
-        self.numbers = dict(growing)
+        growing.default_factory = None
+        self.numbers = growing
         return found
 
     def encode(self, X: Iterable[Any]) -> EncodedTokens:
         """Encode sequences; unknown names are left out, or get the number after the last."""
-        return _Encoder(self.numbers.get, self.columns, growing=False, unknown=len(self.numbers)).encode(X)
+        return _Encoder(self.numbers.get, self.columns, self.find).encode(X)
 
 
 class _Encoder:
     """Turns tokens into items, one sequence after another."""
 
-    def __init__(
-        self, number: Any, columns: dict[str, tuple[int, int]], growing: bool, unknown: int = -1
-    ) -> None:
-        self.number, self.columns, self.growing, self.unknown = number, columns, growing, unknown
-        self.items, self.item_ptr, self.sequence_ptr = array("i"), array("q", [0]), array("q", [0])
+    def __init__(self, number: Any, columns: dict[str, tuple[int, int]], find: Any) -> None:
+        self.number, self.columns = number, columns
+        #: Finds numbers of many names; None where unknown names get new ones.
+        self.find = find
+        #: Names whose numbers are to be found.
+        self.pending: list[str] = []
+        #: Attributes of finished sequences, and of the current one.
+        self.chunks: list[Any] = []
+        self.items: list[int] = []
+        self.n_items, self.item_ptr, self.sequence_ptr = 0, array("q", [0]), array("q", [0])
         #: Positions of items with other values than 1, and these values.
         self.odd, self.odd_values = array("q"), array("d")
         self.dense: list[Any] = []
@@ -83,68 +107,82 @@ class _Encoder:
             raise PotentiaError(
                 f"X must be a list of sequences of feature dictionaries, not a {type(X).__name__}."
             )
-        for row, tokens in enumerate(X):
-            if isinstance(tokens, str | Mapping) or not isinstance(tokens, Iterable):
+        for row, given in enumerate(X):
+            if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
                 raise PotentiaError(
-                    f"X[{row}] must be a list of feature dictionaries, one per token, not a {type(tokens).__name__}."
+                    f"X[{row}] must be a list of feature dictionaries, one per token, not a {type(given).__name__}."
                 )
-            self._sequence(row, tokens)
-        return self._arrays()
-
-    def _sequence(self, row: int, tokens: Iterable[Any]) -> None:
-        if not isinstance(tokens, list):
-            tokens = list(tokens)
-        if set(map(type, tokens)) == {list} and not self.columns:
-            self._lists(row, tokens)
-            return
-        blocks: list[tuple[int, int, Any]] = []
-        place = 0
-        for place, token in enumerate(tokens, 1):
-            if isinstance(token, dict):
-                self._features(row, place - 1, token, blocks)
-            elif isinstance(token, list | tuple | set):
-                self._names(row, place - 1, token)
+            tokens = given if isinstance(given, list) else list(given)
+            if set(map(type, tokens)) == {list}:
+                self._lists(row, tokens)
             else:
-                raise PotentiaError(
-                    f"X[{row}][{place - 1}] is {_shown(token)}: describe each token by a dictionary of features, such "
-                    "as {'word': 'The', 'is_title': True}."
-                )
-            self.item_ptr.append(len(self.items))
-        self.sequence_ptr.append(self.sequence_ptr[-1] + place)
-        if self.columns:
-            self._dense_rows(place, blocks)
+                self._sequence(row, tokens)
+            self.sequence_ptr.append(self.sequence_ptr[-1] + len(tokens))
+        return self._arrays()
 
     def _lists(self, row: int, tokens: list[list[Any]]) -> None:
         """A sequence of lists of names, which is the fastest."""
-        before = self.item_ptr[-1]
-        try:
-            self._extend(chain.from_iterable(tokens))
-        except TypeError:
-            self._refuse_names(row, tokens)
-        self.item_ptr.extend(accumulate(map(len, tokens[1:]), initial=before + len(tokens[0])))
-        self.sequence_ptr.append(self.sequence_ptr[-1] + len(tokens))
-
-    def _extend(self, names: Iterable[str]) -> None:
-        if self.growing:
-            self.items.extend(map(self.number, names))
+        names = list(chain.from_iterable(tokens))
+        if self.find is None:
+            self.chunks.append(self._numbers(row, tokens, names))
         else:
-            self.items.extend(map(self.number, names, repeat(self.unknown)))
+            self.pending += names
+            if len(self.pending) >= _MANY_NAMES:
+                self._flush()
+        self.item_ptr.extend(accumulate(map(len, tokens[1:]), initial=self.n_items + len(tokens[0])))
+        self.n_items += len(names)
+        if self.columns:
+            self._dense_rows(len(tokens), [])
 
-    def _refuse_names(self, row: int, tokens: Iterable[Any]) -> None:
-        """Say which name is none."""
-        for place, token in enumerate(tokens):
-            for name in token:
-                if not isinstance(name, str):
-                    raise PotentiaError(
-                        f"X[{row}][{place}] holds {_shown(name)}, where the name of a feature is expected."
-                    ) from None
+    def _flush(self) -> None:
+        """Find the numbers of pending names."""
+        names, self.pending = self.pending, []
+        if names:
+            try:
+                self.chunks.append(self.find(names))
+            except TypeError:
+                strange = next(name for name in names if not isinstance(name, str))
+                raise PotentiaError(
+                    f"X holds {_shown(strange)}, where the name of a feature is expected."
+                ) from None
 
-    def _names(self, row: int, place: int, token: Iterable[Any]) -> None:
-        """A token as a list or set of names."""
+    def _numbers(self, row: int, tokens: Iterable[Any], names: list[Any]) -> Any:
+        """Numbers of names; `tokens` are for an error."""
         try:
-            self._extend(token)
+            return np.fromiter(map(self.number, names), dtype=np.int32, count=len(names))
         except TypeError:
-            self._refuse_names(row, [*[()] * place, token])
+            holders = ((t, name) for t, token in enumerate(tokens) for name in token)
+            place, name = next((t, name) for t, name in holders if not isinstance(name, str))
+            raise PotentiaError(
+                f"X[{row}][{place}] holds {_shown(name)}, where the name of a feature is expected."
+            ) from None
+
+    def _known(self, row: int, tokens: Iterable[Any], names: list[Any]) -> Any:
+        """Numbers of the names that have some."""
+        self.pending = names
+        self._flush()
+        return self.chunks.pop() if names else np.zeros(0, dtype=np.int32)
+
+    def _sequence(self, row: int, tokens: list[Any]) -> None:
+        self._flush()
+        blocks: list[tuple[int, int, Any]] = []
+        self.items = []
+        for place, token in enumerate(tokens):
+            if isinstance(token, dict):
+                self._features(row, place, token, blocks)
+            elif isinstance(token, list | tuple | set):
+                found = self._numbers if self.find is None else self._known
+                self.items += found(row, [*[()] * place, token], list(token)).tolist()
+            else:
+                raise PotentiaError(
+                    f"X[{row}][{place}] is {_shown(token)}: describe each token by a dictionary of features, such "
+                    "as {'word': 'The', 'is_title': True}."
+                )
+            self.item_ptr.append(self.n_items + len(self.items))
+        self.chunks.append(np.array(self.items, dtype=np.int32))
+        self.n_items += len(self.items)
+        if self.columns:
+            self._dense_rows(len(tokens), blocks)
 
     def _features(self, row: int, place: int, token: dict[Any, Any], blocks: list[Any]) -> None:
         """A token as a dictionary; the loop over texts and numbers is what encoding takes its time for."""
@@ -158,13 +196,17 @@ class _Encoder:
                     continue
                 k = number(key)
                 if value != 1 and k is not None:
-                    self.odd.append(len(items))
-                    self.odd_values.append(value)
+                    self._note_value(value)
             else:
                 self._other(row, place, key, value, blocks)
                 continue
             if k is not None:
                 items.append(k)
+
+    def _note_value(self, value: float) -> None:
+        """The next item has this value."""
+        self.odd.append(self.n_items + len(self.items))
+        self.odd_values.append(value)
 
     def _other(self, row: int, place: int, key: Any, value: Any, blocks: list[Any]) -> None:
         """A feature that is no plain text or number."""
@@ -175,14 +217,13 @@ class _Encoder:
             k = self.number(name) if weight != 0 else None
             if k is not None:
                 if weight != 1:
-                    self.odd.append(len(self.items))
-                    self.odd_values.append(weight)
+                    self._note_value(weight)
                 self.items.append(k)
 
     def _block(self, row: int, place: int, key: Any, value: Any) -> tuple[int, Any]:
         """The first column of a dense feature, and its values."""
         if key not in self.columns:
-            if not self.growing:
+            if self.find is not None:
                 raise PotentiaError(f"X[{row}][{place}] has the array {key!r}, which training did not have.")
             first = max((end for _, end in self.columns.values()), default=0)
             self.columns[str(key)] = (first, first + len(value))
@@ -198,22 +239,24 @@ class _Encoder:
         rows = np.zeros((n, width), dtype=np.float32)
         for place, first, values in blocks:
             rows[place, first : first + len(values)] = values
-        self.dense.append((len(self.sequence_ptr) - 2, rows))
+        self.dense.append((len(self.sequence_ptr) - 1, rows))
 
     def _arrays(self) -> EncodedTokens:
+        self._flush()
         sequence_ptr, item_ptr = (
             np.array(self.sequence_ptr, dtype=np.int64),
             np.array(self.item_ptr, dtype=np.int64),
         )
         value = np.zeros(0)
         if self.odd:
-            value = np.ones(len(self.items))
+            value = np.ones(self.n_items)
             value[np.array(self.odd)] = self.odd_values
         dense = self._joined(sequence_ptr)
         for what, numbers in (("a number", value), ("an array", dense)):
             if not np.isfinite(numbers).all():
                 raise PotentiaError(f"X has {what} among its features that is not finite.")
-        return EncodedTokens(sequence_ptr, item_ptr, np.array(self.items, dtype=np.int32), value, dense)
+        attribute = np.concatenate([np.zeros(0, dtype=np.int32), *self.chunks])
+        return EncodedTokens(sequence_ptr, item_ptr, attribute, value, dense)
 
     def _joined(self, sequence_ptr: Ints) -> Any:
         """Dense rows of all tokens; those made before a feature first occurred lack its columns."""
