@@ -25,6 +25,8 @@ from .outputs import check_target, write_text
 from .pipeline import Pipeline
 from .training import Run
 
+#: Limit of steps, and the share of the objective by which ten of them must lower it: more changes no label.
+_ITERATIONS, _DELTA = 200, 1e-3
 #: An attribute that every token has.
 _BIAS = "bias"
 #: Tokens up to which the share of training labels predicted right is measured.
@@ -179,7 +181,7 @@ def train(
     labels = [sentence[-1] for sentence in own]
     _check_labels(source, own, labels)
     known = find_scheme(labels) if scheme is None else None if scheme == "none" else scheme
-    model = ChainCRF(c1, c2, 100 if iterations is None else iterations, scheme=known)
+    model = ChainCRF(c1, c2, _ITERATIONS if iterations is None else iterations, delta=_DELTA, scheme=known)
     pipeline = SequencePipeline(model, features, len(sentences[0]))
     options = {k: v for k, v in model.get_params().items() if k != "max_iterations"}
     marks = [
