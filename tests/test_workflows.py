@@ -351,24 +351,24 @@ def test_sequences_are_decoded_as_asked_within_the_scheme_of_their_labels(tmp_pa
     lines = {"a": "O", "b": "B-X", "c": "I-X"}
     text = "\n".join("".join(f"{w}\t{lines[w]}\n" for w in words) for words in ("abca", "bcab", "aabc", "bb"))
     (tmp_path / "t.tsv").write_text(text)
-    made, facts = sequences.train(tmp_path / "t.tsv", iterations=200)
+    made, facts = sequences.train(tmp_path / "t.tsv", c1=0.0, c2=1.0)
     assert (facts["scheme"], made.model.scheme) == ("BIO", "BIO")
     odd = [[["c", "c", "c"]]]
     assert made.predict(odd)[0][0] != "I-X"
     row = [max(p, key=p.get) for p in made.predict_marginals(odd)[0]]
     assert made.predict(odd, "mpm")[0] == row
     assert made.model.decode == "map"
-    free, facts = sequences.train(tmp_path / "t.tsv", iterations=200, scheme="none")
+    free, facts = sequences.train(tmp_path / "t.tsv", c1=0.0, c2=1.0, scheme="none")
     assert facts["scheme"] is None
     assert free.predict(odd)[0][0] == "I-X"
-    small = sequences.train(tmp_path / "t.tsv", iterations=200, c1=0.3)[0]
+    small = sequences.train(tmp_path / "t.tsv", c1=0.3)[0]
     assert len(small.model.index_.numbers) < len(made.model.index_.numbers)
 
 
 def test_gazetteers_go_with_the_pipeline(tmp_path):
     (tmp_path / "t.tsv").write_text("in\tO\nRome\tB-C\n\nin\tO\nBonn\tB-C\n\na\tO\ncat\tO\n")
     (tmp_path / "city.txt").write_text("Rome\nBonn\nOslo\n")
-    made, _ = sequences.train(tmp_path / "t.tsv", gazetteers=[tmp_path / "city.txt"], c2=0.1)
+    made, _ = sequences.train(tmp_path / "t.tsv", gazetteers=[tmp_path / "city.txt"], c1=0.0)
     made.save(tmp_path / "model")
     (tmp_path / "city.txt").unlink()
     found = pt.load(tmp_path / "model")

@@ -133,8 +133,8 @@ class Sequences(_Own):
     options: ClassVar = {
         "train": {
             "iterations": _ITERATIONS,
-            "c1": Option("coefficient of absolute weights, for small models (default: 0)", float),
-            "c2": Option("coefficient of squared weights, of the whole file (default: 1)", float),
+            "c1": Option("coefficient of absolute weights, for small models (default: 0.1)", float),
+            "c2": Option("coefficient of squared weights, of the whole file (default: 0.1)", float),
             "scheme": Option(
                 "forbid what it does not know (default: what the labels keep to)", choices=(*SCHEMES, "none")
             ),
