@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from .._schema import Count, Items, Kind, Number, Record, Schema, check
 from .._types import PotentiaError
-from .files import read_file, reading, write_file
+from .files import read_content, read_file, reading, write_file
 
 #: What the file of a checkpoint holds beside arrays.
 _SAVED: Schema = {
@@ -22,6 +23,8 @@ _SAVED: Schema = {
     "mark": Kind((str,), optional=True),
     "parts": Items(Kind((str, type(None))), optional=True),
 }
+#: What the file of a part is called inside.
+_PART = "checkpoint part"
 #: A state of up to this many bytes is held in memory between writes, so that an interruption loses nothing.
 _HELD_BYTES = 1 << 26
 #: Seconds between writes, at least, and as a multiple of what the last write took.
@@ -43,12 +46,16 @@ class Checkpoint:
         self._pending: Mapping[str, Any] | None = None
         self._due = 0.0
 
-    def keep(self, state: Mapping[str, Any]) -> None:
-        """Take a fit's state: written if the last write is long enough ago, else held for `flush` if it is small."""
-        if time.perf_counter() >= self._due:
+    def keep(self, state: Mapping[str, Any], last: bool = False) -> None:
+        """Take a fit's state: written if the last write is long enough ago, else held for `flush` if it is small.
+
+        The last state of a fit is written. One whose parts' arrays are fetched one after another is not held.
+        """
+        here = isinstance(state.get("parts", ()), Sequence)
+        if last or time.perf_counter() >= self._due:
             self.save(state)
         else:
-            self._pending = _copied(state) if _size(state) <= _HELD_BYTES else None
+            self._pending = _copied(state) if here and _size(state) <= _HELD_BYTES else None
 
     def flush(self) -> None:
         """Write what is held."""
@@ -76,7 +83,7 @@ class Checkpoint:
         for number, arrays in enumerate(parts):
             name = f"{self.path.name}.{generation}.{number:05d}" if arrays else None
             if name is not None:
-                write_file(self.path.with_name(name), "checkpoint part", {"mark": self.mark}, arrays)
+                write_file(self.path.with_name(name), _PART, {"mark": self.mark}, arrays)
             names.append(name)
         return names
 
@@ -95,11 +102,8 @@ class Checkpoint:
         """The state that `save` wrote; None where there is no file."""
         if not self.path.exists():
             return None
-        try:
-            with reading(self.path):
-                return self._load()
-        except PotentiaError as error:
-            raise PotentiaError(f"{str(error).removesuffix('.')}; delete it to start again.") from None
+        with _or_start_again(self.path):
+            return self._load()
 
     def _load(self) -> dict[str, Any]:
         content, arrays = read_file(self.path, "checkpoint")
@@ -110,25 +114,55 @@ class Checkpoint:
             kind: (meta, _under(arrays, f"potentials/{kind}/"))
             for kind, meta in content["potentials"].items()
         }
-        parts = [{} if name is None else self._read_part(str(name)) for name in content.get("parts", ())]
+        names = content.get("parts", ())
+        for name in filter(None, names):
+            self._check_part(str(name))
         return {
             "history": content["history"],
             "potentials": potentials,
             "arrays": _under(arrays, "arrays/"),
-            "parts": parts,
+            "parts": _PartArrays(self.path, names),
         }
 
-    def _read_part(self, name: str) -> dict[str, Any]:
-        path = self.path.with_name(Path(name).name)
-        content, arrays = read_file(path, "checkpoint part")
-        if content.get("mark", "") != self.mark:
+    def _check_part(self, name: str) -> None:
+        path = _beside(self.path, name)
+        if read_content(path, _PART).get("mark", "") != self.mark:
             raise PotentiaError(f"{path} belongs to a run with other options or data")
-        return arrays
 
     def remove(self) -> None:
         """Delete the files, if there are any."""
         self.path.unlink(missing_ok=True)
         self._clear(set())
+
+
+class _PartArrays(Sequence[Mapping[str, Any]]):
+    """The parts' arrays, each read when it is asked for."""
+
+    def __init__(self, path: Path, names: Sequence[str | None]) -> None:
+        self._path, self._names = path, names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, number: Any) -> Any:
+        name = self._names[number]
+        with _or_start_again(self._path):
+            return {} if name is None else read_file(_beside(self._path, name), _PART)[1]
+
+
+def _beside(path: Path, name: str) -> Path:
+    """The file of a part, in the folder of the checkpoint whatever its name says."""
+    return path.with_name(Path(name).name)
+
+
+@contextmanager
+def _or_start_again(path: Path) -> Iterator[None]:
+    """Errors in reading a checkpoint say what to do."""
+    try:
+        with reading(path):
+            yield
+    except PotentiaError as error:
+        raise PotentiaError(f"{str(error).removesuffix('.')}; delete it to start again.") from None
 
 
 def _under(arrays: Mapping[str, Any], head: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,9 @@ def parts(items: Any, *, part_entries: int | None = None, resident: int = 1) -> 
     """A data set in parts, which are read when they are visited.
 
     Args:
-        items: a folder that `write_parts` wrote, or a list of paths of part files, functions of no arguments that
-            return lists of examples, and examples. Each file or function is one part; examples next to each other are
-            cut.
+        items: a folder that `write_parts` wrote; a list of paths of part files, functions of no arguments that return
+            lists of examples, Dask delayed objects of such lists, and examples; or a Dask bag of examples. Each file,
+            function, delayed object or partition is one part; examples next to each other are cut.
         part_entries: table entries (regions times configurations) of a part of examples given as such; about 4 million
             by default. Results depend on the cuts by rounding only, and not on who works on which part.
         resident: how many parts are in memory at once where they are not all. A fit reads all others again in each
@@ -122,6 +123,8 @@ def _items(items: Any) -> list[Any]:
         if not found:
             raise PotentiaError(f"{folder} holds no files named {_STEM}*{ENDING}.")
         return list(found)
+    if hasattr(items, "to_delayed"):
+        return list(items.to_delayed())
     if isinstance(items, Parts) or not isinstance(items, Iterable):
         raise PotentiaError(
             f"parts must be a folder or a list of paths and functions, not a {type(items).__name__}."
@@ -132,11 +135,18 @@ def _items(items: Any) -> list[Any]:
 def _source(item: Any) -> Source:
     if isinstance(item, str | os.PathLike):
         return FileSource(item)
+    if hasattr(item, "__dask_graph__"):
+        return Loaded(partial(_compute, item), str(getattr(item, "key", "delayed")))
     if callable(item):
         return Loaded(item)
     raise PotentiaError(
         f"a part must be a path, a function that returns examples or an Example, not a {type(item).__name__}."
     )
+
+
+def _compute(delayed: Any) -> Any:
+    """What a Dask delayed object stands for, computed in this process."""
+    return delayed.compute(scheduler="synchronous")
 
 
 def write_parts(

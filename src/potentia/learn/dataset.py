@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .._types import PotentiaError
+from .._types import Floats, PotentiaError
 from ..adjoint.gradient import class_factors
 from ..data.example import Example
 from ..data.parts import Examples, Held, Parts, Source
@@ -28,7 +28,7 @@ class Dataset:
         given: the examples that the parts were built from.
         untouched: the parts are these very examples, with all their variables.
         by_part: per part the facts of the kinds that it has.
-        n_given: per part how many examples it was built from.
+        n_given, n_examples: per part how many examples it was built from, and how many of them take part.
         n_states: largest number of states of a variable of the examples given.
         shapes: per kind the table shape of its regions, for the kinds that any part has.
     """
@@ -48,6 +48,7 @@ class Dataset:
             found = [found[number] for number in taking_part]
         self.by_part = [own.facts for own in found]
         self.n_given = [own.n_given for own in found]
+        self.n_examples = [own.n_examples for own in found]
         self.facts = _agree(self.by_part)
         self.shapes = {kind: facts[0].shape for kind, facts in self.facts.items()}
         if any(own.weighted for own in found) and not all(own.weighted for own in found):
@@ -107,6 +108,12 @@ class Dataset:
     def holds(self, examples: Examples) -> bool:
         """Whether the parts are these very examples, with all their variables."""
         return self.untouched and self.given is examples
+
+    def part_states(self) -> Iterable[dict[str, Floats]]:
+        """The state of every part, fetched one after another where they are not all in memory."""
+        if isinstance(self.parts, Local):
+            return self.parts.each("state")
+        return (self.parts.at(number, "state") for number in range(self.parts.n_parts))
 
     def require(self, kinds: Sequence[str]) -> None:
         """Refuse kinds that no example has."""

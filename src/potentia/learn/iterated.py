@@ -11,7 +11,7 @@ such a loss can be trained, and the objective never rises.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -187,6 +187,8 @@ class IteratedLogistic(Learner):
 class _JointFit(Fit):
     """What fits of the joint objective share."""
 
+    data: Dataset
+
     def __init__(self, learner: IteratedLogistic, joint: Joint, solver: str, shown: Collection[str]) -> None:
         self.learner, self.joint, self.shown = learner, joint, shown
         self.data, self.tol, self.limit = joint.data, learner.tol, learner.limit_for(solver)
@@ -203,9 +205,9 @@ class _JointFit(Fit):
         losses = {f"loss_{kind}": loss for kind, loss in self.joint.losses.items() if kind in self.shown}
         return {"objective": objective, **losses}
 
-    def part_arrays(self) -> list[dict[str, Floats]]:
+    def part_arrays(self) -> Iterable[dict[str, Floats]]:
         """The messages of every part."""
-        return self.joint.parts.each("state")
+        return self.data.part_states()
 
     def restore(self, saved: SavedFit) -> None:
         """Take back the messages."""

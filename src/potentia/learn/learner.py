@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
@@ -71,7 +71,7 @@ class Fit(ABC):
         """State beyond the potentials', as named arrays, for a checkpoint."""
         return {}
 
-    def part_arrays(self) -> list[dict[str, Floats]]:
+    def part_arrays(self) -> Iterable[dict[str, Floats]]:
         """State of every part of the data, for a checkpoint."""
         return []
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from operator import methodcaller
 from typing import Any, Protocol
 
 from .._digest import digest_of, stable_repr
 from .._types import ConvergenceWarning, PotentiaError
-from ..data.parts import Examples, Held, Parts
-from ..parallel.connection import current
+from ..data.parts import Examples, Held, Parts, Source
+from ..parallel.connection import map_anywhere
 from ..potentials.base import Potential
 from .learner import Fit, Learner, SavedFit
 
@@ -29,7 +28,7 @@ class Store(Protocol):
 
     def load(self) -> Mapping[str, Any] | None: ...
 
-    def keep(self, state: Mapping[str, Any]) -> None: ...
+    def keep(self, state: Mapping[str, Any], last: bool = False) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -69,7 +68,8 @@ def run(
             history.append(row)
             stopped = bool(callback(history)) if callback is not None else False
             if checkpoint is not None:
-                checkpoint.keep(_state(fit, potentials, history))
+                last = stopped or len(history) >= fit.limit or fit.settled(history)
+                checkpoint.keep(_state(fit, potentials, history), last)
     finally:
         if checkpoint is not None:
             checkpoint.flush()
@@ -116,9 +116,10 @@ def fit_digest(learner: Learner, potentials: Mapping[str, Potential], examples: 
     """A digest of options and examples: the checkpoint of a fit with another one is refused."""
     options = {name: value for name, value in vars(learner).items() if name not in _FREE_OPTIONS}
     sources = examples.sources if isinstance(examples, Parts) else [Held(examples)]
-    connection = current()
-    if connection is None or isinstance(sources[0], Held):
-        marks = [source.digest() for source in sources]
-    else:
-        marks = list(connection.map(methodcaller("digest"), sources))
+    everywhere = isinstance(examples, Parts) and not all(source.in_memory for source in sources)
+    marks = map_anywhere(_digest, sources) if everywhere else [source.digest() for source in sources]
     return digest_of([stable_repr((type(learner).__name__, options, dict(potentials))), *marks])
+
+
+def _digest(source: Source) -> str:
+    return source.digest()

@@ -12,6 +12,7 @@ from ..kernels.frank_wolfe import Design
 from ..kernels.margin_chain import Chains
 from ..potentials.affine import design, own_ridge, write_table
 from ..potentials.base import Potential
+from ..potentials.problem import NO_LABELS
 from .delta import Hamming, delta_tables
 from .part import Part
 
@@ -28,10 +29,11 @@ class Block(NamedTuple):
 class MarginProblem:
     """min over w of sum_j eta_j / 2 w_j^2 + 1/n sum_k [max_y Delta_k(y) + F_k(y) - F_k(y^k)].
 
-    w holds the tables of all kinds; eta_j = ridge + (the potential's own ridge of row j) / n.
+    w holds the tables of all kinds; eta_j = ridge + (the potential's own ridge of row j) / n. `data` may be a part of
+    the training set, which may lack a kind; n counts all examples.
 
     Attributes:
-        data: the training set.
+        data: the training set, or a part of it.
         delta: per kind (N, K), or None where zero.
         counts: per kind how many regions each example has.
         blocks: where each kind lies in the flat arrays.
@@ -47,10 +49,12 @@ class MarginProblem:
         data: Part,
         delta: Mapping[str, Floats | None],
         ridge: float,
+        n_all: int | None = None,
     ) -> None:
         self.potentials, self.data, self.delta = potentials, data, delta
         self.counts = {kind: _counts(data, kind) for kind in potentials}
         self.n_examples = len(next(iter(self.counts.values())))
+        self.n_all = self.n_examples if n_all is None else n_all
         self.eta, self.blocks, self.design = self._flatten(ridge)
         self.true_loss = self._true_loss()
         self.region_ptr, self.region_place = self._number_regions()
@@ -61,7 +65,7 @@ class MarginProblem:
         example = np.concatenate([owner for _, owner, _ in rows.values()])
         order = np.argsort(example, kind="stable")
         height = [x.shape[0] for x, _, _ in rows.values()]
-        width = np.repeat([self.data.n_outputs(kind) for kind in rows], height)[order]
+        width = np.repeat([self.potentials[kind].n_outputs_ for kind in rows], height)[order]
         at = np.cumsum(width) - width
         where = np.empty_like(at)
         where[order] = at
@@ -74,7 +78,7 @@ class MarginProblem:
             value=np.ascontiguousarray(features.data, dtype=np.float64),
             width=width,
             at=at,
-            metric=1.0 / (eta * self.n_examples),
+            metric=1.0 / (eta * self.n_all),
             truth=self._truth(blocks, int(width.sum())),
         )
         return eta, blocks, found
@@ -86,9 +90,9 @@ class MarginProblem:
         blocks: dict[str, Block] = {}
         etas, first = [], 0
         for (kind, (x, _, row_of)), own in zip(rows.items(), where, strict=True):
-            columns, k = x.shape[1], self.data.n_outputs(kind)
+            columns, k = x.shape[1], self.potentials[kind].n_outputs_
             blocks[kind] = Block(first, columns, k, own[row_of])
-            eta = ridge + own_ridge(self.potentials[kind], columns) / self.n_examples
+            eta = ridge + own_ridge(self.potentials[kind], columns) / self.n_all
             etas.append(np.repeat(eta, k))
             first += columns * k
         return blocks, np.concatenate(etas)
@@ -100,7 +104,9 @@ class MarginProblem:
         """
         from scipy import sparse
 
-        potential, x, counts = self.potentials[kind], self.data.matrix(kind), self.counts[kind]
+        potential, counts = self.potentials[kind], self.counts[kind]
+        present = kind in self.data.shapes
+        x = self.data.matrix(kind) if present else np.zeros((0, potential.n_features_))
         owner = np.repeat(np.arange(self.n_examples), counts)
         if not potential.shared and x.shape[1] > 0:
             return sparse.csr_array(design(potential, x[:])), owner, np.arange(len(owner))
@@ -114,8 +120,11 @@ class MarginProblem:
     def _truth(self, blocks: Mapping[str, Block], size: int) -> Floats:
         truth = np.zeros(size)
         for kind, block in blocks.items():
-            np.add.at(truth, block.at + self.data.targets[kind], 1.0)
+            np.add.at(truth, block.at + self._targets(kind), 1.0)
         return truth
+
+    def _targets(self, kind: str) -> Ints:
+        return self.data.targets.get(kind, NO_LABELS)
 
     def _true_loss(self) -> Floats:
         found = np.zeros(self.n_examples)
@@ -138,7 +147,7 @@ class MarginProblem:
         """The flat entry of every region's true configuration, in the order of `region_place`."""
         entries = np.empty(self.region_ptr[-1], dtype=np.int64)
         for kind, block in self.blocks.items():
-            entries[self.region_place[kind]] = block.at + self.data.targets[kind]
+            entries[self.region_place[kind]] = block.at + self._targets(kind)
         return entries
 
     def chains(self) -> Chains | None:
@@ -167,11 +176,12 @@ class MarginProblem:
             pair_delta=pair_delta,
         )
 
-    def write(self, w: Floats) -> None:
-        """Put the parameters into the potentials."""
-        for kind, block in self.blocks.items():
-            table = w[block.first : block.first + block.columns * block.outputs]
-            write_table(self.potentials[kind], table.reshape(block.columns, block.outputs))
+
+def write_parameters(potentials: Mapping[str, Potential], blocks: Mapping[str, Block], w: Floats) -> None:
+    """Put the parameters into the potentials."""
+    for kind, block in blocks.items():
+        table = w[block.first : block.first + block.columns * block.outputs]
+        write_table(potentials[kind], table.reshape(block.columns, block.outputs))
 
 
 def _stack(features: Sequence[Any], blocks: Sequence[Block]) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,9 @@ class MarginSolver(ABC):
 
     parameters: Floats
 
-    def __init__(self, problem: MarginProblem, oracle: Oracle, options: Any) -> None:
-        self.problem, self.oracle, self.options = problem, oracle, options
-        self.parameters = np.zeros(len(problem.eta))
+    def __init__(self, eta: Floats, options: Any) -> None:
+        self.eta, self.options = eta, options
+        self.parameters = np.zeros(len(eta))
 
     @abstractmethod
     def advance(self, iteration: int) -> dict[str, float]:
@@ -46,13 +46,14 @@ class MarginSolver(ABC):
 
     def square(self, w: Floats) -> float:
         """sum_j eta_j w_j^2 / 2."""
-        return 0.5 * float(self.problem.eta @ (w * w))
+        return 0.5 * float(self.eta @ (w * w))
 
-    def losses(self, w: Floats, s: Floats, delta: Floats) -> Floats:
-        """The loss of every example at w, given the oracle's answers there."""
-        found = np.empty(self.problem.n_examples)
-        margins(self.problem.design, w, s, delta, found)
-        return found
+
+def losses(problem: MarginProblem, w: Floats, s: Floats, delta: Floats) -> Floats:
+    """The loss of every example at w, given the oracle's answers there."""
+    found = np.empty(problem.n_examples)
+    margins(problem.design, w, s, delta, found)
+    return found
 
 
 class FrankWolfe(MarginSolver):
@@ -63,7 +64,8 @@ class FrankWolfe(MarginSolver):
     """
 
     def __init__(self, problem: MarginProblem, oracle: Oracle, options: Any) -> None:
-        super().__init__(problem, oracle, options)
+        super().__init__(problem.eta, options)
+        self.problem, self.oracle = problem, oracle
         size = len(problem.eta)
         self.dual = Dual(
             np.zeros(size), problem.design.truth.copy(), problem.true_loss.copy(), np.zeros(size)
@@ -82,7 +84,9 @@ class FrankWolfe(MarginSolver):
         # what rounding has added up in a pass goes
         assemble(design, dual.m, dual.w)
         self.parameters = dual.w
-        objective = self.square(dual.w) + float(self.losses(dual.w, *self.oracle.answers(dual.w)).mean())
+        objective = self.square(dual.w) + float(
+            losses(self.problem, dual.w, *self.oracle.answers(dual.w)).mean()
+        )
         value = float(dual.loss.mean()) - self.square(dual.w)
         return {"objective": objective, "dual": value, "gap": objective - value}
 
@@ -109,26 +113,36 @@ def _start(problem: MarginProblem, slots: int) -> WorkingSet:
     return WorkingSet(ptr, entry, weight, loss)
 
 
+class Plane(NamedTuple):
+    """A plane that touches the mean loss: its slope, the mean loss itself and the mean Delta there."""
+
+    slope: Floats
+    loss: float
+    delta: float
+
+
 class OneSlack(MarginSolver):
     """Cutting planes with one slack [Joachims, Finley, Yu 2009, Alg. 3]: mean loss >= b_t - <u_t, w>_eta.
 
+    All that it asks of the examples is the plane at a point, which is a sum over them.
     `parameters` are those of the lowest objective so far. A plane without weight for 50 iterations is dropped.
     """
 
     _PATIENCE = 50
 
-    def __init__(self, problem: MarginProblem, oracle: Oracle, options: Any) -> None:
-        super().__init__(problem, oracle, options)
+    def __init__(self, eta: Floats, true_loss: float, plane: Callable[[Floats], Plane], options: Any) -> None:
+        super().__init__(eta, options)
+        self.plane = plane
         # the first plane is the truth itself, which says that the mean loss is not below 0
-        self.planes = np.zeros((1, len(problem.eta)))
-        self.offset = np.array([problem.true_loss.mean()])
+        self.planes = np.zeros((1, len(eta)))
+        self.offset = np.array([true_loss])
         self.weight, self.idle = np.ones(1), np.zeros(1)
         self.best = np.array([np.inf])
 
     def advance(self, iteration: int) -> dict[str, float]:
         w = self.weight @ self.planes
-        self._add(w, *self.oracle.answers(w))
-        gram = (self.planes * self.problem.eta) @ self.planes.T
+        self._add(w, self.plane(w))
+        gram = (self.planes * self.eta) @ self.planes.T
         tol = _PRECISE * max(float(self.best[0]), 1e-300)
         maximise_on_simplex(self.offset, gram, self.weight, tol, 100_000)
         dual = float(self.offset @ self.weight - 0.5 * self.weight @ gram @ self.weight)
@@ -136,15 +150,13 @@ class OneSlack(MarginSolver):
         objective = float(self.best[0])
         return {"objective": objective, "dual": dual, "gap": objective - dual}
 
-    def _add(self, w: Floats, s: Floats, delta: Floats) -> None:
+    def _add(self, w: Floats, plane: Plane) -> None:
         """The plane that touches the loss at w; keep w if it is the best so far."""
-        objective = self.square(w) + float(self.losses(w, s, delta).mean())
+        objective = self.square(w) + plane.loss
         if objective < self.best[0]:
             self.best[0], self.parameters = objective, w
-        plane = np.empty_like(w)
-        assemble(self.problem.design, s, plane)
-        self.planes = np.vstack([self.planes, plane])
-        self.offset = np.append(self.offset, delta.mean())
+        self.planes = np.vstack([self.planes, plane.slope])
+        self.offset = np.append(self.offset, plane.delta)
         self.weight, self.idle = np.append(self.weight, 0.0), np.append(self.idle, 0.0)
 
     def _drop(self) -> None:
@@ -162,6 +174,3 @@ class OneSlack(MarginSolver):
             raise PotentiaError("the checkpoint belongs to other examples or another solver")
         for name, value in arrays.items():
             setattr(self, name, np.array(value))
-
-
-SOLVERS: dict[str, type[MarginSolver]] = {"frank_wolfe": FrankWolfe, "one_slack": OneSlack}

@@ -14,15 +14,19 @@ from ..data.example import Example
 from ..data.parts import Examples, Parts
 from ..inference.base import Inference
 from ..inference.exact import Exact
+from ..parallel.connection import current
 from ..potentials.affine import require_affine
 from ..potentials.base import Potential
 from .dataset import Dataset
 from .learner import Fit, Learner, SavedFit
 from .margin_oracle import make_oracle
-from .margin_problem import MarginProblem, make_delta
-from .margin_solvers import SOLVERS
+from .margin_part import MarginPart, MarginSettings
+from .margin_problem import Block, MarginProblem, make_delta, write_parameters
+from .margin_solvers import FrankWolfe, MarginSolver, OneSlack, Plane
 from .part import Part
 from .recipe import Preparation
+
+SOLVERS = ("frank_wolfe", "one_slack")
 
 
 @dataclass(repr=False)
@@ -43,7 +47,7 @@ class MaxMargin(Learner):
         iterations: limit of passes over the examples.
         tol: stop when the gap is at most this share of the objective (0: run all iterations).
         solver: "frank_wolfe" (block-coordinate, a step after every example or batch) or "one_slack" (cutting
-            planes: all examples make one constraint per iteration).
+            planes: all examples make one constraint per iteration; also on clusters and out of core).
         inference: what finds the best labelling, in training and in predictions; None for `Exact()`. Chains of one
             number of states take Viterbi in one kernel with `Exact()`, everything else batches of examples.
         batch: examples whose answers "frank_wolfe" seeks together where the kernel for chains does not apply; None for
@@ -72,26 +76,27 @@ class MaxMargin(Learner):
 
     def begin(self, potentials: Mapping[str, Potential], examples: Examples) -> Fit:
         """Zero parameters."""
-        if isinstance(examples, Parts):
+        wanted = Preparation(labels=True)
+        if self.solver == "one_slack":
+            data = Dataset.of(examples, list(potentials), MarginPart, drop_hidden=True, preparation=wanted)
+            data.require(list(potentials))
+            return _PlanesFit(self, potentials, data)
+        if isinstance(examples, Parts) or current() is not None:
             raise PotentiaError(
-                "MaxMargin needs a list of examples, since its dual is one vector of all of them."
+                "MaxMargin(solver='frank_wolfe') needs a list of examples in one process, since its dual is one vector "
+                "of all of them; take solver='one_slack'."
             )
-        # the dual of all examples is one vector: they are one part
         data = Dataset.of(
-            examples,
-            list(potentials),
-            drop_hidden=True,
-            part_entries=2**62,
-            preparation=Preparation(labels=True),
+            examples, list(potentials), drop_hidden=True, part_entries=2**62, preparation=wanted
         )
         data.require(list(potentials))
-        return _MarginFit(self, potentials, data)
+        return _FrankWolfeFit(self, potentials, data)
 
     def check(self, potentials: Mapping[str, Potential]) -> None:
         """Refuse options and potentials that cannot be used."""
         for kind, potential in potentials.items():
             require_affine(kind, potential)
-        self.check_choices({"solver": tuple(SOLVERS)})
+        self.check_choices({"solver": SOLVERS})
         if not 0 < real_number(self.ridge, "ridge") < np.inf:
             raise PotentiaError(f"ridge must be positive and finite, not {self.ridge}.")
         check_count("iterations", self.iterations)
@@ -107,14 +112,16 @@ class MaxMargin(Learner):
 class _MarginFit(Fit):
     """A solver of the structural SVM; an iteration is a pass or a cutting plane."""
 
+    solver: MarginSolver
+    #: Numbers of examples and of scores, by which a checkpoint is known to fit.
+    size: tuple[float, float]
+
     def __init__(self, learner: MaxMargin, potentials: Mapping[str, Potential], data: Dataset) -> None:
-        self.learner, self.data, self.limit, self.tol = learner, data, learner.iterations, learner.tol
+        self.learner, self.potentials, self.data = learner, potentials, data
+        self.limit, self.tol = learner.iterations, learner.tol
         for kind, potential in potentials.items():
             potential.begin(data.problem(kind))
-        part: Part = data.parts.each("itself")[0]
-        self.problem = MarginProblem(potentials, part, make_delta(part, learner.delta), learner.ridge)
-        oracle = make_oracle(self.problem, learner.predictor([]), learner.batch)
-        self.solver = SOLVERS[learner.solver](self.problem, oracle, learner)
+        self.blocks: Mapping[str, Block] = {}
 
     def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One iteration: objective, dual and gap, their difference."""
@@ -124,7 +131,7 @@ class _MarginFit(Fit):
             raise WidthError(
                 f"{error}; give MaxMargin an approximate method, such as inference=pt.LinearProgram()."
             ) from None
-        self.problem.write(self.solver.parameters)
+        write_parameters(self.potentials, self.blocks, self.solver.parameters)
         return dict(found)
 
     def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
@@ -138,16 +145,46 @@ class _MarginFit(Fit):
         return f"The gap was still {_share(history):.2g} of the objective after {len(history)} iterations."
 
     def arrays(self) -> dict[str, Floats]:
-        """The solver's state, and numbers of examples and scores, by which it is known to fit."""
-        size = np.array([self.problem.n_examples, len(self.problem.design.truth)], dtype=float)
-        return self.solver.arrays() | {"size": size}
+        """The solver's state, and `size`."""
+        return self.solver.arrays() | {"size": np.array(self.size, dtype=float)}
 
     def restore(self, saved: SavedFit) -> None:
         """Take back the solver's state."""
         if not np.array_equal(saved.arrays.get("size", ()), self.arrays()["size"]):
             raise PotentiaError("the checkpoint belongs to other examples or another learner.")
         self.solver.restore({name: value for name, value in saved.arrays.items() if name != "size"})
-        self.problem.write(self.solver.parameters)
+        write_parameters(self.potentials, self.blocks, self.solver.parameters)
+
+
+class _FrankWolfeFit(_MarginFit):
+    """All examples in one part, whose dual is one vector."""
+
+    def __init__(self, learner: MaxMargin, potentials: Mapping[str, Potential], data: Dataset) -> None:
+        super().__init__(learner, potentials, data)
+        part: Part = data.parts.each("itself")[0]
+        problem = MarginProblem(potentials, part, make_delta(part, learner.delta), learner.ridge)
+        oracle = make_oracle(problem, learner.predictor([]), learner.batch)
+        self.blocks, self.size = problem.blocks, (problem.n_examples, len(problem.design.truth))
+        self.solver = FrankWolfe(problem, oracle, learner)
+
+
+class _PlanesFit(_MarginFit):
+    """Parts anywhere, each of which adds its share to a plane."""
+
+    def __init__(self, learner: MaxMargin, potentials: Mapping[str, Potential], data: Dataset) -> None:
+        super().__init__(learner, potentials, data)
+        self.parts, self.n_examples = data.parts, sum(data.n_examples)
+        method = learner.predictor([])
+        settings = MarginSettings(potentials, learner.delta, learner.ridge, self.n_examples, method)
+        self.parts.each("begin", settings, changes=True)
+        eta, self.blocks = self.parts.at(0, "layout")
+        n_scores, true_loss = self.parts.total("sizes")
+        self.size = self.n_examples, n_scores
+        self.solver = OneSlack(eta, true_loss / self.n_examples, self._plane, learner)
+
+    def _plane(self, w: Floats) -> Plane:
+        slope, loss, delta = self.parts.total("plane", w)
+        return Plane(slope, loss / self.n_examples, delta / self.n_examples)
 
 
 def _share(history: Sequence[Mapping[str, Any]]) -> float:

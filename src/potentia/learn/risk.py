@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -209,9 +209,9 @@ class _RiskFit(Fit):
         """The optimiser's state."""
         return {} if self.descent is None else self.descent.state()
 
-    def part_arrays(self) -> list[dict[str, Floats]]:
+    def part_arrays(self) -> Iterable[dict[str, Floats]]:
         """Where the parts' inference starts next."""
-        return self.data.parts.each("state")
+        return self.data.part_states()
 
     def restore(self, saved: SavedFit) -> None:
         """Take up the stage that the history ended in."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..inference.base import Inference
 from ..inference.exact import Exact
 from ..inference.linear_program import LinearProgram
 from ..kernels.flips import enumerate_rows, flip_costs, improve_rows
+from ..parallel.connection import map_anywhere
 from .joint import Machine
 from .relaxation import Relaxation
 
@@ -23,6 +25,8 @@ Decode = Literal["auto", "exact", "lp", "map"]
 DECODES = get_args(Decode)
 #: "auto" looks at all labellings up to so many labels, "exact" refuses beyond the second number.
 _EXACT, _LARGEST = 14, 20
+#: Rows whose labellings are compared in one piece of work.
+_ROWS = 4096
 #: Regions inferred together by elimination, and by the linear program.
 _CHUNKS = {True: 50_000, False: 2_000}
 
@@ -49,8 +53,9 @@ def find_labelling(machine: Machine, scores: Floats, decode: str) -> Labelling:
             raise PotentiaError(
                 f"decode='exact' looks at all labellings of at most {_LARGEST} labels, not {K}"
             )
-        signs = np.empty((n, K))
-        _over_rows(n, lambda a, b: enumerate_rows(machine.cliques, machine.weight, scores, a, b, signs, loss))
+        pieces = [scores[a : a + _ROWS] for a in range(0, max(n, 1), _ROWS)]
+        found = map_anywhere(partial(_compare_all, machine), pieces)
+        signs, loss = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
         return Labelling(signs, loss, loss)
     means, bound = Relaxation(machine.sets(), machine.weight, K).solve(scores)
     signs = np.where(means > 0, 1.0, -1.0)
@@ -74,14 +79,28 @@ def _largest_score(machine: Machine, scores: Floats) -> Floats:
     graph, tables = _as_graph(machine, K)
     method: Inference = Exact() if K <= _LARGEST else LinearProgram()
     step = max(1, _CHUNKS[K <= _LARGEST] // sum(len(s) for s in graph.scopes.values()))
-    found: list[Ints] = []
-    for part in (scores[a : a + step] for a in range(0, n, step)):
-        theta = {kind: np.tile(t, (len(part), *[1] * (t.ndim - 1))) for kind, t in tables.items()}
-        theta["node"] = part.reshape(-1, 1) * np.array([-0.5, 0.5])
-        labels = method.maximise(Scores(Union([graph] * len(part)).graph, theta))
-        found.append(labels.reshape(len(part), K))
+    pieces = [scores[a : a + step] for a in range(0, n, step)]
+    found = map_anywhere(partial(_best_labels, method, graph, tables), pieces)
     signs: Floats = np.concatenate(found).astype(np.float64)
     return 2.0 * signs - 1.0
+
+
+def _best_labels(method: Inference, graph: Graph, tables: Mapping[str, Floats], scores: Floats) -> Ints:
+    """The best labellings (n, K) of some rows by inference on a union of one graph each."""
+    theta = {kind: np.tile(t, (len(scores), *[1] * (t.ndim - 1))) for kind, t in tables.items()}
+    theta["node"] = scores.reshape(-1, 1) * np.array([-0.5, 0.5])
+    return method.maximise(Scores(Union([graph] * len(scores)).graph, theta)).reshape(scores.shape)
+
+
+def _compare_all(machine: Machine, scores: Floats) -> tuple[Floats, Floats]:
+    """The best of all labellings of some rows, and their hinge sums."""
+    scores = np.ascontiguousarray(scores)
+    signs, loss = np.empty(scores.shape), np.empty(len(scores))
+    _over_rows(
+        len(scores),
+        lambda a, b: enumerate_rows(machine.cliques, machine.weight, scores, a, b, signs, loss),
+    )
+    return signs, loss
 
 
 def _as_graph(machine: Machine, n_labels: int) -> tuple[Graph, dict[str, Floats]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +13,7 @@ from .._threads import map_items, thread_count
 from .._types import Bools, Floats, Ints
 from ..kernels import search as kernel
 from ..kernels.search import NetworkTerms
+from ..parallel.connection import current
 from .features import Features, HingeSolver, SignColumns, Solution, warn_unless_converged
 from .structure import product_columns, products
 
@@ -136,28 +139,44 @@ def learn_networks(
         range(i) if parents is None else sorted(int(place[j]) for j in parents[k])
         for i, k in enumerate(order)
     ]
-    earlier = SignColumns(placed, label_scale)
     terms = [products(s, interactions) for s in sets]
-
-    def solve(i: int) -> list[Solution]:
-        y = np.ascontiguousarray(placed[:, i])
-        if parents is None and interactions == 1:
-            return features.path(solvers, earlier, i, y)
-        columns = SignColumns(product_columns(placed, terms[i]), label_scale)
-        return features.path(solvers, columns, len(terms[i]), y)
-
+    plain = parents is None and interactions == 1
+    alone = [replace(solver, solved=None) for solver in solvers]
+    earlier = SignColumns(placed, label_scale) if plain else None
+    solve = partial(_solve_label, features, alone, placed, terms, label_scale, earlier)
     progress, width = solvers[0].solved, features.width
     stage = progress.stage(len(order), width, len(solvers)) if progress is not None else None
     take = stage or (lambda i, columns, solve: solve())
-    paths = map_items(
-        lambda i: take(i, len(terms[i]), lambda: solve(i)), range(len(order)), thread_count(None)
-    )
+    connection = current()
+    if connection is None:
+        numbers = range(len(order))
+        paths = map_items(lambda i: take(i, len(terms[i]), lambda: solve(i)), numbers, thread_count(None))
+    else:
+        results = connection.later(solve, range(len(order)))
+        paths = [take(i, len(terms[i]), result) for i, result in enumerate(results)]
     networks = []
     for solver, solved in zip(solvers, zip(*paths, strict=True), strict=True):
         warn_unless_converged(solved, solver)
         own, bias = np.stack([s.own for s in solved])[place], np.array([s.bias for s in solved])[place]
         networks.append(Network(own, bias, order, _links(terms, [s.signs for s in solved])))
     return networks
+
+
+def _solve_label(
+    features: Features,
+    solvers: Sequence[HingeSolver],
+    placed: Floats,
+    terms: Sequence[Any],
+    label_scale: float,
+    earlier: SignColumns | None,
+    i: int,
+) -> list[Solution]:
+    """The solutions of the label at place i; `earlier` where its features are all labels before it."""
+    y = np.ascontiguousarray(placed[:, i])
+    if earlier is not None:
+        return features.path(solvers, earlier, i, y)
+    columns = SignColumns(product_columns(placed, terms[i]), label_scale)
+    return features.path(solvers, columns, len(terms[i]), y)
 
 
 def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> NetworkTerms:

@@ -18,6 +18,7 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from .._types import Floats, PotentiaError
+from ..parallel.connection import map_anywhere
 
 #: Variables of a program that solves several rows at once.
 _VARIABLES = 2_000
@@ -60,7 +61,7 @@ class Relaxation:
     def solve(self, scores: Floats) -> tuple[Floats, Floats]:
         """Means t_i (n, K) of the labels at the optimum, and its value (n), a lower bound of every labelling's loss."""
         step = max(1, _VARIABLES // (self.n_moments + self.n_labels))
-        found = [self._solve(scores[a : a + step]) for a in range(0, len(scores), step)]
+        found = map_anywhere(self._solve, [scores[a : a + step] for a in range(0, len(scores), step)])
         return np.concatenate([t for t, _ in found]), np.concatenate([value for _, value in found])
 
     def _solve(self, scores: Floats) -> tuple[Floats, Floats]:

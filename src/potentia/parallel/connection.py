@@ -9,6 +9,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from .._options import check_count
@@ -91,6 +92,14 @@ def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, s
     return stack.enter_context(Client(made))
 
 
+def map_anywhere(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """function(item) for every item: by the workers of the cluster, if there is one."""
+    connection = current()
+    if connection is None:
+        return [function(item) for item in items]
+    return [result() for result in connection.later(function, items)]
+
+
 class Connection:
     """A client of a cluster, and what potentia asks of it."""
 
@@ -128,6 +137,8 @@ class Connection:
                 raise PotentiaError(
                     f"worker {address} has no {own.name}; install potentia there and restart it."
                 )
+            if isinstance(own, OSError):
+                continue  # it is leaving; one that stays is asked again with its first work
             if isinstance(own, Exception):
                 raise PotentiaError(f"worker {address} cannot run potentia ({own}).") from own
             worker.check_fingerprint(own, worker.fingerprint(), address)
@@ -158,8 +169,8 @@ class Connection:
             ]
             return list(self._gather(futures))
 
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-        """function(item) for every item, in order, by whichever workers are free."""
+    def later(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Callable[[], Any]]:
+        """function(item) for every item by whichever workers are free; each waits until it is called for."""
         with self._reached():
             code = self._sent(self.dumps(function))
             futures = [
@@ -168,10 +179,12 @@ class Connection:
                 )
                 for item in items
             ]
-        for future in futures:
-            with self._reached():
-                (found,) = self._gather([future])
-            yield pickle.loads(found)
+        return [partial(self._result, future) for future in futures]
+
+    def _result(self, future: Any) -> Any:
+        with self._reached():
+            (found,) = self._gather([future])
+        return pickle.loads(found)
 
     def _sent(self, value: Any, size: int | None = None) -> Any:
         """The value, or a future of it where it is large."""

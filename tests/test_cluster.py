@@ -1,0 +1,289 @@
+"""Dask clusters: the bits of one process on any number of workers, whoever dies; one sentence for what cannot work.
+
+The tests share one scheduler, whose workers grow from one to three: they run in the order in which they stand.
+"""
+
+import logging
+import os
+import signal
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import potentia as pt
+from pictures import noisy
+from potentia import Boosting, Example, Linear
+from potentia.parallel import distributed as backend_module
+from potentia.parallel import worker
+from potentia.parallel.distributed import Distributed, _shares
+from test_parts import DATA, FITS, digest, hidden
+
+dask_distributed = pytest.importorskip("distributed")
+
+# fits are cut short
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning"),
+    pytest.mark.xdist_group("cluster"),
+]
+
+TWO_IMAGES = 2 * (48 * 2 + 82 * 4)
+NAMES = [name for name in FITS if name != "margin"]
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """A local cluster of one worker process; workers are added with `scale`."""
+    options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": logging.CRITICAL}
+    with dask_distributed.LocalCluster(n_workers=1, processes=True, scheduler_port=0, **options) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(processes):
+    with dask_distributed.Client(processes) as found:
+        yield found
+
+
+def grow(processes, client, n):
+    """At least n workers; those that were killed may still be missing."""
+    if len(processes.worker_spec) < n:
+        processes.scale(n)
+    client.wait_for_workers(n, timeout=60)
+
+
+def data_of(name):
+    data = {
+        "soft": "hidden",
+        "em": "hidden",
+        "mixed": "weighted",
+        "direct": "lacking",
+        "planes": "lacking",
+    }.get(name, "plain")
+    return DATA[data](noisy(5, (6, 8)))
+
+
+@pytest.fixture(scope="module")
+def straight():
+    """Digests of fits in this process, with one and with two threads."""
+    found = {}
+    for name in NAMES:
+        potentials, learner = FITS[name]
+        held = pt.parts(data_of(name), part_entries=TWO_IMAGES)
+        threaded = [name for name in ("threads",) if name in vars(learner)]
+        with_threads = [replace(learner, **dict.fromkeys(threaded, n)) for n in (1, 2)]
+        fits = [pt.CRF(potentials, learner).fit(held) for learner in with_threads]
+        assert digest(fits[0]) == digest(fits[1])
+        found[name] = fits[0]
+    return found
+
+
+def check_same(crf, other, n_workers=None):
+    assert digest(crf) == digest(other)
+    for row, mine in zip(other.history_, crf.history_, strict=True):
+        assert {k: v for k, v in row.items() if k != "seconds"}.items() <= mine.items()
+        assert mine["rounds"] > 0
+        assert n_workers is None or mine["workers"] == n_workers
+
+
+def fitted(name, data=None, **options):
+    potentials, learner = FITS[name]
+    held = pt.parts(data_of(name), part_entries=TWO_IMAGES) if data is None else data
+    return pt.CRF(potentials, learner).fit(held, **options)
+
+
+@pytest.mark.parametrize(
+    ("n", "names"), [(1, ["mixed", "risk"]), (2, NAMES), (3, ["alternating", "drawn", "batches"])]
+)
+def test_any_number_of_processes_gives_the_bits_of_one(n, names, straight, processes, client):
+    grow(processes, client, n)
+    with pt.cluster(client):
+        for name in names:
+            crf = fitted(name)
+            check_same(crf, straight[name], n)
+            examples = data_of(name)
+            assert crf.score(examples) == straight[name].score(examples)
+        for a, b in zip(
+            crf.predict_marginals(examples), straight[name].predict_marginals(examples), strict=True
+        ):
+            np.testing.assert_array_equal(a, b)
+    assert all(not held for held in client.run(worker.held_parts).values())
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("alternating", 2),
+        ("alternating", 9),
+        ("alternating", 40),
+        ("direct", 12),
+        ("mixed", 30),
+        ("soft", 25),
+        ("warm", 9),
+        ("planes", 6),
+    ],
+)
+def test_a_worker_that_is_killed_changes_nothing(name, at, straight, processes, client, monkeypatch):
+    grow(processes, client, 2)
+    original, killed = Distributed._round, []
+
+    def round_with_a_murder(self, *args, **options):
+        if self._serial == at and not killed and self._home:
+            pids = client.run(os.getpid)
+            victim = sorted(set(self._home.values()) & set(pids))[0]
+            killed.append(pids[victim])
+            os.kill(pids[victim], signal.SIGKILL)
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(Distributed, "_round", round_with_a_murder)
+    with pt.cluster(client):
+        crf = fitted(name)
+    assert killed
+    assert sum(row["moved_parts"] for row in crf.history_) > 0 or at < 5
+    check_same(crf, straight[name])
+
+
+def test_files_loaders_delayed_objects_and_bags_are_read_by_the_workers(tmp_path, processes, client):
+    dask = pytest.importorskip("dask")
+    bag = pytest.importorskip("dask.bag")
+    examples = [
+        Example(
+            e.graph,
+            {"node": sparse.csr_array(e.features["node"]), "edge": e.features["edge"].astype(np.float32)},
+            e.labels,
+        )
+        for e in hidden(noisy(6, (6, 8)))
+    ]
+    potentials, learner = FITS["alternating"]
+    paths = pt.write_parts(examples, tmp_path, part_entries=TWO_IMAGES)
+    straight = pt.CRF(potentials, learner).fit(pt.parts(tmp_path))
+    delayed = dask.delayed(pt.parts([paths[2]]).sources[0].load, pure=False)()
+    mixed = pt.parts([paths[0], lambda: next(iter(pt.parts([paths[1]]))), delayed])
+    assert digest(pt.CRF(potentials, learner).fit(mixed)) == digest(straight)
+    bagged = pt.parts(bag.from_sequence(examples, partition_size=2))
+    grow(processes, client, 2)
+    with pt.cluster(client):
+        for data in (pt.parts(tmp_path), mixed, bagged):
+            crf = pt.CRF(potentials, learner).fit(data)
+            assert digest(crf) == digest(straight)
+
+
+def test_a_checkpoint_of_a_cluster_resumes_anywhere(tmp_path, processes, client, straight):
+    grow(processes, client, 2)
+    for name in ("direct", "soft"):
+        path = tmp_path / name
+        with pt.cluster(client):
+            fitted(name, checkpoint=path, callback=lambda history: len(history) == 1)
+        fitted(name, checkpoint=path, callback=lambda history: len(history) == 2)
+        with pt.cluster(client):
+            resumed = fitted(name, checkpoint=path)
+        assert digest(resumed) == digest(straight[name])
+
+
+def wide(n, columns=60):
+    """Examples whose features are most of their bytes."""
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.chain(40, n_states=2)
+    return [
+        Example(graph, {"node": rng.normal(size=(40, columns))}, rng.integers(2, size=40)) for _ in range(n)
+    ]
+
+
+def test_features_do_not_pass_through_the_client_whose_memory_does_not_grow(processes, client):
+    grow(processes, client, 2)
+    learner = pt.IteratedLogistic(iterations=1, sweeps=2, solver="alternating", track_error=False)
+    potentials = {"node": Linear(max_iter=5, ridge=1.0), "edge": pt.Constant(max_iter=5)}
+    sent, peaks = [], []
+    for n in (20, 200):
+        parts = pt.parts([lambda n=n, k=k: wide(n)[k::4] for k in range(4)])
+        with pt.cluster(client):
+            tracemalloc.start()
+            crf = pt.CRF(potentials, learner).fit(parts)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert crf.history_[-1]["rounds"] < 60
+        sent.append(sum(row["round_bytes"] for row in crf.history_))
+    features = 200 * 40 * 60 * 8
+    assert abs(sent[1] - sent[0]) < features / 20
+    assert peaks[1] < peaks[0] + features / 10
+
+
+def test_what_cannot_work_gets_one_sentence(processes, client, monkeypatch):
+    grow(processes, client, 2)
+    potentials, learner = FITS["alternating"]
+    crf = pt.CRF(potentials, learner)
+
+    def fails():
+        raise OSError("no such disk")
+
+    def large():
+        graph = pt.Graph.chain(2, n_states=2)
+        return [Example(graph, {"node": np.zeros((2, 3)), "edge": np.zeros((1, 2))}, [0, 1])]
+
+    with pt.cluster(client):
+        with pytest.raises(
+            pt.PotentiaError, match=r"raised OSError: no such disk; .* \(part 1, worker tcp://"
+        ):
+            crf.fit(pt.parts([lambda: noisy(1, (6, 8)), fails]))
+        with pytest.raises(pt.PotentiaError, match="take solver='one_slack'"):
+            pt.CRF(potentials, pt.MaxMargin()).fit(noisy(2))
+        everything = {"node": Boosting(subsample=None, rounds=2), "edge": Linear()}
+        with pytest.raises(pt.PotentiaError, match="subsample=None"):
+            pt.CRF(everything, replace(learner, solver="alternating")).fit(noisy(2))
+        with pytest.raises(pt.PotentiaError, match="inside another"), pt.cluster(client):
+            pass
+        client.run(set_limit, 1000)
+        with pytest.raises(
+            pt.PotentiaError, match=r"part \d .*large.* on worker tcp://.* needs about .* MiB"
+        ):
+            crf.fit(pt.parts([large]))
+        client.run(set_limit, 0)
+        # the cluster is as it was
+        assert all(not held for held in client.run(worker.held_parts).values())
+        crf.fit(pt.parts([large]))
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "fingerprint", lambda: "potentia 0.0")
+        patch.setattr(backend_module.worker, "fingerprint", lambda: "potentia 0.0")
+        with (
+            pytest.raises(
+                pt.PotentiaError, match=r"worker tcp://.* has .*potentia .*, but the client has .*0\.0"
+            ),
+            pt.cluster(client),
+        ):
+            pass
+    with pytest.raises(pt.PotentiaError, match="not a int"), pt.cluster(3):
+        pass
+
+
+def set_limit(n_bytes):
+    from potentia.parallel import worker as module
+
+    original = getattr(module, "_real_worker", module._worker)
+    module._real_worker = original
+    module._worker = (lambda: (*original()[:2], n_bytes)) if n_bytes else original
+
+
+def test_label_networks_are_learned_and_decoded_by_the_workers(processes, client):
+    grow(processes, client, 2)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 5))
+    y = (x @ rng.normal(size=(5, 4)) + rng.normal(size=(80, 4)) > 0).astype(int)
+    models = [
+        pt.LMSBN(alpha=0.1),
+        pt.LMSBN(alpha=0.1, interactions=2),
+        pt.LMBM(alpha=0.1),
+        pt.LMBM(alpha=0.1, decode="lp"),
+        pt.LMBM(alpha=0.1, decode="map"),
+    ]
+    straight = [model.fit(x, y).predict(x) for model in models]
+    with pt.cluster(client):
+        for model, wanted in zip(models, straight, strict=True):
+            np.testing.assert_array_equal(model.fit(x, y).predict(x), wanted)
+
+
+def test_shares_even_out():
+    assert _shares([0, 1, 2, 3, 4], [0, 0]) == [[0, 1, 2], [3, 4]]
+    assert _shares([4, 7], [2, 0, 1]) == [[], [4, 7], []]
+    assert _shares([], [1, 1]) == [[], []]
