@@ -16,7 +16,6 @@ from scipy import sparse
 import potentia as pt
 from pictures import noisy
 from potentia import Boosting, Example, Linear
-from potentia.parallel import distributed as backend_module
 from potentia.parallel import worker
 from potentia.parallel.distributed import Distributed, _shares
 from test_parts import DATA, FITS, digest, hidden
@@ -165,7 +164,7 @@ def test_files_loaders_delayed_objects_and_bags_are_read_by_the_workers(tmp_path
     bagged = pt.parts(bag.from_sequence(examples, partition_size=2))
     grow(processes, client, 2)
     with pt.cluster(client):
-        for data in (pt.parts(tmp_path), mixed, bagged):
+        for data in (mixed, bagged):
             crf = pt.CRF(potentials, learner).fit(data)
             assert digest(crf) == digest(straight)
 
@@ -210,7 +209,7 @@ def test_features_do_not_pass_through_the_client_whose_memory_does_not_grow(proc
     assert peaks[1] < peaks[0] + features / 10
 
 
-def test_what_cannot_work_gets_one_sentence(processes, client, monkeypatch):
+def test_what_cannot_work_gets_one_sentence(processes, client):
     grow(processes, client, 2)
     potentials, learner = FITS["alternating"]
     crf = pt.CRF(potentials, learner)
@@ -243,16 +242,16 @@ def test_what_cannot_work_gets_one_sentence(processes, client, monkeypatch):
         # the cluster is as it was
         assert all(not held for held in client.run(worker.held_parts).values())
         crf.fit(pt.parts([large]))
-    with monkeypatch.context() as patch:
-        patch.setattr(worker, "fingerprint", lambda: "potentia 0.0")
-        patch.setattr(backend_module.worker, "fingerprint", lambda: "potentia 0.0")
-        with (
-            pytest.raises(
-                pt.PotentiaError, match=r"worker tcp://.* has .*potentia .*, but the client has .*0\.0"
-            ),
-            pt.cluster(client),
-        ):
-            pass
+    other = sorted(client.scheduler_info()["workers"])[0]
+    client.run(set_version, "potentia 0.0", workers=[other])
+    with (
+        pytest.raises(
+            pt.PotentiaError, match=rf"worker {other} has potentia 0\.0, but the client has .*restart"
+        ),
+        pt.cluster(client),
+    ):
+        pass
+    client.run(set_version, None, workers=[other])
     with pytest.raises(pt.PotentiaError, match="not a int"), pt.cluster(3):
         pass
 
@@ -263,6 +262,14 @@ def set_limit(n_bytes):
     original = getattr(module, "_real_worker", module._worker)
     module._real_worker = original
     module._worker = (lambda: (*original()[:2], n_bytes)) if n_bytes else original
+
+
+def set_version(text):
+    from potentia.parallel import worker as module
+
+    original = getattr(module, "_real_fingerprint", module.fingerprint)
+    module._real_fingerprint = original
+    module.fingerprint = original if text is None else (lambda: text)
 
 
 def test_label_networks_are_learned_and_decoded_by_the_workers(processes, client):
@@ -287,3 +294,31 @@ def test_shares_even_out():
     assert _shares([0, 1, 2, 3, 4], [0, 0]) == [[0, 1, 2], [3, 4]]
     assert _shares([4, 7], [2, 0, 1]) == [[], [4, 7], []]
     assert _shares([], [1, 1]) == [[], []]
+
+
+def test_commands_give_the_same_files_on_a_cluster(processes, client, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("PIL.Image")
+    from own_data import make_pictures
+    from potentia.cli import main
+
+    grow(processes, client, 2)
+    make_pictures(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for where in ([], ["--cluster", processes.scheduler_address]):
+        out = f"out{len(where)}"
+        options = ["--masks", "masks", "--node", "linear", "--edge", "linear", "--iterations", "2"]
+        commands = [
+            ["train", "--images", "photos", "--out", f"{out}.model", *options],
+            ["predict", f"{out}.model", "--images", "photos", "--out", out],
+            ["evaluate", f"{out}.model", "--images", "photos", "--masks", "masks"],
+        ]
+        shown = []
+        for command in commands:
+            assert main([*command, *where, "--json"]) == 0, capsys.readouterr().err
+            shown.append(capsys.readouterr().out)
+        assert ('"workers"' in shown[0]) == bool(where)
+        labels = {path.name: path.read_bytes() for path in sorted((tmp_path / out / "labels").iterdir())}
+        found.append((labels, shown[2]))
+    assert found[0] == found[1]
+    assert found[0][0]

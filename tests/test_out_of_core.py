@@ -135,6 +135,19 @@ def test_a_fit_out_of_core_has_the_bits_of_one_in_memory(name, tmp_path):
         np.testing.assert_array_equal(x, y)
 
 
+def test_predictions_are_written_part_by_part(tmp_path):
+    examples = noisy(5, (6, 8))
+    crf = pt.CRF(*FITS["alternating"]).fit(examples)
+    files = files_of(examples, tmp_path / "data")
+    for data in (files, pt.parts(examples, part_entries=TWO_IMAGES)):
+        for predict in (crf.predict, crf.predict_marginals):
+            paths = predict(data, out=tmp_path / "out" / predict.__name__)
+            assert [path.name for path in paths] == [f"predictions-0000{k}.npz" for k in range(3)]
+            found = [array for path in paths for array in np.load(path).values()]
+            for a, b in zip(found, predict(examples), strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
 def test_float32_sparse_class_weights_and_loaders_out_of_core(tmp_path):
     examples = [
         Example(
@@ -272,7 +285,7 @@ def images(n, columns):
         yield pt.Example(graph, {"node": node}, y)
 
 learner = pt.IteratedLogistic(iterations=1, sweeps=2, solver="alternating")
-crf = pt.CRF({"node": pt.Linear(max_iter=6), "edge": pt.Constant(max_iter=6)}, learner)
+crf = pt.CRF({"node": pt.Linear(max_iter=2), "edge": pt.Constant(max_iter=2)}, learner)
 crf.fit(list(images(1, 400)))  # compiles, and takes what every fit takes
 before = peak()
 pt.write_parts(images(40, 400), sys.argv[1], part_entries=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -26,7 +27,12 @@ class Stopped(KeyboardInterrupt):
 
 
 def is_command() -> bool:
-    """Whether this process is the `potentia` command itself, by its console script or by `python -m potentia`."""
+    """Whether this process is the `potentia` command itself, by its console script or by `python -m potentia`.
+
+    The processes that it starts have its arguments, but are not.
+    """
+    if multiprocessing.parent_process() is not None:
+        return False
     script = os.path.basename(sys.argv[0] if sys.argv else "").removesuffix(".exe")
     return script == "potentia" or sys.orig_argv[1:3] == ["-m", "potentia"]
 

@@ -7,7 +7,8 @@ import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self, overload
 
 from ._html import facts_table
 from ._progress import Bar
@@ -19,7 +20,7 @@ from .data.example import Example
 from .data.parts import Examples
 from .inference.base import Inference, Result
 from .io.checkpoint import Checkpoint
-from .io.files import read_file, reading, write_file
+from .io.files import new_folder, read_file, reading, write_arrays, write_file
 from .learn.dataset import Dataset
 from .learn.iterated import IteratedLogistic
 from .learn.learner import Fit, Learner
@@ -151,14 +152,32 @@ class CRF(Registered):
 
     # -- predicting ----------------------------------------------------------------------------------------
 
-    def predict(self, examples: Examples) -> list[Ints]:
-        """A label array per example, by `decode`."""
-        self._check()
-        return self._over(examples, "labels")
+    @overload
+    def predict(self, examples: Examples, *, out: None = None) -> list[Ints]: ...
 
-    def predict_marginals(self, examples: Examples) -> list[Floats]:
-        """Marginals of every variable per example, (n_variables, max states)."""
-        return self._over(examples, "marginals")
+    @overload
+    def predict(self, examples: Examples, *, out: str | os.PathLike[str]) -> list[Path]: ...
+
+    def predict(self, examples: Examples, *, out: str | os.PathLike[str] | None = None) -> list[Any]:
+        """A label array per example, by `decode`.
+
+        out: a folder to write a file per part to, for `numpy.load`, with an array per example; returns the files. On a
+        cluster the workers write them.
+        """
+        self._check()
+        return self._over(examples, "labels", out)
+
+    @overload
+    def predict_marginals(self, examples: Examples, *, out: None = None) -> list[Floats]: ...
+
+    @overload
+    def predict_marginals(self, examples: Examples, *, out: str | os.PathLike[str]) -> list[Path]: ...
+
+    def predict_marginals(
+        self, examples: Examples, *, out: str | os.PathLike[str] | None = None
+    ) -> list[Any]:
+        """Marginals of every variable per example, (n_variables, max states); `out` is as of `predict`."""
+        return self._over(examples, "marginals", out)
 
     def infer(self, example: Example) -> Result:
         """The whole inference result of one example."""
@@ -206,11 +225,17 @@ class CRF(Registered):
             self.potentials_[kind].check_features(data.n_features(kind))
         return data
 
-    def _over(self, examples: Examples, what: str) -> list[Any]:
-        """Labels or marginals of each example."""
+    def _over(self, examples: Examples, what: str, out: str | os.PathLike[str] | None) -> list[Any]:
+        """Labels or marginals of each example, or the files that they were written to."""
         with releasing():
-            parts = self._parts(examples).parts.each("predict", self._predictor(), what)
-        return [found for part in parts for found in part]
+            parts = self._parts(examples).parts
+            if out is None:
+                found = parts.each("predict", self._predictor(), what)
+                return [own for part in found for own in part]
+            folder = new_folder(out)
+            paths = [folder / f"predictions-{number:05d}.npz" for number in range(parts.n_parts)]
+            parts.each("predict_to", self._predictor(), what, write_arrays, own=[str(path) for path in paths])
+            return paths
 
     def _score(self, data: Dataset) -> float:
         right, total = data.parts.total("correct", self._predictor())

@@ -13,6 +13,7 @@ from typing import Any
 
 from .._threads import using_threads
 from .._types import ConvergenceWarning
+from ..parallel.connection import cluster
 from ..workflows.form import whole_number
 
 #: The type of an option that numbers what is random.
@@ -41,11 +42,16 @@ def json_text(content: dict[str, Any]) -> str:
 
 @contextmanager
 def command_context(arguments: argparse.Namespace) -> Iterator[None]:
-    """Keeps to --threads, and turns warnings that fits have not converged into sentences (none with --quiet)."""
+    """Keeps to --threads and --cluster, and turns warnings that fits have not converged into sentences.
+
+    There are none with --quiet.
+    """
     from threadpoolctl import threadpool_limits
 
     threads = using_threads(arguments.threads) if arguments.threads else nullcontext()
-    with threads, threadpool_limits(arguments.threads), warnings.catch_warnings():
+    where = getattr(arguments, "cluster", None)
+    workers = cluster(where, threads=arguments.threads or 1) if where else nullcontext()
+    with threads, threadpool_limits(arguments.threads), workers, warnings.catch_warnings():
         warnings.simplefilter("always", ConvergenceWarning)
         warnings.showwarning = lambda message, *_, **__: note(arguments, str(message))
         yield

@@ -56,6 +56,11 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--validation", type=float, metavar="SHARE", help="share to hold out and measure")
         parser.add_argument("--seed", type=SEED, default=0, help="of everything random (default: 0)")
     add_quiet_and_threads(parser)
+    parser.add_argument(
+        "--cluster",
+        metavar="WHERE",
+        help="work on a Dask cluster: a scheduler's address (tcp://...) or 'local'",
+    )
     shared: dict[str, dict[str, Option]] = {}
     for form in forms.values():
         for name, option in form.options.get(command, {}).items():

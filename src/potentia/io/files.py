@@ -8,7 +8,7 @@ import os
 import secrets
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -78,6 +78,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise PotentiaError(f"{target} cannot be written: {error.strerror or error}") from None
 
 
+def new_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder, absolute, made if it is not there."""
+    target = Path(path).absolute()
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PotentiaError(f"{target} cannot be made: {error.strerror or error}.") from None
+    return target
+
+
 def regular(path: str | os.PathLike[str]) -> Path:
     """The file that a path names, links followed; refuses what is there and is no file, such as a device."""
     target = Path(path)
@@ -86,6 +96,12 @@ def regular(path: str | os.PathLike[str]) -> Path:
         what = "a folder" if target.is_dir() else "no regular file"
         raise PotentiaError(f"{path} cannot be written: it is {what}")
     return target
+
+
+def write_arrays(path: str | os.PathLike[str], arrays: Sequence[Any]) -> None:
+    """Write arrays to a file that `numpy.load` reads, named by their numbers; it appears complete or not at all."""
+    with replacing(path) as raw:
+        np.savez(raw, **{f"{number}": array for number, array in enumerate(arrays)})
 
 
 def file_kind(path: str | os.PathLike[str]) -> str:

@@ -23,7 +23,7 @@ from ..data.parts import Loaded, Parts, Source, digest_examples
 from ..graph.structure import Graph
 from ..graph.union import Union
 from ..learn.dataset import PART_ENTRIES, cut_examples, hold_examples
-from .files import read_content, read_file, reading, write_file
+from .files import new_folder, read_content, read_file, reading, write_file
 
 KIND = "part"
 ENDING = ".potentia"
@@ -159,11 +159,7 @@ def write_parts(
     """
     if part_entries is not None:
         check_count("part_entries", part_entries, 1)
-    target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PotentiaError(f"{target} cannot be made: {error.strerror or error}.") from None
+    target = new_folder(folder)
     if any(target.glob(f"{_STEM}*{ENDING}")):
         raise PotentiaError(f"{target} already holds part files; delete them or choose another folder.")
     paths = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -278,6 +278,12 @@ class Part(Tables):
 
         with one_blas_thread():
             return [found for part in map_items(of, self.shards, threads) for found in part]
+
+    def predict_to(
+        self, path: str, predictor: Predictor, what: str, write: Callable[[str, list[Any]], None]
+    ) -> None:
+        """Write labels, or marginals, of every example to a file."""
+        write(path, self.predict(predictor, what))
 
     def correct(self, predictor: Predictor) -> tuple[float, float]:
         """Weight of the labelled variables predicted right, and of all labelled variables."""

@@ -92,12 +92,17 @@ def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, s
     return stack.enter_context(Client(made))
 
 
-def map_anywhere(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """function(item) for every item: by the workers of the cluster, if there is one."""
+def iterate_anywhere(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+    """function(item) for every item, in order: by the workers of the cluster, if there is one."""
     connection = current()
     if connection is None:
-        return [function(item) for item in items]
-    return [result() for result in connection.later(function, items)]
+        return map(function, items)
+    return (result() for result in connection.later(function, items))
+
+
+def map_anywhere(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """The same as a list."""
+    return list(iterate_anywhere(function, items))
 
 
 class Connection:

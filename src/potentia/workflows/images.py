@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from ..features.image import image_example, reduced_size
 from ..features.resize import upsample_marginals
 from ..features.superpixels import superpixel_example
 from ..graph.structure import Graph
+from ..parallel.connection import iterate_anywhere
 from .classes import Classes, find_classes, parse_void
 from .image_files import (
     check_same_size,
@@ -141,23 +142,26 @@ class ImagePipeline(Pipeline):
         self, source: Path, out: Path, *, marginals: str | None = None, progress: bool = False, **_: Any
     ) -> dict[str, Any]:
         """Label maps, overlays and, where asked for, marginals ("npz" or "png") of a folder's pictures."""
-        files = list(picture_files(source).values())
+        files = [path.absolute() for path in picture_files(source).values()]
         for path in files:  # an unreadable picture ends this before hours of work rather than after
             read_image(path)
         with Staging(out) as staging, Bar(progress) as bar:
-            for path in bar.over(files, "predicting"):
-                image = read_image(path)
-                soft = self.predict_marginals(image) if marginals or self._by_marginals else None
-                labels = (
-                    soft.argmax(axis=2) if soft is not None and self._by_marginals else self.predict(image)
-                )
-                write_mask(staging.path("labels", f"{path.stem}.png"), self.classes.mask(labels))
-                mixed = image // 2 + self.classes.paint(labels) // 2
-                write_picture(staging.path("overlays", f"{path.stem}.png"), mixed)
-                if marginals and soft is not None:
-                    self._write_marginals(staging, path.stem, soft, marginals)
+            done = iterate_anywhere(partial(self._predict_file, staging, marginals), files)
+            for _file in bar.over(files, "predicting"):
+                next(done)
         written = ["labels", "overlays", *(["marginals"] if marginals else [])]
         return {"pictures": len(files), "written": [str(out / part) for part in written]}
+
+    def _predict_file(self, staging: Staging, marginals: str | None, path: Path) -> None:
+        """Predict one picture and write what was found."""
+        image = read_image(path)
+        soft = self.predict_marginals(image) if marginals or self._by_marginals else None
+        labels = soft.argmax(axis=2) if soft is not None and self._by_marginals else self.predict(image)
+        write_mask(staging.path("labels", f"{path.stem}.png"), self.classes.mask(labels))
+        mixed = image // 2 + self.classes.paint(labels) // 2
+        write_picture(staging.path("overlays", f"{path.stem}.png"), mixed)
+        if marginals and soft is not None:
+            self._write_marginals(staging, path.stem, soft, marginals)
 
     def _write_marginals(self, staging: Staging, stem: str, values: Floats, how: str) -> None:
         if how == "npz":
@@ -186,15 +190,24 @@ class ImagePipeline(Pipeline):
         if masks is None:
             raise PotentiaError("Pictures are evaluated against masks: give their folder.")
         unknown = [*self.classes.void, *parse_void(void, self.classes.coloured)]
-        pictures = _read_pairs(paired_files(source, masks), replace(self.classes, void=unknown))
+        files = [(a.absolute(), b.absolute()) for a, b in paired_files(source, masks)]
+        known = replace(self.classes, void=unknown)
+        for pair in files:  # an unreadable one ends this before hours of work rather than after
+            _read_pairs([pair], known)
         n = len(self.classes)
         confusion = np.zeros((n, n), dtype=np.int64)
         with Bar(progress) as bar:
-            for picture in bar.over(pictures, "evaluating"):
-                truth, found = picture.labels.astype(np.int64), self.predict(picture.image)
-                pairs = (truth * n + found)[truth >= 0]
-                confusion += np.bincount(pairs, minlength=n * n).reshape(n, n)
-        return {"pictures": len(pictures), **scores_of(confusion, self.classes.names)}
+            found = iterate_anywhere(partial(self._confusion, known), files)
+            for _file in bar.over(files, "evaluating"):
+                confusion += next(found)
+        return {"pictures": len(files), **scores_of(confusion, self.classes.names)}
+
+    def _confusion(self, classes: Classes, pair: tuple[Path, Path]) -> Ints:
+        """Pixels of one picture by their class in its mask and by the one predicted."""
+        (picture,) = _read_pairs([pair], classes)
+        n, truth = len(self.classes), picture.labels.astype(np.int64)
+        pairs = (truth * n + self.predict(picture.image))[truth >= 0]
+        return np.bincount(pairs, minlength=n * n).reshape(n, n)
 
 
 def scores_of(confusion: Ints, names: Sequence[str]) -> dict[str, Any]:

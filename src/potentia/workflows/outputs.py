@@ -27,9 +27,10 @@ class Staging:
         if self.folder.exists() and not self.folder.is_dir():
             raise PotentiaError(f"{self.folder} is a file, not a folder.")
         try:
-            self._hidden = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f".{self.folder.name}."))
+            hidden = tempfile.mkdtemp(dir=self.folder.parent, prefix=f".{self.folder.name}.")
         except OSError as error:
             raise _unwritable(self.folder, error) from None
+        self._hidden = Path(hidden).absolute()  # workers of a cluster may be in another folder
         return self
 
     def path(self, part: str, name: str) -> Path:

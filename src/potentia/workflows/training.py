@@ -131,8 +131,22 @@ def fit(
     with run.resumable([digest, repr(model.potentials), repr(options)]) as checkpoint:
         model.fit(train, validation=held or None, progress=run.progress, checkpoint=checkpoint)
         facts = {"iterations": len(model.history_), "objective": model.history_[-1]["objective"]}
+        facts |= _cluster_facts(model.history_)
         parts = {"training": train, "validation": held}
         return facts | {f"{name}_accuracy": model.score(part) for name, part in parts.items() if part}
+
+
+def _cluster_facts(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the rounds of a fit on a cluster took; nothing for other fits."""
+    rounds = sum(row.get("rounds", 0) for row in history)
+    if not rounds:
+        return {}
+    return {
+        "workers": max(row["workers"] for row in history),
+        "rounds": rounds,
+        "bytes_per_round": round(sum(row["round_bytes"] for row in history) / rounds),
+        "seconds_per_round": sum(row["round_seconds"] for row in history) / rounds,
+    }
 
 
 def _kept(checkpoint: Path | None) -> str:
