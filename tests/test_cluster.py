@@ -322,3 +322,22 @@ def test_commands_give_the_same_files_on_a_cluster(processes, client, tmp_path, 
         found.append((labels, shown[2]))
     assert found[0] == found[1]
     assert found[0][0]
+
+
+def test_a_lost_scheduler_gets_one_sentence_and_the_checkpoint_resumes_without_a_cluster(tmp_path, straight):
+    options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": logging.CRITICAL}
+    path = tmp_path / "state"
+    with (
+        dask_distributed.LocalCluster(n_workers=1, processes=False, **options) as cluster,
+        dask_distributed.Client(cluster) as client,
+    ):
+
+        def lose(history):
+            if len(history) == 2:
+                cluster.close()
+
+        with pytest.raises(
+            pt.PotentiaError, match=r"connection to the scheduler at .* was lost .*`checkpoint=`"
+        ), pt.cluster(client):
+            fitted("direct", checkpoint=path, callback=lose)
+    assert digest(fitted("direct", checkpoint=path)) == digest(straight["direct"])

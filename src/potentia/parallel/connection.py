@@ -227,7 +227,6 @@ class Connection:
         from concurrent.futures import CancelledError
 
         from distributed import KilledWorker
-        from distributed.comm import CommClosedError
 
         try:
             yield
@@ -239,7 +238,14 @@ class Connection:
                     "often for want of memory; cut smaller parts or give workers more memory."
                 ) from None
             raise error from None
-        except (CancelledError, CommClosedError, OSError) as error:
+        except PotentiaError:
+            raise
+        except Exception as error:
+            own = isinstance(error, CancelledError | OSError) or type(error).__module__.startswith(
+                "distributed"
+            )
+            if not own:
+                raise
             raise PotentiaError(
                 f"the connection to the scheduler at {self.address} was lost ({type(error).__name__}); run again, with "
                 "`checkpoint=` to resume, on any cluster or without one."
