@@ -16,7 +16,7 @@ from scipy import sparse
 import potentia as pt
 from pictures import noisy
 from potentia import Boosting, Example, Linear
-from potentia.parallel import worker
+from potentia.parallel import distributed, worker
 from potentia.parallel.distributed import Distributed, _shares
 from test_parts import DATA, FITS, digest, hidden
 
@@ -142,6 +142,26 @@ def test_a_worker_that_is_killed_changes_nothing(name, at, straight, processes, 
     assert killed
     assert sum(row["moved_parts"] for row in crf.history_) > 0 or at < 5
     check_same(crf, straight[name])
+
+
+def test_parts_built_from_saved_state_change_nothing(straight, processes, client, monkeypatch, tmp_path):
+    """The log is cut after every few calls, and every part is built again in every other round."""
+    grow(processes, client, 2)
+    monkeypatch.setattr(distributed, "MAX_LOG_BYTES", 5_000)
+    original, saved = Distributed._round, set()
+
+    def forgetful(self, *args, **options):
+        saved.add(self._saved)
+        if self._serial % 7 == 6:
+            client.run(worker.release, [self.fit])
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(Distributed, "_round", forgetful)
+    with pt.cluster(client, store=tmp_path):
+        for name in ("direct", "soft", "warm"):
+            check_same(fitted(name), straight[name])
+    assert len(saved) > 4
+    assert not list(tmp_path.iterdir())
 
 
 def test_files_loaders_delayed_objects_and_bags_are_read_by_the_workers(tmp_path, processes, client):
@@ -336,8 +356,11 @@ def test_a_lost_scheduler_gets_one_sentence_and_the_checkpoint_resumes_without_a
             if len(history) == 2:
                 cluster.close()
 
-        with pytest.raises(
-            pt.PotentiaError, match=r"connection to the scheduler at .* was lost .*`checkpoint=`"
-        ), pt.cluster(client):
+        with (
+            pytest.raises(
+                pt.PotentiaError, match=r"connection to the scheduler at .* was lost .*`checkpoint=`"
+            ),
+            pt.cluster(client),
+        ):
             fitted("direct", checkpoint=path, callback=lose)
     assert digest(fitted("direct", checkpoint=path)) == digest(straight["direct"])

@@ -196,6 +196,15 @@ def test_three_variables_and_unlabelled_parts_out_of_core(tmp_path):
         assert digest(a) == digest(b)
 
 
+@pytest.mark.parametrize("name", ["mixed", "drawn", "mlp"])
+def test_one_part_that_is_read_when_visited_is_drawn_from(name, tmp_path):
+    potentials, learner = FITS[name]
+    examples = noisy(3, (6, 8))
+    pt.write_parts(examples, tmp_path)
+    a, b = (pt.CRF(potentials, learner).fit(data) for data in (examples, pt.parts(tmp_path)))
+    assert digest(a) == digest(b)
+
+
 def test_a_checkpoint_of_parts_resumes_in_memory_and_out_of_core(tmp_path):
     potentials, learner = FITS["alternating"]
     examples = weighted(noisy(5, (6, 8)))

@@ -433,7 +433,8 @@ def _summary_line(row: Mapping[str, Any]) -> str:
 def _shown(row: Mapping[str, Any]) -> str:
     """An iteration of the history beside a progress bar."""
     error = f", error {row['train_error']:.4f}" if "train_error" in row else ""
-    return f"objective {row['objective']:.5g}{error}"
+    rounds = f", {row['rounds']} rounds on {row['workers']} workers" if "rounds" in row else ""
+    return f"objective {row['objective']:.5g}{error}{rounds}"
 
 
 def _described(given: object) -> str:

@@ -37,6 +37,7 @@ def cluster(
     workers: int | None = None,
     threads: int = 1,
     memory_limit: str | int | None = "auto",
+    store: str | os.PathLike[str] | None = None,
 ) -> Iterator[Connection]:
     """Inside this context `fit`, `predict` and `score` run on a Dask cluster (`pip install potentia[dask]`).
 
@@ -47,11 +48,14 @@ def cluster(
         threads: threads of each process of "local". Elsewhere a worker uses as many as `dask worker --nthreads` says:
             start one process per machine.
         memory_limit: of each process of "local", as `dask.distributed.LocalCluster` takes it.
+        store: a folder that all workers see, where they save the state of their parts once the log of calls, which the
+            client keeps in case a worker dies, exceeds 256 MiB; None to keep the log however long it is.
     """
     if _current.get() is not None:
         raise PotentiaError("pt.cluster cannot be used inside another pt.cluster.")
     with contextlib.ExitStack() as stack:
-        connection = Connection(_client(target, workers, threads, memory_limit, stack))
+        folder = None if store is None else os.path.abspath(store)
+        connection = Connection(_client(target, workers, threads, memory_limit, stack), folder)
         stack.callback(connection.release)
         connection.check()
         token = _current.set(connection)
@@ -108,8 +112,8 @@ def map_anywhere(function: Callable[[Any], Any], items: Sequence[Any]) -> list[A
 class Connection:
     """A client of a cluster, and what potentia asks of it."""
 
-    def __init__(self, client: Any) -> None:
-        self.client = client
+    def __init__(self, client: Any, store: str | None = None) -> None:
+        self.client, self.store = client, store
         self.opened: set[str] = set()
         self.address: str = client.scheduler.address if client.scheduler is not None else "the scheduler"
 

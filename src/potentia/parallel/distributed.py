@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
 import secrets
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -16,6 +18,8 @@ from .backend import Backend, Recipe, tree_cover, tree_join
 from .connection import Connection
 from .worker import Call, Logged
 
+#: Bytes of logged calls beyond which the parts' state is saved, where there is a place for it.
+MAX_LOG_BYTES = 1 << 28
 #: How often parts may be sent to other workers in one round.
 _MAX_MOVES = 20
 
@@ -34,6 +38,8 @@ class Distributed(Backend):
         self._home: dict[int, str] = {}
         self._log: list[tuple[str, Logged]] = []
         self._version, self._serial = 0, 0
+        self._saved: str | None = None
+        self._saving: str | None = None
         self._rounds, self._bytes, self._seconds, self._moved = 0, 0, 0.0, 0
         self._workers: set[str] = set()
         connection.opened.add(self.fit)
@@ -56,12 +62,12 @@ class Distributed(Backend):
         since: str | None = None,
     ) -> list[Any]:
         """The method's result for every part, in part order."""
-        if since is not None:
+        last = [k for k, (name, _) in enumerate(self._log) if name == since][-1:]
+        for k in last:
             # nothing after that call is left of the parts' state, so it need not be repeated
-            while self._log and self._log[-1][0] != since:
-                self._log.pop()
+            del self._log[k + 1 :]
         items = None if own is None else [self.connection.dumps(item) for item in own]
-        found = self._round(method, args, items, changes, single=True, logged=since is None)
+        found = self._round(method, args, items, changes, single=True, logged=not last)
         return [found[at, at + 1] for at in range(self.n_parts)]
 
     def at(self, number: int, method: str, *args: Any) -> Any:
@@ -92,6 +98,8 @@ class Distributed(Backend):
         """Let go of the parts on all workers."""
         self.connection.release(self.fit)
         self._home, self._log = {}, []
+        if self._saved is not None:
+            shutil.rmtree(os.path.dirname(self._saved), ignore_errors=True)
 
     # -- a round ---------------------------------------------------------------------------------------------
 
@@ -126,9 +134,26 @@ class Distributed(Backend):
             self._version += 1
             if logged:
                 self._log.append((method, Logged(payload, mine)))
+                self._shorten_log()
         self._rounds += 1
         self._seconds += time.perf_counter() - begun
         return found
+
+    def _shorten_log(self) -> None:
+        """Let the workers save the parts' state once the log is long, if there is a place for it."""
+        store = self.connection.store
+        size = sum(entry.n_bytes for _, entry in self._log)
+        if store is None or size <= MAX_LOG_BYTES or self._saving is not None:
+            return
+        before = self._saved
+        self._saving = os.path.join(store, f"potentia-{self.fit}", f"{self._version}")
+        try:
+            self._round("", (), None, False, single=True, logged=False)
+            self._saved, self._log = self._saving, []
+        finally:
+            self._saving = None
+        if before is not None:
+            shutil.rmtree(before, ignore_errors=True)
 
     def _send(
         self,
@@ -156,6 +181,8 @@ class Distributed(Backend):
                 worker.fingerprint(),
                 {number: self.connection.dumps(self.recipes[number]) for number in missing},
                 [entry.of(missing) for _, entry in self._log] if missing else (),
+                self._saved,
+                self._saving,
             )
             calls.append((home, chosen, ranges, call))
         answers = self.connection.run([(home, call) for home, _, _, call in calls], payload)

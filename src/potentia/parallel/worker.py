@@ -8,6 +8,7 @@ state alone, so a part built again is the part that was lost.
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import threading
 import time
@@ -32,6 +33,11 @@ class Logged(NamedTuple):
     payload: bytes
     own: Mapping[int, bytes] | None
 
+    @property
+    def n_bytes(self) -> int:
+        """How long it is."""
+        return len(self.payload) + sum(map(len, (self.own or {}).values()))
+
     def of(self, numbers: Sequence[int]) -> Logged:
         """What some parts need of it."""
         own = None if self.own is None else {number: self.own[number] for number in numbers}
@@ -51,7 +57,9 @@ class Call:
         own: an argument of each part's own, pickled, which comes first.
         fingerprint: of the client's installation.
         recipes: how to build parts that are not here, pickled.
-        log: what has changed the parts so far, for those that are built.
+        log: what has changed the parts since they were saved, or at all, for those that are built.
+        saved: the folder where the parts' state was saved, if it was.
+        save: a folder to save the parts' state in, instead of calling a method.
     """
 
     fit: str
@@ -63,13 +71,14 @@ class Call:
     fingerprint: str
     recipes: Mapping[int, bytes] = field(default_factory=dict)
     log: Sequence[Logged] = ()
+    saved: str | None = None
+    save: str | None = None
 
     @property
     def n_bytes(self) -> int:
         """About how long it is when it is sent."""
-        own = [mine for mine in (self.own, *(entry.own for entry in self.log)) if mine is not None]
-        sizes = [len(item) for items in (self.recipes, *own) for item in items.values()]
-        return sum(sizes) + sum(len(entry.payload) for entry in self.log)
+        sizes = [len(item) for items in (self.recipes, self.own or {}) for item in items.values()]
+        return sum(sizes) + sum(entry.n_bytes for entry in self.log)
 
 
 class Answer(NamedTuple):
@@ -128,6 +137,8 @@ def _answer(call: Call, number: int, method: str, args: Sequence[Any]) -> Any:
     if held.serial == call.serial:
         # a total overwrites what it adds up
         return pickle.loads(held.answer)
+    if call.save is not None:
+        return _save(held.part, Path(call.save) / f"{number}")
     first = () if call.own is None else (pickle.loads(call.own[number]),)
     found = getattr(held.part, method)(*first, *args)
     if call.changes:
@@ -137,6 +148,20 @@ def _answer(call: Call, number: int, method: str, args: Sequence[Any]) -> Any:
             pickle.dumps(found, protocol=5),
         )
     return found
+
+
+def _save(part: Any, path: Path) -> None:
+    """Write a part's state, for a worker of the same fit that builds the part again."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        hidden = path.with_name(f".{path.name}")
+        with hidden.open("wb") as file:
+            pickle.dump(part.suspend(), file, protocol=5)
+        os.replace(hidden, path)
+    except OSError as error:
+        raise PotentiaError(
+            f"the state of a part cannot be saved to {path} ({error.strerror or error})."
+        ) from None
 
 
 def _build(call: Call, number: int, address: str, limit: int) -> None:
@@ -156,6 +181,9 @@ def _build(call: Call, number: int, address: str, limit: int) -> None:
     size = part.n_bytes()
     _check_memory(size, where, limit)
     held = _parts[call.fit, number] = _Held(part, recipe.name, 0, size)
+    if call.saved is not None:
+        with (Path(call.saved) / f"{number}").open("rb") as file:
+            part.resume(*pickle.load(file))
     for entry in call.log:
         method, args = pickle.loads(entry.payload)
         first = () if entry.own is None else (pickle.loads(entry.own[number]),)

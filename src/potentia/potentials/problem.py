@@ -226,7 +226,7 @@ class Problem:
 
     def draw(self, rows: slice | NDArray[Any]) -> Batch:
         """The given rows, by slice or row numbers, gathered here."""
-        if self._tables.n_parts == 1:
+        if self._tables.n_parts == 1 and self.local:
             return self.only.take(rows)
         numbers = np.arange(self.n_rows)[rows] if isinstance(rows, slice) else np.asarray(rows)
         order = np.argsort(numbers, kind="stable")
@@ -265,8 +265,8 @@ class Problem:
         """The rows, where they are all in one part of this process."""
         if self._tables.n_parts > 1 or not isinstance(self._tables, Local):
             raise PotentiaError(
-                "These rows are in several parts: a potential for them uses problem.sum and problem.draw "
-                "instead of reading problem.x."
+                "These rows are in several parts, or not in memory: a potential for them uses problem.sum and "
+                "problem.draw instead of reading problem.x."
             )
         table: Rows = self._tables.parts[0].rows(self._key)
         return table
