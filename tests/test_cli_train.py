@@ -382,8 +382,8 @@ def interrupt_after(monkeypatch, n, iterations=True):
     count = iter(range(1, 1000))
 
     def interrupting(method):
-        def call(self, state):
-            method(self, state)
+        def call(self, state, *options):
+            method(self, state, *options)
             if next(count) == n:
                 raise KeyboardInterrupt
 

@@ -144,7 +144,7 @@ def test_predictions_are_written_part_by_part(tmp_path):
             paths = predict(data, out=tmp_path / "out" / predict.__name__)
             assert [path.name for path in paths] == [f"predictions-0000{k}.npz" for k in range(3)]
             found = [array for path in paths for array in np.load(path).values()]
-            for a, b in zip(found, predict(examples), strict=True):
+            for a, b in zip(found, predict(data), strict=True):
                 np.testing.assert_array_equal(a, b)
 
 
@@ -297,7 +297,7 @@ learner = pt.IteratedLogistic(iterations=1, sweeps=2, solver="alternating")
 crf = pt.CRF({"node": pt.Linear(max_iter=2), "edge": pt.Constant(max_iter=2)}, learner)
 crf.fit(list(images(1, 400)))  # compiles, and takes what every fit takes
 before = peak()
-pt.write_parts(images(40, 400), sys.argv[1], part_entries=1)
+pt.write_parts(images(32, 400), sys.argv[1], part_entries=1)
 files = pt.parts(sys.argv[1], resident=4)
 crf.fit(files)
 crf.score(files)
@@ -308,7 +308,7 @@ print(data, limit, peak() - before)
 
 
 def test_memory_is_bounded_by_the_parts_in_flight(tmp_path):
-    """Data of ten times the memory of the parts in flight: the fit takes that and a constant."""
+    """Data of eight times the memory of the parts in flight: the fit takes that and a constant."""
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", MEMORY, str(tmp_path)],
         capture_output=True,
