@@ -17,13 +17,15 @@ from .._progress import Bar
 from .._schema import FLAG, TEXT, Count, Items, Number, Record, Schema
 from .._types import Floats, Ints, PotentiaError
 from ..data.example import Example
+from ..data.parts import Examples, Loaded, Parts
 from ..data.pictures import LabelledImage
 from ..estimators import CRF
 from ..features.image import image_example, reduced_size
 from ..features.resize import upsample_marginals
 from ..features.superpixels import superpixel_example
 from ..graph.structure import Graph
-from ..parallel.connection import iterate_anywhere
+from ..learn.dataset import PART_ENTRIES
+from ..parallel.connection import current, iterate_anywhere
 from .classes import Classes, find_classes, parse_void
 from .image_files import (
     check_same_size,
@@ -111,6 +113,10 @@ class ImagePipeline(Pipeline):
         return image_example(
             image, labels, n_states=n, node=self.node, edge=self.edge, reduce=self.reduce, graph=graph, name=name
         ), None  # fmt: skip
+
+    def labelled(self, picture: LabelledImage) -> Example:
+        """A picture with its mask's labels as an Example to train on."""
+        return self.example(picture.image, picture.labels.astype(np.int64), picture.name)[0]
 
     def predict_marginals(self, image: np.ndarray) -> Floats:
         """Marginals (h, w, n_classes) of a picture (h, w, 3), at its full size."""
@@ -268,10 +274,30 @@ def train(
     pipeline = ImagePipeline(
         model, classes, _SETS[node], _SETS[edge], 1.0 if reduce is None else reduce, superpixels
     )
-    examples = [pipeline.example(p.image, p.labels.astype(np.int64), p.name)[0] for p in pictures]
-    own, held = ([examples[i] for i in part] for part in run.split(len(examples)))
+    own, held = (_examples(pipeline, pictures, files, numbers) for numbers in run.split(len(pictures)))
     facts = fit(model, own, held, _digest(pipeline, pictures), run)
     return pipeline, {"pictures": len(pictures), "classes": classes.names, **facts}
+
+
+def _examples(
+    pipeline: ImagePipeline,
+    pictures: Sequence[LabelledImage],
+    files: Sequence[tuple[Path, Path]],
+    numbers: Ints,
+) -> Examples:
+    """Some pictures as examples; on a cluster in parts whose files the workers read."""
+    if current() is None or not len(numbers):
+        return [pipeline.labelled(pictures[i]) for i in numbers]
+    n = len(pipeline.classes)
+    sizes = [pictures[i].labels.size * pipeline.reduce**2 * (n + 2 * n * n) for i in numbers]
+    part = np.cumsum(sizes) // PART_ENTRIES
+    groups = [numbers[part == k] for k in np.unique(part)]
+    chosen = [[(files[i][0].absolute(), files[i][1].absolute()) for i in group] for group in groups]
+    return Parts([Loaded(partial(_load, pipeline, pairs), f"{pairs[0][0]} and after") for pairs in chosen])
+
+
+def _load(pipeline: ImagePipeline, files: Sequence[tuple[Path, Path]]) -> list[Example]:
+    return [pipeline.labelled(picture) for picture in _read_pairs(files, pipeline.classes)]
 
 
 def _read_pairs(files: Sequence[tuple[Path, Path]], classes: Classes) -> list[LabelledImage]:

@@ -13,6 +13,7 @@ import numpy as np
 from .._digest import digest_of
 from .._types import Ints, PotentiaError
 from ..data.example import Example
+from ..data.parts import Examples, Parts
 from ..estimators import CRF
 from ..inference.message_passing import Smoothed
 from ..io.checkpoint import Checkpoint
@@ -117,23 +118,24 @@ def make_learner(name: str, potentials: Mapping[str, Potential], iterations: int
     return MaxMargin(inference=best, iterations=_or(iterations, 50), track_error=tracked, seed=run.seed)
 
 
-def fit(
-    model: CRF, train: Sequence[Example], held: Sequence[Example], digest: str, run: Run
-) -> dict[str, Any]:
+def fit(model: CRF, train: Examples, held: Examples, digest: str, run: Run) -> dict[str, Any]:
     """Fit, going on from the run's checkpoint where there is one; facts of the fit.
 
     `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.
     """
-    scopes = [scope for example in train for scope in example.graph.scopes.values()]
-    if not any(len(scope) and scope.shape[1] > 1 for scope in scopes):
+    if not isinstance(train, Parts) and not any(_has_neighbours(example) for example in train):
         raise PotentiaError("no two pixels, regions or words to train on are neighbours: each stands alone.")
     options = replace(model.learner, iterations=0)  # type: ignore[type-var]
     with run.resumable([digest, repr(model.potentials), repr(options)]) as checkpoint:
-        model.fit(train, validation=held or None, progress=run.progress, checkpoint=checkpoint)
+        model.fit(train, validation=held if len(held) else None, progress=run.progress, checkpoint=checkpoint)
         facts = {"iterations": len(model.history_), "objective": model.history_[-1]["objective"]}
         facts |= _cluster_facts(model.history_)
         parts = {"training": train, "validation": held}
-        return facts | {f"{name}_accuracy": model.score(part) for name, part in parts.items() if part}
+        return facts | {f"{name}_accuracy": model.score(part) for name, part in parts.items() if len(part)}
+
+
+def _has_neighbours(example: Example) -> bool:
+    return any(len(scope) and scope.shape[1] > 1 for scope in example.graph.scopes.values())
 
 
 def _cluster_facts(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
