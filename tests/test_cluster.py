@@ -364,3 +364,14 @@ def test_a_lost_scheduler_gets_one_sentence_and_the_checkpoint_resumes_without_a
         ):
             fitted("direct", checkpoint=path, callback=lose)
     assert digest(fitted("direct", checkpoint=path)) == digest(straight["direct"])
+
+
+def test_a_local_cluster_leaves_no_process_behind():
+    with pt.cluster("local", workers=1) as connection:
+        (pid,) = connection.client.run(os.getpid).values()
+        assert pid != os.getpid()
+        os.kill(pid, 0)
+        assert pt.CRF(*FITS["direct"]).fit(noisy(1, (6, 8))).history_[-1]["workers"] == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert "rounds" not in pt.CRF(*FITS["direct"]).fit(noisy(1, (6, 8))).history_[-1]
