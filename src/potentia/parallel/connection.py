@@ -89,7 +89,7 @@ def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, s
         threads_per_worker=threads,
         memory_limit=memory_limit,
         processes=True,
-        dashboard_address=None,
+        dashboard_address=":0",  # any free port: there may be other clusters on this machine
         silence_logs=logging.ERROR,
     )
     stack.enter_context(made)
