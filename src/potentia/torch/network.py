@@ -43,16 +43,17 @@ class Network(Differentiable):
       of an image, row by row. It sees all of an example, even where labels are hidden.
 
     Floating-point inputs arrive in the precision of the module's parameters, others in their own type. Each fit passes
-    `epochs` times over the data and keeps the best network met at the end of a pass; the next fit continues it, with
-    Adam's state. Passes are in training mode (dropout, batch normalisation), everything else, also the loss by which
-    networks are compared, is in evaluation mode. Unlike other potentials it starts as the module does, not at zero.
+    `epochs` times over the data, with steps that fall from `rate` to zero; the next fit continues from its network and
+    Adam's state, at the full rate. Passes are in training mode (dropout, batch normalisation), everything else, also
+    the loss by which a fit is judged, is in evaluation mode. Unlike other potentials it starts as the module does, not
+    at zero.
 
     Args:
         module: a class derived from `torch.nn.Module`.
         per: "row" or "example".
         epochs: passes over the data per fit.
         batch: rows or examples per step; None for 256 rows or 4 examples. Also the most inputs in a stack.
-        rate: step size of Adam. Stochastic learners (`MarginalRisk(batch=...)`) use it for the network's parameters.
+        rate: first step size of Adam; also that of `MarginalRisk(batch=...)` for the network's parameters.
         ridge: penalty = ridge / 2 times the sum of squares of all parameters with two or more dimensions (weights, not
             biases or scales), added to the summed loss as `Linear`'s is.
         device: such as "cuda"; None for PyTorch's default device.
@@ -206,39 +207,37 @@ class Network(Differentiable):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _fit(self, problem: Problem) -> float:
+    def _fit(self, problem: Problem) -> None:
         self._check_settings()
         module = self._ready_module()
         optimiser = self._optimiser()
         device = next(module.parameters()).device
-        best, kept = np.inf, (self.weights_, self.moments_)
         with seeded(device, self.seed, 1 + self.n_fits_):
             for epoch in range(self.epochs):
-                self._pass(problem, optimiser, np.random.default_rng([self.seed, self.n_fits_, epoch]))
-                self.weights_, self.moments_ = to_arrays(module.state_dict()), self._moments(optimiser)
-                self._loaded = self.weights_
-                reached = self._objective(problem)
-                _LOG.info("epoch %d of %d: penalised loss %.6g", epoch + 1, self.epochs, reached)
-                if reached < best:
-                    best, kept = reached, (self.weights_, self.moments_)
-        self.weights_, self.moments_ = kept
-        return float(best)
+                mean = self._pass(problem, optimiser, epoch)
+                _LOG.info("epoch %d of %d: loss %.6g per row", epoch + 1, self.epochs, mean)
+        self.weights_, self.moments_ = to_arrays(module.state_dict()), self._moments(optimiser)
+        self._loaded = self.weights_
 
-    def _pass(self, problem: Problem, optimiser: torch.optim.Optimizer, rng: np.random.Generator) -> None:
-        """One pass over the data in random order."""
+    def _pass(self, problem: Problem, optimiser: torch.optim.Optimizer, epoch: int) -> float:
+        """One pass over the data in random order; the mean loss of its rows, each at the weights of its turn."""
         self._module.train()
-        for batch, share in self._batches(problem, rng):
+        done = total = 0.0
+        for batch, share in self._batches(problem, np.random.default_rng([self.seed, self.n_fits_, epoch])):
             optimiser.zero_grad()
+            optimiser.param_groups[0]["lr"] = self.rate * (1 - (epoch + done) / self.epochs)
+            done += share
             tensor = self._tensor(batch.x)
             scores = _to_numpy(tensor.detach())
             residual = np.empty_like(scores)
-            loss_rows(scores, *batch.targets, residual)
+            total += loss_rows(scores, *batch.targets, residual) / problem.total_weight
             residual /= share * problem.total_weight
             tensor.backward(torch.from_numpy(residual).to(tensor))
             for _, parameter in self._penalised(self._module):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach(), alpha=self.ridge / problem.total_weight)
             optimiser.step()
+        return total
 
     def _batches(self, problem: Problem, rng: np.random.Generator) -> Iterator[tuple[Batch, float]]:
         """Batches in random order, each with its share of the rows or examples."""
