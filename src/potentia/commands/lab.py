@@ -34,7 +34,7 @@ TEXTS = {
 #: The studies; their modules come at first use, for they bring scikit-learn along.
 NAMES = (
     "denoising", "horses-ilr", "backgrounds-ilr", "misspecification", "perturbation", "denoising-berkeley", "horses",
-    "backgrounds", "fitting-speed", "scene", "search-speed", "sequences",
+    "backgrounds", "fitting-speed", "horses-network", "scene", "search-speed", "sequences",
 )  # fmt: skip
 #: What rows keep for the page only.
 _FOR_THE_PAGE = ("history", "curves", "pictures", "couplings", "labels")

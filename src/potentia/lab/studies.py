@@ -9,6 +9,7 @@ from ..report.tables import Table
 from . import (
     berkeley,
     fitting_speed,
+    horses_network,
     ilr_sets,
     marginal_sets,
     misspecification,
@@ -28,6 +29,7 @@ STUDIES = {
         berkeley.STUDY,
         *marginal_sets.STUDIES,
         fitting_speed.STUDY,
+        horses_network.STUDY,
         scene.STUDY,
         search_speed.STUDY,
         tagging.STUDY,

@@ -10,7 +10,8 @@ from torch.nn import functional
 def _block(n_in: int, n_out: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for n in (n_in, n_out):
-        layers += [nn.Conv2d(n, n_out, 3, padding=1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU()]
+        # images differ in size and are seen one by one, so that statistics of batches would be those of one image
+        layers += [nn.Conv2d(n, n_out, 3, padding=1, bias=False), nn.GroupNorm(n_out // 4, n_out), nn.ReLU()]
     return nn.Sequential(*layers)
 
 
@@ -20,7 +21,7 @@ class UNet(nn.Module):
     In training mode each batch is mirrored, and its colours are scaled and shifted, at random.
     """
 
-    def __init__(self, width: int = 12, levels: int = 3) -> None:
+    def __init__(self, width: int = 12, levels: int = 4) -> None:
         super().__init__()
         widths = [width * 2**k for k in range(levels)]
         self.down = nn.ModuleList(_block(a, b) for a, b in zip([3, *widths], widths, strict=False))
