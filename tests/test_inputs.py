@@ -168,6 +168,7 @@ def test_examples_check_their_inputs():
         ({"node": spoilt}, r"inputs\['node'\] holds a value that is not finite at \(1, 0, 2\)."),
         ({"node": [[1], [1, 2]]}, "not an array of numbers of one shape"),
         ({"node": ["a"]}, "must hold real numbers"),
+        ({"node": np.array([None])}, "must hold real numbers"),
         ({"pair": image}, "inputs has kind 'pair', but the graph has node, edge"),
         (image, "inputs must be a mapping"),
     ]:

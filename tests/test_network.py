@@ -11,6 +11,9 @@ from sklearn.base import clone
 
 import potentia as pt
 from potentia import Boosting, Constant, Example, Linear, PotentiaError
+from potentia.learn.dataset import Dataset
+from potentia.learn.part import whole_kinds
+from potentia.learn.risk_objective import Risk, RiskPart
 from potentia.potentials.contract import check_potential
 from potentia.potentials.inputs import Inputs
 
@@ -111,13 +114,12 @@ def test_line_searches_with_a_linear_module_are_those_with_linear(learner):
 
 @pytest.mark.parametrize("inference", [pt.TRW(iterations=4, tol=0), pt.MeanField(iterations=4, tol=0)])
 def test_gradients_of_the_risk_through_the_module(inference):
-    from potentia.learn.risk_objective import Risk
-
     train = pictures(((4, 5), (5, 3)), hidden=0.3, weighted=True, dtype=np.float64)
     node = network(module__double=True, module__dropout=0.4)
     edge = Network(DoubleLinear, module__n_in=1, module__n_out=4)
     potentials = {"node": node, "edge": edge}
-    risk = Risk(potentials, train, pt.MarginalRisk(inference=inference, ridge=0.1))
+    data = Dataset.of(train, list(potentials), RiskPart, whole=whole_kinds(potentials))
+    risk = Risk(potentials, data, pt.MarginalRisk(inference=inference, ridge=0.1), len(train))
     risk.begin()
     rng = np.random.default_rng(0)
     for potential in potentials.values():
@@ -173,6 +175,18 @@ def test_networks_beside_others_resume_and_save_to_the_bit(name, edge, tmp_path)
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("name", ["auto", "risk"])
+def test_fits_from_part_files_are_those_of_the_same_parts_in_memory(name, tmp_path):
+    train = pictures(hidden=0.2)
+    pt.write_parts(train, tmp_path / "parts", part_entries=500)
+    found = []
+    for data in (pt.parts(tmp_path / "parts"), pt.parts(train, part_entries=500)):
+        model = pt.CRF({"node": network(), "edge": Linear()}, LEARNERS[name]).fit(data)
+        found.append(model.predict_marginals(train))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_a_network_alone_learns():
     train, test = pictures(((12, 12),) * 6), pictures(((12, 12),) * 3, seed=9)
     grids = [pt.Graph((2,) * 144, {"node": np.arange(144)[:, None]})] * 6
@@ -194,6 +208,51 @@ def test_hidden_labels_change_nothing_but_the_rows():
     np.testing.assert_allclose(
         whole.scores(Inputs([e.inputs["node"]], [42], rows)),
         whole.scores(Inputs([e.inputs["node"]], [42]))[rows],
+    )
+
+
+class GraphOrder(Pixels):
+    """The same scores, in the order of the graph's variables."""
+
+    def forward(self, x):
+        return super().forward(x).flatten(2).mT
+
+
+def test_pixels_are_in_the_order_of_the_grid():
+    train = pictures()
+    models = [
+        pt.CRF({"node": Network(module, per="example", batch=2, seed=3), "edge": Linear()}, LEARNERS["auto"])
+        for module in (Pixels, GraphOrder)
+    ]
+    a, b = (m.fit(train).theta(train[1])["node"] for m in models)
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    weights = models[0].potentials_["node"].weights_
+    module = Pixels().eval()
+    module.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
+    with torch.no_grad():
+        image = module(torch.from_numpy(train[1].inputs["node"])[None])[0].numpy()
+    # variable (row, column) of the grid is pixel (row, column) of the image; theta is epsilon times f
+    np.testing.assert_allclose(0.1 * image[:, 3, 2], a.reshape(8, 5, 2)[3, 2], rtol=1e-4, atol=1e-6)
+
+
+class Frozen(Pixels):
+    """Only the last layer is trained."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.first.requires_grad_(False)
+
+
+def test_frozen_parameters_stay():
+    train = pictures()
+    node = Network(Frozen, per="example", batch=2, rate=0.05)
+    model = pt.CRF({"node": node, "edge": Constant()}, LEARNERS["risk"]).fit(train)
+    fitted = model.potentials_["node"]
+    begun = clone(node).start(Inputs([e.inputs["node"] for e in train], [42, 40, 42, 81]), 2)
+    np.testing.assert_array_equal(fitted.weights_["first.weight"], begun.weights_["first.weight"])
+    assert not np.array_equal(fitted.weights_["last.weight"], begun.weights_["last.weight"])
+    assert fitted.n_parameters == sum(
+        begun.weights_[k].size for k in ("norm.weight", "norm.bias", "last.weight", "last.bias")
     )
 
 
@@ -323,6 +382,7 @@ def test_classes_among_the_options_are_found_again():
     x, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 3
     node = Network(Perceptron, module__activation=nn.ReLU).fit(x, y)
     again = pt.Potential.from_state(*node.state())
+    assert again.module is Perceptron
     assert again.module__activation is nn.ReLU
     np.testing.assert_array_equal(again.scores(x), node.scores(x))
 

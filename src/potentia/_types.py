@@ -72,8 +72,8 @@ def finite_array(values: ArrayLike, name: str) -> NDArray[Any]:
     """The values as an array of their own number type; refuses anything but finite numbers of one shape."""
     try:
         given = np.asarray(values)
-    except ValueError:
-        raise PotentiaError(f"{name} is not an array of numbers of one shape.") from None
+    except (RuntimeError, TypeError, ValueError) as error:  # the first two from tensors of other libraries
+        raise PotentiaError(f"{name} is not an array of numbers of one shape ({error}).") from None
     if given.dtype.kind not in "fiub":
         raise PotentiaError(f"{name} must hold real numbers, not {given.dtype}.")
     # the sum is finite unless a value is not, or finite ones overflow: only then is every value looked at

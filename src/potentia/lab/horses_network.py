@@ -24,8 +24,8 @@ from .study import Rows, Study, grid
 SYSTEMS = {
     "network": "U-Net alone",
     "pipeline": "U-Net, then a CRF on its scores",
-    "joint-logistic": "U-Net and CRF jointly, iterated logistic regression",
     "joint-risk": "U-Net and CRF jointly, marginal risk",
+    "joint-logistic": "U-Net and CRF jointly, iterated logistic regression",
 }
 SEEDS = (0, 1, 2)
 #: Passes over the pictures: of the U-Net alone, which all systems start from, and more of the U-Net or of both.
@@ -150,9 +150,9 @@ def _facts(data: Data) -> Row:
     """What a row says about its data and network."""
     sides = [grid_size(e) for e in data.train[:1]]
     return {
-        "network": repr(data.alone),
-        "parameters": data.alone.n_parameters,
-        "passes": [data.first.epochs, data.alone.epochs],
+        "network": repr(data.network(MORE, RATE / 2)),
+        "parameters": data.first.n_parameters,
+        "passes": [1, 1] if data.quick else [FIRST, MORE],
         "pictures": {"train": len(data.train), "test": len(data.test), "first": list(sides[0])},
         "torch": version("torch"),
     }

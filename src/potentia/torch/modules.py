@@ -12,8 +12,8 @@ import torch
 from .._types import PotentiaError
 
 
-def find_module(name: str) -> type[torch.nn.Module]:
-    """The class of modules that a file names, among those that the running program has defined."""
+def find_module(name: str) -> type[torch.nn.Module] | None:
+    """The class of modules of this name, among those that the running program has defined."""
     found: type[torch.nn.Module] | None = None
     waiting: list[type[torch.nn.Module]] = [torch.nn.Module]
     while waiting:
@@ -21,8 +21,6 @@ def find_module(name: str) -> type[torch.nn.Module]:
         waiting += cls.__subclasses__()
         if f"{cls.__module__}.{cls.__qualname__}" == name:
             found = cls  # the last one, where a notebook has defined it again
-    if found is None:
-        raise PotentiaError(f"the file names the module {name}, which is unknown: import or define it first.")
     return found
 
 

@@ -134,8 +134,14 @@ class Network(Differentiable):
     @classmethod
     def decode_option(cls, name: str, value: Any) -> Any:
         """Classes of modules that a file names are those that the running program has defined."""
-        named = isinstance(value, SavedFunction) and name.startswith("module")
-        return find_module(value.name) if named else value
+        if not isinstance(value, SavedFunction):
+            return value
+        found = find_module(value.name)
+        if found is None and name == "module":
+            raise PotentiaError(
+                f"the file names the module {value.name}, which is unknown: import or define it first."
+            )
+        return found or value
 
     def __repr__(self) -> str:
         """The constructor call, with the arguments that differ from their defaults."""

@@ -58,10 +58,8 @@ def _call(module: torch.nn.Module, values: Any) -> torch.Tensor:
     """What the module makes of an array."""
     device = next((p.device for p in module.parameters()), None)
     # PyTorch warns of arrays that it must not write to
-    whole = np.require(values, requirements=["C", "W"])
-    given = torch.from_numpy(whole).to(device)
-    if given.is_floating_point():
-        given = given.to(module_dtype(module))
+    given = torch.from_numpy(np.require(values, requirements=["C", "W"]))
+    given = given.to(device, module_dtype(module) if given.is_floating_point() else given.dtype)
     name = type(module).__name__
     try:
         out = module(given)
