@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 import potentia as pt
 from potentia import Boosting, Constant, Example, Linear, PotentiaError
+from potentia._progress import Bar
 from potentia.learn.dataset import Dataset
 from potentia.learn.part import whole_kinds
 from potentia.learn.risk_objective import Risk, RiskPart
@@ -281,6 +282,16 @@ def test_seeds_and_the_global_random_state():
     torch.manual_seed(6)
     np.testing.assert_array_equal(scores(3, module__dropout=0.5), first)
     assert not np.array_equal(scores(4, module__dropout=0.5), first)
+
+
+def test_progress_shows_epochs(monkeypatch):
+    shown = []
+    monkeypatch.setattr(Bar, "note", lambda bar, text: shown.append(text))
+    model = pt.CRF({"node": network(epochs=2), "edge": Constant()}, LEARNERS["alternating"])
+    model.fit(pictures(), progress=True)
+    assert shown == ["epoch 1 of 2", "epoch 2 of 2"] * 4
+    model.fit(pictures())
+    assert len(shown) == 8
 
 
 def test_modes():

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from .._options import check_count, check_number
+from .._progress import note
 from .._registry import SavedFunction
 from .._schema import Kind, Schema
 from .._types import Floats, PotentiaError
@@ -220,6 +221,7 @@ class Network(Differentiable):
         device = next(module.parameters()).device
         with seeded(device, self.seed, 1 + self.n_fits_):
             for epoch in range(self.epochs):
+                note(f"epoch {epoch + 1} of {self.epochs}")
                 mean = self._pass(problem, optimiser, epoch)
                 _LOG.info("epoch %d of %d: loss %.6g per row", epoch + 1, self.epochs, mean)
         self.weights_, self.moments_ = to_arrays(module.state_dict()), self._moments(optimiser)
