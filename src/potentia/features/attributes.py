@@ -14,7 +14,7 @@ import numpy as np
 from .._types import Floats, Ints, PotentiaError
 from .name_table import NameTable
 
-#: Names from which on a table finds them faster than a dictionary.
+#: Names from which on a table finds them faster than a dictionary; as many are looked up at a time.
 _MANY_NAMES = 20_000
 
 
@@ -61,7 +61,7 @@ class AttributeIndex:
 
     def find(self, names: list[str]) -> Any:
         """Numbers of many names, the one after the last for unknown ones."""
-        if self._table is None and len(names) < _MANY_NAMES:
+        if len(self.numbers) < _MANY_NAMES:
             found = map(self.numbers.get, names, repeat(len(self.numbers)))
             return np.fromiter(found, dtype=np.int32, count=len(names))
         if self._table is None:

@@ -17,13 +17,13 @@ class NameTable:
 
     def __init__(self, numbers: Mapping[str, int]) -> None:
         hashes = _hashes(numbers)
-        order = np.argsort(hashes, kind="stable")
+        order = np.argsort(hashes)
         self.hashes = hashes[order]
         self.numbers = np.fromiter(numbers.values(), dtype=np.int32, count=len(numbers))[order]
         bits = len(numbers).bit_length() + 1
         self.shift = np.uint64(64 - bits)
-        buckets = np.arange(2**bits + 1, dtype=np.uint64)
-        self.start = np.searchsorted(self.hashes >> self.shift, buckets)
+        sizes = np.bincount((self.hashes >> self.shift).astype(np.int64), minlength=2**bits)
+        self.start = np.concatenate([[0], np.cumsum(sizes)])
 
     def find(self, names: Sequence[str], unknown: int) -> Any:
         """Numbers of names, `unknown` for those that have none."""
