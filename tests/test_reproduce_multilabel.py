@@ -8,7 +8,7 @@ import pytest
 import potentia as pt
 from data_sets import needs
 from potentia.cli import main
-from potentia.lab import search_speed, systems
+from potentia.lab import multilabel_tables, search_speed, systems
 from potentia.lab.studies import STUDIES
 from potentia.multilabel.orders import splits
 from potentia.report.rows import read_rows
@@ -28,6 +28,38 @@ def test_quick_scene_gives_rows_tables_and_figures_and_resumes(tmp_path, capsys)
         assert row["versions"]["scikit-learn"]
     assert main(["reproduce", "scene", "--quick", "--out", str(tmp_path), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == len(rows)
+
+
+@needs("multilabel")
+@pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+def test_quick_tables_have_ranks_over_sets(tmp_path, capsys):
+    assert main(["reproduce", "multilabel-tables", "--quick", "--out", str(tmp_path)]) == 0
+    assert "mean rank" in capsys.readouterr().out
+    rows = read_rows(tmp_path / "multilabel-tables-quick" / "rows.jsonl")
+    study = STUDIES["multilabel-tables"]
+    assert [r["cell"] for r in rows] == study.all_cells(quick=True)
+    assert all(0 < r["exact_match"] <= 1 and r["labels"] == multilabel_tables.QUICK_LABELS for r in rows)
+    exact, hamming = study.tables(rows)
+    for table, better in ((exact, max), (hamming, min)):
+        systems = {line["system"]: line for line in table.lines}
+        firsts = [better(line[name] for line in table.lines) for name in ("emotions", "medical")]
+        for line in systems.values():
+            wins = [line[name] == first for name, first in zip(("emotions", "medical"), firsts, strict=True)]
+            assert (float(line["rank"]) == 1.0) <= all(wins)
+
+
+def test_every_system_of_the_tables_is_fitted_and_predicts():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4))
+    Y = (X[:, :3] + 0.3 * rng.normal(size=(60, 3)) > 0).astype(int)
+    Y[:, 2] = 1  # a label that never varies
+    for name in multilabel_tables.SYSTEMS:
+        if name in ("LightGBM", "boosted network"):
+            pytest.importorskip("lightgbm")
+        system = multilabel_tables.make_system(name, 0.1)
+        options = {key: values[-1] for key, values in system.grid.items()}
+        model = systems.fitted(system, options, 0, X, Y)
+        assert pt.metrics.exact_match(Y, model.predict(X)) > 0.5, name
 
 
 @needs("multilabel")

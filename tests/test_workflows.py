@@ -317,6 +317,71 @@ def test_a_saved_table_pipeline_predicts_identically(learner, tmp_path):
     assert "a, b, c" in found._repr_html_()
 
 
+def test_codes_of_categories_and_missing_numbers_have_indicators():
+    codes = learn_feature("x", ["1", "2.0", "1.0", None, "10"], categorical=True)
+    assert codes.texts == ["1", "10", "2"]
+    assert codes.matrix(["2", "1.0", "7", None]).tolist() == [[0, 0, 1], [1, 0, 0], [0, 0, 0], [0, 0, 0]]
+    few = learn_feature("x", ["1", "3"] + [None] * 4)
+    many = learn_feature("x", ["1", "3"] + [None] * 5)
+    assert (few.width, many.width) == (1, 2)
+    assert many.matrix(["3", None]).tolist() == [[1, 0], [0, 1]]
+
+
+def test_predicted_tables_have_ids_probabilities_and_scores(tmp_path):
+    lines = ["key,code,size,a,b"]
+    rng = np.random.default_rng(0)
+    for i in range(60):
+        code, size = rng.integers(3), rng.normal()
+        lines.append(f"r{i},{code},{'' if i % 7 == 0 else size},{int(code == 1)},{int(size > 0)}")
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    options = {"ignore": ["key"], "categorical": ["code"], "run": Run(seed=1)}
+    made, facts = tables.train(tmp_path / "t.csv", ["a", "b"], **options)
+    assert facts["features"] == 3 + 2
+    assert facts["units"] == ["linear", "rbf", "forest"]
+    made.save(tmp_path / "m")
+    found = pt.load(tmp_path / "m")
+    table = read_table(tmp_path / "t.csv")
+    assert found.predict(table)["a"] == table["a"]
+    assert found.predict_proba(table) == made.predict_proba(table)
+    more = {"id": ["key"], "probabilities": True, "scores": True}
+    found.predict_files(tmp_path / "t.csv", tmp_path / "out.csv", **more)
+    out = read_table(tmp_path / "out.csv")
+    assert list(out) == ["key", "a", "b", "a_probability", "b_probability", "a_score", "b_score"]
+    assert out["key"] == table["key"]
+    assert [float(p) for p in out["b_probability"]] == found.predict_proba(table)["b"]
+    assert all(
+        (float(s) > 0) == (float(p) > 0.5) for s, p in zip(out["a_score"], out["a_probability"], strict=True)
+    )
+    with pytest.raises(pt.PotentiaError, match="no column 'name'"):
+        found.predict_files(tmp_path / "t.csv", tmp_path / "out.csv", id=["name"])
+
+
+def test_what_is_no_table_is_one_sentence_and_no_rows_are_none(tmp_path):
+    make_table(tmp_path / "data.csv")
+    found = tables.train(tmp_path / "data.csv", ["a", "b", "c"], model="independent")[0]
+    assert found.predict({}) == {"a": [], "b": [], "c": []}
+    assert found.predict_proba({"size": [], "colour": []}) == {"a": [], "b": [], "c": []}
+    with pytest.raises(pt.PotentiaError, match="a table is a dictionary of columns"):
+        found.predict([])
+    with pytest.raises(pt.PotentiaError, match="different lengths, 1 to 2"):
+        found.predict({"size": ["1"], "colour": ["red", "red"]})
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("network", {"alpha": 1.0}, "--alpha does not go with --model network"),
+        ("lmbm", {"order": "index"}, "--order does not go with --model lmbm"),
+        ("network", {"order": "f-score"}, "order"),
+        ("independent", {"loss": "hamming_loss"}, "--loss does not go with --model independent"),
+    ],
+)
+def test_options_of_other_models_are_one_sentence(model, options, words, tmp_path):
+    make_table(tmp_path / "data.csv")
+    with pytest.raises(pt.PotentiaError, match=words):
+        tables.train(tmp_path / "data.csv", ["a"], model=model, **options)
+
+
 # -- sequences -------------------------------------------------------------------------------------------------
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .chain_crf import ChainCRF
     from .multilabel.baselines import ClassifierChain, IndependentClassifiers, LabelPowerset
     from .multilabel.bounds import error_bound, search_bound
+    from .multilabel.label_network import LabelNetwork
     from .multilabel.lmbm import LMBM
     from .multilabel.lmsbn import LMSBN
     from .multilabel.ssvm import ChainSSVM, CompleteSSVM
@@ -65,6 +66,7 @@ _LATER = {
     "IndependentClassifiers": "multilabel.baselines",
     "LMBM": "multilabel.lmbm",
     "LMSBN": "multilabel.lmsbn",
+    "LabelNetwork": "multilabel.label_network",
     "LabelPowerset": "multilabel.baselines",
     "ThresholdClassifier": "multilabel.thresholds",
     "error_bound": "multilabel.bounds",
@@ -110,6 +112,7 @@ __all__ = [
     "Inference",
     "IteratedLogistic",
     "Kikuchi",
+    "LabelNetwork",
     "LabelPowerset",
     "Learner",
     "LightGBM",

@@ -13,6 +13,7 @@ from . import (
     ilr_sets,
     marginal_sets,
     misspecification,
+    multilabel_tables,
     perturbation,
     scene,
     search_speed,
@@ -31,6 +32,7 @@ STUDIES = {
         fitting_speed.STUDY,
         horses_network.STUDY,
         scene.STUDY,
+        multilabel_tables.STUDY,
         search_speed.STUDY,
         tagging.STUDY,
     )

@@ -124,7 +124,7 @@ def evaluate(
     """Train on all training rows, and measure on test rows (without the labels to skip)."""
     kept = np.setdiff1d(np.arange(data.Y_train.shape[1]), skip)
     begun = time.perf_counter()
-    model = _fitted(system, options, seed, data.X_train, data.Y_train)
+    model = fitted(system, options, seed, data.X_train, data.Y_train)
     trained = time.perf_counter()
     predicted = system.predict(model, data.X_test)
     done = time.perf_counter()
@@ -145,16 +145,14 @@ def choose(system: System, X: Any, Y: np.ndarray, seed: int) -> tuple[dict[str, 
     for options in choices:
         found = []
         for train, test in splits(len(Y), system.folds, seed):
-            model = _fitted(system, options, seed, X[train], Y[train])
+            model = fitted(system, options, seed, X[train], Y[train])
             found.append(pt.metrics.exact_match(Y[test], system.predict(model, X[test])))
         scores.append(float(np.mean(found)))
     best = int(np.argmax(scores))
     return choices[best], scores[best]
 
 
-def _fitted(
-    system: System, options: dict[str, Any], seed: int, X: Any, Y: np.ndarray
-) -> MultiLabelClassifier:
+def fitted(system: System, options: dict[str, Any], seed: int, X: Any, Y: np.ndarray) -> MultiLabelClassifier:
     """The system trained, its own seeds and those of its parts set."""
     model = system.make(**options)
     names = [n for n in model.get_params() if n.rpartition("__")[2] == "random_state"]

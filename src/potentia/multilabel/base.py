@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from .._options import check_count
+from .._registry import SavedFunction
 from .._types import Floats, PotentiaError
 from .coding import as_labels, label_names, learn_coding
 from .saving import SavedClassifier
@@ -45,6 +46,10 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
     def _decide(self, X: Any) -> Floats:
         """Scores (n, K') of the labels that vary; above zero speaks for +1."""
 
+    def _probabilities(self, X: Any) -> Floats:
+        """P(+1) (n, K') of the labels that vary: 1 / (1 + exp(-score)) unless a subclass knows better."""
+        return 1.0 / (1.0 + np.exp(-np.clip(self._decide(X), -500, 500)))
+
     def _predict_signs(self, X: Any) -> np.ndarray:
         """Signs (n, K') of the labels that vary; a score of zero is -1, as in scikit-learn."""
         return np.where(self._decide(X) > 0, 1, -1)
@@ -77,6 +82,15 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
         """Labels (n, K), or (n,) after a flat y, in the values given in training."""
         X = self._checked(X)
         return self._coding.decode(self._spread(X, self._predict_signs))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """P(label is the larger of its values) (n, K); after a flat y, as in scikit-learn, of both values (n, 2)."""
+        X = self._checked(X)
+        constant = (self._coding.signs + 1.0) / 2.0
+        found = np.tile(constant, (X.shape[0], 1))
+        if self._coding.varying.any():
+            found[:, self._coding.varying] = self._probabilities(X)
+        return np.hstack([1.0 - found, found]) if self._coding.flat else found
 
     def decision_function(self, X: Any) -> Floats:
         """Scores (n, K), or (n,) after a flat y; above zero speaks for the larger of a label's values."""
@@ -128,6 +142,8 @@ def check_seed(name: str, value: object) -> None:
 def check_classifier(estimator: object) -> None:
     """None, or an object with the methods of a scikit-learn classifier that has scores."""
     methods = ("fit", "predict", "decision_function", "get_params")
+    if isinstance(estimator, SavedFunction):
+        return  # of a loaded model, which can predict but not be fitted again
     if estimator is not None and not all(callable(getattr(estimator, name, None)) for name in methods):
         raise PotentiaError(
             f"estimator must be a classifier with decision_function or None, not {estimator!r}."

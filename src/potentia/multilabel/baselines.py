@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain as SklearnChain
 
 from .._options import check_choice
+from .._registry import SavedFunction
 from .._schema import Array, Rule, Schema, Size
 from .._types import Floats, whole_numbers
 from .base import MultiLabelClassifier, check_classifier, check_seed
@@ -138,10 +139,10 @@ class ClassifierChain(MultiLabelClassifier):
         order = self.order
         if order is not None and not isinstance(order, str):
             order = given_order(order, signs.shape[1], None)
-        self.chain_ = self._chain(order).fit(X, (signs > 0).astype(np.int64))
+        self.chain_ = self._chain(self.estimator, order).fit(X, (signs > 0).astype(np.int64))
 
-    def _chain(self, order: Any) -> SklearnChain:
-        return SklearnChain(_or_logistic(self.estimator), order=order, random_state=self.random_state)
+    def _chain(self, estimator: Any, order: Any) -> SklearnChain:
+        return SklearnChain(_or_logistic(estimator), order=order, random_state=self.random_state)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         if not self._coding.varying.any():
@@ -162,7 +163,9 @@ class ClassifierChain(MultiLabelClassifier):
             return
         d, V = found["n_features"], found["V"]
         # fitting on anything sets the bookkeeping; the weights are then put back
-        self.chain_ = self._chain(found["places"]).fit(np.zeros((2, d)), np.repeat([[0], [1]], V, axis=1))
+        self.chain_ = self._chain(None, found["places"]).fit(
+            np.zeros((2, d)), np.repeat([[0], [1]], V, axis=1)
+        )
         for k, link in enumerate(self.chain_.estimators_):
             link.coef_, link.intercept_ = found["coef"][k : k + 1, : d + k], found["intercept"][k : k + 1]
 
@@ -241,4 +244,6 @@ class LabelPowerset(MultiLabelClassifier):
 
 
 def _or_logistic(estimator: Any) -> Any:
+    if isinstance(estimator, SavedFunction):
+        estimator()  # refuses, because a file has only the name
     return LogisticRegression(max_iter=1000) if estimator is None else clone(estimator)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils import check_random_state
 
-from .._digest import digest_of, stable_repr
 from .._options import check_choice, check_count, check_number, check_positive
-from .._progress import Bar
 from .._schema import Array, Number, Rule, Schema, Size
 from .._types import Floats, PotentiaError
-from ..io.checkpoint import Checkpoint
-from .base import MultiLabelClassifier, check_seed
+from .base import check_seed
 from .features import (
     KERNELS,
     Features,
@@ -30,7 +25,7 @@ from .features import (
     median_width,
     scale_width,
 )
-from .fit_progress import FitProgress
+from .resumable import ResumableClassifier
 
 #: `budget=None`: as many states as a 64-bit count holds.
 UNLIMITED = 2**62
@@ -47,11 +42,11 @@ def _by_kernel(found: dict[str, Any]) -> bool:
     return found["params"].get("kernel") is not None and bool(found["V"])
 
 
-class MarginClassifier(MultiLabelClassifier):
+class MarginClassifier(ResumableClassifier):
     """Base of estimators whose labels' scores are linear in features, or in a kernel with the training rows."""
 
     saved: ClassVar[Schema] = {
-        **MultiLabelClassifier.saved,
+        **ResumableClassifier.saved,
         "gamma": Number(optional=True),
         "rows/X": Array("f8", ("n", "d"), optional=True),
         "rows/data": Array("f8", ("nnz",), optional=True),
@@ -80,38 +75,11 @@ class MarginClassifier(MultiLabelClassifier):
     coef0: float
     tol: float
     passes: int
-    random_state: Any
     gamma_: float
     intercept_: Floats
     coef_: Floats
     dual_coef_: Floats
     _X: Any = None
-    _solved: FitProgress | None = None
-
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Learn from rows X (n, d) and their labels y (n, K) or (n,).
-
-        Args:
-            progress: show a progress bar.
-            checkpoint: a file that keeps what is found every few seconds and at Ctrl-C; if it exists, the fit goes on
-                from there. One of other data or options, an integer `random_state` among them, is refused.
-        """
-        with Bar(progress) as bar:
-            self._solved = solved = FitProgress(bar, checkpoint)
-            try:
-                return super().fit(X, y)
-            except KeyboardInterrupt:
-                solved.write()
-                raise
-            finally:
-                del self._solved
 
     def _check_options(self) -> None:
         if not self._chooses or self.alpha != "cv":
@@ -134,17 +102,9 @@ class MarginClassifier(MultiLabelClassifier):
 
     def _solver(self, X: Any, signs: Floats) -> HingeSolver:
         """The solver of a fit to X and signs, which takes up the fit's checkpoint if it has one."""
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        if self._solved is not None:
-            self._solved.open(lambda: self._mark(X, signs, seed))
+        seed = self._seed(X, signs)
         alpha = 1.0 if self.alpha == "cv" else float(self.alpha)
         return HingeSolver(alpha, float(self.tol), int(self.passes), seed, self._solved)
-
-    def _mark(self, X: Any, signs: Floats, seed: int) -> str:
-        """What a checkpoint of this fit is known by."""
-        options = {k: v for k, v in self.get_params(deep=False).items() if k != "random_state"}
-        rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)
-        return digest_of([stable_repr((type(self).__name__, options, seed)), *rows, signs])
 
     def _features(self, X: Any, gamma: float) -> Features:
         """Training rows as the solver's features."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from .._registry import Registered, build, decode, encode, saved_name
+from .._registry import Registered, SavedFunction, build, decode, encode, saved_name
 from .._schema import FLAG, TEXT, Array, Count, Items, Kind, Rule, Schema, Size, check
 from .._types import PotentiaError
 from ..io.files import read_file, reading, write_file
@@ -53,7 +53,9 @@ class SavedClassifier(Registered):
         check_is_fitted(self)
         name, coding = type(self).__name__, self._coding
         content = {
-            "params": {k: encode(v, f"{k} of {name}") for k, v in self.get_params(deep=False).items()},
+            "params": {
+                k: encode(_by_name(v), f"{k} of {name}") for k, v in self.get_params(deep=False).items()
+            },
             "label_names": self.label_names_,
             "flat": coding.flat,
             "feature_names": getattr(self, "feature_names_in_", np.empty(0)).tolist(),
@@ -114,6 +116,15 @@ def _fit_each_other(found: dict[str, Any]) -> bool:
         and (not found["flat"] or len(names) == 1)
         and n_names in (0, found["n_features"])
     )
+
+
+def _by_name(value: Any) -> Any:
+    """An option with other libraries' estimators as their names; what they have learned is in the arrays."""
+    if isinstance(value, list | tuple):
+        return [_by_name(item) for item in value]
+    if isinstance(value, Registered | type) or not hasattr(value, "get_params"):
+        return value
+    return SavedFunction(f"{type(value).__module__}.{type(value).__qualname__}")
 
 
 def _storable(values: np.ndarray) -> np.ndarray:

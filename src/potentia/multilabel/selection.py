@@ -19,7 +19,7 @@ from .orders import splits
 CV = Literal["cv"]
 
 #: Values of alpha that are tried, in units of the mean squared length of a row of features and its constant 1.
-ALPHAS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
+ALPHAS = (3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
 #: Values of gamma that are tried, in units of the median rule's.
 WIDTHS = (0.5, 1.5, 4.5)
 #: Orders and scales of labels that are tried.
@@ -111,6 +111,6 @@ def _measures(network: Network, matrix: Any, signs: Floats) -> Floats:
     return np.array([exact_match(signs > 0, found), hamming_loss(signs > 0, found)])
 
 
-def alpha_path(features: Features) -> list[float]:
+def alpha_path(features: Features, factors: Sequence[float] = ALPHAS) -> list[float]:
     """Falling values of alpha to try."""
-    return [factor * (1.0 + features.mean_square) for factor in ALPHAS]
+    return [factor * (1.0 + features.mean_square) for factor in factors]

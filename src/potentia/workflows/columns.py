@@ -11,42 +11,54 @@ from .table_files import Column
 
 #: Different texts beyond which a column names rows rather than sorts them.
 _MOST = 1000
+#: Missing numbers in training from which on they have an indicator of their own.
+_SEVERAL = 5
 
 
 @dataclass
 class Feature:
     """A column as features: a standardised number, or one indicator per text that training had.
 
-    A missing number counts as the mean of training; a missing text, or one that training did not have, as none of
-    the texts.
+    A missing number counts as the mean of training, with an indicator beside it where training had several missing;
+    a missing text, or one that training did not have, counts as none of the texts.
     """
 
     name: str
     mean: float = 0.0
     scale: float = 1.0
     texts: list[str] | None = field(default=None)
+    missing: bool | None = None
+
+    @property
+    def width(self) -> int:
+        """How many features the column has."""
+        return 1 + bool(self.missing) if self.texts is None else len(self.texts)
 
     def matrix(self, column: Column) -> Floats:
-        """The column's features, (n, 1) or (n, number of texts)."""
+        """The column's features, (n, 1), (n, 2) or (n, number of texts)."""
         if self.texts is not None:
-            return np.array([[cell == text for text in self.texts] for cell in column], dtype=float)
+            same = [[_category(cell) == text for text in self.texts] for cell in column]
+            return np.array(same, dtype=float).reshape(len(column), len(self.texts))
         values = np.array([_number(cell, self.name, row) for row, cell in enumerate(column, 1)])
-        return (np.where(np.isnan(values), self.mean, values) - self.mean)[:, None] / self.scale
+        lost = np.isnan(values)
+        numbers = (np.where(lost, self.mean, values) - self.mean) / self.scale
+        return np.column_stack([numbers, lost] if self.missing else [numbers])
 
 
-def learn_feature(name: str, column: Column) -> Feature:
-    """A column of numbers where every value is one, else of texts."""
+def learn_feature(name: str, column: Column, categorical: bool = False) -> Feature:
+    """A column of numbers where every value is one, unless it is categorical; else of texts."""
     known = [cell for cell in column if cell is not None]
     if not known:
         raise PotentiaError(f"column {name!r} has no values; --ignore {name} leaves it out.")
-    if all(_is_number(cell) for cell in known):
+    if not categorical and all(_is_number(cell) for cell in known):
         values = np.array([_number(cell, name, row) for row, cell in enumerate(column, 1)])
         with np.errstate(over="ignore"):
             scale = float(np.nanstd(values))
         if not np.isfinite(scale):
             raise PotentiaError(f"column {name!r} has numbers too large to compute with.")
-        return Feature(name, float(np.nanmean(values)), scale if scale > 0 else 1.0)
-    texts = sorted(set(known))
+        lost = len(column) - len(known) >= _SEVERAL
+        return Feature(name, float(np.nanmean(values)), scale if scale > 0 else 1.0, missing=lost)
+    texts = sorted({str(_category(cell)) for cell in known})
     if len(texts) > _MOST:
         raise PotentiaError(
             f"column {name!r} has {len(texts)} different texts; --ignore {name} leaves it out."
@@ -108,6 +120,13 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return "_" not in cell  # which Python takes for a separator of digits
+
+
+def _category(cell: str | None) -> str | None:
+    """A category with one spelling per number, so that 1 and 1.0 are one."""
+    if cell is None or not _is_number(cell) or not float(cell).is_integer():
+        return cell
+    return str(int(float(cell)))
 
 
 def _number(cell: str | None, name: str, row: int) -> float:

@@ -18,6 +18,11 @@ _DECODE = Option("map (default): best whole sequence; mpm: best label of each to
 _ITERATIONS = Option("limit of iterations", whole_number(), "N", alias="--epochs")
 
 
+def _split(text: str) -> list[str]:
+    """Names with commas between."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 class _Own(Form):
     """A form whose `train` and pipeline are in a module of this package."""
 
@@ -97,14 +102,29 @@ class Tables(_Own):
         "train": {
             "labels": Option("label columns, with commas between", metavar="COLUMNS", required=True),
             "ignore": Option("columns that are no features", metavar="COLUMNS"),
-            "model": Option("lmsbn (default), lmbm, independent", choices=("lmsbn", "lmbm", "independent")),
-            "kernel": Option("linear (default), rbf", choices=("linear", "rbf")),
+            "categorical": Option("columns whose numbers are codes of categories", metavar="COLUMNS"),
+            "model": Option(
+                "network (default), lmsbn, lmbm, independent",
+                choices=("network", "lmsbn", "lmbm", "independent"),
+            ),
+            "kernel": Option(
+                "linear, rbf (default: both in network, else linear)", choices=("linear", "rbf")
+            ),
             "order": Option(
-                "of labels: f-score, index, learned, cv (default: the better of the first two by cross-validation)",
-                choices=("f-score", "index", "learned", "cv"),
+                "of labels: frequency (default of network), f-score, index, learned, cv (default of lmsbn)",
+                choices=("frequency", "f-score", "index", "learned", "cv"),
+            ),
+            "loss": Option(
+                "what network predicts best: exact_match (default), hamming_loss",
+                choices=("exact_match", "hamming_loss"),
             ),
             "alpha": Option("how much to regularise (lmsbn: chosen by cross-validation)", float),
-        }
+        },
+        "predict": {
+            "id": Option("columns to copy to the output", _split, "COLUMNS"),
+            "probabilities": Option("also write each label's probability", flag=True),
+            "scores": Option("also write each label's score", flag=True),
+        },
     }
     examples: ClassVar = {
         "train": "--table data.csv --labels a,b,c --out model",
@@ -112,15 +132,17 @@ class Tables(_Own):
         "evaluate": "model --table data.csv",
     }
     notes: ClassVar = {
-        "train": "In tables, columns of numbers are standardised, others become one indicator per text; a missing "
-        "number counts as the mean, a missing text as none; missing are empty cells, ?, NA, N/A, NaN, null and none "
+        "train": "In tables, columns of numbers are standardised, others become one indicator per text, as do those "
+        "that --categorical names; a missing number counts as the mean (with an indicator beside it where several "
+        "are missing), a missing text as none; missing are empty cells, ?, NA, N/A, NaN, null and none "
         "in any case.",
         "predict": "Of tables, --out is a CSV or Parquet file of the label columns.",
     }
 
     def train(self, source: Path, *, run: Run, **options: Any) -> tuple[Pipeline, dict[str, Any]]:
         """With lists of columns from texts."""
-        several = {name: _columns(name, options[name]) for name in ("labels", "ignore") if name in options}
+        lists = ("labels", "ignore", "categorical")
+        several = {name: _columns(name, options[name]) for name in lists if name in options}
         return super().train(source, run=run, **options | several)
 
 
@@ -170,7 +192,7 @@ class Sequences(_Own):
 
 def _columns(name: str, text: str) -> list[str]:
     """The columns that an option names."""
-    found = [part.strip() for part in text.split(",") if part.strip()]
+    found = _split(text)
     twice = [column for k, column in enumerate(found) if column in found[:k]]
     if twice:
         raise PotentiaError(f"--{name} names {twice[0]!r} twice.")

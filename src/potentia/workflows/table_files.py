@@ -34,7 +34,7 @@ def read_table(path: Path) -> Table:
     return table
 
 
-def write_table(path: Path, columns: Mapping[str, Sequence[str]]) -> None:
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     """Columns as Parquet where the name ends in .parquet, else as CSV; whole or not at all."""
     if path.suffix.lower() == ".parquet":
         arrow, parquet = _pyarrow()
@@ -94,8 +94,10 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         raise PotentiaError(f"{path} has two columns {twice[0]!r}.")
 
 
-def _typed(column: Sequence[str]) -> list[str] | list[int]:
-    """Whole numbers where all cells are some, spelled as numbers are."""
+def _typed(column: Sequence[Any]) -> list[Any]:
+    """Numbers as they are, and texts as whole numbers where all are some, spelled as numbers are."""
+    if not all(isinstance(cell, str) for cell in column):
+        return list(column)
     if all(cell.lstrip("-").isdecimal() and str(int(cell)) == cell for cell in column):
         return [int(cell) for cell in column]
     return list(column)

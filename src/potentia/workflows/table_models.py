@@ -6,32 +6,43 @@ from typing import Any
 
 from .._types import PotentiaError
 from ..multilabel.baselines import IndependentClassifiers
+from ..multilabel.label_network import LabelNetwork
 from ..multilabel.lmbm import LMBM
 from ..multilabel.lmsbn import LMSBN
-from ..multilabel.margin import MarginClassifier
+from ..multilabel.resumable import ResumableClassifier
 
-MODELS: dict[str, type[MarginClassifier]] = {
+MODELS: dict[str, type[ResumableClassifier]] = {
+    "network": LabelNetwork,
     "lmsbn": LMSBN,
     "lmbm": LMBM,
     "independent": IndependentClassifiers,
 }
 
 
-def make_model(name: str, seed: int, **options: Any) -> MarginClassifier:
+def make_model(name: str, seed: int, **options: Any) -> ResumableClassifier:
     """A model with the options given; those not given that it can choose by cross-validation, it chooses."""
     kind = MODELS[name]
-    known = kind().get_params()
+    known = {"units" if kind is LabelNetwork else "kernel", *kind().get_params()}
+    if kind is LabelNetwork and "kernel" in options:
+        options = {"units": [options["kernel"]]} | {k: v for k, v in options.items() if k != "kernel"}
     for option in options:
         if option not in known:
             raise PotentiaError(f"--{option} does not go with --model {name}.")
     if options.get("kernel") == "linear":
         options["kernel"] = None
-    own = {"gamma": "cv", "order": "cv"} if kind is LMSBN else {"gamma": "median"}
+    own: dict[str, Any] = {} if kind is LabelNetwork else {"gamma": "median"}
+    if kind is LMSBN:
+        own = {"gamma": "cv", "order": "cv"}
     return kind(**{"random_state": seed, **own, **options})
 
 
 def chosen(model: Any) -> dict[str, Any]:
     """What cross-validation has chosen, to be shown."""
+    if isinstance(model, LabelNetwork):
+        return {
+            "units": [*model.units_, *(["forest"] if model.n_trees else [])],
+            "chosen_power": model.power_,
+        }
     results = getattr(model, "cv_results_", [])
     names = [
         name for name in ("alpha", "gamma", "order", "label_scale") if len({r[name] for r in results}) > 1
@@ -39,6 +50,5 @@ def chosen(model: Any) -> dict[str, Any]:
     if not names:
         return {}
     best = max(results, key=lambda r: (r["exact_match"], -r["hamming_loss"]))
-    return {f"chosen_{name}": best[name] for name in names} | {
-        "cross_validated_exact_match": best["exact_match"]
-    }
+    found = {f"chosen_{name}": best[name] for name in names}
+    return found | {"cross_validated_exact_match": best["exact_match"]}

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._digest import digest_of
-from .._schema import TEXT, Choice, Items, Number, Record, Rule, Schema
+from .._schema import TEXT, Choice, Items, Kind, Number, Record, Rule, Schema
 from .._types import Floats, Ints, PotentiaError
 from ..metrics import all_measures
 from .columns import Feature, Label, learn_feature, learn_label
@@ -45,7 +45,15 @@ class TablePipeline(Pipeline):
     saved: ClassVar[Schema] = {
         "learner": Choice(tuple(MODELS)),
         "features": Items(
-            Record({"name": TEXT, "mean": Number(), "scale": Number(), "texts": Items(TEXT, optional=True)})
+            Record(
+                {
+                    "name": TEXT,
+                    "mean": Number(),
+                    "scale": Number(),
+                    "texts": Items(TEXT, optional=True),
+                    "missing": Kind((bool,), optional=True),
+                }
+            )
         ),
         "labels": Items(Record({"name": TEXT, "values": Items(TEXT), "texts": Items(TEXT)})),
         "columns": Rule(
@@ -73,7 +81,7 @@ class TablePipeline(Pipeline):
         """The pipeline that `settings` and the model's state describe."""
         model = MODELS[settings["learner"]].from_state(content, arrays)
         features = [Feature(**feature) for feature in settings["features"]]
-        width = sum(1 if feature.texts is None else len(feature.texts) for feature in features)
+        width = sum(feature.width for feature in features)
         if (model.n_features_in_, model.n_labels_) != (width, len(settings["labels"])):
             raise PotentiaError("the saved pipeline is damaged: its columns are not those of its model.")
         labels = [Label(**label) for label in settings["labels"]]
@@ -96,17 +104,53 @@ class TablePipeline(Pipeline):
 
     def predict(self, table: Table) -> dict[str, list[str]]:
         """The label columns of a table's rows, in the values that training had."""
+        if _n_rows(table) == 0:
+            return {label.name: [] for label in self.labels}
         found = self.model.predict(self.matrix(table))
         return {label.name: label.decode(found[:, k]) for k, label in enumerate(self.labels)}
 
+    def predict_proba(self, table: Table) -> dict[str, list[float]]:
+        """The probability that each label is present, by label and row."""
+        return self._numbers(table, "predict_proba")
+
+    def decision_function(self, table: Table) -> dict[str, list[float]]:
+        """The score of each label by row; above zero speaks for its presence."""
+        return self._numbers(table, "decision_function")
+
+    def _numbers(self, table: Table, method: str) -> dict[str, list[float]]:
+        if _n_rows(table) == 0:
+            return {label.name: [] for label in self.labels}
+        found = getattr(self.model, method)(self.matrix(table))
+        return {label.name: found[:, k].tolist() for k, label in enumerate(self.labels)}
+
     # -- files ---------------------------------------------------------------------------------------------
 
-    def predict_files(self, source: Path, out: Path, **_: Any) -> dict[str, Any]:
-        """The predicted label columns of a table, row by row, as CSV or Parquet by the name of `out`."""
+    def predict_files(
+        self,
+        source: Path,
+        out: Path,
+        *,
+        id: Sequence[str] = (),
+        probabilities: bool = False,
+        scores: bool = False,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """The predicted label columns of a table, row by row, as CSV or Parquet by the name of `out`.
+
+        id: columns that are copied before them. probabilities, scores: further columns after them, per label.
+        """
         check_target(out, source)
         table = read_table(source)
         with _named(source):
-            columns = self.predict(table)
+            _require(table, id)
+            columns: dict[str, Sequence[Any]] = {
+                name: ["" if c is None else c for c in table[name]] for name in id
+            }
+            columns |= self.predict(table)
+            if probabilities:
+                columns |= {f"{name}_probability": p for name, p in self.predict_proba(table).items()}
+            if scores:
+                columns |= {f"{name}_score": s for name, s in self.decision_function(table).items()}
         write_table(out, columns)
         return {"rows": len(columns[self.labels[0].name]), "written": [str(out)]}
 
@@ -123,26 +167,28 @@ def train(
     labels: Sequence[str],
     *,
     ignore: Sequence[str] = (),
-    model: str = "lmsbn",
+    categorical: Sequence[str] = (),
+    model: str = "network",
     run: Run | None = None,
     **options: Any,
 ) -> tuple[TablePipeline, dict[str, Any]]:
     """A pipeline fitted to a table, and facts of the fit.
 
-    labels: the label columns, of two values each. ignore: columns that are no features. model: of `MODELS`. options:
-    `alpha`, `kernel` and `order`, where the model has them; without them cross-validation chooses.
+    labels: the label columns, of two values each. ignore: columns that are no features. categorical: columns whose
+    numbers are codes of categories. model: of `MODELS`. options: `alpha`, `kernel`, `order` and `loss`, where the model
+    has them; without them cross-validation chooses.
     """
     run = run or Run()
     estimator = make_model(model, run.seed, **options)
     table = read_table(source)
     with _named(source):
-        _require(table, [*labels, *ignore])
+        _require(table, [*labels, *ignore, *categorical])
         names = [name for name in table if name not in {*labels, *ignore}]
         if not names:
             raise PotentiaError("no column is left that could be a feature.")
         own, held = run.split(len(table[labels[0]]))
         rows = {name: [column[i] for i in own] for name, column in table.items()}
-        features = [learn_feature(name, rows[name]) for name in names]
+        features = [learn_feature(name, rows[name], name in categorical) for name in names]
         for feature in features:
             texts = len(feature.texts or ())
             if texts > max(_FEW, len(own) // 2):
@@ -164,6 +210,16 @@ def train(
 
 def _measured(part: str, truth: Ints, found: Ints) -> dict[str, float]:
     return {f"{part}_{name}": value for name, value in all_measures(truth, found).items()}
+
+
+def _n_rows(table: Table) -> int:
+    """How many rows a table has; refuses what is no table."""
+    if not isinstance(table, Mapping):
+        raise PotentiaError("a table is a dictionary of columns by name, each a list with a text per row.")
+    counts = {len(column) for column in table.values()}
+    if len(counts) > 1:
+        raise PotentiaError(f"the table's columns have different lengths, {min(counts)} to {max(counts)}.")
+    return counts.pop() if counts else 0
 
 
 def _require(table: Table, names: Sequence[str]) -> None:

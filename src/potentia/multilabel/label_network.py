@@ -1,0 +1,363 @@
+"""`LabelNetwork`: a directed network of labels over any classifiers, with the labellings that training has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from .._options import check_choice, check_count, check_flag, check_positive
+from .._registry import SavedFunction
+from .._schema import Array, Items, Kind, Number, Rule, Schema, check
+from .._types import Floats, Ints, PotentiaError
+from .base import check_seed
+from .conditionals import Conditionals, learn_conditionals
+from .features import HingeSolver
+from .labelling_forest import FOREST, LabellingForest, learn_forest
+from .lmsbn import Search
+from .orders import splits
+from .posterior import Labelled, Member, Seen, best_labellings, marginals
+from .resumable import ResumableClassifier
+from .saving import prefixed
+from .structure import given_order
+from .units import Task, Unit, log_odds, make_unit, restore_unit
+
+Loss = Literal["exact_match", "hamming_loss"]
+LOSSES = ("exact_match", "hamming_loss")
+ORDERS = ("frequency", "index")
+UNITS = ("linear", "rbf", "boosting")
+#: "auto" leaves out the kernel beyond so many rows.
+_MOST_KERNEL_ROWS = 3000
+#: How strongly labels' conditionals are drawn to what is common, and the forest's exponents, that are compared.
+_RIDGES, _POWERS = (1.0, 10.0, 100.0), (0.0, 0.5, 1.0, 2.0, 4.0)
+#: What is taken where rows are too few to compare.
+_RIDGE, _POWER = 10.0, 1.0
+#: Rows labelled at once.
+_CHUNK = 512
+
+
+class LabelNetwork(ResumableClassifier):
+    """A directed network of labels whose conditionals rest on any classifiers.
+
+    Every unit is a classifier per label; its scores of a row come from folds that the row is not in. The label at
+    place i of the order has log-odds that are linear in its units' scores and in the signs of the labels before it. A
+    random forest over whole labellings adds what it has seen near a row:
+
+        log P(y | x) = sum_i log P(y_i | scores_i(x), y_1 .. y_{i-1}) + power log(forest's P(y | x) + 1e-3) + constant.
+
+    `predict` gives the most probable labelling, or with loss="hamming_loss" the labels that are each more probable
+    than not. The search keeps `width` partial labellings per row: where no more are as probable as the labelling
+    found it is exact, which `search(X).optimal` says.
+
+    Args:
+        units: "auto" ("linear", and "rbf" up to 3000 rows), or a list of "linear" and "rbf" (support vector machines
+            whose alpha and kernel width are chosen on held-out rows), "boosting" (LightGBM), and scikit-learn
+            classifiers with `decision_function` or `predict_proba`.
+        n_trees: of the forest; 0 for none.
+        sees_labels: units other than "linear" and "rbf" have the labels before theirs as features beside x.
+        order: "frequency" (frequent labels first), "index", or the labels' numbers in order.
+        n_orders: networks in the ensemble, those after the first in random orders; their log P are averaged.
+        parents: earlier labels at most in a conditional, those of the largest correlations.
+        loss: what predictions are meant to be good at, "exact_match" or "hamming_loss".
+        width: partial labellings kept per row.
+        cv: folds of held-out scores, and of the choice of `power_` and `ridge_`.
+        tol, passes: of "linear" and "rbf", as of `LMSBN`.
+        random_state: seed of folds, trees, orders and units.
+
+    After `fit`: `units_` (names), `power_`, `ridge_`, `order_`, `cv_results_` (held-out measures by power; not saved).
+    """
+
+    saved: ClassVar[Schema] = {
+        **ResumableClassifier.saved,
+        "units": Items(Kind((dict,)), "N"),
+        "names": Items(Kind((str,)), "N"),
+        "power": Number(),
+        "ridge": Number(),
+        "orders": Array("i8", ("O", "V"), low=0, below="V"),
+        "weight": Array("f8", ("O", "V", "U")),
+        "bias": Array("f8", ("O", "V")),
+        "coupling": Array("f8", ("O", "V", "V")),
+        "scale": Array("f8", ("U",)),
+        "order": Rule(
+            lambda found: np.array_equal(
+                np.sort(found["orders"], axis=1), np.tile(np.arange(found["V"]), (len(found["orders"]), 1))
+            ),
+            "does not hold every label once",
+        ),
+    }
+
+    units_: list[str]
+    cv_results_: list[dict[str, float]]
+
+    def __init__(
+        self,
+        units: Literal["auto"] | Sequence[Any] = "auto",
+        *,
+        n_trees: int = 200,
+        sees_labels: bool = False,
+        order: Literal["frequency", "index"] | Sequence[int] | Ints = "frequency",
+        n_orders: int = 1,
+        parents: int = 20,
+        loss: Loss = "exact_match",
+        width: int = 64,
+        cv: int = 3,
+        tol: float = 1e-3,
+        passes: int = 300,
+        random_state: Any = 0,
+    ) -> None:
+        self.units = units
+        self.n_trees = n_trees
+        self.sees_labels = sees_labels
+        self.order = order
+        self.n_orders = n_orders
+        self.parents = parents
+        self.loss = loss
+        self.width = width
+        self.cv = cv
+        self.tol = tol
+        self.passes = passes
+        self.random_state = random_state
+
+    def _check_options(self) -> None:
+        if isinstance(self.units, str):
+            check_choice("units", self.units, ("auto",), "a list")
+        for unit in [] if isinstance(self.units, str) else self.units:
+            if isinstance(unit, str):
+                check_choice("units", unit, UNITS, "classifiers")
+            elif not isinstance(unit, SavedFunction) and not all(
+                hasattr(unit, method) for method in ("fit", "predict", "get_params")
+            ):
+                raise PotentiaError(f"units must be names or classifiers, not {unit!r}.")
+        if not isinstance(self.units, str) and len(self.units) == 0 and self.n_trees == 0:
+            raise PotentiaError("units is empty and n_trees is 0: there is nothing to learn with.")
+        if isinstance(self.order, str):
+            check_choice("order", self.order, ORDERS, "the labels' numbers")
+        check_choice("loss", self.loss, LOSSES)
+        check_flag("sees_labels", self.sees_labels)
+        for name, least in (
+            ("n_trees", 0),
+            ("n_orders", 1),
+            ("parents", 0),
+            ("width", 1),
+            ("cv", 2),
+            ("passes", 1),
+        ):
+            check_count(name, getattr(self, name), least)
+        check_positive("tol", self.tol)
+        check_seed("random_state", self.random_state)
+
+    # -- fitting -------------------------------------------------------------------------------------------
+
+    def _fit_nothing(self) -> None:
+        self._units: list[Unit] = []
+        self._forest: LabellingForest | None = None
+        self._conditionals: list[Conditionals] = []
+        self.units_, self.power_, self.ridge_, self._scale = [], 0.0, _RIDGE, np.ones(0)
+        self.order_, self.cv_results_ = np.zeros(0, dtype=np.int64), []
+
+    def _fit(self, X: Any, signs: Floats) -> None:
+        self._fit_nothing()
+        seed = self._seed(X, signs)
+        weight = np.ones(signs.shape)
+        orders = self._orders(signs, seed)
+        solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed, self._solved)
+        task = Task(X, signs, weight, orders[0], solver, self.cv)
+        self.units_ = self._unit_names(len(signs))
+        self._units = [make_unit(unit, self.sees_labels, seed) for unit in self._wanted(len(signs))]
+        parts, seen = [unit.learn(task) for unit in self._units], None
+        if self.n_trees:
+            self._forest, probabilities, _ = learn_forest(X, signs, weight[:, 0], self.n_trees, seed)
+            seen = Seen(self._forest.labellings, probabilities)
+            parts.append(self._forest_scores(probabilities))
+        scores = np.stack(parts, axis=2)
+        self._scale = scores.std(axis=(0, 1)) + 1e-12
+        scores /= self._scale
+        self._choose(scores, signs, weight, orders[0], seen, seed)
+        self._conditionals = [
+            learn_conditionals(scores, signs, order, self.ridge_, weight, self.parents) for order in orders
+        ]
+        self.order_ = np.flatnonzero(self._coding.varying)[orders[0]]
+
+    def _wanted(self, n: int) -> list[Any]:
+        if isinstance(self.units, str):
+            return ["linear", "rbf"] if n <= _MOST_KERNEL_ROWS else ["linear"]
+        return list(self.units)
+
+    def _unit_names(self, n: int) -> list[str]:
+        return [unit if isinstance(unit, str) else type(unit).__name__ for unit in self._wanted(n)]
+
+    def _orders(self, signs: Floats, seed: int) -> list[Ints]:
+        """Orders of the labels that vary, numbered among themselves."""
+        V = signs.shape[1]
+        if isinstance(self.order, str):
+            first = np.arange(V) if self.order == "index" else np.argsort(-signs.sum(axis=0), kind="stable")
+        else:
+            varying = np.flatnonzero(self._coding.varying)
+            given = given_order(self.order, self.n_labels_, None)
+            first = np.searchsorted(varying, given[np.isin(given, varying)])
+        rng = np.random.default_rng(seed)
+        return [first, *(rng.permutation(V) for _ in range(self.n_orders - 1))]
+
+    def _choose(
+        self, scores: Floats, signs: Floats, weight: Floats, order: Ints, seen: Seen | None, seed: int
+    ) -> None:
+        """`ridge_` of the largest held-out log P, then `power_` of the best held-out exact match (or Hamming loss)."""
+        self.ridge_, self.power_, self.cv_results_ = _RIDGE, _POWER if seen is not None else 0.0, []
+        n = len(signs)
+        if n < 2 * self.cv:
+            return
+        parts = list(splits(n, self.cv, seed))
+        gains: dict[float, float] = {}
+        held: dict[float, list[Member]] = {}
+        for ridge in _RIDGES:
+            held[ridge] = []
+            for train, test in parts:
+                found = learn_conditionals(
+                    scores[train], signs[train], order, ridge, weight[train], self.parents
+                )
+                member = _member(found, scores[test])
+                held[ridge].append(member)
+                gains[ridge] = (
+                    gains.get(ridge, 0.0) + member.log_probabilities(np.arange(len(test)), signs[test]).sum()
+                )
+        self.ridge_ = max(gains, key=lambda ridge: gains[ridge])
+        if seen is None:
+            return
+        for power in _POWERS:
+            right = np.zeros(2)
+            for member, (_, test) in zip(held[self.ridge_], parts, strict=True):
+                near = Seen(seen.labellings, seen.probabilities[test])
+                wrong = self._signs_by([member], near, power) != signs[test]
+                right += [np.sum(~wrong.any(axis=1)) / n, np.sum(wrong) / signs.size]
+            self.cv_results_.append({"power": power, "exact_match": right[0], "hamming_loss": right[1]})
+        fair = self.cv_results_
+        if self.loss == "exact_match":
+            best = max(r["exact_match"] for r in fair)
+            # differences within half a standard error are noise, and the Hamming loss decides
+            noise = 0.5 * np.sqrt(best * (1.0 - best) / n)
+            fair = [r for r in fair if r["exact_match"] >= best - noise]
+        self.power_ = min(fair, key=lambda r: r["hamming_loss"])["power"]
+
+    # -- predicting ----------------------------------------------------------------------------------------
+
+    def _forest_scores(self, probabilities: Any) -> Floats:
+        return log_odds(self._forest.marginals(probabilities), 0.5 / self.n_trees)  # type: ignore[union-attr]
+
+    def _members(self, X: Any) -> tuple[list[Member], Seen | None]:
+        """Every order's network at rows X, and what the forest has seen near them."""
+        n, V = X.shape[0], len(self._conditionals[0].order)
+        parts = [np.zeros((n, V)) if unit.sees_labels else unit.scores(X) for unit in self._units]
+        seen = None
+        if self._forest is not None:
+            probabilities = self._forest.probabilities(X)
+            seen = Seen(self._forest.labellings, probabilities)
+            parts.append(self._forest_scores(probabilities))
+        scores = np.stack(parts, axis=2) / self._scale
+        given = [u for u, unit in enumerate(self._units) if unit.sees_labels]
+        if not given:
+            return [_member(c, scores) for c in self._conditionals], seen
+        return [self._given_member(c, scores, X, given) for c in self._conditionals], seen
+
+    def _given_member(self, conditionals: Conditionals, scores: Floats, X: Any, given: list[int]) -> Member:
+        """A network some of whose units see the labels before theirs."""
+        plain = _member(conditionals, scores)
+
+        def scores_at(i: int, rows: Ints, signs: Floats) -> Floats:
+            total = plain.scores_at(i, rows, signs)
+            for u in given:
+                found = self._units[u].given(i, X[rows], signs)
+                total = total + conditionals.weight[i, u] * found / self._scale[u]
+            return total
+
+        return Member(conditionals, plain.base, scores_at, False)
+
+    def _signs_by(self, members: list[Member], seen: Seen | None, power: float) -> Floats:
+        if self.loss == "hamming_loss":
+            return np.where(marginals(members, seen, power, self.width) > 0.5, 1.0, -1.0)
+        return best_labellings(members, seen, power, self.width).signs
+
+    def _predict_signs(self, X: Any) -> np.ndarray:
+        if self.loss == "hamming_loss":
+            return np.where(self._probabilities(X) > 0.5, 1, -1)
+        return self._labelled(X).signs
+
+    def _labelled(self, X: Any) -> Labelled:
+        parts = [
+            best_labellings(*self._members(X[a : a + _CHUNK]), self.power_, self.width)
+            for a in range(0, X.shape[0], _CHUNK)
+        ]
+        return Labelled(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+    def _probabilities(self, X: Any) -> Floats:
+        parts = [
+            marginals(*self._members(X[a : a + _CHUNK]), self.power_, self.width)
+            for a in range(0, X.shape[0], _CHUNK)
+        ]
+        return np.concatenate(parts)
+
+    def _decide(self, X: Any) -> Floats:
+        return log_odds(self._probabilities(X), np.finfo(float).eps)
+
+    def decision_function(self, X: Any) -> Floats:
+        """Log-odds (n, K), or (n,) after a flat y, of `predict_proba`; a label's sign may not be the prediction's.
+
+        The most probable labelling may have labels that are, each alone, less probable than not.
+        """
+        return super().decision_function(X)
+
+    def search(self, X: Any) -> Search:
+        """The most probable labellings with facts: loss is -log P up to a constant, states prefixes looked at."""
+        X = self._checked(X)
+        found = self._labelled(X)
+        labels = self._coding.decode(self._spread(found.signs, lambda signs: signs))
+        return Search(labels, -found.score, found.states, found.optimal)
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        V, U = len(self.order_), len(self._scale)
+        units = [unit.state() for unit in self._units]
+        content = {
+            "units": [c for c, _ in units],
+            "names": self.units_,
+            "power": self.power_,
+            "ridge": self.ridge_,
+        }
+        arrays = {f"unit{u}/{name}": array for u, (_, own) in enumerate(units) for name, array in own.items()}
+        parts = self._conditionals
+        arrays |= {
+            "orders": np.array([c.order for c in parts], dtype=np.int64).reshape(len(parts), V),
+            "weight": np.array([c.weight for c in parts]).reshape(len(parts), V, U),
+            "bias": np.array([c.bias for c in parts]).reshape(len(parts), V),
+            "coupling": np.array([c.coupling for c in parts]).reshape(len(parts), V, V),
+            "scale": self._scale,
+        }
+        forest = {} if self._forest is None else self._forest.arrays()
+        return content, arrays | {f"forest/{name}": array for name, array in forest.items()}
+
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        self._fit_nothing()
+        self.units_, self.power_, self.ridge_ = found["names"], found["power"], found["ridge"]
+        self._scale = found["scale"]
+        parts = (found[name] for name in ("orders", "weight", "bias", "coupling"))
+        self._conditionals = [Conditionals(*part) for part in zip(*parts, strict=True)]
+        if not found["V"]:
+            return
+        sizes = {"V": found["V"], "d": found["n_features"]}
+        first = self._conditionals[0].order
+        self._units = [
+            restore_unit(content, prefixed(arrays, f"unit{u}/"), sizes, first)
+            for u, content in enumerate(found["units"])
+        ]
+        forest = prefixed(arrays, "forest/")
+        if forest:
+            self._forest = LabellingForest.from_arrays(check(FOREST, forest, "forest", dict(sizes)))
+        if len(self._scale) != len(self._units) + bool(forest):
+            raise PotentiaError("the saved LabelNetwork is damaged: its scales are not those of its units.")
+        self.order_ = np.flatnonzero(self._coding.varying)[first]
+
+
+def _member(conditionals: Conditionals, scores: Floats) -> Member:
+    base = conditionals.base(scores)
+    return Member(conditionals, base, conditionals.linear(base), True)

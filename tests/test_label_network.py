@@ -1,0 +1,252 @@
+"""Networks of labels over any classifiers: search, held-out scores, the forest of labellings, and files."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.estimator_checks import check_estimator
+
+import potentia as pt
+from potentia.multilabel.beam import beam, most_probable
+from potentia.multilabel.conditionals import Conditionals, learn_conditionals
+from potentia.multilabel.labelling_forest import learn_forest
+from potentia.multilabel.posterior import FLOOR, Member, Seen, best_labellings, marginals
+
+pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+
+SMALL = {"n_trees": 10, "cv": 2}
+
+
+def labelled_rows(n=120, d=5, K=4, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    Y = np.zeros((n, K), dtype=np.int64)
+    for k in range(K):
+        Y[:, k] = X[:, k % d] * X[:, (k + 1) % d] + X @ rng.normal(size=d) + 1.5 * Y[:, :k].sum(1) > 1
+    return X, Y
+
+
+def every(V):
+    return np.array(list(product([-1.0, 1.0], repeat=V)))
+
+
+def random_member(n, V, seed, scale=2.0):
+    rng = np.random.default_rng(seed)
+    coupling = np.tril(rng.normal(size=(V, V)), -1)
+    conditionals = Conditionals(rng.permutation(V), np.ones((V, 1)), np.zeros(V), coupling)
+    base = scale * rng.normal(size=(n, V))
+    return Member(conditionals, base, conditionals.linear(base), True)
+
+
+def random_seen(n, V, seed, count=5):
+    rng = np.random.default_rng(seed)
+    labellings = every(V)[rng.permutation(2**V)[:count]]
+    p = rng.dirichlet(np.ones(count), size=n) * (rng.random((n, count)) < 0.6)
+    return Seen(labellings, sparse.csr_array(p))
+
+
+def joint(member, row, V):
+    found = np.exp(member.log_probabilities(np.full(2**V, row), every(V)))
+    assert found.sum() == pytest.approx(1.0)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_most_probable_labelling_is_that_of_enumeration(seed):
+    member = random_member(6, 5, seed, scale=0.5)
+    for width in (32, 3, 1):
+        kept = most_probable(6, 5, member.scores_at, width)
+        first, optimal = kept.best()
+        assert np.all(optimal) or width < 32
+        for row in range(6):
+            p = joint(member, row, 5)
+            found = np.exp(kept.log_p[first[row]])
+            assert found <= p.max() + 1e-12
+            # what is called optimal is, and a search as wide as 1 / P is exact
+            assert found == pytest.approx(p.max()) or not (optimal[row] or width >= 1 / p.max())
+            labels = member.unplaced(kept.signs[first])[row]
+            assert p[np.all(every(5) == labels, axis=1)][0] == pytest.approx(found)
+
+
+def test_a_beam_keeps_the_best_prefixes_in_order():
+    member = random_member(4, 4, 0)
+    kept = beam(4, 4, member.scores_at, 16)
+    for row in range(4):
+        mine = kept.rows == row
+        np.testing.assert_allclose(kept.log_p[mine], np.sort(np.log(joint(member, row, 4)))[::-1])
+    assert np.all(beam(4, 4, member.scores_at, 2).bound < 0)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("n_members", [1, 2])
+def test_labellings_and_marginals_with_a_forest_equal_enumeration(power, n_members):
+    V = 4
+    members = [random_member(5, V, seed, scale=1.0) for seed in range(n_members)]
+    seen = random_seen(5, V, 7)
+    found = best_labellings(members, seen, power, 16)
+    means = marginals(members, seen, power, 16)
+    for row in range(5):
+        score = np.mean([np.log(joint(member, row, V)) for member in members], axis=0)
+        q = np.array(
+            [seen.probabilities.toarray()[row][np.all(seen.labellings == y, axis=1)].sum() for y in every(V)]
+        )
+        score += power * np.log(q + FLOOR)
+        best = every(V)[score.argmax()]
+        if found.optimal[row] or n_members == 1:
+            np.testing.assert_array_equal(found.signs[row], best)
+        assert found.score[row] <= score.max() + 1e-9
+        p = np.exp(score) / np.exp(score).sum()
+        if n_members == 1:
+            np.testing.assert_allclose(means[row], p @ (every(V) > 0), atol=1e-9)
+    assert np.all(found.optimal) or n_members == 2
+
+
+def test_conditionals_are_penalised_logistic_regressions():
+    rng = np.random.default_rng(0)
+    signs = np.where(rng.random((80, 3)) < 0.4, 1.0, -1.0)
+    scores = signs[:, :, None] * 0.5 + rng.normal(size=(80, 3, 2))
+    weight = rng.random((80, 3))
+    order = np.array([2, 0, 1])
+    found = learn_conditionals(scores, signs, order, 1e6, weight, 20)
+    # so strong a ridge leaves the regression of all labels at once
+    plain = LogisticRegression(C=1e3, tol=1e-10, max_iter=1000)
+    plain.fit(scores.reshape(240, 2), signs.ravel(), sample_weight=weight.ravel())
+    np.testing.assert_allclose(found.weight, np.tile(plain.coef_, (3, 1)), atol=1e-2)
+    assert np.abs(found.coupling).max() < 1e-3
+    free = learn_conditionals(scores, signs, order, 1e-6, weight, 1)
+    assert np.count_nonzero(free.coupling) == 2
+    used = np.flatnonzero(free.coupling[2])[0]
+    A = np.column_stack([scores[:, 1], signs[:, order[used]]])
+    plain = LogisticRegression(C=1e9, tol=1e-10, max_iter=1000).fit(
+        A, signs[:, 1], sample_weight=weight[:, 1]
+    )
+    np.testing.assert_allclose(np.append(free.weight[2], free.coupling[2, used]), plain.coef_[0], atol=1e-3)
+
+
+def test_a_forest_has_the_shares_of_its_leaves_and_held_out_ones():
+    X, Y = labelled_rows(60)
+    signs = 2.0 * Y - 1
+    forest, held_out, known = learn_forest(X, signs, np.ones(60), 30, 0)
+    p = forest.probabilities(X)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0)
+    np.testing.assert_allclose(forest.probabilities(sparse.csr_array(X)).toarray(), p.toarray())
+    assert known.all()
+    np.testing.assert_allclose(held_out.sum(axis=1), 1.0)
+    truth = np.unique(signs, axis=0, return_inverse=True)[1].ravel()
+    own = np.mean(p.toarray().argmax(axis=1) == truth)
+    aside = np.mean(held_out.toarray().argmax(axis=1) == truth)
+    assert own > 0.95 > aside
+    plain = RandomForestRegressor(30, max_features="sqrt", random_state=0, oob_score=True).fit(X, signs)
+    means = 2 * forest.marginals(held_out) - 1
+    assert abs(np.mean((means - signs) ** 2) - np.mean((plain.oob_prediction_ - signs) ** 2)) < 0.1
+
+
+def test_scikit_learn_accepts_it():
+    # the most probable labelling may have labels that are, each alone, less probable than not
+    known = {"check_classifier_multioutput": "compares predictions with label-wise probabilities"}
+    kinds = ("dense", "sparse")
+    known |= {f"check_sample_weight_equivalence_on_{kind}_data": "trees draw rows" for kind in kinds}
+    model = pt.LabelNetwork(["linear"], **SMALL)
+    for outcome in check_estimator(model, on_fail=None, on_skip=None, expected_failed_checks=known):
+        assert outcome["status"] in ("passed", "skipped", "xfail"), (
+            outcome["check_name"],
+            outcome["exception"],
+        )
+
+
+CASES = {
+    "auto": {},
+    "ensemble": {"units": ["linear"], "n_orders": 3, "loss": "hamming_loss"},
+    "no forest": {"units": ["linear"], "n_trees": 0, "order": "index"},
+    "forest alone": {"units": []},
+    "boosting": {"units": ["boosting"]},
+    "given labels": {
+        "units": ["linear", LogisticRegression()],
+        "sees_labels": True,
+        "order": [3, 1, 0, 2, 4],
+    },
+}
+
+
+@pytest.mark.parametrize("thin", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_saved_networks_predict_identically(case, thin, tmp_path):
+    X, Y = labelled_rows()
+    Y = np.column_stack([Y, np.ones(len(Y), dtype=int)])  # a label that never varies
+    X = sparse.csr_array(X) if thin else X
+    model = pt.LabelNetwork(**{**SMALL, **CASES[case]}).fit(X, Y)
+    found, p = model.search(X), model.predict_proba(X)
+    assert np.all(p[:, 4] == 1)
+    assert np.all((p >= 0) & (p <= 1))
+    if model.loss == "exact_match":
+        np.testing.assert_array_equal(found.labels, model.predict(X))
+        assert found.optimal.all()
+    else:
+        np.testing.assert_array_equal(p > 0.5, model.predict(X))
+    assert pt.metrics.exact_match(Y, model.predict(X)) > 0.5
+    model.save(tmp_path / "m")
+    again = pt.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_array_equal(again.predict_proba(X), p)
+    assert (again.power_, again.units_, list(again.order_)) == (
+        model.power_,
+        model.units_,
+        list(model.order_),
+    )
+    same = clone(model).fit(X, Y)
+    np.testing.assert_array_equal(same.predict_proba(X), p)
+
+
+def test_units_that_see_labels_search_what_they_learned():
+    X, Y = labelled_rows(K=3)
+    model = pt.LabelNetwork([LogisticRegression()], sees_labels=True, n_trees=0, cv=2, order="index").fit(
+        X, Y
+    )
+    members, _ = model._members(X[:5])
+    found = model.search(X[:5])
+    for row in range(5):
+        log_p = members[0].log_probabilities(np.full(8, row), every(3))
+        assert np.exp(log_p).sum() == pytest.approx(1.0)
+        np.testing.assert_array_equal(found.labels[row], every(3)[log_p.argmax()] > 0)
+        assert found.loss[row] == pytest.approx(-log_p.max())
+
+
+def test_labels_that_depend_on_each_other_are_found_together():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    first = (X[:, 0] + 0.8 * rng.normal(size=300) > 0).astype(int)
+    Y = np.column_stack(
+        [first, 1 - first, (X[:, 1] > 0).astype(int)]
+    )  # the second always differs from the first
+    model = pt.LabelNetwork(["linear"], **SMALL).fit(X[:200], Y[:200])
+    found = model.predict(X[200:])
+    assert np.all(found[:, 0] != found[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"units": ["forest"]}, "units"),
+        ({"units": [3]}, "units must be names or classifiers"),
+        ({"units": [], "n_trees": 0}, "nothing to learn with"),
+        ({"order": "learned"}, "order"),
+        ({"loss": "f1"}, "loss"),
+        ({"width": 0}, "width"),
+    ],
+)
+def test_bad_options_are_one_sentence(options, words):
+    X, Y = labelled_rows(20)
+    with pytest.raises(pt.PotentiaError, match=words):
+        pt.LabelNetwork(**options).fit(X, Y)
+
+
+def test_what_cannot_be_saved_says_so(tmp_path):
+    X, Y = labelled_rows(40)
+    model = pt.LabelNetwork([ExtraTreesClassifier(5)], n_trees=0, cv=2).fit(X, Y)
+    with pytest.raises(pt.PotentiaError, match="ExtraTreesClassifier cannot be saved"):
+        model.save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
