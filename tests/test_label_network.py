@@ -182,9 +182,9 @@ def test_saved_networks_predict_identically(case, thin, tmp_path):
     found, p = model.search(X), model.predict_proba(X)
     assert np.all(p[:, 4] == 1)
     assert np.all((p >= 0) & (p <= 1))
-    if model.loss == "exact_match":
+    assert found.optimal.all() or model.n_orders > 1
+    if model.whole_:
         np.testing.assert_array_equal(found.labels, model.predict(X))
-        assert found.optimal.all()
     else:
         np.testing.assert_array_equal(p > 0.5, model.predict(X))
     assert pt.metrics.exact_match(Y, model.predict(X)) > 0.5
@@ -224,7 +224,18 @@ def test_labels_that_depend_on_each_other_are_found_together():
     )  # the second always differs from the first
     model = pt.LabelNetwork(["linear"], **SMALL).fit(X[:200], Y[:200])
     found = model.predict(X[200:])
+    assert model.whole_
     assert np.all(found[:, 0] != found[:, 1])
+
+
+def test_labels_that_cannot_be_told_are_predicted_each_for_itself():
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(150, 3)), (rng.random((150, 12)) < 0.4).astype(int)
+    model = pt.LabelNetwork(["linear"], **SMALL).fit(X, Y)
+    power = [r for r in model.cv_results_ if r["power"] == model.power_]
+    assert {r["whole"] for r in power} == {True, False}
+    assert not model.whole_
+    np.testing.assert_array_equal(model.predict(X), model.predict_proba(X) > 0.5)
 
 
 @pytest.mark.parametrize(
@@ -235,6 +246,7 @@ def test_labels_that_depend_on_each_other_are_found_together():
         ({"units": [], "n_trees": 0}, "nothing to learn with"),
         ({"order": "learned"}, "order"),
         ({"loss": "f1"}, "loss"),
+        ({"sees_labels": True, "n_orders": 2}, "n_orders must be 1"),
         ({"width": 0}, "width"),
     ],
 )
@@ -250,3 +262,21 @@ def test_what_cannot_be_saved_says_so(tmp_path):
     with pytest.raises(pt.PotentiaError, match="ExtraTreesClassifier cannot be saved"):
         model.save(tmp_path / "m")
     assert not (tmp_path / "m").exists()
+
+
+def test_rows_of_weight_zero_are_left_out_and_balance_finds_more():
+    X, Y = labelled_rows(150)
+    Y[:, 0] &= (np.arange(150) % 4 == 0).astype(int)
+    for options in ({"units": ["linear", LogisticRegression()]}, {"units": ["rbf"]}):
+        kept = np.arange(150) % 5 != 0
+        whole = pt.LabelNetwork(**{**SMALL, **options}).fit(X, Y, sample_weight=2.0 * kept)
+        part = pt.LabelNetwork(**{**SMALL, **options}).fit(X[kept], Y[kept])
+        np.testing.assert_array_equal(whole.predict_proba(X), part.predict_proba(X))
+        plain, balanced = (
+            pt.LabelNetwork(**{**SMALL, **options}, class_weight=weight)
+            .fit(X, Y)
+            .predict_proba(X)[:, 0]
+            .sum()
+            for weight in (None, "balanced")
+        )
+        assert balanced > plain

@@ -369,8 +369,14 @@ def test_states_below_a_bound_are_counted():
     ids=["linear", "kernel", "chosen"],
 )
 def test_scikit_learn_accepts_it(model):
-    for outcome in check_estimator(model, on_fail=None, on_skip=None):
-        assert outcome["status"] in ("passed", "skipped"), (outcome["check_name"], outcome["exception"])
+    # folds and tolerances differ between a row of weight 2 and two rows; a test below compares without them
+    kinds = ("dense", "sparse")
+    known = {f"check_sample_weight_equivalence_on_{kind}_data": "chosen on folds of rows" for kind in kinds}
+    for outcome in check_estimator(model, on_fail=None, on_skip=None, expected_failed_checks=known):
+        assert outcome["status"] in ("passed", "skipped", "xfail"), (
+            outcome["check_name"],
+            outcome["exception"],
+        )
 
 
 def test_pipelines_grids_clones_and_sparse_rows():
@@ -595,3 +601,48 @@ def test_too_few_rows_take_the_middle_of_the_candidates():
         pt.IndependentClassifiers(kernel="rbf", gamma="cv").fit(X, Y)
     with pytest.raises(pt.PotentiaError, match="alpha"):
         pt.LMBM(alpha="cv").fit(X, Y)
+
+
+@pytest.mark.parametrize("kernel", [None, "rbf"])
+@pytest.mark.parametrize("thin", [False, True])
+def test_weights_are_repeated_rows(kernel, thin):
+    X, Y = labelled_rows(n=60, K=3)
+    counts = np.random.default_rng(0).integers(0, 4, size=60)
+    repeated = np.repeat(np.arange(60), counts)
+    kind = sparse.csr_array if thin else np.asarray
+    options = {"order": "index", "kernel": kernel, "gamma": 0.2, "tol": 1e-9, "passes": 10_000}
+    weighted = pt.LMSBN(1e-2, **options).fit(kind(X), Y, sample_weight=3.0 * counts)
+    plain = pt.LMSBN(1e-2, **options).fit(kind(X[repeated]), Y[repeated])
+    np.testing.assert_allclose(weighted.couplings_, plain.couplings_, atol=1e-5)
+    np.testing.assert_allclose(weighted.decision_function(X), plain.decision_function(X), atol=1e-5)
+    apart = [
+        IndependentClassifiers(1e-2, kernel, gamma=0.2, tol=1e-9, passes=10_000).fit(*rows, sample_weight=w)
+        for rows, w in (((kind(X), Y), counts), ((kind(X[repeated]), Y[repeated]), None))
+    ]
+    np.testing.assert_allclose(*(model.decision_function(X) for model in apart), atol=1e-5)
+
+
+def test_class_weights_are_weights_of_rows_by_label():
+    X, Y = labelled_rows(n=150, K=3, noise=2.0)
+    Y[:, 0] &= (np.arange(150) % 3 == 0).astype(int)
+    plain, balanced = (
+        pt.LMSBN(1e-1, "index", class_weight=weight).fit(X, Y).predict(X)[:, 0]
+        for weight in (None, "balanced")
+    )
+    assert balanced.sum() > plain.sum()
+    one = pt.LMSBN(1e-2, class_weight={1: 3.0}, tol=1e-9, passes=10_000).fit(X, Y[:, 1])
+    same = pt.LMSBN(1e-2, tol=1e-9, passes=10_000).fit(X, Y[:, 1])
+    rows = np.where(Y[:, 1] == 1, 3.0, 1.0)
+    other = pt.LMSBN(1e-2 / rows.mean(), tol=1e-9, passes=10_000).fit(X, Y[:, 1], sample_weight=rows)
+    np.testing.assert_allclose(one.coef_, other.coef_, atol=1e-5)
+    assert not np.allclose(one.coef_, same.coef_, atol=1e-3)
+    for words, options in (
+        ("class_weight", {"class_weight": "even"}),
+        ("keys 0 and 1", {"class_weight": {2: 1.0}}),
+        (r"class_weight\[1\]", {"class_weight": {1: -1.0}}),
+    ):
+        with pytest.raises(pt.PotentiaError, match=words):
+            pt.LMSBN(**options).fit(X, Y)
+    for weight in (-np.ones(150), np.zeros(150), np.ones(3)):
+        with pytest.raises(pt.PotentiaError, match=r"(?i)sample.weight"):
+            pt.LMSBN(1e-2).fit(X, Y, sample_weight=weight)

@@ -1,8 +1,8 @@
-"""Dual coordinate descent for the hinge loss [Hsieh et al. 2008]: min_w 1/2 |w|^2 + C sum_l [1 - y_l w . f_l]_+.
+"""Dual coordinate descent for the hinge loss [Hsieh et al. 2008]: min_w 1/2 |w|^2 + sum_l C_l [1 - y_l w . f_l]_+.
 
 A row's features are a constant 1, a dense part, a sparse part, a part known by its inner products with all rows (a
 kernel), and p columns of signs times a number s (labels that act as features). Parts may be empty, so one kernel
-serves all kinds of rows; the rows are shared by all labels' problems and never copied. The dual has 0 <= a_l <= C and
+serves all kinds of rows; the rows are shared by all labels' problems and never copied. The dual has 0 <= a_l <= C_l and
 w = sum_l a_l y_l f_l; a pass visits the rows that are not shrunk in random order and takes each to its optimum.
 
 Columns of signs are mostly +1 (after turning those that are mostly -1), so a row lists only its exceptions, and a step
@@ -62,10 +62,11 @@ class Weights(NamedTuple):
 
 
 @njit(**_SUMS)
-def descend(rows, extra, y, norms, cost, tol, visits, seed, dual, w):
+def descend(rows, extra, y, norms, costs, tol, visits, seed, dual, w):
     """Descend from the dual and w given (which must agree) until projected gradients differ by at most `tol`.
 
-    y (n): signs. norms (n): |f_l|^2. Gives up after `visits` visits of rows. Returns the last spread of projected
+    y (n): signs. norms (n): |f_l|^2. costs (n): weights C of the rows' losses.
+    Gives up after `visits` visits of rows. Returns the last spread of projected
     gradients.
     """
     active, size, total = np.arange(y.size), y.size, np.sum(w.signs)
@@ -79,15 +80,15 @@ def descend(rows, extra, y, norms, cost, tol, visits, seed, dual, w):
         while s < size:
             row = active[s]
             slope = y[row] * (_row_score(rows, row, w) + _sign_score(extra, row, w, total)) - 1.0
-            if _settled(slope, dual[row], cost, high_before, low_before):
+            if _settled(slope, dual[row], costs[row], high_before, low_before):
                 size -= 1
                 active[s], active[size] = active[size], row
                 continue
-            projected = _projected(slope, dual[row], cost)
+            projected = _projected(slope, dual[row], costs[row])
             high, low = max(high, projected), min(low, projected)
             if abs(projected) > 1e-12:
                 old = dual[row]
-                dual[row] = min(max(old - slope / norms[row], 0.0), cost)
+                dual[row] = min(max(old - slope / norms[row], 0.0), costs[row])
                 change = (dual[row] - old) * y[row]
                 _add_row(rows, row, change, w)
                 total += _add_signs(extra, row, change, w)

@@ -16,6 +16,7 @@ from .._registry import SavedFunction
 from .._types import Floats, PotentiaError
 from .coding import as_labels, label_names, learn_coding
 from .saving import SavedClassifier
+from .weights import label_weights, row_weights
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,9 +36,14 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
     its own score. X arrives as float64, C-contiguous or CSR; what arrives must not be written to.
     """
 
+    class_weight: Any = None
+
     @abstractmethod
-    def _fit(self, X: Any, signs: Floats) -> None:
-        """Learn from X (n, d) and signs (n, K'), C-contiguous, of the K' >= 1 labels that vary."""
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
+        """Learn from X (n, d) and signs (n, K'), C-contiguous, of the K' >= 1 labels that vary.
+
+        weight (n, K'): of each row's label; all 1 but for estimators that take weights, see `weights`.
+        """
 
     def _fit_nothing(self) -> None:
         """Called instead of `_fit` where no label varies."""
@@ -58,6 +64,9 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from rows X (n, d) and their labels y (n, K) or (n,)."""
+        return self._learn(X, y, None)
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any) -> Self:
         if y is None:
             raise PotentiaError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None: labels (n, K) or (n,)"
@@ -67,12 +76,18 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
         labels = as_labels(y)
         check_consistent_length(X, labels)
         names = label_names(y, 1 if labels.ndim == 1 else labels.shape[1])
+        weight = row_weights(sample_weight, X)
+        # a row of weight zero is as if it were not there
+        X, labels, weight = (
+            (X, labels, weight) if weight.all() else (part[weight > 0] for part in (X, labels, weight))
+        )
         self._coding = learn_coding(labels, names)
         self.label_names_, self.n_labels_ = names, len(names)
         self.classes_ = self._coding.public
         varying = self._coding.varying
         if varying.any():
-            self._fit(X, np.ascontiguousarray(self._signs(labels)[:, varying]))
+            signs = np.ascontiguousarray(self._signs(labels)[:, varying])
+            self._fit(X, signs, label_weights(weight, signs, self.class_weight))
         else:
             self._fit_nothing()
         _LOG.info("%s: learned %d labels from %d rows", type(self).__name__, len(names), X.shape[0])

@@ -17,10 +17,12 @@ from .base import MultiLabelClassifier, check_classifier, check_seed
 from .features import Gamma, Kernel
 from .margin import MarginClassifier
 from .network import independent
+from .resumable import WeightedClassifier
 from .structure import given_order
+from .weights import ClassWeight
 
 
-class IndependentClassifiers(MarginClassifier):
+class IndependentClassifiers(WeightedClassifier, MarginClassifier):
     """One support vector machine per label, none of which knows the others.
 
     Args: as of `LMSBN`, without choices by cross-validation; alpha is common to all labels, C = 1 / (alpha n).
@@ -45,6 +47,7 @@ class IndependentClassifiers(MarginClassifier):
         gamma: Gamma = "scale",
         degree: int = 3,
         coef0: float = 1.0,
+        class_weight: ClassWeight = None,
         tol: float = 1e-4,
         passes: int = 1000,
         random_state: Any = 0,
@@ -54,14 +57,16 @@ class IndependentClassifiers(MarginClassifier):
         self.gamma = gamma
         self.degree = degree
         self.coef0 = coef0
+        self.class_weight = class_weight
         self.tol = tol
         self.passes = passes
         self.random_state = random_state
 
-    def _fit(self, X: Any, signs: Floats) -> None:
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
         width = self._width(X)
         self._keep(X, width)
-        self._publish(*independent(self._features(X, width), signs, self._solver(X, signs)))
+        solver = self._solver(X, signs, weight)
+        self._publish(*independent(self._features(X, weight, width), signs, solver))
 
     def _fit_nothing(self) -> None:
         self._publish(np.zeros((0, self.n_features_in_)), np.zeros(0))
@@ -135,7 +140,7 @@ class ClassifierChain(MultiLabelClassifier):
         elif self.order is not None:
             whole_numbers(self.order, "order")
 
-    def _fit(self, X: Any, signs: Floats) -> None:
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
         order = self.order
         if order is not None and not isinstance(order, str):
             order = given_order(order, signs.shape[1], None)
@@ -225,7 +230,7 @@ class LabelPowerset(MultiLabelClassifier):
         self.estimator_ = _or_logistic(None).fit(np.zeros((n, found["n_features"])), np.arange(n))
         self.estimator_.coef_, self.estimator_.intercept_ = found["coef"], found["intercept"]
 
-    def _fit(self, X: Any, signs: Floats) -> None:
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
         self.labellings_, number = np.unique(signs, axis=0, return_inverse=True)
         self.estimator_ = _or_logistic(self.estimator).fit(X, number.ravel())
 

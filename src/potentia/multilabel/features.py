@@ -86,20 +86,30 @@ class SignColumns:
 class Features(ABC):
     """Training rows as the problems see them; never copied per label.
 
-    _rows: what the kernel reads. _squares (n): squared lengths. width: how many features there are, a kernel's
-    being as many as rows.
+    _rows: what the kernel reads. _squares (n): squared lengths. weight (n, K): of the rows' losses by label, None for
+    all 1. width: how many features there are, a kernel's being as many as rows.
     """
 
     n_rows: int
+    weight: Floats | None = None
     _rows: FeatureRows
     _squares: Floats
     width: int
 
-    def path(self, solvers: Sequence[HingeSolver], columns: SignColumns, p: int, y: Floats) -> list[Solution]:
+    def path(
+        self,
+        solvers: Sequence[HingeSolver],
+        columns: SignColumns,
+        p: int,
+        y: Floats,
+        label: int | None = None,
+    ) -> list[Solution]:
         """The problem of signs y (n) with the first p of the columns of signs beside the rows' own features.
 
-        Solved by each solver in turn, starting from the solution before with its dual scaled to the new cost.
+        Solved by each solver in turn, starting from the solution before with its dual scaled to the new cost. label:
+        whose weights the rows have.
         """
+        weight = np.ones(self.n_rows) if self.weight is None or label is None else self.weight[:, label]
         w, dual, before = self._zeros(p), np.zeros(self.n_rows), 0.0
         found = []
         for solver in solvers:
@@ -108,19 +118,26 @@ class Features(ABC):
                 for part in (dual, *w):
                     part *= cost / before
             before = cost
-            found.append(self._solve(solver, columns, p, y, dual, w))
+            found.append(self._solve(solver, columns, p, y, cost * weight, dual, w))
         return found
 
     def _solve(
-        self, solver: HingeSolver, columns: SignColumns, p: int, y: Floats, dual: Floats, w: Weights
+        self,
+        solver: HingeSolver,
+        columns: SignColumns,
+        p: int,
+        y: Floats,
+        costs: Floats,
+        dual: Floats,
+        w: Weights,
     ) -> Solution:
         """The solution from a start, `dual` and the weights `w` that belong to it, which are changed."""
-        n, cost = self.n_rows, solver.cost(self.n_rows)
-        limits = (cost, solver.tol, solver.visits(n), solver.seed)
+        n = self.n_rows
+        limits = (costs, solver.tol, solver.visits(n), solver.seed)
         norms = self._squares + columns.squares(p)
         spread = descend(self._rows, columns.exceptions, y, norms, *limits, dual, w)
         if spread > solver.tol and min(n, self.width + 1 + p) <= LARGEST_SYSTEM:
-            exact = self._interior(columns, p, y, cost)
+            exact = self._interior(columns, p, y, costs)
             if exact is not None:
                 return exact
         bias, scale = float(w.bias[0]), columns.scale
@@ -141,12 +158,18 @@ class Features(ABC):
         """A solution's `own` weights."""
 
     @abstractmethod
-    def _interior(self, columns: SignColumns, p: int, y: Floats, cost: float) -> Solution | None:
+    def _interior(self, columns: SignColumns, p: int, y: Floats, costs: Floats) -> Solution | None:
         """The same problem by Newton steps; None where they break down."""
 
     @abstractmethod
+    def _split(self, train: Ints, test: Ints) -> tuple[Features, Any]:
+        """`split` without weights."""
+
     def split(self, train: Ints, test: Ints) -> tuple[Features, Any]:
         """Some rows as features, and the matrix whose product with a solution's `own` scores other rows."""
+        part, matrix = self._split(train, test)
+        part.weight = None if self.weight is None else self.weight[train]
+        return part, matrix
 
 
 class RowFeatures(Features):
@@ -174,7 +197,7 @@ class RowFeatures(Features):
     def _own(self, w: Weights, signed_dual: Floats) -> Floats:
         return (w.sparse if sparse.issparse(self._X) else w.dense).copy()
 
-    def _interior(self, columns: SignColumns, p: int, y: Floats, cost: float) -> Solution | None:
+    def _interior(self, columns: SignColumns, p: int, y: Floats, costs: Floats) -> Solution | None:
         parts = [np.ones((self.n_rows, 1)), columns.scale * columns.signs[:, :p], self._X]
         if sparse.issparse(self._X):
             Z = sparse.diags_array(y) @ sparse.hstack([sparse.csr_array(v) for v in parts], format="csr")
@@ -185,13 +208,13 @@ class RowFeatures(Features):
             system = by_matrix(Q.toarray() if sparse.issparse(Q) else Q)
         else:
             system = by_rows(Z)
-        dual = solve_dual(*system, self.n_rows, cost)
+        dual = solve_dual(*system, self.n_rows, costs)
         if dual is None:
             return None
         w = Z.T @ dual
         return Solution(w[1 + p :], float(w[0]), columns.scale * w[1 : 1 + p], True)
 
-    def split(self, train: Ints, test: Ints) -> tuple[Features, Any]:
+    def _split(self, train: Ints, test: Ints) -> tuple[Features, Any]:
         return RowFeatures(self._X[train]), self._X[test]
 
 
@@ -209,15 +232,15 @@ class GramFeatures(Features):
     def _own(self, w: Weights, signed_dual: Floats) -> Floats:
         return signed_dual
 
-    def _interior(self, columns: SignColumns, p: int, y: Floats, cost: float) -> Solution | None:
+    def _interior(self, columns: SignColumns, p: int, y: Floats, costs: Floats) -> Solution | None:
         signs, square = columns.signs[:, :p], columns.scale**2
         Q = np.outer(y, y) * (self._rows.gram + 1.0 + square * (signs @ signs.T))
-        dual = solve_dual(*by_matrix(Q), self.n_rows, cost)
+        dual = solve_dual(*by_matrix(Q), self.n_rows, costs)
         if dual is None:
             return None
         return Solution(dual * y, float(dual @ y), square * (signs.T @ (dual * y)), True)
 
-    def split(self, train: Ints, test: Ints) -> tuple[Features, Any]:
+    def _split(self, train: Ints, test: Ints) -> tuple[Features, Any]:
         gram = self._rows.gram
         return GramFeatures(np.ascontiguousarray(gram[np.ix_(train, train)])), gram[np.ix_(test, train)]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._options import check_choice, check_count, check_flag, check_positive
 from .._registry import SavedFunction
-from .._schema import Array, Items, Kind, Number, Rule, Schema, check
+from .._schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check
 from .._types import Floats, Ints, PotentiaError
 from .base import check_seed
 from .conditionals import Conditionals, learn_conditionals
@@ -18,10 +18,11 @@ from .labelling_forest import FOREST, LabellingForest, learn_forest
 from .lmsbn import Search
 from .orders import splits
 from .posterior import Labelled, Member, Seen, best_labellings, marginals
-from .resumable import ResumableClassifier
+from .resumable import WeightedClassifier
 from .saving import prefixed
 from .structure import given_order
 from .units import Task, Unit, log_odds, make_unit, restore_unit
+from .weights import ClassWeight
 
 Loss = Literal["exact_match", "hamming_loss"]
 LOSSES = ("exact_match", "hamming_loss")
@@ -37,7 +38,7 @@ _RIDGE, _POWER = 10.0, 1.0
 _CHUNK = 512
 
 
-class LabelNetwork(ResumableClassifier):
+class LabelNetwork(WeightedClassifier):
     """A directed network of labels whose conditionals rest on any classifiers.
 
     Every unit is a classifier per label; its scores of a row come from folds that the row is not in. The label at
@@ -47,8 +48,9 @@ class LabelNetwork(ResumableClassifier):
         log P(y | x) = sum_i log P(y_i | scores_i(x), y_1 .. y_{i-1}) + power log(forest's P(y | x) + 1e-3) + constant.
 
     `predict` gives the most probable labelling, or with loss="hamming_loss" the labels that are each more probable
-    than not. The search keeps `width` partial labellings per row: where no more are as probable as the labelling
-    found it is exact, which `search(X).optimal` says.
+    than not; these also with "exact_match" where they matched held-out rows as well and had less Hamming loss. The
+    search keeps `width` partial labellings per row: where no more are as probable as the labelling found it is exact,
+    which `search(X).optimal` says.
 
     Args:
         units: "auto" ("linear", and "rbf" up to 3000 rows), or a list of "linear" and "rbf" (support vector machines
@@ -62,18 +64,22 @@ class LabelNetwork(ResumableClassifier):
         loss: what predictions are meant to be good at, "exact_match" or "hamming_loss".
         width: partial labellings kept per row.
         cv: folds of held-out scores, and of the choice of `power_` and `ridge_`.
+        class_weight: None, "balanced" (a label's two values weigh the same in sum), or {0: weight of a label's smaller
+            value, 1: of its larger}.
         tol, passes: of "linear" and "rbf", as of `LMSBN`.
         random_state: seed of folds, trees, orders and units.
 
-    After `fit`: `units_` (names), `power_`, `ridge_`, `order_`, `cv_results_` (held-out measures by power; not saved).
+    After `fit`: `units_` (names), `power_`, `ridge_`, `order_`, `whole_` (whether predictions are the most probable
+    labellings), `cv_results_` (held-out measures by power and whole; not saved).
     """
 
     saved: ClassVar[Schema] = {
-        **ResumableClassifier.saved,
+        **WeightedClassifier.saved,
         "units": Items(Kind((dict,)), "N"),
         "names": Items(Kind((str,)), "N"),
         "power": Number(),
         "ridge": Number(),
+        "whole": FLAG,
         "orders": Array("i8", ("O", "V"), low=0, below="V"),
         "weight": Array("f8", ("O", "V", "U")),
         "bias": Array("f8", ("O", "V")),
@@ -102,6 +108,7 @@ class LabelNetwork(ResumableClassifier):
         loss: Loss = "exact_match",
         width: int = 64,
         cv: int = 3,
+        class_weight: ClassWeight = None,
         tol: float = 1e-3,
         passes: int = 300,
         random_state: Any = 0,
@@ -115,11 +122,13 @@ class LabelNetwork(ResumableClassifier):
         self.loss = loss
         self.width = width
         self.cv = cv
+        self.class_weight = class_weight
         self.tol = tol
         self.passes = passes
         self.random_state = random_state
 
     def _check_options(self) -> None:
+        super()._check_options()
         if isinstance(self.units, str):
             check_choice("units", self.units, ("auto",), "a list")
         for unit in [] if isinstance(self.units, str) else self.units:
@@ -144,6 +153,10 @@ class LabelNetwork(ResumableClassifier):
             ("passes", 1),
         ):
             check_count(name, getattr(self, name), least)
+        if self.sees_labels and self.n_orders > 1:
+            raise PotentiaError(
+                "n_orders must be 1 where sees_labels is True: units learn with labels in one order."
+            )
         check_positive("tol", self.tol)
         check_seed("random_state", self.random_state)
 
@@ -155,11 +168,11 @@ class LabelNetwork(ResumableClassifier):
         self._conditionals: list[Conditionals] = []
         self.units_, self.power_, self.ridge_, self._scale = [], 0.0, _RIDGE, np.ones(0)
         self.order_, self.cv_results_ = np.zeros(0, dtype=np.int64), []
+        self.whole_ = self.loss == "exact_match"
 
-    def _fit(self, X: Any, signs: Floats) -> None:
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
         self._fit_nothing()
-        seed = self._seed(X, signs)
-        weight = np.ones(signs.shape)
+        seed = self._seed(X, signs, weight)
         orders = self._orders(signs, seed)
         solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed, self._solved)
         task = Task(X, signs, weight, orders[0], solver, self.cv)
@@ -167,7 +180,7 @@ class LabelNetwork(ResumableClassifier):
         self._units = [make_unit(unit, self.sees_labels, seed) for unit in self._wanted(len(signs))]
         parts, seen = [unit.learn(task) for unit in self._units], None
         if self.n_trees:
-            self._forest, probabilities, _ = learn_forest(X, signs, weight[:, 0], self.n_trees, seed)
+            self._forest, probabilities, _ = learn_forest(X, signs, weight.mean(axis=1), self.n_trees, seed)
             seen = Seen(self._forest.labellings, probabilities)
             parts.append(self._forest_scores(probabilities))
         scores = np.stack(parts, axis=2)
@@ -202,7 +215,7 @@ class LabelNetwork(ResumableClassifier):
     def _choose(
         self, scores: Floats, signs: Floats, weight: Floats, order: Ints, seen: Seen | None, seed: int
     ) -> None:
-        """`ridge_` of the largest held-out log P, then `power_` of the best held-out exact match (or Hamming loss)."""
+        """`ridge_` of the largest held-out log P, then `power_` and `whole_` by held-out measures."""
         self.ridge_, self.power_, self.cv_results_ = _RIDGE, _POWER if seen is not None else 0.0, []
         n = len(signs)
         if n < 2 * self.cv:
@@ -222,22 +235,32 @@ class LabelNetwork(ResumableClassifier):
                     gains.get(ridge, 0.0) + member.log_probabilities(np.arange(len(test)), signs[test]).sum()
                 )
         self.ridge_ = max(gains, key=lambda ridge: gains[ridge])
-        if seen is None:
-            return
-        for power in _POWERS:
+        members = list(zip(held[self.ridge_], (test for _, test in parts), strict=True))
+
+        def measure(power: float, whole: bool) -> dict[str, float]:
             right = np.zeros(2)
-            for member, (_, test) in zip(held[self.ridge_], parts, strict=True):
-                near = Seen(seen.labellings, seen.probabilities[test])
-                wrong = self._signs_by([member], near, power) != signs[test]
+            for member, test in members:
+                near = None if seen is None else Seen(seen.labellings, seen.probabilities[test])
+                wrong = self._signs_by([member], near, power, whole) != signs[test]
                 right += [np.sum(~wrong.any(axis=1)) / n, np.sum(wrong) / signs.size]
-            self.cv_results_.append({"power": power, "exact_match": right[0], "hamming_loss": right[1]})
-        fair = self.cv_results_
+            return {"power": power, "whole": whole, "exact_match": right[0], "hamming_loss": right[1]}
+
+        self.cv_results_ = [
+            measure(power, self.whole_) for power in (_POWERS if seen is not None else (0.0,))
+        ]
+        self.power_ = self._better(n)["power"]
+        if self.whole_:
+            self.cv_results_.append(measure(self.power_, False))
+            self.whole_ = bool(self._better(n, self.power_)["whole"])
+
+    def _better(self, n: int, power: float | None = None) -> dict[str, float]:
+        """The result of the least Hamming loss; for exact match, of those within half a standard error of the best."""
+        fair = [r for r in self.cv_results_ if power in (None, r["power"])]
         if self.loss == "exact_match":
             best = max(r["exact_match"] for r in fair)
-            # differences within half a standard error are noise, and the Hamming loss decides
             noise = 0.5 * np.sqrt(best * (1.0 - best) / n)
             fair = [r for r in fair if r["exact_match"] >= best - noise]
-        self.power_ = min(fair, key=lambda r: r["hamming_loss"])["power"]
+        return min(fair, key=lambda r: r["hamming_loss"])
 
     # -- predicting ----------------------------------------------------------------------------------------
 
@@ -272,15 +295,13 @@ class LabelNetwork(ResumableClassifier):
 
         return Member(conditionals, plain.base, scores_at, False)
 
-    def _signs_by(self, members: list[Member], seen: Seen | None, power: float) -> Floats:
-        if self.loss == "hamming_loss":
-            return np.where(marginals(members, seen, power, self.width) > 0.5, 1.0, -1.0)
-        return best_labellings(members, seen, power, self.width).signs
+    def _signs_by(self, members: list[Member], seen: Seen | None, power: float, whole: bool) -> Floats:
+        if whole:
+            return best_labellings(members, seen, power, self.width).signs
+        return np.where(marginals(members, seen, power, self.width) > 0.5, 1.0, -1.0)
 
     def _predict_signs(self, X: Any) -> np.ndarray:
-        if self.loss == "hamming_loss":
-            return np.where(self._probabilities(X) > 0.5, 1, -1)
-        return self._labelled(X).signs
+        return self._labelled(X).signs if self.whole_ else np.where(self._probabilities(X) > 0.5, 1, -1)
 
     def _labelled(self, X: Any) -> Labelled:
         parts = [
@@ -323,6 +344,7 @@ class LabelNetwork(ResumableClassifier):
             "names": self.units_,
             "power": self.power_,
             "ridge": self.ridge_,
+            "whole": self.whole_,
         }
         arrays = {f"unit{u}/{name}": array for u, (_, own) in enumerate(units) for name, array in own.items()}
         parts = self._conditionals
@@ -339,7 +361,7 @@ class LabelNetwork(ResumableClassifier):
     def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
         self._fit_nothing()
         self.units_, self.power_, self.ridge_ = found["names"], found["power"], found["ridge"]
-        self._scale = found["scale"]
+        self._scale, self.whole_ = found["scale"], found["whole"]
         parts = (found[name] for name in ("orders", "weight", "bias", "coupling"))
         self._conditionals = [Conditionals(*part) for part in zip(*parts, strict=True)]
         if not found["V"]:

@@ -109,7 +109,7 @@ class LMBM(MarginClassifier):
         self._machine = Machine(np.zeros((0, width)), none, none, as_cliques([], 0), 0.0, 0.0)
         self._publish_machine([])
 
-    def _fit(self, X: Any, signs: Floats) -> None:
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
         varying = np.flatnonzero(self._coding.varying)
         place = {int(k): i for i, k in enumerate(varying)}
         sets = [c for c in clique_sets(self.cliques, self.n_labels_) if all(j in place for j in c)]
@@ -117,7 +117,9 @@ class LMBM(MarginClassifier):
         width = self._width(X)
         self._keep(X, width)
         gram = None if self.kernel is None else self._kernel(X, X, width)
-        self._machine = learn_machine(X, gram, signs, cliques, self._solver(X, signs), 1.0 + float(self.eta0))
+        self._machine = learn_machine(
+            X, gram, signs, cliques, self._solver(X, signs, weight), 1.0 + float(self.eta0)
+        )
         self._publish_machine(sets)
 
     def _publish_machine(self, sets: list[tuple[int, ...]]) -> None:

@@ -17,8 +17,10 @@ from .features import Features, Gamma, HingeSolver, Kernel
 from .margin import UNLIMITED, MarginClassifier
 from .network import Network, learn_network
 from .orders import by_f_score, by_validation
+from .resumable import WeightedClassifier
 from .selection import CV, LABEL_SCALES, ORDER_RULES, WIDTHS, Plan, alpha_path, choose
 from .structure import Parents, given_order, parent_sets, restrict, topological
+from .weights import ClassWeight
 
 Order = Literal["f-score", "index", "learned", "cv"]
 ORDERS = get_args(Order)
@@ -54,7 +56,7 @@ class Probabilities(NamedTuple):
     error: Floats
 
 
-class LMSBN(MarginClassifier):
+class LMSBN(WeightedClassifier, MarginClassifier):
     """Large-margin sigmoid belief network: a directed network of labels with hinge losses.
 
     With labels y in {-1, +1} in an order, g_i = w_i . [1, x, y_parents, products of them], z_i = y_i g_i, the loss of a
@@ -82,6 +84,8 @@ class LMSBN(MarginClassifier):
         n_orders: orders tried by "learned".
         cv: folds of cross-validation over rows, which chooses the options "cv" together, by exact match and then by
             Hamming loss. With fewer than two rows per fold, it takes the middle of its candidates.
+        class_weight: None, "balanced" (a label's two values weigh the same in sum), or {0: weight of a label's smaller
+            value, 1: of its larger}.
         tol, passes: a label's problem is solved when projected gradients of its dual differ by at most `tol`, and
             given up with a warning after so many passes over the rows.
         random_state: seed of the solver's order of rows, of folds and of tried orders.
@@ -130,6 +134,7 @@ class LMSBN(MarginClassifier):
         budget: int | None = None,
         n_orders: int = 10,
         cv: int = 3,
+        class_weight: ClassWeight = None,
         tol: float = 1e-4,
         passes: int = 1000,
         random_state: Any = 0,
@@ -147,6 +152,7 @@ class LMSBN(MarginClassifier):
         self.budget = budget
         self.n_orders = n_orders
         self.cv = cv
+        self.class_weight = class_weight
         self.tol = tol
         self.passes = passes
         self.random_state = random_state
@@ -169,8 +175,8 @@ class LMSBN(MarginClassifier):
         self.alpha_, self.label_scale_, self.cv_results_ = 1.0, 1.0, []
         self._publish_network()
 
-    def _fit(self, X: Any, signs: Floats) -> None:
-        solver, plan = self._solver(X, signs), self._plan(X)
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
+        solver, plan = self._solver(X, signs, weight), self._plan(X, weight)
         chosen, self.cv_results_ = choose(plan, signs, solver, self.cv)
         solver, features = replace(solver, alpha=chosen.alpha), plan.features(chosen.gamma)
         order = plan.order(chosen.order, features, signs, solver)
@@ -179,11 +185,11 @@ class LMSBN(MarginClassifier):
         self.alpha_, self.label_scale_ = chosen.alpha, chosen.label_scale
         self._publish_network()
 
-    def _plan(self, X: Any) -> Plan:
+    def _plan(self, X: Any, weight: Floats) -> Plan:
         """What cross-validation chooses from: one candidate for every option that is given outright."""
         varying, width = np.flatnonzero(self._coding.varying), self._width(X)
         all_parents = parent_sets(self.parents, self.n_labels_)
-        features = lru_cache(1)(partial(self._features, X))
+        features = lru_cache(1)(partial(self._features, X, weight))
         gammas = [factor * width for factor in WIDTHS] if self.gamma == "cv" and self.kernel else [width]
         return Plan(
             alpha_path(features(gammas[0])) if self.alpha == "cv" else [float(self.alpha)],

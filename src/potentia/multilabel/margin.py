@@ -100,15 +100,17 @@ class MarginClassifier(ResumableClassifier):
     def _gammas(self) -> tuple[str, ...]:
         return ("scale", "median", "cv") if self._chooses else ("scale", "median")
 
-    def _solver(self, X: Any, signs: Floats) -> HingeSolver:
+    def _solver(self, X: Any, signs: Floats, weight: Floats) -> HingeSolver:
         """The solver of a fit to X and signs, which takes up the fit's checkpoint if it has one."""
-        seed = self._seed(X, signs)
+        seed = self._seed(X, signs, weight)
         alpha = 1.0 if self.alpha == "cv" else float(self.alpha)
         return HingeSolver(alpha, float(self.tol), int(self.passes), seed, self._solved)
 
-    def _features(self, X: Any, gamma: float) -> Features:
-        """Training rows as the solver's features."""
-        return RowFeatures(X) if self.kernel is None else GramFeatures(self._kernel(X, X, gamma))
+    def _features(self, X: Any, weight: Floats, gamma: float) -> Features:
+        """Training rows as the solver's features, with weights of their labels."""
+        made = RowFeatures(X) if self.kernel is None else GramFeatures(self._kernel(X, X, gamma))
+        made.weight = weight
+        return made
 
     def _keep(self, X: Any, gamma: float) -> None:
         """Keep what prediction with a kernel needs."""

@@ -143,7 +143,7 @@ def learn_networks(
     plain = parents is None and interactions == 1
     alone = [replace(solver, solved=None) for solver in solvers]
     earlier = SignColumns(placed, label_scale) if plain else None
-    solve = partial(_solve_label, features, alone, placed, terms, label_scale, earlier)
+    solve = partial(_solve_label, features, alone, placed, order, terms, label_scale, earlier)
     progress, width = solvers[0].solved, features.width
     stage = progress.stage(len(order), width, len(solvers)) if progress is not None else None
     take = stage or (lambda i, columns, solve: solve())
@@ -166,6 +166,7 @@ def _solve_label(
     features: Features,
     solvers: Sequence[HingeSolver],
     placed: Floats,
+    order: Ints,
     terms: Sequence[Any],
     label_scale: float,
     earlier: SignColumns | None,
@@ -174,9 +175,9 @@ def _solve_label(
     """The solutions of the label at place i; `earlier` where its features are all labels before it."""
     y = np.ascontiguousarray(placed[:, i])
     if earlier is not None:
-        return features.path(solvers, earlier, i, y)
+        return features.path(solvers, earlier, i, y, int(order[i]))
     columns = SignColumns(product_columns(placed, terms[i]), label_scale)
-    return features.path(solvers, columns, len(terms[i]), y)
+    return features.path(solvers, columns, len(terms[i]), y, int(order[i]))
 
 
 def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> NetworkTerms:

@@ -89,7 +89,7 @@ class _SSVM(MultiLabelClassifier):
     def _graph(n_labels: int) -> Graph:
         """Which pairs of labels have a table."""
 
-    def _fit(self, X: Any, signs: Floats) -> None:
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
         learner = MaxMargin(
             ridge=self.alpha,
             iterations=self.passes,

@@ -86,7 +86,7 @@ class ThresholdClassifier(MultiLabelClassifier):
             self.estimator_ = inner.from_state(found["inner"]["content"], prefixed(arrays, "inner/"))
             self.thresholds_, self.held_out_ = found["thresholds"], tuple(found["held_out"].tolist())
 
-    def _fit(self, X: Any, signs: Floats) -> None:
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
         estimator = IndependentClassifiers() if self.estimator is None else self.estimator
         scores, labels = np.empty(signs.shape), signs.astype(np.int64)
         for train, test in splits(len(signs), self.cv, self.random_state):

@@ -88,6 +88,7 @@ class MarginUnit(Unit):
 
     def learn(self, task: Task) -> Floats:
         rbf = self.kind == "rbf"
+        self._weight = task.weight
         self._X = np.asarray(task.X.toarray() if sparse.issparse(task.X) else task.X) if rbf else None
         width = median_width(task.X, task.solver.seed) if rbf else 1.0
         least = np.inf
@@ -105,7 +106,9 @@ class MarginUnit(Unit):
         return best
 
     def _features(self, X: Any, gamma: float) -> Features:
-        return GramFeatures(self._kernel(X, gamma)) if self.kind == "rbf" else RowFeatures(X)
+        made = GramFeatures(self._kernel(X, gamma)) if self.kind == "rbf" else RowFeatures(X)
+        made.weight = self._weight
+        return made
 
     def _kernel(self, X: Any, gamma: float) -> Floats:
         return kernel_matrix(X, self._X, "rbf", {"gamma": gamma})

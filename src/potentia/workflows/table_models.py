@@ -42,6 +42,7 @@ def chosen(model: Any) -> dict[str, Any]:
         return {
             "units": [*model.units_, *(["forest"] if model.n_trees else [])],
             "chosen_power": model.power_,
+            "whole_labellings": model.whole_,
         }
     results = getattr(model, "cv_results_", [])
     names = [
