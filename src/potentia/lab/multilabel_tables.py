@@ -32,6 +32,8 @@ QUICK_ROWS, QUICK_LABELS = 150, 4
 #: Folds that options are chosen in, on training rows only.
 FOLDS = 3
 OURS = "label network"
+#: The library's other networks; they are shown but not ranked.
+VARIANTS = ("LMSBN, RBF", "boosted network")
 
 _C: Grid = {"C": (0.01, 0.1, 1.0)}
 #: Gamma in units of the median rule's.
@@ -77,8 +79,7 @@ SYSTEMS = (
     *(f"{name}, {kind}" for kind in ("linear", "RBF") for name in _WRAPS),
     "random forest",
     "LightGBM",
-    "LMSBN, RBF",
-    "boosted network",
+    *VARIANTS,
 )
 
 
@@ -157,9 +158,12 @@ def _table(rows: Rows, measure: str, title: str, sign: float) -> Table:
     sets = [n for n in MULTILABEL_SETS if any(r["cell"]["set"] == n for r in rows)]
     means = np.array([[_mean(rows, name, system, measure) for system in systems] for name in sets])
     entries = {(s, n): f"{means[b, a]:.4f}" for a, s in enumerate(systems) for b, n in enumerate(sets)}
-    whole = np.all(np.isfinite(means), axis=1)
-    ranks = rankdata(sign * means[whole].round(6), axis=1).mean(axis=0) if whole.any() else []
-    entries |= {(s, "rank"): f"{rank:.2f}" for s, rank in zip(systems, ranks, strict=False)}
+    entries = {key: text for key, text in entries.items() if text != "nan"}
+    ranked = [a for a, s in enumerate(systems) if s not in VARIANTS]
+    compared = means[:, ranked][np.all(np.isfinite(means[:, ranked]), axis=1)]
+    if len(compared):
+        ranks = rankdata(sign * compared.round(6), axis=1).mean(axis=0)
+        entries |= {(systems[a], "rank"): f"{rank:.2f}" for a, rank in zip(ranked, ranks, strict=True)}
     columns = {"rank": "mean rank"} | {name: name for name in sets}
     return matrix(title, ["system"], {s: [s] for s in systems}, columns, entries)
 
