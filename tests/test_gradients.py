@@ -365,7 +365,7 @@ BAD = [
     ({"class_weight": [1.0]}, "class_weight must hold 2"),
     ({"loss": "likelihood", "inference": pt.TRW(rho=0.3)}, "needs exact inference"),
     ({"inference": pt.Smoothed(0)}, "epsilon = 0"),
-    ({"inference": pt.TRW(schedule="greedy")}, "greedy"),
+    ({"inference": pt.TRW(schedule="residual")}, "residual"),
     ({"inference": pt.LinearProgram()}, "no iteration to differentiate"),
     (
         {"inference": pt.LinearProgram(), "gradient": "perturbation"},

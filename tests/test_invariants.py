@@ -77,7 +77,7 @@ def outcome(method, *model):
         return None
 
 
-SCHEDULES = ["coloured", "sequential", "random", "greedy"]
+SCHEDULES = ["coloured", "sequential", "random", "residual"]
 EVERY = {
     **{f"trw_{s}": pt.TRW(schedule=s, **LONG) for s in SCHEDULES},
     **{f"loopy_{s}": pt.LoopyBP(schedule=s, damping=0.2, **LONG) for s in SCHEDULES},
@@ -133,7 +133,7 @@ def test_the_gradient_of_a_shared_table_is_the_sum_over_its_regions(method, sche
     np.testing.assert_allclose(shared["edge"], each["edge"].sum(axis=0), atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["trw_coloured", "loopy_sequential", "smoothed_greedy"])
+@pytest.mark.parametrize("name", ["trw_coloured", "loopy_sequential", "smoothed_residual"])
 @given(model=shared_models(), other=st.integers(0, 2**32 - 1))
 @few
 def test_a_warm_start_from_other_constraints_ends_in_the_same_place(name, model, other):

@@ -500,3 +500,30 @@ def test_a_labelling_has_no_gradient():
         pt.loss_and_gradient(
             "univariate_logistic", pt.MAP(), graph, theta, [0, 1, 0], gradient="perturbation"
         )
+
+
+def test_diverse_labellings_follow_the_definition():
+    rng = np.random.default_rng(3)
+    graph = pt.Graph.grid((3, 3), n_states=3)
+    theta = {"node": rng.normal(size=(9, 3)), "edge": rng.normal(size=(12, 3, 3))}
+    found = pt.MAP(exact_search=False).diverse(graph, theta, 4, diversity=0.7)
+    every, scores = np.array(list(ref.labellings(graph))), ref.label_scores(graph, theta)
+    taken = np.zeros((9, 3))
+    expected = []
+    for _ in range(4):
+        labels = every[np.argmax(scores - 0.7 * taken[np.arange(9), every].sum(axis=1))]
+        taken[np.arange(9), labels] += 1
+        expected.append(labels.tolist())
+    assert sorted(found.labels.tolist()) == sorted(expected)
+    assert np.all(np.diff(found.scores) <= 0)
+    result = pt.Exact().infer(graph, theta)
+    assert [result.score(labels) for labels in found.labels] == pytest.approx(found.scores.tolist())
+
+
+def test_diverse_labellings_are_distinct_and_allowed():
+    graph = pt.Graph.chain(3, n_states=2)
+    forbid = {"node": np.array([[0.0, -np.inf], [5.0, 0.0], [9.0, 0.0]]), "edge": np.zeros((2, 2, 2))}
+    found = pt.MAP().diverse(graph, forbid, 10, diversity=0.1)
+    assert found.labels.tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 1]]
+    with pytest.raises(pt.PotentiaError, match="k must be"):
+        pt.MAP().diverse(graph, forbid, 0)

@@ -50,9 +50,9 @@ def test_refuses_without_a_feasible_start():
         pt.MeanField().infer(*zoo.zoo()["odd_cycle"].model)
 
 
-def test_greedy_schedule_is_refused():
-    with pytest.raises(pt.PotentiaError, match="greedy"):
-        pt.MeanField(schedule="greedy").infer(*zoo.zoo()["grid"].model)
+def test_residual_schedule_is_refused():
+    with pytest.raises(pt.PotentiaError, match="residual"):
+        pt.MeanField(schedule="residual").infer(*zoo.zoo()["grid"].model)
 
 
 def test_threads_change_nothing(monkeypatch):

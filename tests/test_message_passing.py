@@ -11,6 +11,7 @@ import reference
 import zoo
 from potentia.graph.scores import Scores
 from potentia.inference import entropy as entropies
+from potentia.inference import tree_weights
 from potentia.inference.engine import drive
 from potentia.inference.pair_engine import PairEngine, suits_pairs
 from potentia.inference.region_engine import RegionEngine
@@ -51,7 +52,7 @@ def test_exact_on_forests(problem, method):
     assert_marginals(result, problem)
 
 
-@pytest.mark.parametrize("schedule", ["coloured", "sequential", "random", "greedy"])
+@pytest.mark.parametrize("schedule", ["coloured", "sequential", "random", "residual"])
 @pytest.mark.parametrize("problem", zoo.problems(is_forest=True), **named)
 def test_damped_messages_are_exact_on_forests_when_called_so(problem, schedule):
     result = pt.TRW(schedule=schedule, damping=0.3, **LONG).infer(*problem.model)
@@ -382,7 +383,7 @@ def test_wavefronts_equal_raster_order():
 def test_schedules_agree_at_convergence(problem):
     found = [
         pt.TRW(schedule=s, **LONG).infer(*problem.model).variable_marginals
-        for s in ("coloured", "sequential", "random", "greedy")
+        for s in ("coloured", "sequential", "random", "residual")
     ]
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], atol=1e-9)
@@ -441,7 +442,7 @@ def test_damping_keeps_fixed_points_and_helps_where_bp_oscillates():
         "node": rng.normal(size=(5, 2)) / 2,
         "edge": rng.choice([-1.5, 1.5], size=(10, 1, 1)) * np.eye(2),
     }
-    assert not pt.LoopyBP(iterations=500).infer(graph, theta).converged
+    assert not pt.LoopyBP(iterations=500, damping=0.0).infer(graph, theta).converged
     assert pt.LoopyBP(iterations=500, damping=0.7).infer(graph, theta).converged
 
 
@@ -710,3 +711,112 @@ def test_single_precision_on_grids_and_its_gradient(states):
         strict=True,
     ):
         np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+# -- bounds, damping and the residual schedule --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", zoo.problems(), **named)
+def test_the_upper_bound_of_trw_holds_at_any_messages(problem):
+    log_z = reference.log_partition(*problem.model)
+    room = 1e-9 * (1.0 + abs(log_z))
+    for iterations in (0, 1, 2, 5):
+        for options in ({}, {"damping": 0.5}, {"rho": 0.9}):
+            result = pt.TRW(iterations=iterations, tol=0, **options).infer(*problem.model)
+            assert result.upper_bound() >= log_z - room
+
+
+@pytest.mark.parametrize("problem", zoo.problems(), **named)
+def test_the_bound_over_forests_is_the_value_at_convergence(problem):
+    result = pt.TRW(**LONG).infer(*problem.model)
+    assert result.converged
+    assert tree_weights.forest_bound(result) == pytest.approx(result.value, rel=1e-7, abs=1e-7)
+
+
+def test_only_trw_and_exact_values_bound_log_z_from_above():
+    model = zoo.zoo()["grid"].model
+    assert pt.Exact().infer(*model).upper_bound() == pytest.approx(reference.log_partition(*model))
+    for method in (pt.LoopyBP(), pt.MeanField(), pt.Smoothed(0.1)):
+        with pytest.raises(pt.PotentiaError, match="use TRW"):
+            method.infer(*model).upper_bound()
+
+
+def spin_glass(seed, shape=(6, 6), strength=1.0):
+    rng, spins = np.random.default_rng(seed), np.array([-1.0, 1.0])
+    graph = pt.Graph.grid(shape, n_states=2)
+    coupling = strength * rng.normal(size=len(graph.scopes["edge"]))
+    theta = {"node": 0.1 * rng.normal(size=(graph.n_variables, 1)) * spins}
+    return graph, theta | {"edge": coupling[:, None, None] * np.outer(spins, spins)}
+
+
+def test_optimised_weights_tighten_the_bound():
+    for seed in range(3):
+        model = spin_glass(seed)
+        log_z = pt.Exact().infer(*model).value
+        plain = pt.TRW(iterations=2000, tol=1e-8).infer(*model)
+        best = pt.TRW(iterations=2000, tol=1e-8, optimise_rho=True).infer(*model)
+        assert best.bound == "upper"
+        assert log_z <= best.value
+        assert best.value - log_z < 0.7 * (plain.value - log_z)
+        assert best.upper_bound() == best.value
+
+
+@pytest.mark.parametrize("problem", zoo.problems(), **named)
+def test_optimised_weights_stay_valid_on_the_zoo(problem):
+    log_z = reference.log_partition(*problem.model)
+    best = pt.TRW(iterations=200, optimise_rho=True).infer(*problem.model)
+    assert best.upper_bound() >= log_z - 1e-7 * (1.0 + abs(log_z))
+
+
+def test_optimised_weights_exclude_given_ones_and_gradients():
+    graph, theta = spin_glass(0)
+    with pytest.raises(pt.PotentiaError, match="leave rho=None"):
+        pt.TRW(rho=0.5, optimise_rho=True).infer(graph, theta)
+    with pytest.raises(pt.PotentiaError, match="no gradient"):
+        pt.loss_and_gradient(
+            "univariate_logistic", pt.TRW(optimise_rho=True), graph, theta, np.zeros(36, dtype=int)
+        )
+
+
+def test_oscillating_messages_are_damped_and_called_so():
+    model = spin_glass(2, (8, 8), 2.5)
+    undamped = pt.LoopyBP(iterations=1000, damping=0.0).infer(*model)
+    result = pt.LoopyBP(iterations=1000).infer(*model)
+    assert not undamped.converged
+    assert not undamped.oscillating
+    assert result.converged
+    assert result.oscillating
+    assert "oscillating" in repr(result)
+    assert "oscillating" in result._repr_html_()
+    calm = pt.LoopyBP(iterations=1000).infer(*spin_glass(2, (8, 8), 0.2))
+    assert calm.converged
+    assert not calm.oscillating
+
+
+def test_the_residual_schedule_updates_the_largest_pending_change_first():
+    problem = zoo.zoo()["grid"]
+    graph = problem.graph
+    scopes, tables = reference.region_tables(*problem.model)
+    method = pt.Smoothed(1.0, schedule="residual", iterations=3, tol=0)
+    counting = list(method.entropy(graph).counting)
+    twin = naive_engines.Star(scopes, tables, reference.links(scopes, "containment"), counting)
+    single = {s[0]: r for r, s in enumerate(scopes) if len(s) == 1}
+    order = updated_variables(method.engine(Scores(graph, problem.theta), method.entropy(graph)))
+    neighbours = {i: {j for s in scopes if i in s for j in s} - {i} for i in order}
+    pending, belief = dict.fromkeys(order, np.inf), {i: np.zeros(graph.n_states[i]) for i in order}
+    for _ in range(3 * graph.n_variables):
+        i = max(order, key=pending.get)
+        twin.update(single[i])
+        new = twin.marginals()[single[i]]
+        change = float(np.abs(new - belief[i]).max())
+        belief[i], pending[i] = new, 0.0
+        for j in neighbours[i]:
+            pending[j] = max(pending[j], change)
+    found = method.infer(*problem.model).variable_marginals
+    for i in order:
+        np.testing.assert_allclose(found[i], twin.marginals()[single[i]], atol=1e-12)
+
+
+def test_the_old_name_of_the_residual_schedule_warns():
+    with pytest.warns(FutureWarning, match="residual"):
+        assert pt.TRW(schedule="greedy").schedule == "residual"

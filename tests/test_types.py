@@ -30,7 +30,7 @@ WRONG = [
     "pt.Lienar()",
     "pt.load('file').none_such",
     "pt.TRW(schedule='colored')",
-    "pt.MeanField(schedule='greedy')",
+    "pt.MeanField(schedule='residual')",
     "pt.LinearProgram(method='simplex')",
     "pt.MessagePassing(links='stars')",
     "pt.LMBM(decode='nearest')",

@@ -110,7 +110,7 @@ def _add_infer(infer: argparse.ArgumentParser) -> None:
     infer.add_argument("--iterations", type=int, help="limit on iterations")
     infer.add_argument("--tol", type=float, help="stop when no marginal changes by more")
     infer.add_argument("--damping", type=float, help="weight of old messages, 0 to 1")
-    infer.add_argument("--schedule", choices=["coloured", "sequential", "random", "greedy"])
+    infer.add_argument("--schedule", choices=["coloured", "sequential", "random", "residual"])
     infer.add_argument("--out", type=Path, metavar="DIR", help="write PR, MAR and MAP result files there")
 
 

@@ -134,8 +134,8 @@ def stepwise(inference: Inference, scores: Scores, start: Result | None) -> Sess
             f"{type(inference).__name__} on this graph is no iteration to differentiate: "
             "use gradient='perturbation', or another inference"
         )
-    if session.schedule == "greedy":
-        raise PotentiaError("the order of the greedy schedule depends on the scores: use another schedule")
+    if session.schedule == "residual":
+        raise PotentiaError("the order of the residual schedule depends on the scores: use another schedule.")
     return session
 
 

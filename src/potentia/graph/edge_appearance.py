@@ -6,9 +6,12 @@ incidence vectors of forests, where a set of cliques is a forest if its factor g
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 
-from .._types import Floats, Ints
+from .._types import Bools, Floats, Ints
 from ..kernels.traversal import grow_even_forest, grow_forest
 from .flat import Narrow, flat_regions
 from .structure import Graph
@@ -60,18 +63,77 @@ def _default_weights(graph: Graph) -> Floats:
     directions = graph.cached("forests", lambda: 0)
     if directions:
         return np.full(len(cliques), 1.0 / directions)
-    used = np.zeros(len(cliques), dtype=np.int64)
-    scopes, length = _scopes(graph), 1 + len(cliques) // _RUNS
+    for rounds, used in enumerate(_even_forests(graph), 1):
+        weights = used / rounds
+    return weights
+
+
+def _even_forests(graph: Graph) -> Iterator[Ints]:
+    """How often each clique has been used, after every forest grown from those used least."""
+    n_cliques = len(cliques_of(graph))
+    used = np.zeros(n_cliques, dtype=np.int64)
+    scopes, length = _scopes(graph), 1 + n_cliques // _RUNS
     rng = np.random.default_rng(0)
-    rounds = 0
-    enough = min(_FORESTS, _FOREST_WORK // max(len(cliques), 1))
-    while rounds < max(enough, 1) or used.min(initial=1) == 0:
-        runs = rng.permutation(-(-len(cliques) // length))
+    rounds, kept = 0, -1
+    enough = min(_FORESTS, _FOREST_WORK // max(n_cliques, 1))
+    while kept < n_cliques and (rounds < max(enough, 1) or used.min(initial=1) == 0):
+        runs = rng.permutation(-(-n_cliques // length))
         kept = grow_even_forest(*scopes, runs, length, rounds, graph.n_variables, used)
         rounds += 1
-        if kept == len(cliques):
-            break
-    return used / rounds
+        yield used
+
+
+class Forests(NamedTuple):
+    """Acyclic sets of cliques that together hold every clique: members (K, cliques) and weights (K,) of sum 1."""
+
+    members: Bools
+    weights: Floats
+
+    @property
+    def shares(self) -> Floats:
+        """rho: the weight of the forests that hold each clique."""
+        return self.weights @ self.members
+
+    def mixed(self, forest: Bools, weight: float) -> Forests:
+        """With one more forest of this weight."""
+        return Forests(
+            np.concatenate([self.members, forest[None]]), np.append((1.0 - weight) * self.weights, weight)
+        )
+
+
+def spanning_forests(graph: Graph) -> Forests:
+    """The forests whose average `forest_weights` is; of a union of graphs others, of its cliques as a whole."""
+
+    def build() -> Forests:
+        directions = _directions(graph)
+        if directions is not None:
+            members = directions == np.unique(directions)[:, None]
+        else:
+            before, rows = np.zeros(len(cliques_of(graph)), dtype=np.int64), []
+            for used in _even_forests(graph):
+                rows.append(used > before)
+                before = used.copy()
+            members = np.array(rows)
+        return Forests(members, np.full(len(members), 1.0 / len(members)))
+
+    return graph.cached("spanning_forests", build)
+
+
+def _directions(graph: Graph) -> Ints | None:
+    """The direction of every edge of a grid, whose edges of one direction are forests; None of other graphs."""
+    if not graph.cached("forests", lambda: 0):
+        return None
+    scope = _scopes(graph)[1].reshape(-1, 2)
+    step: Ints = (scope[:, 1] - scope[:, 0]).astype(np.int64)
+    # on narrow grids steps of different directions can be equal
+    return step if len(np.unique(step)) == graph.cached("forests", lambda: 0) else None
+
+
+def heaviest_forest(graph: Graph, weights: Floats) -> Bools:
+    """The cliques of a forest of the largest weight (of pairs: a maximum spanning forest), as a mask."""
+    used = np.zeros(len(weights))
+    grow_forest(*_scopes(graph), np.argsort(-weights, kind="stable"), graph.n_variables, used)
+    return used > 0
 
 
 def _weights_by_kind(graph: Graph) -> dict[str, Floats]:

@@ -36,6 +36,7 @@ class Result:
         iterations: iterations run (each message or variable once per iteration).
         residual: largest change of a variable's marginal in the last iteration.
         converged: whether `residual` met the tolerance.
+        oscillating: whether messages oscillated and were damped from then on.
         messages: opaque state for a warm start: pass the whole result as `start=`.
         memo: what was computed from the result later and may be of use again.
     """
@@ -52,6 +53,8 @@ class Result:
     scores: Scores = field(repr=False)
     best: Callable[[Result], Ints] = field(repr=False)
     messages: Any = field(default=None, repr=False)
+    oscillating: bool = False
+    upper: Callable[[Result], float] | None = field(default=None, repr=False)
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -60,6 +63,21 @@ class Result:
         if self.target != "log_partition":
             raise PotentiaError("this result's value bounds the best score, not log Z; read `value`")
         return self.value
+
+    def upper_bound(self) -> float:
+        """An upper bound on log Z that holds whether or not messages have converged.
+
+        Of `TRW` the average over explicit forests: one exact inference for each. Methods without one raise an error.
+        """
+        if "upper_bound" not in self.memo:
+            if self.target == "log_partition" and self.bound in ("exact", "upper"):
+                self.memo["upper_bound"] = self.value
+            elif self.upper is not None:
+                self.memo["upper_bound"] = self.upper(self)
+            else:
+                raise PotentiaError("this method gives no upper bound on log Z; use TRW.")
+        found: float = self.memo["upper_bound"]
+        return found
 
     def mpm(self) -> Ints:
         """The most likely state of every variable by its own marginal (maximum posterior marginal)."""
@@ -94,6 +112,8 @@ class Result:
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "not converged"
+        if self.oscillating:
+            state = f"oscillating, {state}"
         # a repr searches for no labelling, but says what a search has found
         missed = ", no feasible labelling found" if "argmax" in self.memo and not self.feasible else ""
         return (
@@ -115,6 +135,8 @@ class Result:
             "iterations": self.iterations,
             "residual": f"{self.residual:.2g}",
         }
+        if self.oscillating:
+            facts["messages"] = "oscillating, damped"
         if "argmax" in self.memo:
             facts["feasible labelling"] = "found" if self.feasible else "none found"
         return facts_table("Result", facts)

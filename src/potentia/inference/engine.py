@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -15,7 +15,12 @@ from .._threads import map_ranges
 from .._types import Floats, Ints, PotentiaError
 from .base import Result
 
-SCHEDULES = ("coloured", "sequential", "random", "greedy")
+SCHEDULES = ("coloured", "sequential", "random", "residual")
+
+#: Damping of messages that oscillate: weights of old messages, one after another, each with the number of iterations
+#: over which the largest change must fall before it; by how much, and what is too small to matter.
+_DAMPING = ((0.5, 10), (0.75, 50), (0.9, 100))
+_FALL, _SMALL = 0.9, 1e-3
 
 
 class Readout(NamedTuple):
@@ -46,8 +51,6 @@ class Engine(Protocol):
     def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
         """Update units in this order; the largest change of a marginal, which need not be known without `watch`."""
         ...
-
-    def greedy(self, priority: Floats) -> float: ...
 
     def read(self, cliques: bool = True) -> Readout:
         """Marginals and value; without `cliques` those of larger regions and the value may be left out (nan)."""
@@ -80,6 +83,22 @@ class Engine(Protocol):
 
     def record(self, tape: Any, slot: int) -> None:
         """Leave what the reverse of the next iteration (or read-out) needs in a slot of the tape."""
+        ...
+
+
+class ResidualEngine(Engine, Protocol):
+    """An engine that can update its units one at a time, the largest pending change first."""
+
+    def residual_sweep(self, priority: Floats) -> float:
+        """As many updates as there are units; the largest change that is pending then."""
+        ...
+
+
+class DampedEngine(Engine, Protocol):
+    """An engine whose messages can be damped."""
+
+    def damp(self, damping: float) -> None:
+        """Give old messages this weight from now on."""
         ...
 
 
@@ -138,6 +157,7 @@ class Outcome(NamedTuple):
     iterations: int
     residual: float
     converged: bool
+    oscillating: bool = False
 
 
 def layout_order(schedule: str) -> str:
@@ -154,26 +174,43 @@ def drive(
     tol: float,
     seed: int,
     recorder: Recorder | None = None,
+    adapt: bool = False,
 ) -> Outcome:
-    """Iterate (every message once per iteration) until the largest change of a marginal is below `tol`."""
+    """Iterate (every message once per iteration) until the largest change of a marginal is below `tol`.
+
+    adapt: damp messages from the iteration on at which they turn out to oscillate.
+    """
+    changes: list[float] = []
+    stages = list(_DAMPING if adapt else ())
     n_units = int(engine.group_ptr[-1])
     priority = np.full(n_units, np.inf)
     residual = np.inf if n_units else 0.0
     done = 0
     while done < iterations and n_units and not residual < tol:
         room = iterations if recorder is None else recorder.before(done)
-        if schedule == "greedy":
-            residual = engine.greedy(priority)
-            done += 1
-            continue
-        # a change is between two iterations; without tolerance only the last one counts
-        watch = tol > 0 or done >= iterations - 2
-        many = 1 if watch else min(room, engine.bulk, iterations - 2 - done)
-        residual = iterate(engine, schedule, seed, done, many, watch)
-        # the first iteration compares with nothing
-        residual = np.inf if done == 0 else residual
+        if schedule == "residual":
+            many = 1
+            residual = cast(ResidualEngine, engine).residual_sweep(priority)
+        else:
+            # a change is between two iterations; without tolerance only the last one counts
+            watch = tol > 0 or done >= iterations - 2
+            many = 1 if watch else min(room, engine.bulk, iterations - 2 - done)
+            residual = iterate(engine, schedule, seed, done, many, watch)
+            # the first iteration compares with nothing
+            residual = np.inf if done == 0 else residual
         done += many
-    return Outcome(done, float(residual), bool(residual <= tol))
+        changes.append(float(residual))
+        if stages and _oscillate(changes, stages[0][1]):
+            cast(DampedEngine, engine).damp(stages.pop(0)[0])
+            changes.clear()
+    damped = adapt and len(stages) < len(_DAMPING)
+    return Outcome(done, float(residual), bool(residual <= tol), damped)
+
+
+def _oscillate(changes: list[float], window: int) -> bool:
+    """Whether the largest change per iteration no longer falls over so many iterations."""
+    recent, before = changes[-window:], changes[-2 * window : -window]
+    return len(before) == window and min(recent) > max(_SMALL, _FALL * min(before))
 
 
 @dataclass(frozen=True)
@@ -189,10 +226,14 @@ class Session:
     sharp: bool = False
     #: Whether the messages began as functions of the scores, which a gradient through all iterations must follow.
     uniform: bool = False
+    #: Whether to damp messages that oscillate.
+    adapt: bool = False
 
     def run(self, recorder: Recorder | None = None, cliques: bool = True) -> Result:
         """Iterate and read out; `cliques` as in `Engine.read`."""
-        outcome = drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, recorder)
+        # a gradient follows the iterations as they are asked for, and without tolerance nothing is watched
+        adapt = self.adapt and recorder is None and self.tol > 0
+        outcome = drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, recorder, adapt)
         if recorder is not None:
             recorder.reading()
         read = self.engine.read(cliques)
@@ -205,22 +246,22 @@ class Session:
 
         Scores of hundreds make marginals of 0 and 1, which stand still while messages are still on their way.
         """
-        # the greedy order is one of pending changes, which seem to be none
-        schedule = "coloured" if self.schedule == "greedy" else self.schedule
+        # the residual schedule goes by pending changes, which seem to be none
+        schedule = "coloured" if self.schedule == "residual" else self.schedule
         while outcome.converged and outcome.iterations < self.iterations:
             residual = iterate(self.engine, schedule, self.seed, outcome.iterations)
             after = self.engine.read()
             still = abs(after.value - read.value) <= self.tol * (1.0 + abs(read.value))
             done, read = outcome.iterations + 1, after
             if still and residual <= self.tol:
-                return Outcome(done, residual, True), read
+                return outcome._replace(iterations=done, residual=residual, converged=True), read
             # not the end, but what the loop needs to go on
-            outcome = Outcome(done, residual, done < self.iterations)
+            outcome = outcome._replace(iterations=done, residual=residual, converged=done < self.iterations)
         return outcome, read
 
 
 def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, watch: bool = True) -> float:
-    """Iterations from number `done` on of any schedule but the greedy one.
+    """Iterations from number `done` on of any schedule but the residual one.
 
     The largest change of a marginal, if watched; `many` at most what `Engine.bulk` allows.
     """

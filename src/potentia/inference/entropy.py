@@ -86,22 +86,22 @@ def _spread(graph: Graph, values: Floats) -> Floats:
     return np.repeat(values, sizes) if len(graph.kinds) else np.full(sizes[-1], values[-1])
 
 
-def reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
+def reweighted(graph: Graph, rho: float | ArrayLike | None, valid: bool = False) -> Entropy:
     """TRW: c = rho on cliques and 1 - sum of its cliques' rho on variables [MBL-tpami Eq. 16].
 
     rho: None for valid weights from spanning forests, one number, one per clique in the order of the graph's
-    kinds, or {kind: number or array}.
+    kinds, or {kind: number or array}. valid: whether rho is known to be an average of forests.
     """
     if rho is None:
-        return graph.cached("reweighted", lambda: _reweighted(graph, None))
-    return _reweighted(graph, rho)
+        return graph.cached("reweighted", lambda: _reweighted(graph, None, True))
+    return _reweighted(graph, rho, valid)
 
 
-def _reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
+def _reweighted(graph: Graph, rho: float | ArrayLike | None, valid: bool) -> Entropy:
     given = _clique_weights(graph, rho)
     if given.size and not (np.all(np.isfinite(given)) and given.min() > 0):
         raise PotentiaError("rho must be positive and finite for every clique")
-    valid = rho is None or certified(graph, given)
+    valid = valid or certified(graph, given)
     exact = is_acyclic(graph) and bool(np.all(given == 1.0))
     bound = "exact" if exact else "upper" if valid else "estimate"
     return Entropy(_tree_counting(graph, given), "star", "log_partition", bound)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -18,6 +19,7 @@ from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from .base import Inference, Result
 from .decode import conditional_rounding, feasible_labelling, search
+from .exact import Ranking
 from .map_blocks import solve_components
 from .map_cuts import move_labels, roof_duality
 from .map_dual import ascend
@@ -35,6 +37,8 @@ _ASCENT = 0.5
 _ROUNDS = 3
 #: Table entries of belief propagation per second to count on, and its iterations.
 _MESSAGE_SPEED, _MESSAGE_ITERATIONS = 3e7, 30
+#: How often `diverse` doubles the diversity.
+_DOUBLINGS = 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,6 +111,41 @@ class MAP(Inference):
             return super().infer(graph, theta, observed, start)
         except _Interrupted as stop:
             return stop.result
+
+    def diverse(
+        self,
+        graph: Graph,
+        theta: Mapping[str, ArrayLike],
+        k: int,
+        *,
+        diversity: float = 1.0,
+        observed: ArrayLike | None = None,
+    ) -> Ranking:
+        """k good labellings that differ from each other, on any graph, with their scores [Batra et al., ECCV 2012].
+
+        Each maximises its score minus `diversity` for every variable in which it agrees with an earlier one, counted
+        once for each of them. Where that only finds an earlier labelling again, diversity is doubled; fewer than k are
+        returned where no other is found. `time_limit` holds for each labelling.
+        """
+        check_count("k", k, 1)
+        check_number("diversity", diversity)
+        scores = Scores(graph, theta, observed)
+        penalised, taken = copy(scores), np.zeros(scores.singles.shape)
+        found: dict[bytes, Ints] = {}
+        for _ in range(k + _DOUBLINGS):
+            labels = self.run(penalised, None).argmax()
+            if labels.tobytes() in found or score_labels(scores, labels) == -np.inf:
+                diversity *= 2.0
+            else:
+                found[labels.tobytes()] = labels
+                taken[np.arange(len(labels)), labels] += 1.0
+            if len(found) == k:
+                break
+            penalised.singles = scores.singles - diversity * taken
+        every = np.array(list(found.values())).reshape(len(found), -1)
+        values = np.array([score_labels(scores, labels) for labels in every])
+        order = np.argsort(-values, kind="stable")
+        return Ranking(every[order], values[order])
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """The portfolio; Ctrl-C goes on to the caller, which may be a loop over many problems."""

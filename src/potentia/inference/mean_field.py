@@ -88,10 +88,6 @@ class MeanFieldEngine(WholeStates):
             )
         )
 
-    def greedy(self, priority: Floats) -> float:
-        """Not offered: a coordinate update is as cheap as finding the best one."""
-        raise PotentiaError("mean field has no greedy schedule; use coloured, sequential or random")
-
     def read(self, cliques: bool = True) -> Readout:
         """Product marginals and E[theta] + H(q)."""
         regions = self.scores.regions
@@ -147,6 +143,8 @@ class MeanField(Inference):
         check_count("iterations", self.iterations)
         check_count("seed", self.seed)
         check_share("tol", self.tol)
+        if self.schedule == "residual":
+            raise PotentiaError("mean field has no residual schedule; use coloured, sequential or random.")
         engine = MeanFieldEngine(scores, layout_order(self.schedule), thread_count(self.threads))
         if start is not None:
             engine.set_messages(start.variable_marginals)

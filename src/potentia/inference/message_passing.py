@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
@@ -21,6 +22,7 @@ from .engine import Outcome, Readout, Session, layout_order
 from .entropy import Entropy
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine
+from .tree_weights import forest_bound, optimise_rho
 
 #: Scores beyond this may make marginals of 0 and 1 that hide what messages do.
 _SHARP = 100.0
@@ -28,7 +30,7 @@ _SHARP = 100.0
 _FIXED = 1e-4
 
 
-Schedule = Literal["coloured", "sequential", "random", "greedy"]
+Schedule = Literal["coloured", "sequential", "random", "residual"]
 
 
 @dataclass(kw_only=True)
@@ -39,8 +41,10 @@ class MessagePassingMethod(Inference):
         iterations: limit; one iteration updates every message once.
         tol: stop when no variable's marginal changed by more in an iteration (0: run all iterations).
         schedule: "coloured" (independent variables together), "sequential" (0, 1, 2, ... then back, alternating),
-            "random" (blocks in random order) or "greedy" (the block with the largest pending change first).
-        damping: weight of the old message in [0, 1); helps loopy BP and Kikuchi to converge.
+            "random" (blocks in random order) or "residual" (one variable at a time, the one whose surroundings changed
+            most: residual belief propagation).
+        damping: weight of the old message in [0, 1), which helps loopy BP and Kikuchi to converge; None for 0,
+            raised to 0.5, 0.75 and 0.9 while the largest change does not fall (`Result.oscillating` then says so).
         seed: of the random schedule.
         threads: None for all cores (or POTENTIA_THREADS).
     """
@@ -53,9 +57,19 @@ class MessagePassingMethod(Inference):
     iterations: int = 40
     tol: float = 1e-6
     schedule: Schedule = "coloured"
-    damping: float = 0.0
+    damping: float | None = None
     seed: int = 0
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.schedule == "greedy":
+            warnings.warn("schedule='greedy' is now called 'residual'.", FutureWarning, stacklevel=3)
+            self.schedule = "residual"
+
+    @property
+    def upper_bound(self) -> Callable[[Result], float] | None:
+        """What computes an upper bound on log Z from a result's messages; None if there is none."""
+        return None
 
     @abstractmethod
     def entropy(self, graph: Graph) -> Entropy:
@@ -75,8 +89,10 @@ class MessagePassingMethod(Inference):
 
     def engine(self, scores: Scores, entropy: Entropy) -> PairEngine | RegionEngine:
         """An engine loaded with scores, its messages at zero."""
-        kind = PairEngine if suits_pairs(scores.graph) else RegionEngine
-        return kind(scores, entropy, layout_order(self.schedule), self.damping, thread_count(self.threads))
+        # the residual schedule updates single variables, which the blocks of pairs cannot
+        kind = PairEngine if suits_pairs(scores.graph) and self.schedule != "residual" else RegionEngine
+        damping = 0.0 if self.damping is None else self.damping
+        return kind(scores, entropy, layout_order(self.schedule), damping, thread_count(self.threads))
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Message passing from the method's first messages or those of `start`."""
@@ -84,8 +100,11 @@ class MessagePassingMethod(Inference):
 
     def session(self, scores: Scores, start: Result | None) -> Session:
         """Message passing that is still to be driven."""
+        return self.session_with(self.entropy(scores.graph), scores, start)
+
+    def session_with(self, entropy: Entropy, scores: Scores, start: Result | None) -> Session:
+        """The same with given counting numbers."""
         self._check()
-        entropy = self.entropy(scores.graph)
         engine = self.engine(scores, entropy)
         uniform = self.uniform_start and start is None
         if uniform:
@@ -114,16 +133,23 @@ class MessagePassingMethod(Inference):
                 scores=scores,
                 best=best_labelling,
                 messages=read.messages,
+                oscillating=outcome.oscillating,
+                upper=self.upper_bound,
             )
 
         sharp = self.tol > 0 and scores.largest() > _SHARP
-        return Session(engine, self.schedule, self.iterations, self.tol, self.seed, finish, sharp, uniform)
+        # a bound that holds at any messages falls in every update, so that they cannot oscillate
+        adapt = self.damping is None and not entropy.always
+        return Session(
+            engine, self.schedule, self.iterations, self.tol, self.seed, finish, sharp, uniform, adapt
+        )
 
     def _check(self) -> None:
         check_count("iterations", self.iterations)
         check_count("seed", self.seed)
         check_share("tol", self.tol)
-        check_share("damping", self.damping, 1.0)
+        if self.damping is not None:
+            check_share("damping", self.damping, 1.0)
 
 
 @dataclass
@@ -148,15 +174,38 @@ class TRW(MessagePassingMethod):
     rho: clique appearance probabilities; None takes valid ones from spanning forests (1 on a forest, 0.5 on a
     four-neighbour grid), otherwise one number, one per clique, or {kind: number or array}. Messages start uniform.
     After k iterations marginals of cliques are those of [MBL-tpami Algorithm 3]; marginals of variables are its own
-    after all messages have been refreshed once more.
+    after all messages have been refreshed once more. `Result.upper_bound()` holds at any messages.
+
+    optimise_rho: choose the weights that make the bound tightest, by conditional gradient over spanning forests: up to
+    60 times the work. Such results have no gradient.
     """
 
     uniform_start: ClassVar[bool] = True
 
     rho: float | ArrayLike | None = None
+    optimise_rho: bool = False
+
+    @property
+    def upper_bound(self) -> Callable[[Result], float]:
+        """The average over the forests behind the default weights."""
+        return forest_bound
 
     def entropy(self, graph: Graph) -> Entropy:
         return entropies.reweighted(graph, self.rho)
+
+    def run(self, scores: Scores, start: Result | None) -> Result:
+        """Message passing from uniform messages or those of `start`, with the weights asked for."""
+        if not self.optimise_rho:
+            return super().run(scores, start)
+        if self.rho is not None:
+            raise PotentiaError("optimise_rho chooses rho itself; leave rho=None.")
+        return optimise_rho(self, scores, start)
+
+    def session(self, scores: Scores, start: Result | None) -> Session:
+        """Message passing that is still to be driven."""
+        if self.optimise_rho:
+            raise PotentiaError("weights chosen by optimise_rho have no gradient; use fixed ones (rho=).")
+        return super().session(scores, start)
 
 
 @dataclass

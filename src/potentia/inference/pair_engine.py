@@ -12,7 +12,7 @@ from .._memory import borrow, borrow_zeros
 from .._threads import map_ranges
 from .._types import Floats, InfeasibleError, Ints
 from ..graph.flat import flat_regions
-from ..graph.schedule import PairLayout, pair_layout, pairs_of
+from ..graph.schedule import pair_layout, pairs_of
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import binary, star, star_product
@@ -212,6 +212,11 @@ class PairEngine:
         """Zero messages."""
         pair_kernels.reset_messages(self.blocks.node, self.blocks.slot_ptr, self.blocks.lam)
 
+    def damp(self, damping: float) -> None:
+        """Give old messages this weight from now on."""
+        self.damping = damping
+        self._sweep = self._kernel()
+
     def start_uniform(self) -> None:
         """Messages before any pair has been heard, lam = (c / C) theta [MBL-tpami Algorithm 3, uniform messages].
 
@@ -281,14 +286,6 @@ class PairEngine:
         change, empty = self._sweep(self.blocks, units, self.damping, write, watch, self._record)
         return self._checked(change, empty)
 
-    def greedy(self, priority: Floats) -> float:
-        """As many updates as there are blocks, each of the block with the highest pending change."""
-        reach_ptr, reach = self.graph.cached(("reach", id(self.layout)), lambda: block_reach(self.layout))
-        _, empty = star.greedy(
-            self.blocks, priority, reach_ptr, reach, len(priority), self.damping, self._record
-        )
-        return self._checked(float(priority.max()), empty)
-
     def _checked(self, change: float, empty: int) -> float:
         if empty >= 0:
             raise InfeasibleError("no labelling has a finite score: some variable is left without a state")
@@ -322,15 +319,3 @@ class PairEngine:
 
     def _over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
         return map_ranges(function, 0, n, self.group_threads)
-
-
-def block_reach(layout: PairLayout) -> tuple[Ints, Ints]:
-    """CSR of the blocks that share a pair with each block."""
-    width = layout.pair.shape[1]
-    block_of_row = np.searchsorted(layout.slot_ptr, np.arange(len(layout.pair)), side="right") - 1
-    ends = block_of_row[layout.pair_position // width]
-    n = len(layout.variable)
-    both = np.unique(np.concatenate([ends[:, 0] * n + ends[:, 1], ends[:, 1] * n + ends[:, 0]]))
-    source, target = np.divmod(both, n) if n else (both, both)
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=n))]).astype(np.int64)
-    return ptr, target

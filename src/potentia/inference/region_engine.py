@@ -150,11 +150,17 @@ class RegionEngine(WholeStates):
         self._refuse_empty(empty)
         return float(change)
 
-    def greedy(self, priority: Floats) -> float:
+    def damp(self, damping: float) -> None:
+        """Give old messages this weight from now on."""
+        self.damping = damping
+
+    def residual_sweep(self, priority: Floats) -> float:
         """As many updates as there are units, each of the one with the highest pending change."""
         o = self.order
         self._refuse_empty(
-            region_kernels.greedy_regions(self.regions, o.units, priority, o.reach_ptr, o.reach, self.damping)
+            region_kernels.residual_regions(
+                self.regions, o.units, priority, o.reach_ptr, o.reach, self.damping
+            )
         )
         return float(priority.max())
 

@@ -57,25 +57,6 @@ def sweep(blocks, units, damping, write, watch, record):
     return change, empty
 
 
-@njit(**KERNEL)
-def greedy(blocks, priority, reach_ptr, reach, n_updates, damping, record):
-    """`n_updates` block updates, always of the block whose surroundings changed most since its own last update.
-
-    `record` must be empty: nothing undoes an order that depends on the scores. `priority` (B) is kept between calls;
-    reach_ptr, reach: CSR of the blocks adjacent to each block.
-    """
-    unit = np.empty(1, dtype=np.int64)
-    worst, empty = 0.0, -1
-    for _ in range(n_updates):
-        unit[0] = np.argmax(priority)
-        change, none_left = sweep(blocks, unit, damping, True, True, record)
-        priority[unit[0]] = damping * change  # what a damped update leaves to do
-        for k in range(reach_ptr[unit[0]], reach_ptr[unit[0] + 1]):
-            priority[reach[k]] = max(priority[reach[k]], change)
-        worst, empty = max(worst, change), max(empty, none_left)
-    return worst, empty
-
-
 @njit(inline="always", **KERNEL)
 def _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record, write):
     """log M of every slot of block u, and P = (theta + sum_e c_e log M_e) / C."""
