@@ -267,7 +267,7 @@ def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, 
     """
     change = 0.0
     for units, threads in steps(engine, schedule, seed, done, many):
-        change = max(change, *_sweep_shared(engine, units, threads, watch))
+        change = max([change, *_sweep_shared(engine, units, threads, watch)])
     return change
 
 
