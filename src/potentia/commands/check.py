@@ -17,7 +17,7 @@ from ..inference.exact import Exact
 from ..inference.gibbs import Gibbs
 from ..inference.linear_program import LinearProgram
 from ..inference.mean_field import MeanField
-from ..inference.message_passing import TRW, Kikuchi, LoopyBP, MessagePassingMethod, Smoothed
+from ..inference.message_passing import TRW, Kikuchi, LoopyBP, MessagePassingMethod, Schedule, Smoothed
 from ..workflows.form import whole_number
 from .common import SEED, json_text
 
@@ -157,7 +157,7 @@ def faults(model: Model, method: Inference) -> Iterator[str]:
     yield from _wrong_marginals(model, result)
     if result.converged and isinstance(method, MessagePassingMethod):
         # the residual schedule keeps its messages in another layout
-        schedule = "residual" if method.schedule == "residual" else "coloured"
+        schedule: Schedule = "residual" if method.schedule == "residual" else "coloured"
         plain = replace(method, iterations=2, tol=0.0, schedule=schedule, damping=0.0)
         more = plain.infer(model.graph, model.theta, model.observed, start=result)
         moved = float(np.abs(more.variable_marginals - result.variable_marginals).max())
