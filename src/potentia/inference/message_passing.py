@@ -62,7 +62,7 @@ class MessagePassingMethod(Inference):
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        if self.schedule == "greedy":
+        if isinstance(self.schedule, str) and self.schedule == "greedy":
             warnings.warn("schedule='greedy' is now called 'residual'.", FutureWarning, stacklevel=3)
             self.schedule = "residual"
 
@@ -91,7 +91,7 @@ class MessagePassingMethod(Inference):
         """An engine loaded with scores, its messages at zero."""
         # the residual schedule updates single variables, which the blocks of pairs cannot
         kind = PairEngine if suits_pairs(scores.graph) and self.schedule != "residual" else RegionEngine
-        damping = 0.0 if self.damping is None else self.damping
+        damping = 0.0 if self.damping is None else float(self.damping)
         return kind(scores, entropy, layout_order(self.schedule), damping, thread_count(self.threads))
 
     def run(self, scores: Scores, start: Result | None) -> Result:
