@@ -25,6 +25,7 @@ from .data.example import Example
 from .data.parts import Parts
 from .estimators import CRF
 from .graph.assign import indicators_to_labels, labels_to_indicators
+from .graph.dense import DenseGaussian
 from .graph.structure import Graph
 from .graph.uai import UaiResult, read_uai, read_uai_evidence, read_uai_result, write_uai, write_uai_result
 from .graph.union import Union
@@ -42,7 +43,19 @@ from .learn.max_margin import MaxMargin
 from .learn.risk import MarginalRisk
 from .loading import load
 from .parallel.connection import cluster
-from .potentials import MLP, Boosting, Constant, LightGBM, Linear, Potential, Zero
+from .potentials import (
+    MLP,
+    Boosting,
+    Constant,
+    LightGBM,
+    Linear,
+    Potential,
+    Potts,
+    Scaled,
+    TruncatedLinear,
+    TruncatedQuadratic,
+    Zero,
+)
 
 # what is logged is shown only where a program asks for it
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -102,6 +115,7 @@ __all__ = [
     "CompleteSSVM",
     "Constant",
     "ConvergenceWarning",
+    "DenseGaussian",
     "Exact",
     "Example",
     "Fit",
@@ -127,10 +141,14 @@ __all__ = [
     "Parts",
     "PotentiaError",
     "Potential",
+    "Potts",
     "Registered",
     "Result",
+    "Scaled",
     "Smoothed",
     "ThresholdClassifier",
+    "TruncatedLinear",
+    "TruncatedQuadratic",
     "UaiResult",
     "Union",
     "WidthError",

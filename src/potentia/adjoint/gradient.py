@@ -15,6 +15,7 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..inference.base import Expectations, Inference, Result
 from ..losses.base import Loss, Methods, Pull
+from ..losses.marginal import MarginalLoss
 from ..losses.names import LossName, loss_of
 from .base import Gradient
 from .implicit import Implicit
@@ -146,12 +147,21 @@ def loss_and_gradient(
         clamped: inference given the labels, for losses with hidden variables; None for the same.
 
     Returns:
-        the loss and d_theta in the layout of theta.
+        the loss and d_theta in the layout of theta; of scores given by a weight (`pt.Potts`, `pt.DenseGaussian`, ...)
+        the derivative with respect to it, in its shape.
     """
-    scores = Scores(graph, theta)
+    scores = Scores(graph, theta, dense=inference.dense_pairs)
     labels = check_labels(graph, y, "y")
+    chosen, through = loss_of(loss), gradient_of(gradient)
+    if scores.dense and not (
+        isinstance(chosen, MarginalLoss) and isinstance(through, Truncated | BackPropagation)
+    ):
+        raise PotentiaError(
+            "a DenseGaussian goes with losses of marginals (univariate_logistic, clique_logistic, ...) and "
+            "gradient='truncated' or 'backpropagation' only."
+        )
     value, tables = evaluate(
-        loss_of(loss), inference, gradient_of(gradient), scores, labels,
+        chosen, inference, through, scores, labels,
         variable_weights(graph, labels, weights, class_weight), clamped,
     )  # fmt: skip
     return value, user_tables(scores, tables, theta)

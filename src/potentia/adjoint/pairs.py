@@ -17,10 +17,14 @@ from ..graph.cotangents import (
     add_singles,
     clique_kinds,
     flat_marginals,
+    split_pairs,
+    zero_tables,
 )
 from ..inference.base import Result
 from ..inference.pair_engine import PairEngine
+from ..inference.weight_engine import WeightEngine
 from ..kernels import binary_reverse as two
+from ..kernels import parametric_reverse as by_weight
 from ..kernels import star_reverse as kernels
 from ..kernels import star_tables
 from ..kernels.pairs import to_lanes
@@ -39,9 +43,12 @@ class PairReverse:
         if engine.entropy.maximum:
             raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon")
         self.engine, self.result = engine, result
-        self.pair_tables = borrow_zeros((len(engine.pair_scores.values),))
-        binary = engine.layout.n_states == 2
-        self.parts: Binary | General = Binary(engine, tape) if binary else General(engine, tape, fixed)
+        self.pair_tables, self.parts = self._begin(engine, tape, fixed)
+
+    def _begin(self, engine: PairEngine, tape: Record, fixed: bool) -> tuple[Floats, PairParts]:
+        """Cotangents of pairs' tables, and of what blocks hold."""
+        tables = borrow_zeros((len(engine.pair_scores.values),))
+        return tables, Binary(engine, tape) if engine.layout.n_states == 2 else General(engine, tape, fixed)
 
     def read(self, cotangent: MarginalCotangent) -> None:
         """Cotangents of the marginals, pulled back to messages and scores."""
@@ -88,16 +95,31 @@ class PairReverse:
 
     def tables(self) -> Tables:
         """d_theta; the cotangents are spent."""
-        engine, scores = self.engine, self.engine.scores
         self.parts.finish(self.pair_tables)
-        tables: Tables = {}
-        first = 0
-        for kind, scope in scores.graph.scopes.items():
-            size = len(scores.kind(kind)[0])
-            pairs = scope.shape[1] == 2
-            tables[kind] = self.pair_tables[first : first + size] if pairs else np.zeros(size)
-            first += size if pairs else 0
-        add_singles(scores, engine.by_variable(self.parts.nodes()), tables)
+        tables = self._by_kind()
+        add_singles(self.engine.scores, self.engine.by_variable(self.parts.nodes()), tables)
+        return tables
+
+    def _by_kind(self) -> Tables:
+        return split_pairs(self.engine.scores, self.pair_tables)
+
+
+class WeightReverse(PairReverse):
+    """The same beside a `WeightEngine`; `pair_tables` holds cotangents of weights, one per pair."""
+
+    engine: WeightEngine
+
+    def _begin(self, engine: PairEngine, tape: Record, fixed: bool) -> tuple[Floats, PairParts]:
+        assert isinstance(engine, WeightEngine)
+        return np.zeros(len(engine.pairs)), ByWeight(engine, tape)
+
+    def _by_kind(self) -> Tables:
+        scores, first = self.engine.scores, 0
+        tables = zero_tables(scores)
+        for kind, own in scores.weighted.items():
+            last = first + len(scores.graph.scopes[kind])
+            tables[kind] = own.sum(self.pair_tables[first:last])
+            first = last
         return tables
 
 
@@ -168,11 +190,7 @@ class General:
         )
         #: First slot that holds factors: that of the read-out does once it has been undone.
         self.first = 0 if fixed else 1
-        held = np.zeros(len(blocks.node))
-        # rows of messages to the blocks they belong to
-        owner = np.repeat(np.arange(len(held)), np.diff(blocks.slot_ptr))
-        np.add.at(held, owner, (blocks.count[: len(owner)] * blocks.inverse[owner]).max(axis=1))
-        self.centre = bool(held.max(initial=0.0) > 2.0 + 1e-9)
+        self.centre = _grows(engine)
         self.shared = np.zeros(2 * states * states)
         self._lock = Lock()
 
@@ -225,6 +243,75 @@ class General:
         """d_theta of single variables, (blocks, states, lanes)."""
         node: Floats = self.cotangents.node
         return node
+
+
+class ByWeight:
+    """Cotangents where tables are weights times a cost."""
+
+    def __init__(self, engine: WeightEngine, tape: Record) -> None:
+        self.engine, self.tape, self.centre = engine, tape, _grows(engine)
+        blocks = engine.blocks
+        rows, _, width = blocks.lam.shape
+        self.cotangents = by_weight.WeightCotangents(
+            lam=borrow_zeros(blocks.lam.shape),
+            node=borrow_zeros(blocks.node.shape),
+            slope=borrow_zeros((rows, width)),
+        )
+
+    def read(self, d_belief: Floats) -> None:
+        """From cotangents of variables' marginals."""
+        engine, slot = self.engine, self.tape._replace(slot=0)
+        by_weight.reverse_read(
+            engine.profile, engine.blocks, self.cotangents, slot, np.arange(len(d_belief)), d_belief
+        )
+
+    def read_pairs(self, mu: Floats, d_mu: Floats, out: Floats) -> None:
+        """From cotangents of pairs' marginals."""
+        tables = np.zeros_like(mu)
+        scores, position, _, _, start = _pairs_of(self.engine, mu, d_mu)
+        own = scores._replace(offset=start)
+        star_tables.reverse_pairs(own, position, mu, d_mu, start, self.cotangents.lam, tables)
+        first = entry = 0
+        for kind, weighted in self.engine.scores.weighted.items():
+            n, size = len(self.engine.graph.scopes[kind]), weighted.unit.size
+            part = tables[entry : entry + n * size].reshape(n, size)
+            out[first : first + n] += part @ weighted.unit.ravel()
+            first, entry = first + n, entry + n * size
+
+    def undo(self, units: Ints, slot: int) -> None:
+        """Undo updates of independent (or one thread's) blocks."""
+        engine = self.engine
+        by_weight.reverse(
+            engine.profile, engine.blocks, self.cotangents, self.tape._replace(slot=slot), units,
+            engine.damping, self.centre,
+        )  # fmt: skip
+
+    def flush(self, used: int, out: Floats) -> None:
+        """Nothing is left on the tape."""
+
+    def finish(self, out: Floats) -> None:
+        """Add what was kept to d_theta of the pairs."""
+        engine = self.engine
+        by_weight.add_slopes(engine.layout.pair, engine.count, self.cotangents.slope, out)
+
+    def nodes(self) -> Floats:
+        """d_theta of single variables, (blocks, states, lanes)."""
+        node: Floats = self.cotangents.node
+        return node
+
+
+#: Cotangents of what the blocks of an engine hold.
+PairParts = Binary | General | ByWeight
+
+
+def _grows(engine: PairEngine) -> bool:
+    """Whether rounding of cotangents' sums grows from update to update: c_e of some variable sum to more than 2 C."""
+    blocks = engine.blocks
+    held = np.zeros(len(blocks.node))
+    # rows of messages to the blocks they belong to
+    owner = np.repeat(np.arange(len(held)), np.diff(blocks.slot_ptr))
+    np.add.at(held, owner, (blocks.count[: len(owner)] * blocks.inverse[owner]).max(axis=1))
+    return bool(held.max(initial=0.0) > 2.0 + 1e-9)
 
 
 def _pairs_of(engine: PairEngine, mu: Floats, d_mu: Floats) -> tuple[Any, ...]:

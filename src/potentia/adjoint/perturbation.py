@@ -77,7 +77,9 @@ def _largest(cotangent: MarginalCotangent) -> float:
 
 
 def _largest_score(scores: Scores) -> float:
-    parts = [scores.singles, *(scores.kind(kind)[0] for kind in clique_kinds(scores))]
+    kinds = [kind for kind in clique_kinds(scores) if kind not in scores.weighted]
+    ends = [np.array(own.bounds) for own in scores.weighted.values()]
+    parts = [scores.singles, *ends, *(scores.kind(kind)[0] for kind in kinds)]
     return max(float(np.abs(p[np.isfinite(p)]).max(initial=0.0)) for p in parts)
 
 
@@ -87,7 +89,6 @@ def shifted(scores: Scores, direction: MarginalCotangent, step: float) -> Scores
     values: dict[str, Floats] = {}
     offsets: dict[str, Ints] = {}
     for kind in scores.graph.kinds:
-        values[kind], offsets[kind] = scores.kind(kind)
         if kind in direction.cliques:
             size = table_sizes(scores.graph, kind)
             values[kind] = own_tables(scores, kind) + step * direction.cliques[kind]

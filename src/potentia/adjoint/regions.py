@@ -9,7 +9,8 @@ import numpy as np
 from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, split_flat
 from ..inference.base import Result
-from ..inference.mean_field import MeanFieldEngine
+from ..inference.dense_mean_field import DenseMeanFieldEngine, softmax
+from ..inference.mean_field_engine import MeanFieldEngine
 from ..inference.region_engine import RegionEngine
 from ..kernels import mean_field_reverse, regions_reverse
 
@@ -61,13 +62,19 @@ class MeanFieldReverse:
     def __init__(self, engine: MeanFieldEngine, result: Result, tape: Floats, fixed: bool) -> None:
         self.engine, self.tape = engine, tape
         self.d_theta, self.d_q = np.zeros_like(engine.theta), np.zeros_like(engine.q)
+        self.d_spread, self.d_weight = np.zeros_like(engine.links.spread), np.zeros(len(engine.links.weight))
 
     def read(self, cotangent: MarginalCotangent) -> None:
         """Cotangents of product marginals, pulled back to the variables' own."""
-        regions = self.engine.scores.regions
-        start = np.cumsum(regions.size) - regions.size
-        flat = flat_cotangent(self.engine.scores, cotangent, start, int(regions.size.sum()))
-        mean_field_reverse.reverse_products(regions, self.engine.q, flat, start, self.d_q)
+        scores = self.engine.scores
+        regions, ptr = scores.regions, scores.regions.kind_ptr
+        taken = regions.order == 1
+        for number, kind in enumerate(scores.graph.kinds):
+            taken[ptr[number] : ptr[number + 1]] |= kind in cotangent.cliques
+        size = np.where(taken, regions.size, 0)
+        start = np.cumsum(size) - size
+        flat = flat_cotangent(scores, cotangent, start, int(size.sum()))
+        mean_field_reverse.reverse_products(regions, self.engine.q, taken, flat, start, self.d_q)
 
     def undo(self, groups: Sequence[tuple[Ints, int]], slot: int) -> None:
         """Undo an iteration made of these groups of variables."""
@@ -76,6 +83,7 @@ class MeanFieldReverse:
         mean_field_reverse.reverse_variables(
             engine.scores.regions,
             engine.stars,
+            engine.links,
             engine.theta,
             engine.at,
             engine.pair_at,
@@ -83,6 +91,8 @@ class MeanFieldReverse:
             engine.q,
             self.d_q,
             self.d_theta,
+            self.d_spread,
+            self.d_weight,
             before,
         )
 
@@ -96,4 +106,44 @@ class MeanFieldReverse:
 
     def tables(self) -> Tables:
         """d_theta gathered so far."""
-        return split_flat(self.engine.scores, self.d_theta, self.engine.at)
+        scores, first = self.engine.scores, 0
+        tables = split_flat(scores, self.d_theta, self.engine.at, leave=scores.weighted)
+        for kind, own in scores.weighted.items():
+            last = first + len(scores.graph.scopes[kind])
+            tables[kind] += own.sum(self.d_weight[first:last])
+            first = last
+        return tables
+
+
+class DenseMeanFieldReverse(MeanFieldReverse):
+    """Cotangents beside a `DenseMeanFieldEngine`; those of a Gaussian term are with respect to its weight."""
+
+    engine: DenseMeanFieldEngine
+
+    def __init__(self, engine: DenseMeanFieldEngine, result: Result, tape: Floats, fixed: bool) -> None:
+        super().__init__(engine, result, tape, fixed)
+        self.d_terms = {name: np.zeros(1) for name in engine.scores.dense}
+
+    def undo(self, groups: Sequence[tuple[Ints, int]], slot: int) -> None:
+        """Undo an iteration made of these groups of variables, then the fields that it began with."""
+        engine, before = self.engine, self.tape[slot]
+        gathered = self.d_theta[engine.singles_at]
+        self.d_theta[engine.singles_at] = 0.0
+        super().undo(groups, slot)
+        d_field = self.d_theta[engine.singles_at]
+        self.d_theta[engine.singles_at] += gathered
+        for name, term in engine.scores.dense.items():
+            self.d_terms[name] += (d_field * term.field(term.kernel.multiply(before))).sum()
+            self.d_q += term.weight * term.kernel.multiply(term.field(d_field), transposed=True)
+
+    def pull_start(self) -> None:
+        """Pull what is left, the cotangents of the first distribution, back to the scores it is the softmax of."""
+        if not self.engine.soft_start:
+            return
+        q = softmax(self.engine.base)
+        mean = (q * self.d_q).sum(axis=1, keepdims=True)
+        self.d_theta[self.engine.singles_at] += q * (self.d_q - mean)
+
+    def tables(self) -> Tables:
+        """d_theta gathered so far."""
+        return {**super().tables(), **self.d_terms}

@@ -14,19 +14,23 @@ from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
+from ..inference.dense_mean_field import DenseMeanFieldEngine
 from ..inference.engine import Session, iterate, steps
-from ..inference.mean_field import MeanFieldEngine
+from ..inference.mean_field_engine import MeanFieldEngine
 from ..inference.pair_engine import PairEngine
 from ..inference.region_engine import RegionEngine
+from ..inference.weight_engine import WeightEngine
 from ..losses.base import Pull
 from .base import Gradient
-from .pairs import PairReverse
-from .regions import MeanFieldReverse, RegionReverse
+from .pairs import PairReverse, WeightReverse
+from .regions import DenseMeanFieldReverse, MeanFieldReverse, RegionReverse
 
 _REVERSE: dict[type, Any] = {
     PairEngine: PairReverse,
+    WeightEngine: WeightReverse,
     RegionEngine: RegionReverse,
     MeanFieldEngine: MeanFieldReverse,
+    DenseMeanFieldEngine: DenseMeanFieldReverse,
 }
 
 

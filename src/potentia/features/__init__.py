@@ -1,5 +1,6 @@
 """From pictures and sentences to examples: features of pixels, pairs, superpixels and tokens."""
 
+from .bilateral import bilateral
 from .edges import EDGE_SETS, edge_features, typical_contrast
 from .filters import filter_bank
 from .gazetteers import Gazetteer
@@ -22,6 +23,7 @@ __all__ = [
     "NODE_SETS",
     "Gazetteer",
     "TokenFeatures",
+    "bilateral",
     "edge_features",
     "filter_bank",
     "fourier",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,8 @@ from ..kernels.score_checks import take_singles
 from .flat import table_sizes
 from .scores import Scores, shape_tables
 
-#: d_theta per kind, flat and aligned with `Scores.kind`: regions that share a table share its entries.
+#: d_theta per kind, flat and aligned with `Scores.kind`: regions that share a table share its entries. Of kinds given
+#: by weights it is the derivative with respect to these.
 Tables = dict[str, Floats]
 
 
@@ -28,7 +29,7 @@ class MarginalCotangent(NamedTuple):
 
 def zero_tables(scores: Scores) -> Tables:
     """d_theta of zeros."""
-    return {kind: np.zeros(len(scores.kind(kind)[0])) for kind in scores.graph.kinds}
+    return {kind: np.zeros(scores.n_entries(kind)) for kind in scores.graph.kinds}
 
 
 def add_singles(scores: Scores, d_singles: Floats, tables: Tables) -> None:
@@ -40,7 +41,10 @@ def add_singles(scores: Scores, d_singles: Floats, tables: Tables) -> None:
 
 
 def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> None:
-    """Add cotangents of a kind's own tables, region after region, where regions may share a table."""
+    """Add cotangents of a kind's own tables, region after region, where regions may share a table or have weights."""
+    if kind in scores.weighted:
+        tables[kind] += scores.weighted[kind].pull(d_flat)
+        return
     values, offset = scores.kind(kind)
     if len(values) == len(d_flat):
         tables[kind] += d_flat
@@ -77,9 +81,15 @@ def flat_marginals(marginals: Floats | list[Floats]) -> Floats:
 
 
 def user_tables(scores: Scores, tables: Tables, kinds: Iterable[str]) -> dict[str, Floats | list[Floats]]:
-    """d_theta of some kinds as users give theta: one table where it was shared, otherwise one per region."""
+    """d_theta of some kinds as users give theta: one table where it was shared, otherwise one per region; weights."""
     found: dict[str, Floats | list[Floats]] = {}
     for kind in kinds:
+        if kind in scores.dense:
+            found[kind] = tables[kind].reshape(())
+            continue
+        if kind in scores.weighted:
+            found[kind] = tables[kind].reshape(scores.weighted[kind].shape)
+            continue
         one, flat = scores.graph.shared_shape(kind), tables[kind]
         shared = one is not None and flat.size == int(np.prod(one)) and len(scores.graph.scopes[kind]) != 1
         found[kind] = flat.reshape(one) if shared else shape_tables(scores.graph, kind, flat)
@@ -100,13 +110,16 @@ def flat_cotangent(scores: Scores, cotangent: MarginalCotangent, start: Ints, si
     return flat
 
 
-def split_flat(scores: Scores, d_theta: Floats, at: Ints) -> Tables:
-    """d_theta per kind from the layout of `Scores.flat`."""
+def split_flat(scores: Scores, d_theta: Floats, at: Ints, leave: Collection[str] = ()) -> Tables:
+    """d_theta per kind from the layout of `Scores.flat`; zero of kinds to `leave` out of it."""
     tables, ptr, first = zero_tables(scores), scores.regions.kind_ptr, 0
     for number, (kind, scope) in enumerate(scores.graph.scopes.items()):
-        size = len(tables[kind])
+        if kind in leave:
+            continue
         if scope.shape[1] != 1:
-            tables[kind] += d_theta[first : first + size]
+            size = len(scores.kind(kind)[0])
+            part = d_theta[first : first + size]
+            tables[kind] += scores.weighted[kind].pull(part) if kind in scores.weighted else part
             first += size
         elif len(scope):
             _, offset = scores.kind(kind)
@@ -114,6 +127,18 @@ def split_flat(scores: Scores, d_theta: Floats, at: Ints) -> Tables:
             within = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
             source = np.repeat(at[ptr[number] : ptr[number + 1]], n) + within
             np.add.at(tables[kind], np.repeat(offset, n) + within, d_theta[source])
+    return tables
+
+
+def split_pairs(scores: Scores, d_pairs: Floats) -> Tables:
+    """d_theta per kind from tables of all pairs, kind after kind as `Scores.kind` has them; zero of other kinds."""
+    tables, first = zero_tables(scores), 0
+    for kind, scope in scores.graph.scopes.items():
+        if scope.shape[1] == 2:
+            size = len(scores.kind(kind)[0])
+            part = d_pairs[first : first + size]
+            tables[kind] = scores.weighted[kind].pull(part) if kind in scores.weighted else part
+            first += size
     return tables
 
 

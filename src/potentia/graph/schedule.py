@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._types import Ints
+from ..kernels.simd import CHUNK
 from ..kernels.traversal import breadth_first, greedy_colours, sequential_levels
 from .structure import Graph
 
 #: Lane counts a layout may use, a compromise between padding and the cost of short loops. The kernels count on 1 or
 #: multiples of `CHUNK`, and on powers of two.
 _LANES = (1, 8, 16, 32, 64, 128)
+#: States times lanes of a row at most: with many states narrow rows keep what a message needs close together.
+_LANE_STATES = 1024
 #: What starting one more row of a block costs, in lanes of work.
 _BLOCK_COST = 12
 
@@ -129,7 +132,7 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     degree = np.bincount(ends, minlength=n)
     forward = np.bincount(ends[:m], minlength=n) if oriented else degree
     order = np.lexsort((-degree + forward, -forward, group))
-    variable, block, lane, group_ptr = _cut_blocks(order, group, degree)
+    variable, block, lane, group_ptr = _cut_blocks(order, group, degree, states)
     width = variable.shape[1]
     first_slots, slots = _slots_per_block(len(variable), block, forward, degree - forward)
     slot_ptr = np.concatenate([[0], np.cumsum(slots)]).astype(np.int64)
@@ -153,7 +156,7 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     )
 
 
-def _cut_blocks(order: Ints, group: Ints, degree: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+def _cut_blocks(order: Ints, group: Ints, degree: Ints, states: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Cut each group's variables, in `order`, into blocks of one width: (variable (B, W), block, lane, group_ptr)."""
     sizes = np.bincount(group)
     start = np.concatenate([[0], np.cumsum(sizes)])
@@ -165,7 +168,7 @@ def _cut_blocks(order: Ints, group: Ints, degree: Ints) -> tuple[Ints, Ints, Int
         first = order[np.repeat(start[:-1], n_blocks) + width * within]
         return int((1 + degree[first]).sum()) * (width + _BLOCK_COST)
 
-    width = min(_LANES, key=cost)
+    width = min((w for w in _LANES if w <= max(CHUNK, _LANE_STATES // states)), key=cost)
     blocks_in = -(-sizes // width)
     group_ptr = np.concatenate([[0], np.cumsum(blocks_in)]).astype(np.int64)
     within = np.arange(len(order)) - start[group[order]]

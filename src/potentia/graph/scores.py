@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ import numpy as np
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
 from ..kernels.score_checks import add_singles, first_bad_table, score_range
 from .assign import observed_states
+from .dense import DenseGaussian, check_dense
 from .flat import Regions, flat_regions, table_sizes
 from .structure import Graph
+from .weighted import Weighted, WeightedTable, check_weighted
 
 
 class Scores:
@@ -21,11 +23,13 @@ class Scores:
     Args:
         graph: the graph.
         theta: per kind an array (n_regions, *states), one table shared by all regions (*states), or a list of
-            tables where state counts are mixed. Kinds left out score zero. -inf forbids a configuration. Tables
+            tables where state counts are mixed; of pairs also a `WeightedTable` such as `pt.Potts(weight)`, which is
+            written out only where that is needed. Kinds left out score zero. -inf forbids a configuration. Tables
             of dtype float32 halve the memory that message passing reads; messages stay float64.
         observed: variables to clamp: {variable: state}, or an array of states with -1 where free. Their other
             states get -inf.
         own: keep a copy of scores that share memory with `theta`, so that later changes to it do no harm.
+        dense: whether `theta` may hold `DenseGaussian` terms, by names that are no kinds of the graph.
     """
 
     def __init__(
@@ -34,12 +38,21 @@ class Scores:
         theta: Mapping[str, ArrayLike],
         observed: ArrayLike | None = None,
         own: bool = False,
+        dense: bool = False,
     ) -> None:
         if not isinstance(graph, Graph):
             raise PotentiaError(f"inference needs a Graph first, not {type(graph).__name__}")
         if not isinstance(theta, Mapping):
             raise PotentiaError(f"theta must map kinds to score tables, not be a {type(theta).__name__}")
-        unknown = [kind for kind in theta if kind not in graph.scopes]
+        #: Fully connected terms by name.
+        self.dense = {name: given for name, given in theta.items() if isinstance(given, DenseGaussian)}
+        for name, term in self.dense.items():
+            if not dense:
+                raise PotentiaError(
+                    f"theta[{name!r}] is a DenseGaussian, which pt.MeanField takes and nothing else does."
+                )
+            check_dense(graph, name, term)
+        unknown = [kind for kind in theta if kind not in graph.scopes and kind not in self.dense]
         if unknown:
             raise PotentiaError(
                 f"theta names kind {unknown[0]!r}, but the graph's kinds are {list(graph.kinds)}"
@@ -54,15 +67,29 @@ class Scores:
         self._values: dict[str, Floats] = {}
         self._offset: dict[str, Ints] = {}
         self._bounds: dict[str, tuple[float, float] | None] = {}
+        #: Kinds of pairs given by weights.
+        self.weighted: dict[str, Weighted] = {}
         for kind in graph.kinds:
-            values, self._offset[kind] = _flatten(graph, kind, theta.get(kind))
-            shared = isinstance(theta.get(kind), np.ndarray) and np.may_share_memory(values, theta[kind])
+            given = theta.get(kind)
+            if isinstance(given, WeightedTable) and len(graph.scopes[kind]):
+                self.weighted[kind] = check_weighted(graph, kind, given)
+                self._bounds[kind] = self.weighted[kind].bounds
+                continue
+            values, self._offset[kind] = _flatten(graph, kind, given)
+            shared = isinstance(given, np.ndarray) and np.may_share_memory(values, given)
             self._values[kind] = values.copy() if own and shared else values
             self._refuse_bad(kind)
         self.singles = self._pad_singles(observed_states(graph, observed))
 
     def kind(self, kind: str) -> tuple[Floats, Ints]:
-        """Flat scores of a kind and the offset of each region's table in them (equal offsets: shared)."""
+        """Flat scores of a kind and the offset of each region's table in them (equal offsets: shared).
+
+        Tables given by weights are written out, one per weight.
+        """
+        if kind not in self._values:
+            own, n = self.weighted[kind], len(self.graph.scopes[kind])
+            self._values[kind] = own.written()
+            self._offset[kind] = np.arange(n) * own.unit.size * int(len(own.weight) > 1)
         return self._values[kind], self._offset[kind]
 
     def clamp(self, labels: Ints) -> Scores:
@@ -71,9 +98,15 @@ class Scores:
         clamped.singles = self._held(self.singles.copy(), labels)
         return clamped
 
+    def n_entries(self, kind: str) -> int:
+        """Numbers by which a kind's scores are given, and that their cotangents have: table entries, or weights."""
+        return len(self.weighted[kind].weight if kind in self.weighted else self._values[kind])
+
     def replace(self, values: dict[str, Floats], offsets: dict[str, Ints]) -> None:
-        """Take other scores of every kind, flat, and the offsets of their tables; `singles` stay as they are."""
-        self._values, self._offset, self._bounds = values, offsets, {}
+        """Take other scores of some kinds, flat, and the offsets of their tables; `singles` stay as they are."""
+        self._values, self._offset = {**self._values, **values}, {**self._offset, **offsets}
+        self._bounds = {kind: bounds for kind, bounds in self._bounds.items() if kind not in values}
+        self.weighted = {kind: own for kind, own in self.weighted.items() if kind not in values}
 
     def bounds(self, kind: str) -> tuple[float, float] | None:
         """The smallest and the largest score of a kind; None where it has none or some are -inf."""
@@ -82,14 +115,18 @@ class Scores:
             self._bounds[kind] = None if bad or low > high else (low, high)
         return self._bounds[kind]
 
-    def flat(self) -> tuple[Floats, Ints]:
+    def flat(self, leave: Collection[str] = ()) -> tuple[Floats, Ints]:
         """One flat array over all regions in the `Regions` numbering and each table's offset in it.
 
-        Clamped variables appear through their single-variable regions, which are always written out.
+        Clamped variables appear through their single-variable regions, which are always written out. Kinds to
+        `leave` out have no tables there, and meaningless offsets.
         """
         regions, graph = self.regions, self.graph
         parts, offsets, start = [], [], 0
         for kind in graph.kinds:
+            if kind in leave:
+                offsets.append(np.zeros(len(graph.scopes[kind]), dtype=np.int64))
+                continue
             values, offset = self.kind(kind)
             if graph.scopes[kind].shape[1] != 1:
                 parts.append(values)
@@ -111,15 +148,21 @@ class Scores:
         if len(scope) == 1:
             return self.singles[scope[0], : shape[0]].copy()
         number = int(np.searchsorted(r.kind_ptr, region, side="right")) - 1
-        values, offset = self.kind(self.graph.kinds[number])
+        kind = self.graph.kinds[number]
+        if kind in self.weighted:
+            own = self.weighted[kind]
+            return own.of_pairs(len(self.graph.scopes[kind]))[region - r.kind_ptr[number]] * own.unit
+        values, offset = self.kind(kind)
         start = offset[region - r.kind_ptr[number]]
         return values[start : start + r.size[region]].reshape(shape)
 
     def largest(self) -> float:
         """The largest finite score by size."""
+        tables = [v for kind, v in self._values.items() if kind not in self.weighted]
+        ends = [np.array(own.bounds) for own in self.weighted.values()]
         return max(
             max(float(v.max(initial=0.0)), -float(np.min(v, where=v > -np.inf, initial=0.0)))
-            for v in (self.singles, *self._values.values())
+            for v in (self.singles, *tables, *ends)
         )
 
     def forbids_all_of(self, other: Scores) -> bool:
@@ -127,10 +170,15 @@ class Scores:
         if np.any(np.isneginf(other.singles) & ~np.isneginf(self.singles)):
             return False
         for kind, scope in self.graph.scopes.items():
-            (new, new_at), (old, old_at) = self.kind(kind), other.kind(kind)
-            gone = np.isneginf(old)
-            if scope.shape[1] < 2 or not gone.any():
+            if scope.shape[1] < 2 or kind in other.weighted:
                 continue
+            old, old_at = other.kind(kind)
+            gone = np.isneginf(old)
+            if not gone.any():
+                continue
+            if kind in self.weighted:
+                return False
+            new, new_at = self.kind(kind)
             if len(new) != len(old) or np.any(new_at != old_at) or np.any(gone & ~np.isneginf(new)):
                 return False
         return True
@@ -242,9 +290,18 @@ def score_labels(scores: Scores, labels: ArrayLike) -> float:
     total = float(scores.singles[np.arange(graph.n_variables), y].sum())
     for kind, scope in graph.scopes.items():
         if scope.shape[1] != 1 and len(scope):
-            values, offset = scores.kind(kind)
-            total += float(values[offset + table_index(graph, kind, y)].sum())
-    return total
+            total += float(region_scores(scores, kind, y).sum())
+    return total + sum(term.score(y, scores.singles.shape[1]) for term in scores.dense.values())
+
+
+def region_scores(scores: Scores, kind: str, labels: Ints) -> Floats:
+    """The score of every region of a kind at a complete labelling."""
+    index = table_index(scores.graph, kind, labels)
+    if kind in scores.weighted:
+        own = scores.weighted[kind]
+        return own.weight * own.unit.ravel()[index]
+    values, offset = scores.kind(kind)
+    return values[offset + index]
 
 
 def table_index(graph: Graph, kind: str, labels: Ints) -> Ints:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from .._types import ArrayLike, Floats, Ints, PotentiaError, real_numbers
+from .._types import ArrayLike, Ints, PotentiaError, real_numbers
 from .structure import Graph
+from .weighted import WeightedTable, check_weighted, join_weighted
 
 
 class Union:
@@ -53,8 +55,11 @@ class Union:
             for g, start in zip(self.parts, self.variable_ptr[:-1], strict=True)
         ]
 
-    def join(self, tables: Sequence[Mapping[str, ArrayLike]]) -> dict[str, Floats | list[Floats]]:
-        """Scores of all parts as scores of the union; shared tables are written out, kinds left out become zero."""
+    def join(self, tables: Sequence[Mapping[str, ArrayLike]]) -> dict[str, Any]:
+        """Scores of all parts as scores of the union; shared tables are written out, kinds left out become zero.
+
+        Values such as `pt.Potts(weight)` are joined where they differ by their weights only.
+        """
         if len(tables) != len(self.parts):
             raise PotentiaError(f"{len(tables)} sets of tables for {len(self.parts)} graphs")
         for g, own in zip(self.parts, tables, strict=True):
@@ -63,8 +68,13 @@ class Union:
                 raise PotentiaError(
                     f"tables name kind {unknown[0]!r}, but the graph's kinds are {list(g.kinds)}"
                 )
-        joined: dict[str, Floats | list[Floats]] = {}
+        joined: dict[str, Any] = {}
         for kind in self.graph.kinds:
+            given = [t.get(kind) for t in tables]
+            weighted = join_weighted(given, np.diff(self.region_ptr[kind]).tolist())
+            if weighted is not None:
+                joined[kind] = weighted
+                continue
             pieces = [
                 _region_tables(g, kind, t.get(kind))
                 for g, t in zip(self.parts, tables, strict=True)
@@ -104,6 +114,9 @@ def _region_tables(graph: Graph, kind: str, given: ArrayLike) -> ArrayLike:
     if given is None:
         shapes = graph.table_shapes(kind)
         return np.zeros((n, *one)) if one is not None else [np.zeros(tuple(s)) for s in shapes]
+    if isinstance(given, WeightedTable):
+        own = check_weighted(graph, kind, given)
+        return own.of_pairs(n)[:, None, None] * own.unit
     if one is None:
         if len(given) != n:
             raise PotentiaError(f"theta[{kind!r}] has {len(given)} tables for {n} regions")

@@ -172,6 +172,8 @@ class Inference(Registered, ABC):
     #: Threads to use, None for all cores (or POTENTIA_THREADS); an option of those methods that split one graph.
     threads: int | None = None
 
+    #: Takes `pt.DenseGaussian` terms.
+    dense_pairs: ClassVar[bool] = False
     #: Whether marginals are smooth functions of the scores, so that they can be differentiated.
     smooth: ClassVar[bool] = True
 
@@ -198,7 +200,7 @@ class Inference(Registered, ABC):
             raise PotentiaError(f"start must be an earlier Result, not a {type(start).__name__}")
         if start is not None and start.graph is not graph:
             raise PotentiaError("start belongs to another graph")
-        return self.run(Scores(graph, theta, observed, own=True), start)
+        return self.run(Scores(graph, theta, observed, own=True, dense=self.dense_pairs), start)
 
     @abstractmethod
     def run(self, scores: Scores, start: Result | None) -> Result:

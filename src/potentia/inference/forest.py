@@ -8,7 +8,7 @@ import numpy as np
 
 from .._memory import borrow, borrow_zeros
 from .._types import Floats, Ints
-from ..graph.cotangents import Tables, add_singles
+from ..graph.cotangents import Tables, add_singles, split_pairs
 from ..graph.schedule import pairs_of, tree_order
 from ..graph.scores import Scores
 from ..graph.structure import Graph
@@ -61,12 +61,7 @@ def log_partition(scores: Scores) -> tuple[float, Tables] | None:
     kernels.downward(forest, up, message, mu, d_psi)
     d_values = np.zeros(len(forest.values))
     kernels.add_tables(forest, d_psi, d_values)
-    tables, first = {}, 0
-    for kind, scope in scores.graph.scopes.items():
-        size = len(scores.kind(kind)[0])
-        pairs = scope.shape[1] == 2
-        tables[kind] = d_values[first : first + size] if pairs else np.zeros(size)
-        first += size if pairs else 0
+    tables = split_pairs(scores, d_values)
     add_singles(scores, mu, tables)
     return float(value), tables
 

@@ -23,6 +23,7 @@ from .entropy import Entropy
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine
 from .tree_weights import forest_bound, optimise_rho
+from .weight_engine import WeightEngine, suits_weights
 
 #: Scores beyond this may make marginals of 0 and 1 that hide what messages do.
 _SHARP = 100.0
@@ -89,10 +90,13 @@ class MessagePassingMethod(Inference):
 
     def engine(self, scores: Scores, entropy: Entropy) -> PairEngine | RegionEngine:
         """An engine loaded with scores, its messages at zero."""
-        # the residual schedule updates single variables, which the blocks of pairs cannot
-        kind = PairEngine if suits_pairs(scores.graph) and self.schedule != "residual" else RegionEngine
+        order, threads = layout_order(self.schedule), thread_count(self.threads)
         damping = 0.0 if self.damping is None else float(self.damping)
-        return kind(scores, entropy, layout_order(self.schedule), damping, thread_count(self.threads))
+        # the residual schedule updates single variables, which the blocks of pairs cannot
+        if not suits_pairs(scores.graph) or self.schedule == "residual":
+            return RegionEngine(scores, entropy, order, damping, threads)
+        by_weights = suits_weights(scores, entropy, order)
+        return (WeightEngine if by_weights else PairEngine)(scores, entropy, order, damping, threads)
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Message passing from the method's first messages or those of `start`."""

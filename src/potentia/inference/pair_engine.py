@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -121,7 +122,9 @@ class PairEngine:
             even=even,
             inverse=inverse,
             node=borrow_zeros((n_blocks, states, width)),
-            table=borrow((2 * size,)) if self.shared else self._tables((rows - 1) * size * width),
+            table=borrow((2 * size,))
+            if self.shared
+            else self._tables((rows - 1) * self._slot_entries * width),
             base=layout.side[:, 0].astype(np.int64) * size if self.shared else np.arange(rows) * size * width,
             shared=self.shared,
             mode=np.full(n_blocks, MAXIMUM if self.entropy.maximum else PRODUCT, dtype=np.int64),
@@ -130,6 +133,11 @@ class PairEngine:
             first=self.graph.cached(("first", id(layout)), lambda: (layout.pair >= 0) & (layout.side == 0)),
             value=np.zeros(n_blocks),
         )
+
+    @property
+    def _slot_entries(self) -> int:
+        """Numbers by which blocks hold the table of a slot."""
+        return self.layout.n_states**2
 
     def _tables(self, size: int) -> Floats:
         """Memory for tables, in single precision where scores are."""
@@ -149,7 +157,7 @@ class PairEngine:
     def load(self, scores: Scores) -> None:
         """Take new scores; messages stay."""
         self.scores = scores
-        self.pair_scores = self._pair_scores(scores)
+        self._written: pair_kernels.PairScores | None = None
         blocks, layout = self.blocks, self.layout
         pair_kernels.to_lanes(layout.variable, scores.singles, blocks.node)
         if self.shared:
@@ -191,8 +199,12 @@ class PairEngine:
             kernel = binary.sweep if states == 2 else star_product.sweep
         return kernel
 
-    def _pair_scores(self, scores: Scores) -> pair_kernels.PairScores:
-        return pair_kernels.PairScores(*pair_tables(scores), self.graph.n_states[self.pairs], self.count)
+    @property
+    def pair_scores(self) -> pair_kernels.PairScores:
+        """Tables of all pairs as kernels read them."""
+        if self._written is None:
+            self._written = _pair_scores(self.scores, self.pairs, self.count)
+        return self._written
 
     def _fill_shared(self) -> None:
         states = self.layout.n_states
@@ -312,10 +324,14 @@ class PairEngine:
         value += pair_kernels.variable_values(
             self.scores.singles, self.pairs, lam, self.counting, self.entropy.maximum
         )
-        marginals = PairMarginals(
-            self.graph, singles, self.pair_scores, lam, self.entropy.maximum, self.group_threads
-        )
+        # the result must not keep the engine alive
+        tables = partial(_pair_scores, self.scores, self.pairs, self.count)
+        marginals = PairMarginals(self.graph, singles, tables, lam, self.entropy.maximum, self.group_threads)
         return Readout(marginals, singles, value, lam)
 
     def _over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
         return map_ranges(function, 0, n, self.group_threads)
+
+
+def _pair_scores(scores: Scores, pairs: Ints, count: Floats) -> pair_kernels.PairScores:
+    return pair_kernels.PairScores(*pair_tables(scores), scores.graph.n_states[pairs], count)

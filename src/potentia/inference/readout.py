@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,8 +10,10 @@ import numpy as np
 from .._memory import borrow
 from .._threads import map_ranges
 from .._types import Floats, Ints
+from ..graph.flat import flat_regions
 from ..graph.scores import Scores, shape_tables
 from ..graph.structure import Graph
+from ..kernels.mean_field import product_marginals
 from ..kernels.pairs import PairScores, read_pairs
 
 
@@ -20,12 +22,12 @@ class PairMarginals(Mapping[str, Floats | list[Floats]]):
     """Marginals per kind of a graph of variables and pairs, each made when it is asked for and kept.
 
     Those of pairs are softmax((theta_e + lam_e,i + lam_e,j) / c_e), or the indicator of the largest with `maximum`;
-    they take L^2 exponentials per pair and as much memory as the scores.
+    they take L^2 exponentials per pair and as much memory as tables of all pairs. `scores` makes the tables.
     """
 
     graph: Graph
     singles: Floats
-    scores: PairScores
+    scores: Callable[[], PairScores]
     messages: Floats
     maximum: bool
     threads: int
@@ -48,13 +50,47 @@ class PairMarginals(Mapping[str, Floats | list[Floats]]):
         numbers = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
         first = sum(len(s) for s in before[: numbers.index(kind)])
         last = first + len(self.graph.scopes[kind])
-        size = self.scores.shapes[first:last].prod(axis=1)
+        scores = self.scores()
+        size = scores.shapes[first:last].prod(axis=1)
         start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
         flat = borrow((int(start[-1]),))
         map_ranges(
             lambda a, b: read_pairs(
-                a, b, self.scores, self.maximum, self.messages, start[a - first : b - first], flat
+                a, b, scores, self.maximum, self.messages, start[a - first : b - first], flat
             ),
+            first, last, self.threads,
+        )  # fmt: skip
+        return shape_tables(self.graph, kind, flat)
+
+
+@dataclass(frozen=True, eq=False)
+class ProductMarginals(Mapping[str, Floats | list[Floats]]):
+    """Marginals per kind of a product distribution q (n, states), each made when it is asked for and kept."""
+
+    graph: Graph
+    q: Floats
+    threads: int
+    _made: dict[str, Floats | list[Floats]] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, kind: str) -> Floats | list[Floats]:
+        if kind not in self._made:
+            several = self.graph.scopes[kind].shape[1] > 1 and len(self.graph.scopes[kind])
+            self._made[kind] = self._products(kind) if several else single_tables(self.graph, kind, self.q)
+        return self._made[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.graph.kinds)
+
+    def __len__(self) -> int:
+        return len(self.graph.kinds)
+
+    def _products(self, kind: str) -> Floats | list[Floats]:
+        regions, number = flat_regions(self.graph), self.graph.kinds.index(kind)
+        first, last = (int(r) for r in regions.kind_ptr[number : number + 2])
+        size = regions.size[first:last]
+        start, flat = np.cumsum(size) - size, borrow((int(size.sum()),))
+        map_ranges(
+            lambda a, b: product_marginals(regions, self.q, a, b, start[a - first : b - first], flat),
             first, last, self.threads,
         )  # fmt: skip
         return shape_tables(self.graph, kind, flat)

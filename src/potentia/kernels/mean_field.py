@@ -6,6 +6,7 @@ import numpy as np
 
 from .jit import njit
 from .vecmath import KERNEL, exp
+from .weighted_links import add_links, spread_one
 
 #: Stands for -inf: times a probability of exactly zero it stays zero, times any other it rules a state out.
 FORBIDDEN = -1e200
@@ -14,11 +15,11 @@ HOPELESS = -1e130
 
 
 @njit(**KERNEL)
-def sweep_variables(regions, stars, theta, at, pair_at, variables, q):
+def sweep_variables(regions, stars, links, theta, at, pair_at, variables, q):
     """q_i = softmax(theta_i + sum over its regions of E[theta | y_i]) for each of `variables` in turn.
 
-    at: where each region's table begins in theta; pair_at: the same of each pair of `stars`. q: (n, states).
-    Returns the largest change of an entry of q.
+    at: where each region's table begins in theta; pair_at: the same of each pair of `stars`; links: the pairs that
+    are not in `stars`. q: (n, states). Returns the largest change of an entry of q.
     """
     field = np.empty(q.shape[1])
     change = 0.0
@@ -31,7 +32,9 @@ def sweep_variables(regions, stars, theta, at, pair_at, variables, q):
             _add_pair(regions, stars, theta, pair_at[k], k, n, q, field)
         for k in range(stars.wide_ptr[i], stars.wide_ptr[i + 1]):
             _add_wide(regions, theta, at, stars.wide[k], stars.wide_at[k], q, field)
+        add_links(links, i, field)
         change = max(change, _softmax(field, n, q, i))
+        spread_one(links, q, i)
     return change
 
 
@@ -93,23 +96,39 @@ def _product(regions, first, last, without, y, q):
 
 
 @njit(**KERNEL)
-def read_products(regions, theta, at, q, start, stop, out_at, out):
-    """Product marginals of regions start..stop into `out`, and the sum of E_q[theta] over them."""
+def product_marginals(regions, q, start, stop, out_at, out):
+    """Product marginals of regions start..stop into `out`, that of region r from out_at[r - start] on."""
     for r in range(start, stop):
+        first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
+        at = out_at[r - start]
+        if last - first == 2:
+            i, j = regions.scope[first], regions.scope[first + 1]
+            n = regions.n_states[j]
+            for a in range(regions.n_states[i]):
+                for b in range(n):
+                    out[at + a * n + b] = q[i, a] * q[j, b]
+        else:
+            for y in range(regions.size[r]):
+                out[at + y] = _product(regions, first, last, -1, y, q)
+
+
+@njit(**KERNEL)
+def expected_scores(regions, theta, at, q, taken, start, stop):
+    """The sum of E_q[theta] over those of regions start..stop that are `taken`."""
+    value = 0.0
+    for r in range(start, stop):
+        if not taken[r]:
+            continue
         first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
         if last - first == 2:
             i, j = regions.scope[first], regions.scope[first + 1]
             n = regions.n_states[j]
             for a in range(regions.n_states[i]):
                 for b in range(n):
-                    out[out_at[r] + a * n + b] = q[i, a] * q[j, b]
-        else:
-            for y in range(regions.size[r]):
-                out[out_at[r] + y] = _product(regions, first, last, -1, y, q)
-    value = 0.0
-    for r in range(start, stop):
+                    p = q[i, a] * q[j, b]
+                    value += p * theta[at[r] + a * n + b] if p > 0.0 else 0.0
+            continue
         for y in range(regions.size[r]):
-            p = out[out_at[r] + y]
-            if p > 0.0:
-                value += p * theta[at[r] + y]
+            p = _product(regions, first, last, -1, y, q)
+            value += p * theta[at[r] + y] if p > 0.0 else 0.0
     return value

@@ -7,15 +7,22 @@ import numpy as np
 from .jit import njit
 from .mean_field import _product
 from .vecmath import KERNEL
+from .weighted_links import pull_links, pull_spread, spread_one
 
 
 @njit(**KERNEL)
-def reverse_variables(regions, stars, theta, at, pair_at, variables, q, d_q, d_theta, old):
-    """Undo the updates of `variables`, made in this order; `old` holds the marginals before."""
+def reverse_variables(
+    regions, stars, links, theta, at, pair_at, variables, q, d_q, d_theta, d_spread, d_weight, old
+):
+    """Undo the updates of `variables`, made in this order; `old` holds the marginals before.
+
+    d_spread: cotangents of `Links.spread`, zero before and after; d_weight (m): of the weights.
+    """
     field = np.empty(q.shape[1])
     for s in range(variables.size - 1, -1, -1):
         i = variables[s]
         n = regions.n_states[i]
+        pull_spread(links, i, d_spread, d_q)
         mean = 0.0
         for a in range(n):
             mean += q[i, a] * d_q[i, a]
@@ -29,8 +36,12 @@ def reverse_variables(regions, stars, theta, at, pair_at, variables, q, d_q, d_t
         for k in range(stars.wide_ptr[i], stars.wide_ptr[i + 1]):
             r = stars.wide[k]
             _pull_product(regions, at[r], r, stars.wide_at[k], q, field, theta, d_q, d_theta)
+        pull_links(links, i, field, d_spread, d_weight)
         for a in range(n):
             q[i, a] = old[i, a]
+        spread_one(links, q, i)
+    for j in range(q.shape[0]):
+        pull_spread(links, j, d_spread, d_q)
 
 
 @njit(inline="always", **KERNEL)
@@ -75,9 +86,11 @@ def _pull_product(regions, base, r, here, q, field, theta, d_q, d_theta):
 
 
 @njit(**KERNEL)
-def reverse_products(regions, q, d_out, out_at, d_q):
-    """Cotangents of product marginals, region after region in `d_out`, pulled back to q."""
+def reverse_products(regions, q, taken, d_out, out_at, d_q):
+    """Cotangents of product marginals of regions that are `taken`, region r at d_out[out_at[r]], pulled back to q."""
     for r in range(regions.size.size):
+        if not taken[r]:
+            continue
         first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
         if last - first == 2:
             i, j = regions.scope[first], regions.scope[first + 1]

@@ -258,6 +258,8 @@ class Joint:
     ) -> None:
         self.potentials, self.data, self.epsilons = dict(potentials), data, scales
         self.parts = data.parts
+        for kind, potential in potentials.items():
+            potential.check_shape(kind, data.shapes[kind])
         self.kinds = sorted(potentials, key=lambda kind: len(data.shapes[kind]))
         self.soft = options.hidden == "soft"
         self.losses: dict[str, float] = {}

@@ -22,6 +22,7 @@ from ..potentials.base import Potential
 from ..potentials.inputs import Inputs
 from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, RowKey, Rows, Tables
 from ..potentials.stack import Stack
+from ..potentials.weighted import WeightPotential
 
 #: Table entries of a shard: training holds the tables of one shard per thread, and they should stay in the cache.
 SHARD_ENTRIES = 200_000
@@ -302,17 +303,31 @@ class Part(Tables):
         theta = {}
         for kind, rows in shard.rows.items():
             if rows.stop > rows.start:
-                table = predictor.scales[kind] * self.function(kind, rows, predictor.potentials[kind])
-                shape = self.shapes[kind]
+                table = predictor.scales[kind] * self.numbers(kind, rows, predictor.potentials[kind])
                 shared = len(table) < rows.stop - rows.start
-                theta[kind] = table.reshape(shape) if shared else table.reshape(len(table), *shape)
+                theta[kind] = self.theta_of(kind, predictor.potentials[kind], table, shared)
         return Scores(shard.graph, theta)
 
     def function(self, kind: str, rows: slice, potential: Potential) -> Floats:
         """f of some rows, (n, K), or of one where all are equal; to be read only."""
-        if self.is_shared(kind, potential):
-            return potential.scores(np.zeros((1, self.matrix(kind).shape[1])), trusted=True)
-        return potential.scores(self.matrix(kind)[rows], trusted=True)
+        return potential.scores(self._distinct(kind, rows, potential), trusted=True)
+
+    def numbers(self, kind: str, rows: slice, potential: Potential) -> Floats:
+        """What gives theta of some rows, or of one where all are equal: weights (n, 1), or f."""
+        if isinstance(potential, WeightPotential):
+            return potential.weights(self._distinct(kind, rows, potential))
+        return self.function(kind, rows, potential)
+
+    def _distinct(self, kind: str, rows: slice, potential: Potential) -> Any:
+        """Features of some rows, or a row of zeros where all have the same function value."""
+        matrix = self.matrix(kind)
+        return np.zeros((1, matrix.shape[1])) if self.is_shared(kind, potential) else matrix[rows]
+
+    def theta_of(self, kind: str, potential: Potential, table: Floats, shared: bool) -> Any:
+        """What `numbers` gave of all rows of a graph, as theta takes it."""
+        if isinstance(potential, WeightPotential):
+            return potential.with_weight(float(table[0, 0]) if shared else table[:, 0])
+        return table.reshape(self.shapes[kind] if shared else (len(table), *self.shapes[kind]))
 
     def is_shared(self, kind: str, potential: Potential) -> bool:
         """Whether all regions of a kind have one table, which need not be written out."""

@@ -21,6 +21,7 @@ from ..losses.names import loss_of
 from ..potentials.base import Potential
 from ..potentials.differentiable import Differentiable
 from ..potentials.problem import RowKey, Rows
+from ..potentials.weighted import WeightPotential
 from .dataset import Dataset
 from .part import Part, observed
 
@@ -60,13 +61,13 @@ class _Evaluator:
     def evaluate(self, potentials: Mapping[str, Potential]) -> tuple[float, dict[str, Floats]]:
         """The summed loss, and its gradient for each kind that has parameters."""
         part = self.part
-        scores = {kind: part.function(kind, slice(None), potentials[kind]) for kind in part.shapes}
+        scores = {kind: part.numbers(kind, slice(None), potentials[kind]) for kind in part.shapes}
         d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
         numbers = range(len(part.shards))
         shared: dict[str, Floats] = {}
         value = 0.0
         for loss, d_shared in map_items(
-            lambda number: self._of_shard(number, scores, d_scores),
+            lambda number: self._of_shard(number, potentials, scores, d_scores),
             numbers,
             thread_count(self.settings.threads),
         ):
@@ -79,11 +80,19 @@ class _Evaluator:
             if isinstance(potential, Differentiable):
                 one = kind in shared
                 x = np.zeros((1, part.matrix(kind).shape[1])) if one else part.matrix(kind)
-                slopes[kind] = potential.vjp(x, shared[kind] if one else d_scores[kind], trusted=True)
+                d_own = shared[kind] if one else d_scores[kind]
+                if isinstance(potential, WeightPotential):
+                    slopes[kind] = potential.weights_vjp(x, d_own)
+                else:
+                    slopes[kind] = potential.vjp(x, d_own, trusted=True)
         return value, slopes
 
     def _of_shard(
-        self, number: int, scores: Mapping[str, Floats], d_scores: Mapping[str, Floats]
+        self,
+        number: int,
+        potentials: Mapping[str, Potential],
+        scores: Mapping[str, Floats],
+        d_scores: Mapping[str, Floats],
     ) -> tuple[float, dict[str, Floats]]:
         """The loss of a shard and the gradient of tables that all rows share; fills its rows of d_scores."""
         part, settings = self.part, self.settings
@@ -91,9 +100,9 @@ class _Evaluator:
         theta = {}
         for kind, scope in shard.graph.scopes.items():
             if len(scope):
-                one, shape = len(scores[kind]) < part.n_rows(kind), part.shapes[kind]
+                one = len(scores[kind]) < part.n_rows(kind)
                 table = scores[kind] if one else scores[kind][shard.rows[kind]]
-                theta[kind] = table.reshape(shape) if one else table.reshape(len(table), *shape)
+                theta[kind] = part.theta_of(kind, potentials[kind], table, one)
         value, d_theta = evaluate(
             settings.loss, self.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
             shard.weights, self.clamped, self.memories[number],
@@ -226,6 +235,8 @@ class Risk:
         n_batches: int = 1,
     ) -> None:
         self.potentials, self.ridge, self.data = potentials, options.ridge, data
+        for kind, shape in data.shapes.items():
+            potentials[kind].check_shape(kind, shape)
         self.settings = RiskSettings(
             loss_of(options.loss), options.predictor([]), options.clamped, gradient_of(options.gradient),
             options.threads,

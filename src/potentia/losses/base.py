@@ -12,7 +12,7 @@ import numpy as np
 from .._registry import Registered
 from .._types import Bools, Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, add_singles, clique_kinds
-from ..graph.scores import Scores, table_index
+from ..graph.scores import Scores, region_scores, table_index
 from ..inference.base import Expectations, Inference, Result
 
 #: Cotangents of a result's marginals to cotangents of its scores; to be called once.
@@ -85,11 +85,14 @@ def subtract_labels(scores: Scores, labels: Ints, tables: Tables, weights: Float
     add_singles(scores, -indicator, tables)
     total = own @ scores.singles[n, labels]
     for kind in clique_kinds(scores):
-        values, offset = scores.kind(kind)
-        where = offset + table_index(scores.graph, kind, labels)
-        weight = region_weights(scores, kind, weights)
-        total += weight @ values[where]
-        tables[kind] -= np.bincount(where, weights=weight, minlength=len(values))
+        weight, index = region_weights(scores, kind, weights), table_index(scores.graph, kind, labels)
+        total += weight @ region_scores(scores, kind, labels)
+        if kind in scores.weighted:
+            weighted = scores.weighted[kind]
+            tables[kind] -= weighted.sum(weight * weighted.unit.ravel()[index])
+        else:
+            values, offset = scores.kind(kind)
+            tables[kind] -= np.bincount(offset + index, weights=weight, minlength=len(values))
     if total == -np.inf:
         raise PotentiaError("the labels have a forbidden (-inf) configuration")
     return float(total)

@@ -7,6 +7,20 @@ from potentia.potentials.constant import Constant
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.linear import Linear
 from potentia.potentials.mlp import MLP
+from potentia.potentials.weighted import Potts, Scaled, TruncatedLinear, TruncatedQuadratic
 from potentia.potentials.zero import Zero
 
-__all__ = ["MLP", "Boosting", "Constant", "Differentiable", "LightGBM", "Linear", "Potential", "Zero"]
+__all__ = [
+    "MLP",
+    "Boosting",
+    "Constant",
+    "Differentiable",
+    "LightGBM",
+    "Linear",
+    "Potential",
+    "Potts",
+    "Scaled",
+    "TruncatedLinear",
+    "TruncatedQuadratic",
+    "Zero",
+]

@@ -81,6 +81,8 @@ class Potential(Params, Registered, ABC):
     full_precision: ClassVar[bool] = True
     #: Fits its parameters in its own way, which learners keep to unless they are told otherwise.
     own_optimiser: ClassVar[bool] = False
+    #: f(x) is a weight per row times one table: a `WeightedTable` that need not be written out.
+    by_weight: ClassVar[bool] = False
     #: What a file holds: hyper-parameters and learned attributes, checked on loading. Those not named are not checked.
     saved: ClassVar[Schema] = {
         "n_features_": Count("d"),
@@ -215,6 +217,10 @@ class Potential(Params, Registered, ABC):
         """The potential saved by `state`; a custom class must be imported before."""
         potential: Potential = restore(meta, arrays, Potential)
         return potential
+
+    def check_shape(self, kind: str, shape: tuple[int, ...]) -> None:
+        """Refuse a kind of regions with tables of this shape."""
+        return
 
     def check_options(self) -> None:
         """Refuse options with which a fitted function cannot go on."""

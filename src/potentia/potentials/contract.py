@@ -26,6 +26,10 @@ class _Rows:
     bias: Floats
     weight: Floats
 
+    @property
+    def n_outputs(self) -> int:
+        return self.bias.shape[1]
+
     def on(self, potential: Potential) -> Potential:
         return potential.fit(self.x, self.y, self.bias, self.weight)
 
@@ -34,17 +38,21 @@ class _Rows:
 
 
 def check_potential(
-    factory: Factory, n_rows: int = 240, seed: int = 0, inputs: Sequence[Any] | None = None
+    factory: Factory,
+    n_rows: int = 240,
+    seed: int = 0,
+    inputs: Sequence[Any] | None = None,
+    n_outputs: int = 3,
 ) -> None:
     """Raise AssertionError, with a sentence, at the first thing this potential does not keep to.
 
     `factory` makes an unfitted potential: a class, or a function without arguments. Small settings (few
-    rounds, few passes) make the check quick.
+    rounds, few passes) make the check quick. `n_outputs` is the number of configurations of a row.
 
     One with `unit = "example"` is given matrices (n_regions, 2) of examples of different sizes as inputs, unless
     `inputs` are other arrays of about `n_rows` regions in all; an image (channels, height, width) has height * width.
     """
-    rows = _rows(n_rows, seed)
+    rows = _rows(n_rows, seed, n_outputs)
     if factory().unit == "example":
         rows = _by_example(rows, inputs)
     for check in (
@@ -63,12 +71,13 @@ def check_potential(
         _check_derivatives(factory, rows)
 
 
-def _rows(n: int, seed: int) -> _Rows:
+def _rows(n: int, seed: int, n_outputs: int) -> _Rows:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 2)) * [1.0, 30.0] + [0.0, 100.0]
     truth = np.stack([x[:, 0], np.abs(x[:, 0]), 0.03 * (x[:, 1] - 100)], axis=1)
-    y = (2 * truth + rng.gumbel(size=(n, 3))).argmax(1)
-    return _Rows(x, y, rng.normal(size=(n, 3)), rng.integers(1, 4, n).astype(float))
+    truth = truth[:, np.arange(n_outputs) % 3]
+    y = (2 * truth + rng.gumbel(size=(n, n_outputs))).argmax(1)
+    return _Rows(x, y, rng.normal(size=(n, n_outputs)), rng.integers(1, 4, n).astype(float))
 
 
 def _by_example(rows: _Rows, arrays: Sequence[Any] | None) -> _Rows:
@@ -105,7 +114,7 @@ def _check_clone(factory: Factory, rows: _Rows) -> None:
 
 
 def _check_never_worse(factory: Factory, rows: _Rows) -> None:
-    potential = factory().start(rows.x, 3)
+    potential = factory().start(rows.x, rows.n_outputs)
     if potential.starts_at_zero:
         assert not potential.scores(rows.x).any(), "A potential must start as the zero function."
     rng = np.random.default_rng(1)
@@ -166,10 +175,10 @@ def _check_weights(factory: Factory, rows: _Rows) -> None:
 
 def _check_soft_targets(factory: Factory, rows: _Rows) -> None:
     hard = rows.on(factory()).scores(rows.x)
-    soft = replace(rows, y=np.eye(3)[rows.y]).on(factory()).scores(rows.x)
+    soft = replace(rows, y=np.eye(rows.n_outputs)[rows.y]).on(factory()).scores(rows.x)
     assert _same(hard, soft, 1e-6), "Target distributions that are certain must act as labels."
-    blurred = replace(rows, y=0.8 * np.eye(3)[rows.y] + 0.2 / 3)
-    potential = factory().start(rows.x, 3)
+    blurred = replace(rows, y=0.8 * np.eye(rows.n_outputs)[rows.y] + 0.2 / rows.n_outputs)
+    potential = factory().start(rows.x, rows.n_outputs)
     before = blurred.objective(potential)
     assert blurred.objective(blurred.on(potential)) <= before, "A fit on soft targets raised the loss."
 
@@ -196,7 +205,7 @@ def _check_saving(factory: Factory, rows: _Rows) -> None:
 def _check_pieces(factory: Factory, rows: _Rows) -> None:
     potential = rows.on(factory())
     whole = potential.scores(rows.x)
-    assert whole.shape == (len(rows.x), 3), f"Scores must have shape (N, K), got {whole.shape}."
+    assert whole.shape == rows.bias.shape, f"Scores must have shape (N, K), got {whole.shape}."
     assert whole.dtype == np.float64, f"Scores must be float64, got {whole.dtype}."
     parts = np.concatenate([potential.scores(rows.x[:7]), potential.scores(rows.x[7:])])
     tol = potential.precision
@@ -245,11 +254,11 @@ def _spoilt(x: Any) -> Any:
 
 
 def _check_derivatives(factory: Factory, rows: _Rows) -> None:
-    potential = factory().start(rows.x, 3)
+    potential = factory().start(rows.x, rows.n_outputs)
     assert isinstance(potential, Differentiable)
     rng = np.random.default_rng(2)
     point = potential.parameters + 0.3 * rng.normal(size=potential.n_parameters)
-    d_scores, way = rng.normal(size=(len(rows.x), 3)), rng.normal(size=potential.n_parameters)
+    d_scores, way = rng.normal(size=rows.bias.shape), rng.normal(size=potential.n_parameters)
 
     def value(step: float) -> float:
         potential.parameters = point + step * way

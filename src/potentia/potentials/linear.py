@@ -170,12 +170,16 @@ class Linear(Differentiable):
         return 0.5 * float((d_table * self.table_).sum()), self._pull_back(d_table)
 
     def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        return self._pull_back(self._d_table(x, d_scores))
+
+    def _d_table(self, x: Any, d_scores: Floats) -> Floats:
+        """The gradient with respect to W and b."""
         expanded = self._expand(x)
         d_table = np.empty_like(self.table_)
         d_table[: expanded.shape[1]] = expanded.T @ d_scores
         if self.intercept:
             d_table[-1] = np.ones(len(d_scores)) @ d_scores  # far faster than summing narrow rows
-        return self._pull_back(d_table)
+        return d_table
 
 
 def _n_columns(found: dict[str, Any]) -> int:

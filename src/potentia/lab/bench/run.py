@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from ...report.tables import Column, Table
-from . import boosting, gradients, sequences, sweeps
+from . import boosting, calls, gradients, sequences, sweeps
 from .timing import Part, Rows
 
 
@@ -47,6 +47,7 @@ PARTS = (
         _machine,
     ),
     sweeps.PART,
+    calls.PART,
     gradients.PART,
     sequences.PART,
     boosting.PART,

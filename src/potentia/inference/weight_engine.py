@@ -1,0 +1,154 @@
+"""Message passing where all pairs' tables are weights times a cost of the distance of labels: O(states) messages."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from .._types import Floats
+from ..graph.flat import flat_regions
+from ..graph.schedule import pair_layout
+from ..graph.scores import Scores
+from ..graph.weighted import Cost
+from ..kernels import pairs as pair_kernels
+from ..kernels import parametric, parametric_product
+from ..kernels.simd import CHUNK
+from ..kernels.star_blocks import MAXIMUM, PRODUCT, SAFE_RANGE
+from .entropy import Entropy
+from .pair_engine import PairEngine
+
+#: Up to this reach a window of labels is quicker than a recursion over all of them.
+_WINDOW = 6
+
+
+def suits_weights(scores: Scores, entropy: Entropy, order: str) -> bool:
+    """Whether `WeightEngine` can take these scores: one cost for all pairs, no negative weight, a safe range."""
+    graph, regions = scores.graph, flat_regions(scores.graph)
+    cost = _one_cost(scores)
+    if cost is None or int(graph.n_states.max()) < 3 or pair_layout(graph, order).pair.shape[1] % CHUNK:
+        return False
+    cap = float(cost.of(int(graph.n_states.max()))[-1])
+    for number, kind in enumerate(graph.kinds):
+        if kind in scores.weighted:
+            weight = scores.weighted[kind].weight
+            counting = entropy.counting[regions.kind_ptr[number] : regions.kind_ptr[number + 1]]
+            steep = not entropy.maximum and np.any(weight * cap > SAFE_RANGE * counting)
+            if steep or weight.min() < 0:
+                return False
+    return True
+
+
+def _one_cost(scores: Scores) -> Cost | None:
+    """The cost that all pairs have; None if there is none."""
+    kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] == 2 and len(scope)]
+    costs = {scores.weighted[kind].cost if kind in scores.weighted else None for kind in kinds}
+    return costs.pop() if len(costs) == 1 else None
+
+
+class WeightEngine(PairEngine):
+    """A `PairEngine` whose blocks hold a few numbers per slot instead of a table; see `kernels.parametric`."""
+
+    def __init__(self, scores: Scores, entropy: Entropy, order: str, damping: float, threads: int) -> None:
+        cost = _one_cost(scores)
+        assert cost is not None
+        self.profile = _profile(cost, int(scores.graph.n_states.max()))
+        super().__init__(scores, entropy, order, damping, threads)
+
+    def _one_table(self, scores: Scores) -> bool:
+        """Weights are kept per slot, even where they are equal."""
+        return False
+
+    @property
+    def _slot_entries(self) -> int:
+        return int(self.profile.fields)
+
+    def _work(self) -> int:
+        """Multiply-adds of an iteration."""
+        rows, states, width = self.blocks.lam.shape
+        per_state = 16 if self.profile.linear else 4 + 2 * int(self.profile.reach)
+        return rows * width * states * per_state + (rows + len(self.blocks.node)) * width * 8 * states
+
+    def load(self, scores: Scores) -> None:
+        """Take new scores, which `suits_weights` must have approved; messages stay."""
+        self.scores, self._written, self.shift = scores, None, 0.0
+        blocks, maximum = self.blocks, self.entropy.maximum
+        blocks.mode[:] = MAXIMUM if maximum else PRODUCT
+        pair_kernels.to_lanes(self.layout.variable, scores.singles, blocks.node)
+        parametric.fill(
+            self.profile, maximum, self.layout.pair, self._weight_of_pairs(), self.count, blocks.table
+        )
+        self.quick = not maximum and self.damping == 0.0 and self._bounded()
+        if self.quick:
+            self._sweep = partial(parametric_product.sweep, self.profile, self._common())
+        else:
+            self._sweep = partial(parametric.sweep, self.profile)
+
+    def _common(self) -> float:
+        """The counting number of all pairs if a variable's messages can be multiplied; 0 if not."""
+        degree = int(np.diff(self.layout.slot_ptr).max(initial=0))
+        same = np.all(self.count == self.count[0])
+        return float(self.count[0]) if same and degree * self._steepest() <= SAFE_RANGE else 0.0
+
+    def _steepest(self) -> float:
+        """The largest range of a pair's scores over its counting number."""
+        return float((self._weight_of_pairs() * self.profile.cap / self.count).max())
+
+    def _bounded(self) -> bool:
+        """Whether no exponential of a message can underflow, so that exponentials may be kept instead."""
+        singles, layout = self.scores.singles, self.layout
+        alive = singles > -np.inf
+        width = singles.max(axis=1) - np.min(singles, axis=1, where=alive, initial=np.inf)
+        held = np.bincount(self.pairs.ravel(), np.repeat(self._weight_of_pairs(), 2) * self.profile.cap)
+        span = np.zeros(len(singles))
+        span[: len(held)] = held
+        inverse = self.blocks.inverse.reshape(-1)[layout.variable_position]
+        return float(((width + span) * inverse).max()) + self._steepest() <= SAFE_RANGE
+
+    def reset(self) -> None:
+        """Zero messages."""
+        super().reset()
+        self._take_exponentials()
+
+    def start_uniform(self) -> None:
+        """Messages before any pair has been heard."""
+        super().start_uniform()
+        self._take_exponentials()
+
+    def set_messages(self, messages: Floats) -> None:
+        """Start from messages of `messages()`, in score units."""
+        super().reset()
+        super().set_messages(messages)
+        self._take_exponentials()
+
+    def _take_exponentials(self) -> None:
+        """From messages to what quick kernels keep; the last row is what empty slots read."""
+        if self.quick:
+            lam = self.blocks.lam
+            np.exp(lam[:-1], out=lam[:-1])
+            lam[-1] = 1.0
+
+    def messages(self) -> Floats:
+        """lam of both ends of every pair in score units, (m, 2, states)."""
+        found = super().messages()
+        if self.quick:
+            found /= self.count[:, None, None]
+            with np.errstate(divide="ignore"):
+                np.log(found, out=found)
+            found *= self.count[:, None, None]
+        return found
+
+    def _weight_of_pairs(self) -> Floats:
+        """The weight of every pair, kind after kind."""
+        weighted = self.scores.weighted
+        kinds = [kind for kind in self._pair_kinds if kind in weighted]
+        return np.concatenate([weighted[kind].of_pairs(len(self.graph.scopes[kind])) for kind in kinds])
+
+
+def _profile(cost: Cost, n_states: int) -> parametric.Profile:
+    """The cost as the kernels take it: what lies beyond the last label does not matter."""
+    values = cost.of(n_states)
+    cap = float(values[-1])
+    reach = int((values < cap).sum()) - 1
+    linear = cost.power == 1 and reach > _WINDOW
+    return parametric.Profile(linear, reach, values[: reach + 1], cap, 3 if linear else reach + 1)

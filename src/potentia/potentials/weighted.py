@@ -1,0 +1,211 @@
+"""Tables of pairs given by a weight, as values of theta with a given weight and as potentials that learn it.
+
+`pt.Potts(weight)` is a value of `theta`. `pt.Potts()` is a potential: its weight is a linear function of the features
+of a pair, w(x) = x v + b, so that it has a few parameters instead of a table of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from potentia._schema import Array, Schema
+from potentia._types import Floats, PotentiaError, real_numbers
+from potentia.graph.weighted import Cost, WeightedTable, check_cut
+from potentia.kernels.logistic import loss_rows
+from potentia.potentials.chunks import map_chunks
+from potentia.potentials.linear import Linear
+from potentia.potentials.problem import Batch, Problem
+
+
+class WeightPotential(WeightedTable, Linear):
+    """f(x) = w(x) T with one fixed table T and w(x) = x v + b; penalty = ridge / 2 * |v|^2, b free.
+
+    With `weight` it is a value of theta and not to be fitted. `coef_` (d, 1) and the last row of `table_` are v and b.
+    """
+
+    affine: ClassVar[bool] = False
+    by_weight: ClassVar[bool] = True
+    saved: ClassVar[Schema] = {
+        **Linear.saved,
+        "coordinates_": Array("f8", ("r", 1), order="K"),
+        "table_": Array("f8", ("D", 1), order="K"),
+    }
+
+    transformer = None
+
+    def _begin(self, problem: Problem) -> None:
+        if self.weight is not None:
+            raise PotentiaError(
+                f"{type(self).__name__} with a weight is a value of theta; a potential learns its weight: leave it out."
+            )
+        self._unit_row(problem.n_outputs)
+        super()._begin(problem)
+        # products with one column depend on the memory order, which files do not keep
+        self.basis_ = np.ascontiguousarray(self.basis_)
+        self.coordinates_ = np.zeros((self.basis_.shape[-1], 1))
+        self.table_ = np.zeros((len(self.basis_), 1))
+
+    def check_shape(self, kind: str, shape: tuple[int, ...]) -> None:
+        """Refuse anything but pairs of equal numbers of states."""
+        if len(shape) != 2 or shape[0] != shape[1]:
+            raise PotentiaError(
+                f"the potential of {kind!r} is {type(self).__name__}, which needs pairs of variables that all have one "
+                f"number of states, not tables of shape {shape}."
+            )
+        self._unit_row(math.prod(shape))
+
+    def weights(self, x: Any) -> Floats:
+        """w(x) of rows that are known to be finite, (N, 1)."""
+        found = np.empty((int(x.shape[0]), 1))
+
+        def fill(rows: slice) -> None:
+            found[rows] = self._weights(x[rows])
+
+        map_chunks(fill, len(found), self.n_features_ + 3, self.threaded)
+        return found
+
+    def weights_vjp(self, x: Any, d_weights: Floats) -> Floats:
+        """The gradient with respect to `parameters` from that with respect to w(x), (N, 1)."""
+        return super()._vjp(x[:], d_weights)
+
+    def _unit_row(self, n_outputs: int) -> Floats:
+        """T as a row, (n_outputs,)."""
+        states = math.isqrt(n_outputs)
+        table = self.base_table(states)
+        if states**2 != n_outputs or table.shape != (states, states):
+            raise PotentiaError(
+                f"{type(self).__name__} needs pairs of equal numbers of states"
+                + (f" with tables of shape {table.shape}" if table.shape != (states, states) else "")
+                + f", not rows of {n_outputs} configurations."
+            )
+        return table.ravel()
+
+    def _weights(self, x: Any) -> Floats:
+        weights: Floats = np.asarray(x @ self.coef_)
+        return weights + self.table_[-1] if self.intercept else weights
+
+    def _scores(self, x: Any) -> Floats:
+        return self._weights(x) * self._unit_row(self.n_outputs_)
+
+    def _slope(self, batch: Batch) -> tuple[float, Floats]:
+        scores = np.ascontiguousarray(self._scores(batch.x))
+        residual = np.empty_like(scores)
+        loss = loss_rows(scores, *batch.targets, residual)
+        unit = self._unit_row(self.n_outputs_)
+        return float(loss), self._d_table(batch.x, (residual @ unit)[:, None])
+
+    def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        return super()._vjp(x, (d_scores @ self._unit_row(self.n_outputs_))[:, None])
+
+
+class Potts(WeightPotential):
+    """The score -weight [a != b] of a pair of labels; see `WeightPotential`.
+
+    weight: a number or one per pair, (m,); None learns it. Other options are those of `Linear`.
+    """
+
+    def __init__(
+        self,
+        weight: Any = None,
+        *,
+        ridge: float = 1e-3,
+        max_iter: int = 200,
+        tol: float = 1e-6,
+        intercept: bool = True,
+    ):
+        self.weight = weight
+        self.ridge = ridge
+        self.max_iter = max_iter
+        self.tol = tol
+        self.intercept = intercept
+
+    @property
+    def cost(self) -> Cost:
+        """[d != 0]."""
+        return Cost(0, 1.0)
+
+
+class TruncatedLinear(WeightPotential):
+    """The score -weight min(|a - b|, cut) of a pair of labels; see `WeightPotential`.
+
+    weight: a number or one per pair, (m,); None learns it. cut: in labels, infinity for none. Other options are those
+    of `Linear`.
+    """
+
+    def __init__(
+        self,
+        weight: Any = None,
+        cut: float = math.inf,
+        *,
+        ridge: float = 1e-3,
+        max_iter: int = 200,
+        tol: float = 1e-6,
+        intercept: bool = True,
+    ):
+        self.weight = weight
+        self.cut = cut
+        self.ridge = ridge
+        self.max_iter = max_iter
+        self.tol = tol
+        self.intercept = intercept
+
+    @property
+    def cost(self) -> Cost:
+        """min(d, cut)."""
+        return Cost(1, check_cut(self.cut))
+
+
+class TruncatedQuadratic(TruncatedLinear):
+    """The score -weight min((a - b)^2, cut) of a pair of labels; see `WeightPotential`.
+
+    weight: a number or one per pair, (m,); None learns it. cut: the largest squared distance that counts, infinity for
+    none. Other options are those of `Linear`.
+    """
+
+    @property
+    def cost(self) -> Cost:
+        """min(d^2, cut)."""
+        return Cost(2, check_cut(self.cut))
+
+
+class Scaled(WeightPotential):
+    """The score weight * table(a, b) of a pair of labels; see `WeightPotential`.
+
+    table: (L, L), finite. weight: a number or one per pair, (m,); None learns it. Other options are those of `Linear`.
+    """
+
+    def __init__(
+        self,
+        table: Any,
+        weight: Any = None,
+        *,
+        ridge: float = 1e-3,
+        max_iter: int = 200,
+        tol: float = 1e-6,
+        intercept: bool = True,
+    ):
+        self.table = table
+        self.weight = weight
+        self.ridge = ridge
+        self.max_iter = max_iter
+        self.tol = tol
+        self.intercept = intercept
+
+    @property
+    def cost(self) -> None:
+        """No function of the distance of labels."""
+        return None
+
+    def base_table(self, n_states: int) -> Floats:
+        """The table."""
+        table = real_numbers(self.table, "the table of Scaled")
+        if table.ndim != 2 or not np.all(np.isfinite(table)):
+            raise PotentiaError(f"the table of Scaled must hold finite numbers, (L, L), not {self.table!r}.")
+        return table
+
+    def same_table(self, other: Any) -> bool:
+        """Whether another value differs by its weight only."""
+        return type(other) is Scaled and np.array_equal(self.base_table(0), other.base_table(0))
