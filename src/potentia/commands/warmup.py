@@ -73,6 +73,7 @@ def _inference() -> None:
     from ..inference.linear_program import LinearProgram
     from ..inference.mean_field import MeanField
     from ..inference.message_passing import TRW, LoopyBP, Smoothed
+    from ..potentials import Potts
 
     for graph, theta in _problems():
         forbidden = {kind: np.where(table < -1.5, -np.inf, table) for kind, table in theta.items()}
@@ -81,6 +82,9 @@ def _inference() -> None:
                 result = method.infer(graph, scores)
                 [*result.marginals.values()]
                 result.argmax()
+    grid = Graph.grid((12, 12), n_states=3)
+    for method in (TRW(), LoopyBP(damping=0.5), Smoothed(0.0)):
+        method.infer(grid, {"edge": Potts(0.5)})
     chain = Graph.chain(8, n_states=3)
     for exact in (Exact(), LinearProgram()):
         exact.infer(chain, {"node": np.zeros((8, 3))}).argmax()
@@ -88,14 +92,21 @@ def _inference() -> None:
 
 def _gradients() -> None:
     from ..adjoint.gradient import loss_and_gradient
+    from ..graph.structure import Graph
     from ..inference.mean_field import MeanField
     from ..inference.message_passing import TRW
+    from ..potentials import Potts
 
     for graph, theta in _problems():
         labels = np.zeros(graph.n_variables, dtype=np.int64)
         for loss in ("univariate_logistic", "clique_logistic"):
             for method in (TRW(iterations=5, tol=0), MeanField(iterations=5, tol=0)):
                 loss_and_gradient(loss, method, graph, theta, labels, gradient="truncated")
+    grid = Graph.grid((12, 12), n_states=3)
+    weights = {"edge": Potts(0.5)}
+    loss_and_gradient(
+        "univariate_logistic", TRW(iterations=5, tol=0), grid, weights, np.zeros(144, dtype=np.int64)
+    )
 
 
 def _training() -> None:
