@@ -103,7 +103,9 @@ def test_the_lattice_filters_like_a_gaussian(d: int) -> None:
     other = rng.standard_normal((400, 2))
     left = (other * close.multiply(values)).sum()
     assert left == pytest.approx((close.multiply(other, transposed=True) * values).sum(), rel=1e-10)
-    assert close.multiply(values, transposed=True) == pytest.approx(close.multiply(values), rel=0.2)
+    # vertices that are not there make the order of the blurs matter a little
+    apart = np.abs(close.multiply(values, transposed=True) - close.multiply(values))
+    assert apart.mean() < 0.05 * close.multiply(values).mean()
 
 
 @pytest.mark.parametrize("exact", [True, False])
