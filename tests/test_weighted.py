@@ -302,6 +302,17 @@ def test_a_warm_start_and_threads_change_nothing() -> None:
     assert_same(pt.TRW(iterations=15, tol=0, threads=2).infer(graph, theta, start=half), whole, 1e-10)
 
 
+def test_messages_that_oscillate_are_damped_alike() -> None:
+    graph = pt.Graph.complete(9, n_states=4)
+    m, node = len(graph.scopes["edge"]), 2.0 * nodes(pt.Graph.complete(9, n_states=4))
+    value = pt.TruncatedLinear(1.5, 2)
+    method = pt.LoopyBP(iterations=60)
+    found = method.infer(graph, {"node": node, "edge": value})
+    expected = method.infer(graph, {"node": node, "edge": written(value, m, 4)})
+    assert found.iterations == expected.iterations
+    assert np.abs(found.variable_marginals - expected.variable_marginals).max() < 1e-6
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [

@@ -128,6 +128,17 @@ class WeightEngine(PairEngine):
             np.exp(lam[:-1], out=lam[:-1])
             lam[-1] = 1.0
 
+    def damp(self, damping: float) -> None:
+        """Damp from now on, which takes messages themselves."""
+        if self.quick:
+            lam = self.blocks.lam
+            with np.errstate(divide="ignore"):
+                np.log(lam[:-1], out=lam[:-1])
+            lam[-1] = 0.0
+            self.quick = False
+        self.damping = damping
+        self._sweep = partial(parametric.sweep, self.profile)
+
     def messages(self) -> Floats:
         """lam of both ends of every pair in score units, (m, 2, states)."""
         found = super().messages()
