@@ -4,13 +4,19 @@ BIN := .venv/bin
 # Tests that need data read it from this folder, and are skipped where there is none.
 POTENTIA_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: demo test lint browser docs clean
+.PHONY: demo test faults lint browser docs clean
 
 demo: .venv/installed
 	$(BIN)/potentia demo --out demo
 
 test: .venv/installed lint browser
 	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2
+
+# The whole campaign against faults (an hour or more); the tests run a short form of it.
+faults: .venv/installed
+	$(BIN)/python tests/faults/fuzz_files.py --trials 10000 --seed 1
+	$(BIN)/python tests/faults/kills.py --kills 200 --seed 1
+	$(BIN)/python tests/faults/soak.py --calls 20000 --seed 1
 
 docs: .venv/installed
 	$(BIN)/python -m sphinx -W -q -b html docs docs/_build

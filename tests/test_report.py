@@ -135,7 +135,7 @@ def test_studies_of_the_papers_show_their_tables(tmp_path, capsys):
     ("content", "words"),
     [
         (None, "no rows.jsonl"),
-        ('{"a": 1}\n{"b": 2}\n', "line 1 is no result row"),
+        ('{"a": 1}\n{"b": 2}\n', "line 1 is not a result row"),
         ("x\n{}\n", "line 1 is not JSON"),
         ('{"cell": {}, "paper": null}\n', "cannot be shown"),
         ('{"cell": {}, "seconds": null}\n', "cannot be shown"),

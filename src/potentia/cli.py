@@ -134,6 +134,7 @@ _OPTIONS = {
 
 def _infer(arguments: argparse.Namespace) -> None:
     from .graph.uai import read_uai, read_uai_evidence, write_uai_result
+    from .workflows.outputs import Staging
 
     name, method = _method(arguments)
     graph, theta = read_uai(arguments.model)
@@ -157,11 +158,12 @@ def _infer(arguments: argparse.Namespace) -> None:
         facts |= {"gap": result.gap, "found_by": result.found_by, "bound_by": result.bound_by}
         facts |= {"feasible": result.feasible, "interrupted": result.interrupted}
     if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
         tasks = ["MAR"] * (arguments.task != "map") + (["MAP"] if math.isfinite(facts["best_score"]) else [])
         tasks += ["PR"] if result.target == "log_partition" and math.isfinite(result.value) else []
-        for task in tasks:
-            write_uai_result(arguments.out / f"{arguments.model.name}.{task}", result, task)
+        arguments.out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with Staging(arguments.out) as staging:
+            for task in tasks:
+                write_uai_result(staging.file(f"{arguments.model.name}.{task}"), result, task)
         facts["files"] = [f"{arguments.model.name}.{task}" for task in tasks]
     if arguments.json:
         marginals = [

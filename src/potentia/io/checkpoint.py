@@ -14,7 +14,7 @@ import numpy as np
 
 from .._schema import Count, Items, Kind, Number, Record, Schema, check
 from .._types import PotentiaError
-from .files import read_content, read_file, reading, write_file
+from .files import read_content, read_file, reading, remove_leftovers, write_file
 
 #: What the file of a checkpoint holds beside arrays.
 _SAVED: Schema = {
@@ -99,7 +99,8 @@ class Checkpoint:
         return [p for p in found if p.name.startswith(head) and len(p.name) == len(head) + 14]
 
     def load(self) -> dict[str, Any] | None:
-        """The state that `save` wrote; None where there is no file."""
+        """The state that `save` wrote; None where there is no file. Deletes what a killed run left half-written."""
+        remove_leftovers(self.path)
         if not self.path.exists():
             return None
         with _or_start_again(self.path):

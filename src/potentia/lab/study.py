@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ..io.files import locked_folder, replacing
 from ..report.pictures import Original
 from ..report.rows import Cell, Row, read_rows
 from ..report.tables import Column, Table
@@ -123,29 +123,32 @@ def run_cells(
     """Run every cell that has no row in out/rows.jsonl yet, adding its row at once; all rows of the given cells."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "rows.jsonl"
-    done = {key_of(row["cell"]): row for row in read_rows(path)}
     facts = {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
     rows = []
     for cell in cells:
         key = key_of(cell)
-        if key not in done:
+        row = _row_of(path, key)
+        if row is None:
             begun = time.perf_counter()
             result = run(cell)
             row = {"cell": cell, **result, "seconds": time.perf_counter() - begun, "versions": facts}
             _append(path, row)
-            done[key] = row
             say(f"{key}: {_summary(row)}")
-        rows.append(done[key])
+        rows.append(row)
     return rows
 
 
+def _row_of(path: Path, key: str) -> Row | None:
+    """The row of a cell, if this run or another has written it."""
+    return next((row for row in reversed(read_rows(path)) if key_of(row["cell"]) == key), None)
+
+
 def _append(path: Path, row: Row) -> None:
-    # a line cut short by a crash must not run into this one
-    whole = read_rows(path)
-    text = "".join(json.dumps(r) + "\n" for r in [*whole, row])
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    """Add a row; runs that write to one folder at a time wait for each other."""
+    with locked_folder(path.parent), replacing(path) as raw:
+        # written anew, since a line cut short by a crash must not run into this one
+        for known in [*read_rows(path), row]:
+            raw.write(json.dumps(known).encode() + b"\n")
 
 
 def _summary(row: Row) -> str:

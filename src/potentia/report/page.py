@@ -52,9 +52,6 @@ def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[Stu
     found: list[StudyResults] = []
     for path in sorted(folder.rglob("rows.jsonl")):
         rows = read_rows(path)
-        for number, row in enumerate(rows):
-            if not isinstance(row, dict) or not isinstance(row.get("cell"), dict):
-                raise PotentiaError(f"{path}, line {number + 1} is no result row: it has no cell.")
         if rows:
             place = path.parent.relative_to(folder).as_posix()
             name = folder.resolve().name if place == "." else place

@@ -17,16 +17,31 @@ def read_rows(path: Path) -> list[Row]:
     """Rows of a file of JSON lines; none where there is no file. A last line cut short by a crash is dropped."""
     if not path.exists():
         return []
+    if not path.is_file():
+        raise PotentiaError(f"{path} is not a file.")
     rows = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         raise PotentiaError(f"{path} is not UTF-8 text.") from None
-    for number, line in enumerate(lines):
+    except OSError as error:
+        raise PotentiaError(f"{path} cannot be read: {error.strerror or error}.") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
-            if line.strip():
-                rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            if number < len(lines) - 1:
-                raise PotentiaError(f"{path}, line {number + 1} is not JSON.") from None
+            found = json.loads(line)
+        # the decoder also refuses numbers of thousands of digits and deep nesting
+        except (ValueError, RecursionError):
+            if number < len(lines):
+                raise PotentiaError(f"{path}, line {number} is not JSON.") from None
+            continue
+        rows.append(_row(f"{path}, line {number}", found))
     return rows
+
+
+def _row(place: str, found: Any) -> Row:
+    """A row with a cell, or a sentence that there is none."""
+    if not isinstance(found, dict) or not isinstance(found.get("cell"), dict):
+        raise PotentiaError(f"{place} is not a result row: it has no cell.")
+    return found

@@ -5,19 +5,20 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from .._types import PotentiaError
-from ..io.files import regular, replacing
+from ..io.files import hidden_name, locked_folder, regular, remove_leftovers, replacing
 
 
 class Staging:
     """A folder's new files: written to a hidden folder beside it, and moved into it once all are there.
 
-    An error, also a full disk, leaves the folder as it was.
+    An error, also a full disk, leaves the folder as it was. A killed process leaves its hidden folder, which the next
+    one removes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -27,16 +28,24 @@ class Staging:
         if self.folder.exists() and not self.folder.is_dir():
             raise PotentiaError(f"{self.folder} is a file, not a folder.")
         try:
-            hidden = tempfile.mkdtemp(dir=self.folder.parent, prefix=f".{self.folder.name}.")
+            remove_leftovers(self.folder)
+            # absolute, since workers of a cluster may be in another folder
+            self._hidden = hidden_name(self.folder.absolute())
+            self._hidden.mkdir(mode=0o700)
+            self._lock = ExitStack()
+            self._lock.enter_context(locked_folder(self._hidden))
         except OSError as error:
             raise _unwritable(self.folder, error) from None
-        self._hidden = Path(hidden).absolute()  # workers of a cluster may be in another folder
         return self
 
     def path(self, part: str, name: str) -> Path:
         """Where to write the file `name` of the subfolder `part`."""
         (self._hidden / part).mkdir(exist_ok=True)
         return self._hidden / part / name
+
+    def file(self, name: str) -> Path:
+        """Where to write the file `name` of the folder itself."""
+        return self._hidden / name
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -47,6 +56,7 @@ class Staging:
         except OSError as failure:
             raise _unwritable(self.folder, failure) from None
         finally:
+            self._lock.close()
             shutil.rmtree(self._hidden, ignore_errors=True)
         if isinstance(error, OSError):
             raise _unwritable(self.folder, error) from None
@@ -54,6 +64,9 @@ class Staging:
     def _move(self) -> None:
         self.folder.mkdir(exist_ok=True)
         for part in sorted(self._hidden.iterdir()):
+            if part.is_file():
+                os.replace(part, self.folder / part.name)
+                continue
             (self.folder / part.name).mkdir(exist_ok=True)
             for file in part.iterdir():
                 os.replace(file, self.folder / part.name / file.name)

@@ -43,9 +43,20 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
         return
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    writer.writerow(map(_no_formula, columns))
+    writer.writerows(map(_no_formula, row) for row in zip(*columns.values(), strict=True))
     write_text(path, text.getvalue())
+
+
+def _no_formula(cell: str) -> str:
+    """A cell that a spreadsheet would run as a formula, as text: with an apostrophe in front; numbers stay."""
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _csv(path: Path) -> Table:
