@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -108,6 +109,13 @@ def test_a_killed_run_leaves_a_hidden_folder_that_the_next_one_removes(tmp_path)
         run.stdout.close()
     remove_leftovers(out)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_another_process_may_write_some_of_the_files(tmp_path):
+    out = tmp_path / "out"
+    with Staging(out) as staging:
+        pickle.loads(pickle.dumps(staging)).path("labels", "a").write_text("whole")
+    assert (out / "labels" / "a").read_text() == "whole"
 
 
 def test_an_error_leaves_the_folder_as_it_was(tmp_path):

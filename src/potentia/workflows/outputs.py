@@ -38,6 +38,10 @@ class Staging:
             raise _unwritable(self.folder, error) from None
         return self
 
+    def __getstate__(self) -> dict[str, Path]:
+        # a worker of a cluster writes files; the lock stays with the process that has it
+        return {"folder": self.folder, "_hidden": self._hidden}
+
     def path(self, part: str, name: str) -> Path:
         """Where to write the file `name` of the subfolder `part`."""
         (self._hidden / part).mkdir(exist_ok=True)
