@@ -169,7 +169,7 @@ def test_pictures_are_png_that_others_read(colours):
 
 def test_every_form_of_picture_is_understood():
     panels, text = panels_of(_picture("x", 3))
-    assert list(panels) == ["input", "truth", "marginals", "prediction"]
+    assert list(panels) == ["input", "truth", "marginals", "prediction", "overlay"]
     assert text == "3 of 72 pixels wrong (4.17%)"
     assert np.array_equal(np.unique(panels["truth"].reshape(-1, 3), axis=0), np.unique(PALETTE[:2], axis=0))
     panels, _ = panels_of("0110")
@@ -184,7 +184,7 @@ def test_every_form_of_picture_is_understood():
     assert viewer_data([["01101"]], ["not a square"]) is None
     assert viewer_data([["011010"]], ["of known size"], [[seen]])["shown"][0][0]["panels"]
     data = viewer_data([[_picture("x", 1)], [_picture("x", 1)]], ["a", "b"])
-    assert len(data["sources"]) == 4, "what repeats is kept once"
+    assert len(data["sources"]) == 5, "what repeats is kept once"
 
 
 def test_rows_of_a_papers_study_are_shown_beside_what_was_seen(tmp_path):
@@ -380,7 +380,7 @@ def test_pictures_step_by_click_and_by_key(fresh):
     picture = "document.querySelector('.viewer figure:last-child img').src"
     first, before = fresh.evaluate(status), fresh.evaluate(picture)
     assert first == "Image 1 (image 0): node linear, edge linear: 0 of 72 pixels wrong (0.00%)"
-    assert fresh.evaluate("document.querySelectorAll('.viewer img').length") == 4
+    assert fresh.evaluate("document.querySelectorAll('.viewer img').length") == 5
     fresh.click(".viewer button[aria-label='next image']")
     assert fresh.evaluate(status).startswith("Image 2 (image 1): node linear")
     assert fresh.evaluate(picture) != before

@@ -9,9 +9,10 @@ ROOM = {
     "_text": -0.5, "_threads": -1, "_memory": -1, "_html": -1, "_progress": -1, "_curves": -1, "_optimise": -1,
     "parallel": -0.5,
     "kernels": 0, "graph": 1,
-    "potentials": 2, "inference": 2, "losses": 2.5, "data": 2, "features": 3, "datasets": 3, "metrics": 2,
-    "adjoint": 3, "learn": 4, "io": 4.5, "estimators": 5, "chain_crf": 5, "torch": 5.5, "multilabel": 6,
-    "workflows": 6.5, "plot": 6.7, "loading": 6.7, "report": 7, "__init__": 7.5, "lab": 8, "commands": 9, "cli": 9.5,
+    "potentials": 2, "inference": 2, "losses": 2.5, "data": 2, "features": 3, "datasets": 3,
+    "metrics": 2, "segmentation": 2, "adjoint": 3, "learn": 4, "io": 4.5, "estimators": 5, "chain_crf": 5, "torch": 5.5,
+    "multilabel": 6, "workflows": 6.5, "plot": 6.7, "loading": 6.7, "report": 7, "__init__": 7.5, "lab": 8,
+    "commands": 9, "cli": 9.5,
     "__main__": 10,
 }  # fmt: skip
 

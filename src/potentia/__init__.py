@@ -15,7 +15,7 @@ from . import _signals
 if _signals.is_command():
     _signals.exit_at_once()
 
-from . import adjoint, datasets, features, losses, metrics, plot
+from . import adjoint, datasets, features, losses, metrics, plot, segmentation
 from ._registry import Registered
 from ._types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError
 from ._version import __version__
@@ -172,6 +172,7 @@ __all__ = [
     "read_uai_evidence",
     "read_uai_result",
     "search_bound",
+    "segmentation",
     "write_parts",
     "write_uai",
     "write_uai_result",

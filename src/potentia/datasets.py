@@ -3,7 +3,15 @@
 from .data.berkeley import berkeley_denoising
 from .data.loaders import data_folder
 from .data.multilabel import MULTILABEL_SETS, MultiLabelData, multilabel
-from .data.pictures import BACKGROUND_CLASSES, HORSE_CLASSES, LabelledImage, horses, stanford_backgrounds
+from .data.pictures import (
+    BACKGROUND_CLASSES,
+    HORSE_CLASSES,
+    NUCLEI_CLASSES,
+    LabelledImage,
+    horses,
+    nuclei,
+    stanford_backgrounds,
+)
 from .data.sequences import conll, letters
 from .data.synthetic import denoising
 
@@ -11,6 +19,7 @@ __all__ = [
     "BACKGROUND_CLASSES",
     "HORSE_CLASSES",
     "MULTILABEL_SETS",
+    "NUCLEI_CLASSES",
     "LabelledImage",
     "MultiLabelData",
     "berkeley_denoising",
@@ -20,5 +29,6 @@ __all__ = [
     "horses",
     "letters",
     "multilabel",
+    "nuclei",
     "stanford_backgrounds",
 ]

@@ -26,17 +26,18 @@ def add_quiet_and_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=whole_number(), metavar="N", help="default: all cores")
 
 
+def plain(value: Any) -> Any:
+    """Values as strict JSON has them: numbers that are not finite become null."""
+    if isinstance(value, dict):
+        return {key: plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def json_text(content: dict[str, Any]) -> str:
     """Strict JSON: numbers that are not finite become null."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(v) for key, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(v) for v in value]
-        value = value.item() if hasattr(value, "item") else value
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
     return json.dumps(plain(content), allow_nan=False, default=str)
 
 
@@ -64,8 +65,8 @@ def note(arguments: argparse.Namespace, text: str) -> None:
 
 
 def bar_shown(arguments: argparse.Namespace) -> bool:
-    """Whether there is someone to watch a progress bar."""
-    return not (arguments.quiet or arguments.json) and sys.stderr.isatty()
+    """Whether progress is shown: a bar in a terminal, lines elsewhere."""
+    return not (arguments.quiet or arguments.json)
 
 
 def show_facts(arguments: argparse.Namespace, title: str, facts: dict[str, Any]) -> None:

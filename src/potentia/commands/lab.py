@@ -34,7 +34,7 @@ TEXTS = {
 #: The studies; their modules come at first use, for they bring scikit-learn along.
 NAMES = (
     "denoising", "horses-ilr", "backgrounds-ilr", "misspecification", "perturbation", "denoising-berkeley", "horses",
-    "backgrounds", "fitting-speed", "horses-network", "scene", "search-speed", "sequences",
+    "backgrounds", "fitting-speed", "horses-network", "scene", "search-speed", "sequences", "images",
 )  # fmt: skip
 #: What rows keep for the page only.
 _FOR_THE_PAGE = ("history", "curves", "pictures", "couplings", "labels")
@@ -52,7 +52,12 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         add("--full", action="store_true", help="all folds of cross-validation, where there are any")
         add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for rows and figures")
     elif command == "report":
-        add("folder", type=Path, metavar="DIR", help="searched for rows.jsonl files")
+        add(
+            "folder",
+            type=Path,
+            metavar="DIR",
+            help="searched for rows.jsonl files, or a model that was trained",
+        )
         add("--out", type=Path, metavar="FILE", help="default: report.html in DIR")
     else:
         add("--quick", action="store_true", help="smaller grids, fewer repetitions")
@@ -87,8 +92,9 @@ def report(arguments: argparse.Namespace) -> None:
     """Write the page."""
     from ..lab.studies import report_originals
     from ..report.page import report as write
+    from .run_rows import report_source
 
-    path = write(arguments.folder, arguments.out, _tables, report_originals)
+    path = write(report_source(arguments.folder), arguments.out, _tables, report_originals)
     size = path.stat().st_size
     if arguments.json:
         print(json_text({"report": str(path), "bytes": size}))

@@ -122,7 +122,10 @@ def train(arguments: argparse.Namespace) -> None:
         pipeline, facts = form.train(source, run=run, **options)
         pipeline.save(arguments.out)
     checkpoint.unlink(missing_ok=True)
-    facts |= {"seconds": time.perf_counter() - begun, "model": str(arguments.out)}
+    seconds = time.perf_counter() - begun
+    history = getattr(pipeline.model, "history_", ())
+    _keep(arguments, arguments.out, "train", source, facts, seconds, history)
+    facts |= {"seconds": seconds, "model": str(arguments.out)}
     show_facts(arguments, f"trained on {source}", facts)
 
 
@@ -140,9 +143,12 @@ def predict(arguments: argparse.Namespace) -> None:
 def evaluate(arguments: argparse.Namespace) -> None:
     """Predict and compare."""
     form, source, options = _given(arguments, "evaluate")
+    begun = time.perf_counter()
     with command_context(arguments):
         pipeline = _load(arguments.model, form)
         facts = pipeline.evaluate_files(source, progress=bar_shown(arguments), **options)
+    shown = facts.pop("shown", ())
+    _keep(arguments, arguments.model, "evaluate", source, facts, time.perf_counter() - begun, (), shown)
     if arguments.json:
         print(json_text(facts))
         return
@@ -150,6 +156,19 @@ def evaluate(arguments: argparse.Namespace) -> None:
     show_facts(arguments, f"{arguments.model} on {source}", facts)
     for title, lines in tables.items():
         show_lines(arguments, title, lines)
+
+
+def _keep(arguments: argparse.Namespace, model: Path, *run: Any) -> None:
+    """Keep a run for `potentia report`; where that cannot be written, results are shown all the same."""
+    from .run_rows import keep_run, runs_folder
+
+    try:
+        keep_run(model, *run)
+    except OSError as error:
+        note(
+            arguments,
+            f"{runs_folder(model)} cannot be written ({error.strerror or error}): no report of this run.",
+        )
 
 
 def _load(path: Path, form: Form) -> Pipeline:

@@ -1,4 +1,4 @@
-"""Pictures with a class per pixel: the Weizmann horses and the Stanford backgrounds."""
+"""Pictures with a class per pixel: the Weizmann horses, the Stanford backgrounds, and nuclei in tissue."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from .loaders import FilePath, check_choice, data_folder, read_arrays, read_pict
 
 HORSE_CLASSES = ("background", "horse")
 BACKGROUND_CLASSES = ("sky", "tree", "road", "grass", "water", "building", "mountain", "foreground")
+NUCLEI_CLASSES = ("tissue", "nucleus")
 
 _N_HORSES_TRAIN = 200
+_N_NUCLEI_TRAIN = 20
 _N_FOLDS = 5
 _SPLITS = ("train", "test", "all")
 
@@ -89,6 +91,15 @@ def stanford_backgrounds(
     return [_pair(place, packed[i].name, "regions", len(BACKGROUND_CLASSES)) for i in chosen]
 
 
+def nuclei(folder: FilePath | None = None, split: str = "train") -> list[LabelledImage]:
+    """30 histology images of 512 x 512: classes 0 tissue, 1 nucleus; the first 20 train, the last 10 test."""
+    check_choice("split", split, _SPLITS)
+    place = data_folder(folder) / "nuclei"
+    names = [f"{number:02d}" for number in range(1, 31)]
+    parts = {"train": names[:_N_NUCLEI_TRAIN], "test": names[_N_NUCLEI_TRAIN:], "all": names}
+    return [_pair(place, name, "masks", len(NUCLEI_CLASSES), ".png") for name in parts[split]]
+
+
 def _packed(path: Path, n_classes: int) -> list[LabelledImage]:
     """Pictures of different sizes laid end to end in one file."""
     arrays = read_arrays(path, ("pixels", "labels", "offsets", "shapes", "names"))
@@ -115,9 +126,9 @@ def _check_packed(path: Path, arrays: Any, n_classes: int) -> None:
         raise PotentiaError(f"{path}: 'labels' must lie in -1..{n_classes - 1}.")
 
 
-def _pair(place: Path, name: str, folder: str, n_classes: int) -> LabelledImage:
+def _pair(place: Path, name: str, folder: str, n_classes: int, suffix: str = ".jpg") -> LabelledImage:
     """A picture and its label map from their own files; 255 (and white in a mask) as the sets mean them."""
-    image = read_picture(place / "images" / f"{name}.jpg", "RGB")
+    image = read_picture(place / "images" / f"{name}{suffix}", "RGB")
     path = place / folder / f"{name}.png"
     classes = read_picture(path, "L")
     if folder == "masks":

@@ -11,6 +11,7 @@ from . import (
     fitting_speed,
     horses_network,
     ilr_sets,
+    images,
     marginal_sets,
     misspecification,
     multilabel_tables,
@@ -35,6 +36,7 @@ STUDIES = {
         multilabel_tables.STUDY,
         search_speed.STUDY,
         tagging.STUDY,
+        images.STUDY,
     )
 }
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..io.files import locked_folder, replacing
 from ..report.pictures import Original
-from ..report.rows import Cell, Row, read_rows
+from ..report.rows import Cell, Row, append_row, read_rows
 from ..report.tables import Column, Table
 
 #: Packages whose versions go into every row.
@@ -132,7 +131,7 @@ def run_cells(
             begun = time.perf_counter()
             result = run(cell)
             row = {"cell": cell, **result, "seconds": time.perf_counter() - begun, "versions": facts}
-            _append(path, row)
+            append_row(path, row)
             say(f"{key}: {_summary(row)}")
         rows.append(row)
     return rows
@@ -141,14 +140,6 @@ def run_cells(
 def _row_of(path: Path, key: str) -> Row | None:
     """The row of a cell, if this run or another has written it."""
     return next((row for row in reversed(read_rows(path)) if key_of(row["cell"]) == key), None)
-
-
-def _append(path: Path, row: Row) -> None:
-    """Add a row; runs that write to one folder at a time wait for each other."""
-    with locked_folder(path.parent), replacing(path) as raw:
-        # written anew, since a line cut short by a crash must not run into this one
-        for known in [*read_rows(path), row]:
-            raw.write(json.dumps(known).encode() + b"\n")
 
 
 def _summary(row: Row) -> str:

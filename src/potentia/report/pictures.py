@@ -69,6 +69,8 @@ def panels_of(picture: Any, original: Original | None = None) -> tuple[Panels, s
     if marginals is not None:
         panels["marginals"] = _mixed(marginals)
     panels["prediction"] = _colours(_one_hot(found, n_states))
+    if isinstance(picture, Mapping) and "input" in picture:
+        panels["overlay"] = 0.5 * (panels["input"] + panels["prediction"])
     return panels, "" if original is None else _wrong(original[1], found)
 
 
@@ -82,7 +84,8 @@ def _wrong(truth: np.ndarray, found: np.ndarray) -> str:
 
 
 def _states(digits: str, size: tuple[int, ...]) -> np.ndarray:
-    return (np.frombuffer(digits.encode(), dtype=np.uint8) - ord("0")).reshape(size)
+    # unknown states are one below zero
+    return (np.frombuffer(digits.encode(), dtype=np.uint8).astype(np.int16) - ord("0")).reshape(size)
 
 
 def _one_hot(states: np.ndarray, n_states: int = 0) -> np.ndarray:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .._types import PotentiaError
+from ..io.files import locked_folder, replacing
 
 #: What tells a run apart from others, and its result.
 Cell = dict[str, Any]
@@ -45,3 +46,11 @@ def _row(place: str, found: Any) -> Row:
     if not isinstance(found, dict) or not isinstance(found.get("cell"), dict):
         raise PotentiaError(f"{place} is not a result row: it has no cell.")
     return found
+
+
+def append_row(path: Path, row: Row) -> None:
+    """Add a row; runs that write to one folder at a time wait for each other."""
+    with locked_folder(path.parent), replacing(path) as raw:
+        # written anew, since a line cut short by a crash must not run into this one
+        for known in [*read_rows(path), row]:
+            raw.write(json.dumps(known).encode() + b"\n")

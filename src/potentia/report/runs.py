@@ -12,7 +12,7 @@ from .tables import Column, Table
 #: Keys of a cell that say where it belongs, not what it is.
 _PLACE = ("study", "quick")
 #: Keys of a row that are no measures.
-_OTHER = ("cell", "data", "paper", "seconds", "learner", "versions", "curves", "pictures")
+_OTHER = ("cell", "data", "paper", "seconds", "learner", "versions", "curves", "pictures", "image_errors")
 _LONG = 40
 #: A value that more than this share of runs has goes without saying.
 _MOST = 0.7

@@ -11,6 +11,7 @@ import numpy as np
 from .._curves import Line, history_lines, score_lines
 from .._html import Markup, tag
 from .charts import Axis, chart, make_axis
+from .label_maps import calibration_charts, class_tables, confusion_tables
 from .pictures import Original, viewer_data
 from .rows import Row
 from .runs import names, runs_table, study_facts
@@ -32,7 +33,8 @@ class StudyResults(NamedTuple):
 def study_section(study: StudyResults) -> Markup:
     """Everything the rows allow, under one heading."""
     parts = [("Results", tables), ("Learning curves", curves), ("Learned functions", functions),
-             ("Label couplings", couplings), ("Pictures", pictures), ("Run facts", facts)]  # fmt: skip
+             ("Label couplings", couplings), ("Classes", classes), ("Confusion", confusion),
+             ("Calibration", calibration), ("Pictures", pictures), ("Run facts", facts)]  # fmt: skip
     found = []
     for title, make in parts:
         content = make(study)
@@ -144,6 +146,21 @@ def _matrix(name: str, weights: np.ndarray, labels: Sequence[str]) -> Markup:
     return tag(
         "table", tag("caption", tag("span", name)), tag("thead", head), tag("tbody", *lines), class_="matrix"
     )
+
+
+def classes(study: StudyResults) -> list[Markup]:
+    """Scores of classes."""
+    return class_tables(names(study.rows), study.rows)
+
+
+def confusion(study: StudyResults) -> list[Markup]:
+    """Confusion matrices."""
+    return confusion_tables(names(study.rows), study.rows)
+
+
+def calibration(study: StudyResults) -> list[Markup]:
+    """Reliability curves."""
+    return calibration_charts(names(study.rows), study.rows)
 
 
 def pictures(study: StudyResults) -> list[Markup]:

@@ -16,6 +16,10 @@ from .image_files import Mask, code_colours
 
 #: More values than this in the masks are no classes, but a sign of smoothed or compressed masks.
 _MOST = 256
+#: Values in fewer pixels than this in all, or in less than this share of them and nowhere two by two, are questioned.
+_HANDFUL, _THIN_SHARE = 5, 0.01
+#: What to do with such values: make them unknown, the class whose value is nearest, or classes.
+RARE = ("void", "nearest", "keep")
 _GOLDEN = 0.618034
 
 
@@ -30,6 +34,7 @@ class Classes:
         void: values of pixels whose class is unknown.
         coloured: masks hold colours.
         palette: colours of the masks' files, or None.
+        nearest: other values mean the class whose value is nearest.
     """
 
     codes: list[int]
@@ -38,6 +43,7 @@ class Classes:
     void: list[int]
     coloured: bool
     palette: list[int] | None
+    nearest: bool = False
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -58,12 +64,25 @@ class Classes:
         values, where = np.unique(mask.codes, return_inverse=True)
         place = np.minimum(np.searchsorted(known, values, sorter=order), len(known) - 1)
         strange = values[known[order[place]] != values]
+        if self.nearest:
+            return self._nearest_class(mask)
         if strange.size:
             shown = show_code(int(strange[0]), self.coloured)
             classes = ", ".join(show_code(code, self.coloured) for code in self.codes[:12])
             raise PotentiaError(f"{path}: the value {shown} is no class; classes are {classes}.")
         self._check_palette(mask, values, path)
         return number[order[place]][where].reshape(mask.codes.shape)
+
+    def _nearest_class(self, mask: Mask) -> Ints:
+        """The class of the nearest value, or colour, of every pixel; -1 where a value is void."""
+        values, where = np.unique(mask.codes, return_inverse=True)
+        own, codes = values[:, None], np.array(self.codes)[None]
+        if self.coloured:
+            apart = ((code_colours(own).astype(int) - code_colours(codes).astype(int)) ** 2).sum(axis=-1)
+        else:
+            apart = np.abs(own - codes)
+        found = np.where(np.isin(values, self.void), -1, apart.argmin(axis=1))
+        return found[where].reshape(mask.codes.shape)
 
     def _check_palette(self, mask: Mask, values: Ints, path: Path) -> None:
         """Refuse a mask whose palette gives a class another colour: its numbers mean something else."""
@@ -83,15 +102,34 @@ class Classes:
         return code_colours(np.array(self.colours)[labels])
 
 
-def find_classes(masks: Sequence[Mask], palette_file: Path | None, void: str | None) -> Classes:
-    """The classes of training masks: those a palette file lists, or else every value that occurs and is not void."""
+def find_classes(
+    masks: Sequence[Mask], palette_file: Path | None, void: str | None, rare: str | None = None
+) -> Classes:
+    """The classes of training masks: those a palette file lists, or else every value that occurs and is not void.
+
+    A value that occurs in a few pixels only, or along edges only, is more likely a trace of a smoothed mask than a
+    class: it is refused with what can be done about it, unless `rare` says so: "void", "nearest" (the class of the
+    nearest value) or "keep".
+    """
     coloured = masks[0].coloured
     palette = next((mask.palette for mask in masks if mask.palette is not None), None)
     unknown = parse_void(void, coloured)
     listed: list[tuple[int, str, int | None]]
     if palette_file is None:
         values = np.unique(np.concatenate([np.unique(mask.codes) for mask in masks]))
-        listed = [(int(v), show_code(int(v), coloured), None) for v in values if v not in unknown]
+        values = values[~np.isin(values, unknown)]
+        doubtful = [] if rare == "keep" else _doubtful(masks, values)
+        if doubtful and rare is None:
+            shown = ", ".join(show_code(code, coloured) for code in doubtful[:6]) + (
+                ", ..." if doubtful[6:] else ""
+            )
+            raise PotentiaError(
+                f"the masks have {shown} in a few pixels only, as smoothed masks do: say --rare void, nearest or keep "
+                "(a class of its own), or list the classes in a --palette."
+            )
+        values = values[~np.isin(values, doubtful)]
+        unknown += doubtful if rare == "void" else []
+        listed = [(int(v), show_code(int(v), coloured), None) for v in values]
     else:
         listed = _read_palette(palette_file, coloured)
         unknown += [code for code, name, _ in listed if name.lower() == "void"]
@@ -105,7 +143,27 @@ def find_classes(masks: Sequence[Mask], palette_file: Path | None, void: str | N
         for k, (code, _, given) in enumerate(listed)
     ]
     codes, names = [row[0] for row in listed], [row[1] for row in listed]
-    return Classes(codes, names, colours, unknown, coloured, palette)
+    nearest = rare == "nearest" and palette_file is None
+    return Classes(codes, names, colours, unknown, coloured, palette, nearest)
+
+
+def _doubtful(masks: Sequence[Mask], values: Ints) -> list[int]:
+    """Values that look like traces of smoothed masks."""
+    counts = np.zeros(len(values), dtype=np.int64)
+    solid = np.zeros(len(values), dtype=bool)
+    for mask in masks:
+        codes = mask.codes
+        found, count = np.unique(codes, return_counts=True)
+        place = np.minimum(np.searchsorted(values, found), len(values) - 1)
+        known = values[place] == found
+        counts[place[known]] += count[known]
+        corner = codes[..., :-1, :-1]
+        others = (codes[..., 1:, :-1], codes[..., :-1, 1:], codes[..., 1:, 1:])
+        block = np.unique(corner[np.logical_and.reduce([corner == other for other in others])])
+        solid |= np.isin(values, block)
+    thin = ~solid & (counts < _THIN_SHARE * counts.sum())
+    rare = (counts < _HANDFUL) & (counts < _THIN_SHARE * counts.sum())
+    return [int(value) for value in values[thin | rare]]
 
 
 def parse_void(void: str | None, coloured: bool) -> list[int]:

@@ -8,13 +8,16 @@ from typing import Any, ClassVar
 
 from .._types import PotentiaError
 from ..features.schemes import SCHEMES
+from .classes import RARE
 from .form import Form, Option, whole_number
+from .image_files import STACKS
+from .intensity import NORMALISATIONS
 from .pipeline import Pipeline
-from .training import TRAINABLE, Run
+from .training import INFERENCE, TRAINABLE, Run
 
-_MASKS = Option("folder of masks, PNG", Path, "DIR", required=True)
 _ENCODING = Option("of the file, such as latin-1 (default: UTF-8, or UTF-16 by its mark)", metavar="NAME")
 _DECODE = Option("map (default): best whole sequence; mpm: best label of each token", choices=("map", "mpm"))
+_MASKS = Option("folder of masks (PNG, TIFF), or one file", Path, "DIR", required=True)
 _ITERATIONS = Option("limit of iterations", whole_number(), "N", alias="--epochs")
 
 
@@ -42,11 +45,21 @@ class _Own(Form):
         return import_module(f".{self.place[0]}", __package__)
 
 
+_GIVEN = {
+    "features": Option(
+        "folder of your own features, an array (h, w, n) per image (.npy, .npz, .tif)", Path, "DIR"
+    ),
+    "probabilities": Option(
+        "folder of another model's probabilities or logits, (h, w, classes) per image", Path, "DIR"
+    ),
+}
+
+
 class Images(_Own):
-    """Pictures with masks."""
+    """Images with masks."""
 
     name = "images"
-    help = "folder of pictures (PNG, JPEG)"
+    help = "folder of images (PNG, JPEG, TIFF), or one file"
     metavar = "DIR"
     place = ("images", "ImagePipeline")
     options: ClassVar = {
@@ -54,42 +67,69 @@ class Images(_Own):
             "masks": _MASKS,
             "palette": Option("lines value,name[,#rrggbb] of classes", Path, "FILE"),
             "void": Option("values that mean unknown, such as 255 or #000000", metavar="VALUES"),
-            "node": Option(
-                "function of pixels (default: boosting with ilr, else linear)", choices=TRAINABLE["ilr"]
+            "rare": Option("what mask values in a few pixels only become", choices=RARE),
+            "feature_set": Option(
+                "filters (default), papers, or given: only what --features has",
+                choices=("filters", "papers", "given"),
             ),
+            **_GIVEN,
+            "position": Option("use positions of pixels (default: found out)", choices=("yes", "no")),
+            "normalise": Option(
+                "intensities by type, over the set, or per image (default: type for 8 bits, else set)",
+                choices=NORMALISATIONS,
+            ),
+            "stacks": Option("pages of TIFF files are images (default) or volumes", choices=STACKS),
+            "node": Option("function of pixels (default: boosting)", choices=TRAINABLE["ilr"]),
             "edge": Option("function of neighbours (default: linear)", choices=TRAINABLE["ilr"]),
             "reduce": Option("share of the sides to keep, such as 0.25", float, "SHARE"),
             "superpixels": Option("label about N regions, not pixels", whole_number(), "N"),
+            "search": Option(
+                "choose node, edge, learner and epsilon by cross-validation over images", flag=True
+            ),
+            "budget": Option("seconds for --search of pairs (default: 600)", float, "SECONDS"),
+            "pixels": Option("train pairs on at most N pixels", whole_number(), "N"),
             "learner": Option("ilr (default), marginal, margin", choices=tuple(TRAINABLE)),
+            "epsilon": Option(
+                "smoothing of ilr (default: 1 if all functions are smooth, else 0.1)", float, "E"
+            ),
+            "inference": Option("of --learner marginal (default: trw)", choices=tuple(INFERENCE)),
+            "class_weight": Option(
+                "'balanced', or a number per class with commas between", metavar="WEIGHTS"
+            ),
             "iterations": _ITERATIONS,
         },
-        "predict": {"marginals": Option("also write marginals", choices=("npz", "png"))},
+        "predict": {"marginals": Option("also write marginals", choices=("npz", "png")), **_GIVEN},
         "evaluate": {
             "masks": _MASKS,
             "void": Option("values of these masks that mean unknown, such as 255", metavar="VALUES"),
+            **_GIVEN,
         },
     }
     examples: ClassVar = {
-        "train": "--images photos --masks masks --node boosting --edge linear --out model",
+        "train": "--images photos --masks masks --out model",
         "predict": "model --images photos --out predicted",
         "evaluate": "model --images photos --masks masks",
     }
     notes: ClassVar = {
-        "train": "Pictures and masks (PNG) of one name belong together. Every value in the masks is a class unless "
-        "--void or a --palette says otherwise.",
-        "predict": "Of pictures, --out is a folder with label maps in the masks' own values (labels/), pictures with "
+        "train": "Images and masks of one name (a.tif, a.png or a_mask.png) belong together; masks are PNG or TIFF. "
+        "Every value in the masks is a class unless --void or a --palette says otherwise.",
+        "predict": "Of images, --out is a folder with label maps in the masks' own values (labels/), images with "
         "the classes' colours over them (overlays/) and, if asked for, marginals/.",
     }
 
     def detail(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-        """Scores per class, and the confusion matrix."""
-        classes = [{"IoU" if k == "iou" else k: v for k, v in line.items()} for line in facts.pop("classes")]
+        """Scores per class, the confusion matrix and the reliability curve."""
+        shown = {"iou": "IoU", "f1": "F1", "boundary_f1": "boundary F1"}
+        classes = [{shown.get(k, k): v for k, v in line.items()} for line in facts.pop("classes")]
         names = [line["class"] for line in classes]
         confusion = [
             {"truth": name, **dict(zip(names, counts, strict=True))}
             for name, counts in zip(names, facts.pop("confusion"), strict=True)
         ]
-        return {"classes": classes, "pixels by truth and prediction": confusion}
+        images = sorted(facts.pop("images"), key=lambda line: -line["error"])
+        tables = {"classes": classes, "pixels by truth and prediction": confusion, "worst images": images[:5]}
+        reliability = facts.pop("reliability", None)
+        return tables | ({"calibration": reliability} if reliability else {})
 
 
 class Tables(_Own):

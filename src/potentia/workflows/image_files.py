@@ -1,4 +1,4 @@
-"""Folders of pictures and masks: which files belong together, reading them, and writing label maps and overlays."""
+"""Folders of images and masks: which files belong together, reading them, and writing label maps and overlays."""
 
 from __future__ import annotations
 
@@ -6,19 +6,32 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from .._types import PotentiaError
 from ..data.loaders import open_picture
+from . import tiff_files
+from .tiff_files import is_tiff, read_tiff, write_tiff
 
-SUFFIXES = (".png", ".jpg", ".jpeg")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", *tiff_files.SUFFIXES)
+#: Endings by which a mask's name may differ from its image's.
+_MASK_ENDINGS = ("", "_mask", "-mask", "_masks", "_label", "_labels")
+#: How pages of a TIFF file are read.
+STACKS = ("images", "volumes")
+
+
+class ImageFile(NamedTuple):
+    """An image in a file: its name without suffix, the path, and which page of a stack, or None for all of it."""
+
+    name: str
+    path: Path
+    page: int | None = None
 
 
 class Mask(NamedTuple):
     """A mask as its file has it.
 
-    codes (h, w): grey values or palette numbers, or 0xRRGGBB where `coloured`. palette: the file's colours as
-    [r, g, b, r, g, b, ...], or None.
+    codes (h, w), of a volume (d, h, w): grey values or palette numbers, or 0xRRGGBB where `coloured`. palette: the
+    file's colours as [r, g, b, r, g, b, ...], or None.
     """
 
     codes: np.ndarray
@@ -26,8 +39,35 @@ class Mask(NamedTuple):
     palette: list[int] | None
 
 
-def picture_files(folder: Path) -> dict[str, Path]:
-    """The pictures of a folder by their names without suffix, in order of name."""
+def image_files(source: Path, stacks: str = "images", named: Path | None = None) -> list[ImageFile]:
+    """The images of a folder, or of one file, in order of name; masks beside their images are left out.
+
+    stacks: pages of a TIFF file are images of their own, with three digits after the name, or a volume. named: where
+    masks are; a folder that holds both is told by the endings of names.
+    """
+    paths = [source] if source.is_file() else _listed(source)
+    names = {path.stem for path in paths}
+    if source.is_dir() and (named is None or named == source):
+        bases = (path.stem.removesuffix(end) for path in paths for end in _MASK_ENDINGS[1:])
+        twins = {base + end for base in bases if base in names for end in _MASK_ENDINGS[1:]}
+        paths = [path for path in paths if path.stem not in twins]
+    if stacks == "volumes":
+        flat = next((path for path in paths if not is_tiff(path)), None)
+        if flat is not None:
+            raise PotentiaError(f"{flat} is no TIFF file, so it holds no volume: leave out --stacks volumes.")
+        return [ImageFile(path.stem, path) for path in paths]
+    return [entry for path in paths for entry in _pages(path)]
+
+
+def _pages(path: Path) -> list[ImageFile]:
+    count = tiff_files.n_pages(path) if is_tiff(path) else 1
+    if count == 1:
+        return [ImageFile(path.stem, path)]
+    return [ImageFile(f"{path.stem}_{page:03d}", path, page) for page in range(count)]
+
+
+def _listed(folder: Path) -> list[Path]:
+    """The image files of a folder, in order of name."""
     if not folder.is_dir():
         raise PotentiaError(f"{folder}: there is no such folder.")
     found: dict[str, Path] = {}
@@ -40,34 +80,85 @@ def picture_files(folder: Path) -> dict[str, Path]:
             found[path.stem] = path
     if not found:
         raise PotentiaError(f"{folder} has no pictures ({', '.join(SUFFIXES)}).")
-    return found
+    return list(found.values())
 
 
-def paired_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:
-    """Every picture with the mask of its name; masks are PNG files."""
-    pictures, own = picture_files(images), picture_files(masks)
-    lacking = [name for name in pictures if name not in own]
+def paired_files(images: Path, masks: Path, stacks: str = "images") -> list[tuple[ImageFile, ImageFile]]:
+    """Every image with the mask of its name, or of its name and an ending such as _mask; masks are PNG or TIFF."""
+    pictures = image_files(images, stacks, masks)
+    if masks.is_file() and images.is_file():
+        own = {images.stem: masks}
+    elif masks.is_file():
+        raise PotentiaError(f"{masks} is one mask, but {images} is a folder: give the folder of its masks.")
+    else:
+        own = {path.stem: path for path in _listed(masks) if path != images}
+    pairs = [(picture, _mask_of(picture, own, masks)) for picture in pictures]
+    lacking = [picture for picture, path in pairs if path is None]
     if lacking:
         more = f", nor have {len(lacking) - 1} other pictures one" if len(lacking) > 1 else ""
-        raise PotentiaError(f"{pictures[lacking[0]]} has no mask {masks / lacking[0]}.png{more}.")
-    lossy = [own[name] for name in pictures if own[name].suffix.lower() != ".png"]
+        raise PotentiaError(f"{lacking[0].path} has no mask {masks / lacking[0].path.stem}.png{more}.")
+    lossy = [path for _, path in pairs if path is not None and path.suffix.lower() in (".jpg", ".jpeg")]
     if lossy:
         raise PotentiaError(f"{lossy[0]}: JPEG does not keep the values of classes; masks must be PNG files.")
-    return [(path, own[name]) for name, path in pictures.items()]
+    return [(picture, _same_page(picture, path)) for picture, path in pairs if path is not None]
 
 
-def read_image(path: Path) -> np.ndarray:
-    """A picture as it is meant to be seen, (h, w, 3) uint8."""
+def _mask_of(picture: ImageFile, own: dict[str, Path], masks: Path) -> Path | None:
+    names = [picture.path.stem + end for end in _MASK_ENDINGS]
+    found = [own[name] for name in names if name in own and own[name] != picture.path]
+    if len(found) > 1:
+        raise PotentiaError(f"{picture.path} has two masks in {masks}: {found[0].name} and {found[1].name}.")
+    return found[0] if found else None
+
+
+def _same_page(picture: ImageFile, mask: Path) -> ImageFile:
+    if is_tiff(mask) and picture.page is not None:
+        pages, wanted = tiff_files.n_pages(mask), tiff_files.n_pages(picture.path)
+        if pages != wanted:
+            raise PotentiaError(f"{mask} has {pages} pages, but its image {picture.path.name} has {wanted}.")
+    elif picture.page is not None:
+        raise PotentiaError(
+            f"{mask} is one mask, but {picture.path.name} is a stack: its masks must be a stack."
+        )
+    return ImageFile(picture.name, mask, picture.page)
+
+
+def read_image(file: ImageFile | Path) -> np.ndarray:
+    """An image as it is meant to be seen: (h, w) or (h, w, channels), in the numbers of its file; volumes (d, h, w)."""
+    path, page = (file.path, file.page) if isinstance(file, ImageFile) else (file, None)
+    if is_tiff(path):
+        return read_tiff(path, page)
+    from PIL import ImageOps
+
     picture = ImageOps.exif_transpose(open_picture(path))
-    if picture.mode.startswith("I"):  # 16 bits, which a conversion would clip to 8
-        grey = np.clip(np.asarray(picture, dtype=np.int64) >> 8, 0, 255).astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=2)
+    if picture.mode.startswith("I"):
+        values = np.asarray(picture)
+        return values if values.dtype == np.uint16 else np.clip(values, 0, 65535).astype(np.uint16)
+    if path.suffix.lower() == ".png" and _png_bits(path) == 16:
+        raise PotentiaError(
+            f"{path}: colours of 16 bits cannot be read from PNG without loss; save it as TIFF (or as 8 bits)."
+        )
+    if picture.mode in ("1", "L", "LA") and "transparency" not in picture.info:
+        return np.asarray(picture.convert("L"))
     through = picture.convert("RGBA") if "transparency" in picture.info else picture
     return np.asarray(through.convert("RGB"))
 
 
-def read_mask(path: Path) -> Mask:
+def _png_bits(path: Path) -> int:
+    """Bits of a channel, as the header of a PNG file says."""
+    with path.open("rb") as raw:
+        head = raw.read(25)
+    return head[24] if len(head) == 25 else 8
+
+
+def read_mask(file: ImageFile | Path) -> Mask:
     """A mask, with nothing decided about what its values mean."""
+    path, page = (file.path, file.page) if isinstance(file, ImageFile) else (file, None)
+    if is_tiff(path):
+        values = read_tiff(path, page)
+        if values.dtype.kind not in "uib" or values.min() < 0 or values.max() >= 2**24:
+            raise PotentiaError(f"{path}: a mask holds whole numbers from 0, not {values.dtype}.")
+        return Mask(values.astype(np.int32), False, None)
     picture = open_picture(path)
     if picture.mode in ("P", "L", "I", "I;16"):
         palette = picture.getpalette() if picture.mode == "P" else None
@@ -89,18 +180,24 @@ def code_colours(codes: np.ndarray) -> np.ndarray:
 
 
 def check_same_size(image: np.ndarray, codes: np.ndarray, path: Path) -> None:
-    """Refuse a mask that is not as large as its picture."""
-    if image.shape[:2] != codes.shape:
-        (h, w), (mask_h, mask_w) = image.shape[:2], codes.shape
-        raise PotentiaError(f"{path}: the mask is {mask_w} x {mask_h}, but its picture is {w} x {h}.")
+    """Refuse a mask that is not as large as its image."""
+    size = image.shape[: codes.ndim]
+    if size != codes.shape:
+        own, other = (" x ".join(map(str, shape[::-1])) for shape in (codes.shape, size))
+        raise PotentiaError(f"{path}: the mask is {own}, but its picture is {other}.")
 
 
 def write_mask(path: Path, mask: Mask) -> None:
-    """A label map as a PNG file that `read_mask` reads back."""
+    """A label map as a PNG file, of a volume as a TIFF file, that `read_mask` reads back."""
     if mask.coloured:
         values = code_colours(mask.codes)
     else:
         values = mask.codes.astype(np.uint8 if mask.codes.max() < 256 else np.uint16)
+    if mask.codes.ndim == 3:
+        write_tiff(path, values)
+        return
+    from PIL import Image
+
     picture = Image.fromarray(values)
     if mask.palette is not None and values.dtype == np.uint8:
         picture.putpalette(mask.palette)
@@ -108,5 +205,10 @@ def write_mask(path: Path, mask: Mask) -> None:
 
 
 def write_picture(path: Path, values: np.ndarray) -> None:
-    """A picture (h, w) or (h, w, 3) uint8 as a PNG file."""
-    Image.fromarray(values).save(path, format="PNG")
+    """An image (h, w) or (h, w, 3) uint8 as a PNG file; volumes (d, h, w, 3) as a TIFF file."""
+    if path.suffix == ".tif":
+        write_tiff(path, values)
+    else:
+        from PIL import Image
+
+        Image.fromarray(values).save(path, format="PNG")

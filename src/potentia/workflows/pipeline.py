@@ -54,9 +54,14 @@ class Pipeline(ABC):
     def _repr_html_(self) -> str:
         return facts_table(type(self).__name__, self.facts())
 
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Everything fitted, as JSON and arrays."""
+        content, arrays = self.model.state()
+        return content, arrays
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one file, whole or not at all."""
-        content, arrays = self.model.state()
+        content, arrays = self.state()
         write_file(
             path, "pipeline", {"form": self.form, "settings": self.settings(), "model": content}, arrays
         )

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from .._digest import digest_of
-from .._types import Ints, PotentiaError
+from .._options import check_positive
+from .._types import Floats, Ints, PotentiaError
 from ..data.example import Example
 from ..data.parts import Examples, Parts
 from ..estimators import CRF
-from ..inference.message_passing import Smoothed
+from ..inference.base import Inference
+from ..inference.mean_field import MeanField
+from ..inference.message_passing import TRW, LoopyBP, Smoothed
 from ..io.checkpoint import Checkpoint
 from ..learn.iterated import IteratedLogistic, Solver
 from ..learn.max_margin import MaxMargin
@@ -27,6 +30,13 @@ TRAINABLE = {
     "ilr": ("boosting", "linear", "mlp", "constant"),
     "marginal": ("linear", "mlp", "constant"),
     "margin": ("linear", "constant"),
+}
+
+#: Inference of the marginal-based learner, by its name on the command line.
+INFERENCE: dict[str, Callable[[], Inference]] = {
+    "trw": lambda: TRW(iterations=20),
+    "bp": lambda: LoopyBP(iterations=20),
+    "mean-field": lambda: MeanField(iterations=20),
 }
 
 
@@ -66,14 +76,23 @@ class Run:
         order = np.random.default_rng(self.seed).permutation(n)
         return np.sort(order[held:]), np.sort(order[:held])
 
+    def check_resumable(self, marks: Sequence[str]) -> None:
+        """Refuse a checkpoint that is damaged or of other data or options, before work that comes first."""
+        checkpoint = self._marked(marks)
+        if checkpoint is not None:
+            checkpoint.load()
+
+    def _marked(self, marks: Sequence[str]) -> Checkpoint | None:
+        mark = digest_of([*marks, f"{self.validation} {self.seed}"])
+        return None if self.checkpoint is None else Checkpoint(self.checkpoint, mark)
+
     @contextmanager
     def resumable(self, marks: Sequence[str]) -> Iterator[Checkpoint | None]:
         """The checkpoint for a fit inside; `marks` name data and options, and Ctrl-C says what was kept.
 
         A checkpoint of other data or options is refused.
         """
-        mark = digest_of([*marks, f"{self.validation} {self.seed}"])
-        checkpoint = None if self.checkpoint is None else Checkpoint(self.checkpoint, mark)
+        checkpoint = self._marked(marks)
         state = None if checkpoint is None else checkpoint.load()
         if state is not None and state["history"]:
             self.say(f"going on after iteration {len(state['history'])}, from {self.checkpoint}")
@@ -104,16 +123,56 @@ def check_trainable(learner: str, **functions: str) -> None:
             raise PotentiaError(f"--learner {learner} cannot train --{kind} {name}: take {able}.")
 
 
-def make_learner(name: str, potentials: Mapping[str, Potential], iterations: int | None, run: Run) -> Any:
-    """A learner for pictures by its name on the command line, with defaults for graphs that have loops."""
+def make_learner(
+    name: str,
+    potentials: Mapping[str, Potential],
+    iterations: int | None,
+    run: Run,
+    epsilon: float | None = None,
+    inference: str | None = None,
+    class_weight: Sequence[float] | Floats | None = None,
+) -> Any:
+    """A learner for images by its name on the command line, with defaults for graphs that have loops.
+
+    epsilon: smoothing of "ilr", by default 0.1, or 1 where all functions are smooth.
+    inference: of "marginal", a name of `INFERENCE`. class_weight: of all but "margin".
+    """
+    wrong = [
+        option
+        for option, value, owners in (
+            ("epsilon", epsilon, ("ilr",)),
+            ("inference", inference, ("marginal",)),
+            ("class-weight", class_weight, ("ilr", "marginal")),
+        )
+        if value is not None and name not in owners
+    ]
+    if wrong:
+        raise PotentiaError(f"--{wrong[0]} does not go with --learner {name}.")
     tracked = run.validation is not None
+    weights = None if class_weight is None else [float(weight) for weight in class_weight]
+    if epsilon is not None:
+        check_positive("epsilon", epsilon)
     if name == "ilr":
+        smooth = all(potential.differentiable or potential.shared for potential in potentials.values())
         # linear functions move slowly when fitted in turn with others: "mixed" steps them together
         convex = any(potential.convex for potential in potentials.values())
-        solver: Solver = "mixed" if convex else "alternating"
-        return IteratedLogistic(iterations=_or(iterations, 10), solver=solver, track_error=tracked)
+        solver: Solver = "direct" if smooth else ("mixed" if convex else "alternating")
+        return IteratedLogistic(
+            epsilon=_or(epsilon, 1.0 if smooth else 0.1),
+            iterations=_or(iterations, 100 if smooth else 10),
+            solver=solver,
+            class_weight=weights,
+            track_error=tracked,
+        )
     if name == "marginal":
-        return MarginalRisk(iterations=_or(iterations, 200), track_error=tracked, seed=run.seed)
+        method = INFERENCE[inference or "trw"]()
+        return MarginalRisk(
+            inference=method,
+            iterations=_or(iterations, 200),
+            class_weight=weights,
+            track_error=tracked,
+            seed=run.seed,
+        )
     best = Smoothed(0.0, iterations=50)
     return MaxMargin(inference=best, iterations=_or(iterations, 50), track_error=tracked, seed=run.seed)
 
@@ -123,10 +182,8 @@ def fit(model: CRF, train: Examples, held: Examples, digest: str, run: Run) -> d
 
     `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.
     """
-    if not isinstance(train, Parts) and not any(_has_neighbours(example) for example in train):
-        raise PotentiaError("no two pixels, regions or words to train on are neighbours: each stands alone.")
-    options = replace(model.learner, iterations=0)  # type: ignore[type-var]
-    with run.resumable([digest, repr(model.potentials), repr(options)]) as checkpoint:
+    check_pairs(isinstance(train, Parts) or any(_has_neighbours(example) for example in train))
+    with run.resumable(fit_marks(model, digest)) as checkpoint:
         model.fit(train, validation=held if len(held) else None, progress=run.progress, checkpoint=checkpoint)
         facts = {"iterations": len(model.history_), "objective": model.history_[-1]["objective"]}
         facts |= _cluster_facts(model.history_)
@@ -151,11 +208,23 @@ def _cluster_facts(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def check_pairs(has_some: bool) -> None:
+    """Refuse data without any pair."""
+    if not has_some:
+        raise PotentiaError("no two pixels, regions or words to train on are neighbours: each stands alone.")
+
+
+def fit_marks(model: CRF, digest: str) -> list[str]:
+    """What a checkpoint of a fit must agree with: the data, potentials, and options but the limit of iterations."""
+    options = replace(model.learner, iterations=0)  # type: ignore[type-var]
+    return [digest, repr(model.potentials), repr(options)]
+
+
 def _kept(checkpoint: Path | None) -> str:
     if checkpoint is None or not checkpoint.exists():
         return "interrupted before anything was learned, so nothing is kept"
     return f"interrupted; {checkpoint} keeps what is done, and the same command goes on from there"
 
 
-def _or(given: int | None, default: int) -> int:
+def _or(given: Any, default: Any) -> Any:
     return default if given is None else given

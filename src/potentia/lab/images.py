@@ -1,0 +1,155 @@
+"""`images`: `potentia train --images` with its defaults beside a random forest on multi-scale filters."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import potentia as pt
+
+from ..report.rows import Cell, Row
+from ..report.tables import Column, Table
+from ..segmentation import boundary_counts, confusion_matrix, segmentation_scores
+from ..workflows.image_stages import N_ROWS
+from ..workflows.images import train
+from ..workflows.training import Run
+from .study import Rows, Study, grid
+
+Images = Sequence[pt.datasets.LabelledImage]
+
+
+class ImageSet(NamedTuple):
+    """Images to train and test on, and the names of their classes."""
+
+    train: Images
+    test: Images
+    classes: Sequence[str]
+
+
+class _Set(NamedTuple):
+    """A set: its reader, classes, and how many images are used of each split, in full and in a quick run."""
+
+    read: Callable[[str], Images]
+    classes: Sequence[str]
+    full: tuple[int, int]
+    quick: tuple[int, int]
+
+
+SETS = {
+    "nuclei": _Set(
+        lambda split: pt.datasets.nuclei(split=split), pt.datasets.NUCLEI_CLASSES, (20, 10), (3, 1)
+    ),
+    "horses": _Set(
+        lambda split: pt.datasets.horses(split=split), pt.datasets.HORSE_CLASSES, (100, 64), (6, 3)
+    ),
+    "backgrounds": _Set(
+        lambda split: pt.datasets.stanford_backgrounds(split=split),
+        pt.datasets.BACKGROUND_CLASSES,
+        (120, 60),
+        (6, 3),
+    ),
+}
+METHODS = ("potentia", "forest")
+
+
+def load(quick: bool, name: str) -> ImageSet:
+    """The first images of both splits."""
+    chosen = SETS[name]
+    sizes = chosen.quick if quick else chosen.full
+    own, test = (chosen.read(split)[:n] for split, n in zip(("train", "test"), sizes, strict=True))
+    return ImageSet(own, test, chosen.classes)
+
+
+def run(cell: Cell, data: ImageSet) -> Row:
+    """Train, predict every test image, and score."""
+    begun = time.perf_counter()
+    fit = _command if cell["method"] == "potentia" else _forest
+    predict, facts = fit(data, cell["quick"], cell["seed"])
+    seconds = time.perf_counter() - begun
+    n = len(data.classes)
+    confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
+    for picture in data.test:
+        found, truth = predict(picture.image), picture.labels.astype(np.int64)
+        confusion += confusion_matrix(truth, found, n)
+        boundary += boundary_counts(truth, found, n)
+    scores = segmentation_scores(confusion, list(data.classes), boundary)
+    kept = {f"test_{name}": scores[name] for name in ("error", "mean_iou", "mean_f1", "mean_boundary_f1")}
+    return {
+        **kept,
+        **facts,
+        "training_seconds": seconds,
+        "data": f"{len(data.train)} and {len(data.test)} images",
+    }
+
+
+def _command(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarray], Any], dict[str, Any]]:
+    """What `potentia train` does with its defaults, from files."""
+    from PIL import Image
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in ("images", "masks"):
+            (folder / part).mkdir()
+        for picture in data.train:
+            Image.fromarray(picture.image).save(folder / "images" / f"{picture.name}.png")
+            mask = np.where(picture.labels < 0, 255, picture.labels).astype(np.uint8)
+            Image.fromarray(mask).save(folder / "masks" / f"{picture.name}.png")
+        pipeline, facts = train(
+            folder / "images",
+            folder / "masks",
+            void="255",
+            pixels=20_000 if quick else None,
+            run=Run(seed=seed),
+        )
+    codes = np.array(pipeline.classes.codes)
+    return lambda image: codes[pipeline.predict(image)], {"pixel_loss": facts["pixel_loss"]}
+
+
+def _forest(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarray], Any], dict[str, Any]]:
+    """100 trees on scikit-image's multi-scale features of as many pixels as the command draws."""
+    from skimage.feature import multiscale_basic_features
+    from sklearn.ensemble import RandomForestClassifier
+
+    def rows(image: np.ndarray) -> np.ndarray:
+        found = multiscale_basic_features(image, channel_axis=-1)
+        return np.asarray(found).reshape(image.shape[0] * image.shape[1], -1)
+
+    rng = np.random.default_rng(seed)
+    n_rows = (20_000 if quick else N_ROWS) // len(data.train)
+    x, y = [], []
+    for picture in data.train:
+        labels = picture.labels.ravel()
+        known = np.flatnonzero(labels >= 0)
+        chosen = rng.choice(known, min(n_rows, len(known)), replace=False)
+        x.append(rows(picture.image)[chosen])
+        y.append(labels[chosen])
+    forest = RandomForestClassifier(100, n_jobs=-1, random_state=seed)
+    forest.fit(np.concatenate(x), np.concatenate(y))
+    return lambda image: forest.predict(rows(image)).reshape(image.shape[:2]), {}
+
+
+def tables(rows: Rows) -> list[Table]:
+    """Both methods on every set."""
+    number = "{:.4f}".format
+    columns = [
+        Column("images", "set"),
+        Column("method", "method"),
+        Column("error", "test_error", number),
+        Column("mean IoU", "test_mean_iou", number),
+        Column("mean F1", "test_mean_f1", number),
+        Column("boundary F1", "test_mean_boundary_f1", number),
+        Column("training seconds", "training_seconds", "{:.0f}".format),
+    ]
+    lines = [row | {"set": row["cell"]["set"], "method": row["cell"]["method"]} for row in rows]
+    return [
+        Table("The image command with defaults, and a random forest on multi-scale filters", columns, lines)
+    ]
+
+
+_CELLS = grid(set=tuple(SETS), method=METHODS)
+STUDY = Study("images", _CELLS, _CELLS, run, tables, load=load, needs=("set",))

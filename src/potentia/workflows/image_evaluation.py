@@ -1,0 +1,124 @@
+"""Predictions of an image pipeline compared with masks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._progress import Bar
+from .._types import Ints, PotentiaError
+from ..parallel.connection import iterate_anywhere
+from ..segmentation import Calibration, boundary_counts, confusion_matrix, segmentation_scores
+from .classes import Classes, parse_void
+from .image_files import ImageFile, check_same_size, paired_files, read_mask
+from .image_inputs import InputReader, absolute
+from .intensity import as_shown
+
+if TYPE_CHECKING:
+    from .image_pipeline import ImagePipeline
+
+#: Images that a report shows of the worst, and of the best.
+_SHOWN = 3
+
+
+def evaluate_images(
+    pipeline: ImagePipeline,
+    source: Path,
+    *,
+    masks: Path | None = None,
+    void: str | None = None,
+    features: Path | None = None,
+    probabilities: Path | None = None,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Accuracy, recall, precision, F1, IoU and boundary F1 per class, the confusion matrix (truth by prediction) and,
+    where predictions come from marginals, calibration; the error of every image; and "shown": the worst and the best
+    images as arrays, for a report.
+
+    void: values of these masks that mean unknown, beside those that training had.
+    """
+    if masks is None:
+        raise PotentiaError("Pictures are evaluated against masks: give their folder.")
+    classes = replace(
+        pipeline.classes, void=[*pipeline.classes.void, *parse_void(void, pipeline.classes.coloured)]
+    )
+    files = paired_files(source, masks, "volumes" if pipeline.axes == 3 else "images")
+    read = pipeline.inputs([picture for picture, _ in files], features, probabilities)
+    targets = absolute([mask for _, mask in files])
+    for k in range(len(files)):  # an unreadable one ends this before hours of work rather than after
+        _read_truth(classes, targets[k], read(k)[0])
+    n = len(classes)
+    confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
+    calibration, images, shown = Calibration(), [], _Extremes()
+    with Bar(progress) as bar:
+        found = iterate_anywhere(partial(_evaluate, pipeline, classes, read, targets), range(len(files)))
+        for _file in bar.over(files, "evaluating"):
+            one = next(found)
+            confusion += one.confusion
+            boundary += one.boundary
+            calibration.merge(one.calibration)
+            images.append({key: one.shown[key] for key in ("name", "error")})
+            shown.add(one.shown)
+    facts = {"pictures": len(files), **segmentation_scores(confusion, classes.names, boundary)}
+    if pipeline.by_marginals:
+        facts |= {"calibration_error": calibration.error(), "reliability": calibration.curve()}
+    return facts | {"images": images, "shown": shown.all()}
+
+
+class _Evaluated(NamedTuple):
+    """Counts of one image, and the image with its prediction."""
+
+    confusion: Ints
+    boundary: Ints
+    calibration: Calibration
+    shown: dict[str, Any]
+
+
+def _evaluate(
+    pipeline: ImagePipeline, classes: Classes, read: InputReader, masks: list[ImageFile], k: int
+) -> _Evaluated:
+    """Predict one image and compare."""
+    image, given = read(k)
+    truth, soft, n = _read_truth(classes, masks[k], image), None, len(classes)
+    calibration = Calibration()
+    if pipeline.by_marginals:
+        soft = pipeline.predict_marginals(image, *given)
+        calibration.add(truth, soft)
+    found = pipeline.predict(image, *given) if soft is None else soft.argmax(axis=-1)
+    confusion = confusion_matrix(truth, found, n)
+    shown = {
+        "name": read.files[k].name,
+        "error": 1.0 - float(np.trace(confusion)) / max(1, int(confusion.sum())),
+        "input": as_shown(pipeline.intensity.apply(image, pipeline.axes)),
+        "truth": truth,
+        "marginals": np.eye(n)[found] if soft is None else soft,
+        "prediction": found,
+    }
+    return _Evaluated(confusion, boundary_counts(truth, found, n), calibration, shown)
+
+
+def _read_truth(classes: Classes, mask: ImageFile, image: np.ndarray) -> Ints:
+    own = read_mask(mask)
+    check_same_size(image, own.codes, mask.path)
+    return classes.labels(own, mask.path)
+
+
+class _Extremes:
+    """The worst and the best of many images, so that only these are held."""
+
+    def __init__(self) -> None:
+        self._kept: list[dict[str, Any]] = []
+
+    def add(self, image: dict[str, Any]) -> None:
+        """Take an image, and let go of one that is neither among the worst nor the best."""
+        self._kept = sorted([*self._kept, image], key=lambda kept: -kept["error"])
+        if len(self._kept) > 2 * _SHOWN:
+            del self._kept[_SHOWN]
+
+    def all(self) -> list[dict[str, Any]]:
+        """The worst first."""
+        return self._kept

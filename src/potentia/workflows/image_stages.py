@@ -1,0 +1,238 @@
+"""The two stages of training on images: a classifier of single pixels, and windows with its out-of-fold predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .._progress import Bar
+from .._types import Floats
+from ..data.example import Example
+from ..features.edges import typical_contrast
+from ..potentials import Potential
+from .image_inputs import Given
+from .image_memory import say_estimate
+from .image_pipeline import ImagePipeline, PixelStage, grid, stage_scores
+from .pixel_classifier import CrossFitted, Sample, boosted_pixels, cross_fit
+from .pixel_rows import TILE_SIDES, PixelRows
+from .training import Run, make_potential
+from .windows import Window, bands, draw_window, tiles, whole, window_size
+
+#: Pixels drawn for the classifier, and those that pairs are trained on: fewer where more classes make tables large.
+N_ROWS, N_PAIRED, _LEAST_PAIRED = 150_000, 400_000, 20_000
+_PAIR_ENTRIES = 16_000_000
+#: Pixels of a window, at least, and windows, at least.
+_WINDOW_PIXELS, _FEWEST_WINDOWS = 64**2, 8
+#: With fewer images than this, out-of-fold predictions are made for bands of each image.
+_FEW_IMAGES, _BANDS = 3, 4
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingImages:
+    """Training images: reading them, their labels at the size that the CRF sees, and which part is whose."""
+
+    pipeline: ImagePipeline
+    read: Callable[[int], tuple[np.ndarray, Given]]
+    labels: list[np.ndarray]
+    names: list[str]
+
+    def image(self, k: int) -> tuple[np.ndarray, Given]:
+        """An image as the CRF sees it, and what is given beside it."""
+        image, given = self.read(k)
+        values = self.pipeline.prepare(image)
+        return values, self.pipeline.prepare_given(given, image.shape[: self.pipeline.axes])
+
+    def units(self, chosen: Sequence[int]) -> list[tuple[int, Window]]:
+        """Parts of images that are held out together: whole ones, or bands of few."""
+        if len(chosen) >= _FEW_IMAGES:
+            return [(k, whole(self.labels[k].shape)) for k in chosen]
+        return [(k, band) for k in chosen for band in bands(self.labels[k].shape, _BANDS)]
+
+
+@dataclass
+class StageSettings:
+    """Options of the two stages."""
+
+    nodes: Sequence[str]
+    position: str | None
+    pixels: int | None
+    given: bool
+    weights: Floats | None
+
+
+def two_stages(
+    training: TrainingImages, own: Sequence[int], held: Sequence[int], settings: StageSettings, run: Run
+) -> tuple[list[Example], dict[str, Any]]:
+    """Fit the pixel classifier, where there is one; examples for the CRF in windows of the images."""
+    pipeline, rng = training.pipeline, np.random.default_rng(run.seed)
+    units = training.units(own)
+    n = len(pipeline.classes)
+    chosen, windows = _draw_windows(training, units, _n_paired(settings, n, pipeline.axes), rng)
+    n_given = _given_channels(training, own[0], settings)
+    rows = None
+    if pipeline.node != "probabilities":
+        rows = PixelRows(pipeline.node, True, n_given, pipeline.intensity.channels, pipeline.axes)
+        if settings.position == "no":
+            rows.position = False
+    sizes = [training.labels[k].shape for k in (*own, *held)]
+    n_paired = sum(int(np.prod(window_size(window))) for window in windows)
+    say_estimate(run, sizes, rows, n_paired, n, _n_rows(settings))
+    pipeline.typical = _typical(training, own, pipeline.axes)
+    facts: dict[str, Any] = {}
+    crossed = None
+    if rows is not None:
+        crossed = _classify(training, rows, units, settings, run)
+        facts = _say_chosen(crossed, rows, run)
+        rows.position = crossed.position
+        pipeline.pixels = PixelStage(rows, crossed.final)
+    examples = []
+    with Bar(run.progress) as bar:
+        for number, window in zip(bar.over(chosen, "out-of-fold predictions"), windows, strict=False):
+            examples.append(_window_example(training, units[number][0], window, crossed, number))
+    return examples, facts
+
+
+def _n_paired(settings: StageSettings, n_states: int, axes: int) -> int:
+    """Pixels that pairs are trained on: as many as tables of a fixed size allow."""
+    if settings.pixels is not None:
+        return settings.pixels
+    return max(_LEAST_PAIRED, min(N_PAIRED, _PAIR_ENTRIES // (axes * n_states**2)))
+
+
+def _draw_windows(
+    training: TrainingImages, units: Sequence[tuple[int, Window]], n_pixels: int, rng: np.random.Generator
+) -> tuple[list[int], list[Window]]:
+    """Windows of about `n_pixels` in all, and the numbers of their units.
+
+    Where there are too many units for windows of a useful size, some are left out: in small windows, most of which show
+    one class only, pairs would learn to make everything one class.
+    """
+    count = min(len(units), max(_FEWEST_WINDOWS, n_pixels // _WINDOW_PIXELS))
+    chosen = np.sort(rng.choice(len(units), count, replace=False)).tolist()
+    windows = []
+    for number in chosen:
+        k, window = units[number]
+        windows.append(draw_window(window, max(1, n_pixels // count), training.labels[k][window] >= 0, rng))
+    return chosen, windows
+
+
+def _n_rows(settings: StageSettings) -> int:
+    return N_ROWS if settings.pixels is None else min(N_ROWS, settings.pixels)
+
+
+def _classify(
+    training: TrainingImages,
+    rows: PixelRows,
+    units: Sequence[tuple[int, Window]],
+    settings: StageSettings,
+    run: Run,
+) -> CrossFitted:
+    rng = np.random.default_rng([run.seed, 1])
+    n_rows = _n_rows(settings)
+    with Bar(run.progress) as bar:
+        samples = [
+            _sample(training, rows, k, window, max(1, n_rows // len(units)), rng)
+            for k, window in bar.over(units, "features")
+        ]
+    found = {}
+    for node in settings.nodes:
+        with Bar(run.progress) as bar:
+            bar.begin("pixels", 7)
+            found[node] = cross_fit(
+                partial(_classifier, node, run.seed),
+                samples,
+                len(training.pipeline.classes),
+                positions=rows.axes if rows.position else 0,
+                position={"yes": True, "no": False, None: None}[settings.position],
+                class_weight=settings.weights,
+                seed=run.seed,
+                advance=partial(bar.advance, None),
+            )
+        if len(settings.nodes) > 1:
+            run.say(f"--node {node}: cross-validated loss of pixels {found[node].loss:.4f}")
+    return min(found.values(), key=lambda fitted: fitted.loss)
+
+
+def _classifier(node: str, seed: int) -> Potential:
+    return boosted_pixels(seed) if node == "boosting" else make_potential(node, seed)
+
+
+def _sample(
+    training: TrainingImages, rows: PixelRows, k: int, window: Window, n: int, rng: np.random.Generator
+) -> Sample:
+    """About n pixels of a window, with features computed tile by tile."""
+    values, given = training.image(k)
+    labels = training.labels[k]
+    known = int(np.count_nonzero(labels[window] >= 0))
+    found = []
+    for tile in tiles(window, TILE_SIDES[rows.axes]):
+        own = labels[tile].ravel()
+        places = np.flatnonzero(own >= 0)
+        wanted = min(len(places), round(n * len(places) / max(1, known)))
+        if wanted:
+            chosen = np.sort(rng.choice(places, wanted, replace=False))
+            found.append(
+                Sample(rows.rows(values, tile, given.features)[chosen], own[chosen].astype(np.int64))
+            )
+    if not found:
+        return Sample(np.zeros((0, rows.n_features), dtype=np.float32), np.zeros(0, dtype=np.int64))
+    return Sample(np.concatenate([s.x for s in found]), np.concatenate([s.labels for s in found]))
+
+
+def _window_example(
+    training: TrainingImages, k: int, window: Window, crossed: CrossFitted | None, number: int
+) -> Example:
+    pipeline = training.pipeline
+    values, given = training.image(k)
+    if crossed is None:
+        scores = pipeline.node_scores(values, window, given)
+    else:
+        assert pipeline.pixels is not None
+        scores = stage_scores(pipeline.pixels, crossed.unseen(number), values, window, given)
+    return pipeline.window_example(values, window, scores, training.labels[k][window], training.names[k])
+
+
+def held_examples(training: TrainingImages, held: Sequence[int]) -> list[Example]:
+    """Whole images that are held out, seen by the final classifier."""
+    pipeline, made = training.pipeline, []
+    for k in held:
+        values, given = training.image(k)
+        window = whole(values.shape[:-1])
+        scores = pipeline.node_scores(values, window, given)
+        made.append(pipeline.window_example(values, window, scores, training.labels[k], training.names[k]))
+    return made
+
+
+def _say_chosen(crossed: CrossFitted, rows: PixelRows, run: Run) -> dict[str, Any]:
+    if crossed.tried:
+        chosen = "with" if crossed.position else "without"
+        run.say(
+            f"pixels are classified {chosen} their position: the cross-validated loss is {crossed.tried[True]:.4f} "
+            f"with it and {crossed.tried[False]:.4f} without."
+        )
+    n = rows.n_features - (rows.axes if rows.position and not crossed.position else 0)
+    return {"pixel_features": n, "pixel_loss": crossed.loss}
+
+
+def _typical(training: TrainingImages, own: Sequence[int], axes: int) -> list[float]:
+    """The units of pair features: means over up to ten images, in one tile of each."""
+    found = []
+    for k in own[:: -(-len(own) // 10)]:
+        values, _ = training.image(k)
+        tile = tiles(whole(values.shape[:-1]), TILE_SIDES[axes])[0]
+        pairs = grid(window_size(tile), len(training.pipeline.classes)).scopes["edge"]
+        found.append(typical_contrast(values[tile], pairs, axes=axes))
+    means: list[float] = np.mean(found, axis=0).tolist()
+    return means
+
+
+def _given_channels(training: TrainingImages, first: int, settings: StageSettings) -> int:
+    if not settings.given:
+        return 0
+    given = training.read(first)[1].features
+    assert given is not None
+    return int(given.shape[-1])

@@ -1,0 +1,441 @@
+"""Training on images from files: formats, cross-fitting, tiles, features and probabilities of the user's own."""
+
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import potentia as pt
+from potentia.cli import main
+from potentia.workflows import image_pipeline, image_stages, images, windows
+from potentia.workflows.array_files import read_given
+from potentia.workflows.classes import find_classes
+from potentia.workflows.image_files import ImageFile, Mask, image_files, paired_files, read_image, read_mask
+from potentia.workflows.intensity import learn_intensity
+from potentia.workflows.pixel_classifier import Sample, cross_fit
+from potentia.workflows.tiff_files import n_pages, read_tiff, write_tiff
+from potentia.workflows.training import Run
+
+Image = pytest.importorskip("PIL.Image")
+tifffile = pytest.importorskip("tifffile")
+pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+
+
+def blobs(shape, seed=0, noise=0.15):
+    """An image of bright and dark blobs with noise, and its mask."""
+    from scipy import ndimage
+
+    rng = np.random.default_rng(seed)
+    mask = (ndimage.gaussian_filter(rng.normal(size=shape), 3) > 0).astype(int)
+    return mask + noise * rng.normal(size=shape), mask
+
+
+def write_set(folder, n=4, shape=(24, 30), kind="uint8", suffix="png"):
+    (folder / "images").mkdir()
+    (folder / "masks").mkdir()
+    for k in range(n):
+        image, mask = blobs(shape, k)
+        if kind == "uint16":
+            values = (2000 + 100 * np.clip(image, -1, 2)).astype(np.uint16)
+        else:
+            values = np.clip(80 + 90 * image, 0, 255).astype(np.uint8)
+        if suffix == "tif":
+            tifffile.imwrite(folder / "images" / f"a{k}.tif", values, photometric="minisblack")
+            tifffile.imwrite(folder / "masks" / f"a{k}.tif", mask.astype(np.uint8), photometric="minisblack")
+        else:
+            Image.fromarray(values).save(folder / "images" / f"a{k}.png")
+            Image.fromarray(mask.astype(np.uint8)).save(folder / "masks" / f"a{k}_mask.png")
+    return folder / "images", folder / "masks"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A small set and a pipeline trained on it with defaults."""
+    folder = tmp_path_factory.mktemp("blobs")
+    own = write_set(folder)
+    pipeline, facts = images.train(*own, pixels=1500, position="no", run=Run())
+    return folder, pipeline, facts
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def test_sixteen_bits_and_any_channels_are_read_without_loss(tmp_path):
+    rng = np.random.default_rng(0)
+    deep = rng.integers(0, 65535, (5, 6), dtype=np.uint16)
+    tifffile.imwrite(tmp_path / "deep.tif", deep)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    for name in ("deep.tif", "deep.png"):
+        assert np.array_equal(read_image(tmp_path / name), deep)
+    many = rng.random((5, 6, 7), dtype=np.float32)
+    tifffile.imwrite(
+        tmp_path / "many.tif", np.moveaxis(many, 2, 0), metadata={"axes": "CYX"}, photometric="minisblack"
+    )
+    assert np.array_equal(read_image(tmp_path / "many.tif"), many)
+    rgba = rng.integers(0, 255, (5, 6, 4), dtype=np.uint8)
+    tifffile.imwrite(tmp_path / "rgba.tif", rgba, photometric="rgb", extrasamples=["unassalpha"])
+    assert np.array_equal(read_image(tmp_path / "rgba.tif"), rgba[..., :3])
+    (tmp_path / "broken.tif").write_bytes(b"II*\0nothing")
+    with pytest.raises(pt.PotentiaError, match=r"broken\.tif: this is not a readable TIFF file"):
+        read_image(tmp_path / "broken.tif")
+
+
+def test_colours_of_sixteen_bits_in_png_are_refused(tmp_path):
+    path = tmp_path / "deep.png"
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(path)
+    raw = bytearray(path.read_bytes())
+    raw[24] = 16
+    assert raw[25] == 2
+    path.write_bytes(raw)
+    # its checksum no longer fits, so that either sentence names the file
+    with pytest.raises(pt.PotentiaError, match=r"deep\.png"):
+        read_image(path)
+
+
+def test_pages_are_images_or_a_volume(tmp_path):
+    stack = np.arange(3 * 4 * 5, dtype=np.uint16).reshape(3, 4, 5)
+    tifffile.imwrite(tmp_path / "s.tif", stack, photometric="minisblack")
+    assert n_pages(tmp_path / "s.tif") == 3
+    files = image_files(tmp_path)
+    assert [f.name for f in files] == ["s_000", "s_001", "s_002"]
+    assert np.array_equal(read_image(files[1]), stack[1])
+    (file,) = image_files(tmp_path, "volumes")
+    assert np.array_equal(read_image(file), stack)
+    write_tiff(tmp_path / "w.tif", stack)
+    assert np.array_equal(read_tiff(tmp_path / "w.tif"), stack)
+    Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / "flat.png")
+    with pytest.raises(pt.PotentiaError, match="no TIFF file"):
+        image_files(tmp_path, "volumes")
+
+
+def test_masks_are_found_by_their_endings_and_beside_their_images(tmp_path):
+    for name in ("a.png", "a_mask.png", "b.jpg", "b_labels.png", "c.png", "c-mask.png"):
+        Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / name)
+    pairs = [(image.path.name, mask.path.name) for image, mask in paired_files(tmp_path, tmp_path)]
+    assert pairs == [("a.png", "a_mask.png"), ("b.jpg", "b_labels.png"), ("c.png", "c-mask.png")]
+    assert [f.name for f in image_files(tmp_path)] == ["a", "b", "c"]
+    (one,) = paired_files(tmp_path / "a.png", tmp_path / "c-mask.png")
+    assert one[1].path.name == "c-mask.png"
+    with pytest.raises(pt.PotentiaError, match="is one mask"):
+        paired_files(tmp_path, tmp_path / "a_mask.png")
+    Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / "a_labels.png")
+    with pytest.raises(pt.PotentiaError, match="has two masks"):
+        paired_files(tmp_path / "a.png", tmp_path)
+
+
+def test_stacks_of_masks_must_have_as_many_pages(tmp_path):
+    own = tmp_path / "images", tmp_path / "masks"
+    for folder, n in zip(own, (3, 2), strict=True):
+        folder.mkdir()
+        tifffile.imwrite(folder / "s.tif", np.zeros((n, 4, 5), np.uint8), photometric="minisblack")
+    with pytest.raises(pt.PotentiaError, match="has 2 pages, but its image"):
+        paired_files(*own)
+
+
+def test_rare_values_are_questioned(tmp_path):
+    codes = np.zeros((40, 40), dtype=np.int32)
+    codes[10:30, 10:30] = 255
+    codes[10, 10:30] = 128  # an edge that was smoothed
+    mask = Mask(codes, False, None)
+    with pytest.raises(pt.PotentiaError, match="have 128 in a few pixels only"):
+        find_classes([mask, Mask(np.where(codes == 128, 0, codes).repeat(3, 0), False, None)], None, None)
+    several = [mask, Mask(np.where(codes == 128, 0, codes).repeat(3, 0), False, None)]
+    assert find_classes(several, None, None, "keep").codes == [0, 128, 255]
+    void = find_classes(several, None, None, "void")
+    assert (void.codes, void.void) == ([0, 255], [128])
+    near = find_classes(several, None, None, "nearest")
+    assert near.labels(mask, tmp_path)[10, 15] == 1
+    assert near.labels(mask, tmp_path)[20, 20] == 1
+    assert find_classes([Mask(np.array([[3, 9], [255, 3]]), False, None)], None, "255").codes == [3, 9]
+
+
+def test_intensities_are_normalised_by_type_set_or_image():
+    deep = [np.random.default_rng(k).integers(2000, 2221, (30, 30), dtype=np.uint16) for k in range(3)]
+    by_set = learn_intensity(deep, 2, None)
+    assert by_set.how == "set"
+    seen = by_set.apply(deep[0])
+    assert seen.dtype == np.float32
+    assert seen.shape == (30, 30, 1)
+    assert len(np.unique(seen)) == len(np.unique(deep[0]))
+    assert abs(seen.min()) < 0.05
+    assert abs(seen.max() - 1) < 0.05
+    small = deep[0].astype(np.uint8)
+    assert learn_intensity([small], 2, None).how == "type"
+    assert np.allclose(learn_intensity([small], 2, None).apply(small)[..., 0], small / 255)
+    own = learn_intensity(deep, 2, "image")
+    assert np.allclose(own.apply(deep[0]), own.apply(deep[0] * 3), atol=1e-5)
+    mixed = learn_intensity([small, np.repeat(small[..., None], 3, axis=2)], 2, None)
+    assert mixed.apply(small).shape == (30, 30, 3)
+    with pytest.raises(pt.PotentiaError, match="2, 3 channels"):
+        learn_intensity([np.zeros((4, 4, 2)), np.zeros((4, 4, 3))], 2, None)
+    with pytest.raises(pt.PotentiaError, match="2 channels, but the model was trained on 3"):
+        mixed.apply(np.zeros((4, 4, 2), np.uint8))
+
+
+# -- windows -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(7, 9), (30, 50), (6, 20, 11)])
+def test_tiles_cover_an_image_once_and_blending_keeps_what_is_smooth(size):
+    count = np.zeros(size, dtype=int)
+    for tile in windows.tiles(windows.whole(size), 8):
+        count[tile] += 1
+        assert max(windows.window_size(tile)) <= 8
+    assert (count == 1).all()
+    values = np.random.default_rng(0).random((*size, 2)).astype(np.float32)
+    assert np.allclose(windows.blend(size, 8, 2, lambda window: values[window]), values, atol=1e-6)
+
+
+def test_drawn_windows_lie_inside_and_hold_something_known():
+    rng = np.random.default_rng(0)
+    known = np.zeros((40, 50), dtype=bool)
+    known[33, 2] = True
+    outer = (slice(10, 50), slice(5, 55))
+    for _ in range(20):
+        window = windows.draw_window(outer, 100, known, rng)
+        assert np.prod(windows.window_size(window)) <= 150
+        place = windows.inside(window, outer)
+        assert known[place].any()
+    assert windows.draw_window(outer, 10**6, known, rng) == outer
+
+
+# -- training ----------------------------------------------------------------------------------------------------
+
+
+def test_defaults_learn_blobs_and_are_saved_whole(trained, tmp_path):
+    folder, pipeline, facts = trained
+    assert facts["cross_fitted_accuracy"] > 0.9
+    assert pipeline.pixels is not None
+    pipeline.save(tmp_path / "model")
+    found = pt.load(tmp_path / "model")
+    image, mask = blobs((26, 33), 99)
+    photo = np.clip(80 + 90 * image, 0, 255).astype(np.uint8)
+    assert np.array_equal(found.predict_marginals(photo), pipeline.predict_marginals(photo))
+    assert np.mean(found.predict(photo) == mask) > 0.9
+    scores = found.evaluate_files(folder / "images", masks=folder / "masks")
+    assert scores["mean_iou"] > 0.8
+    assert 0 <= scores["calibration_error"] < 0.3
+    assert len(scores["images"]) == 4
+
+
+def test_pairs_are_trained_on_predictions_of_models_that_did_not_see_them():
+    rng = np.random.default_rng(0)
+    samples = [
+        Sample(rng.normal(size=(200, 5)).astype(np.float32), rng.integers(0, 2, 200)) for _ in range(5)
+    ]
+    made = cross_fit(lambda: pt.Boosting(rounds=30, subsample=None), samples, 2)
+    assert sorted(np.bincount(made.folds)) == [1, 1, 1, 2]
+    own = [made.final.loss(s.x, s.labels) / 200 for s in samples]
+    unseen = [made.unseen(k).loss(s.x, s.labels) / 200 for k, s in enumerate(samples)]
+    assert np.mean(own) < 0.6 < np.log(2) - 0.05 < np.mean(unseen)
+    assert made.stages == 1  # the loss of noise does not fall
+
+
+def test_position_is_used_where_it_helps():
+    rng = np.random.default_rng(0)
+
+    def sample(by_position):
+        x = rng.random((300, 4)).astype(np.float32)
+        return Sample(x, (x[:, 3 if by_position else 0] > 0.5).astype(int))
+
+    for helps in (True, False):
+        made = cross_fit(lambda: pt.Linear(), [sample(helps) for _ in range(4)], 2, positions=2)
+        assert made.position == helps or not helps
+        assert (made.tried[True] < made.tried[False] - 0.1) == helps
+        assert made.final.n_features_ == (4 if made.position else 2)
+
+
+def test_tiled_predictions_equal_whole_ones(trained, monkeypatch):
+    _, pipeline, _ = trained
+    image, _ = blobs((150, 170), 7)
+    photo = np.clip(80 + 90 * image, 0, 255).astype(np.uint8)
+    whole = pipeline.predict_marginals(photo)
+    monkeypatch.setattr(image_pipeline, "_MOST_ENTRIES", 8 * 100 * 100)
+    assert pipeline.tile_side() == 100
+    tiled = pipeline.predict_marginals(photo)
+    assert np.abs(tiled - whole).mean() < 1e-3
+    assert np.mean(tiled.argmax(-1) != whole.argmax(-1)) < 2e-3
+    assert np.allclose(tiled.sum(axis=-1), 1.0, atol=1e-5)
+
+
+def test_sixteen_bit_stacks_and_one_image_are_enough(tmp_path):
+    stacks = tmp_path / "a.tif", tmp_path / "m.tif"
+    made = [blobs((30, 40), k) for k in range(2)]
+    tifffile.imwrite(
+        stacks[0],
+        np.stack([2000 + 100 * image for image, _ in made]).astype(np.uint16),
+        photometric="minisblack",
+    )
+    tifffile.imwrite(
+        stacks[1], np.stack([mask for _, mask in made]).astype(np.uint8), photometric="minisblack"
+    )
+    pipeline, facts = images.train(*stacks, node="linear", pixels=2000)
+    assert facts["pictures"] == 2
+    assert pipeline.intensity.how == "set"
+    assert facts["cross_fitted_accuracy"] > 0.9
+    facts = pipeline.predict_files(stacks[0], tmp_path / "out")
+    assert np.mean(read_mask(tmp_path / "out" / "labels" / "a_001.png").codes == made[1][1]) > 0.9
+
+
+def test_volumes_are_labelled_as_volumes(tmp_path):
+    own = write_set(tmp_path, n=2, shape=(8, 16, 18), kind="uint16", suffix="tif")
+    pipeline, facts = images.train(*own, stacks="volumes", pixels=2000, node="linear")
+    assert facts["cross_fitted_accuracy"] > 0.85
+    pipeline.save(tmp_path / "model")
+    found = pt.load(tmp_path / "model")
+    found.predict_files(own[0], tmp_path / "out", marginals="npz")
+    written = read_mask(tmp_path / "out" / "labels" / "a0.tif").codes
+    assert written.shape == (8, 16, 18)
+    assert np.mean(written == read_mask(own[1] / "a0.tif").codes) > 0.85
+    assert found.evaluate_files(own[0], masks=own[1])["mean_iou"] > 0.7
+    with pytest.raises(pt.PotentiaError, match="stacks volumes"):
+        images.train(*own, stacks="volumes", reduce=0.5)
+
+
+def test_own_features_and_probabilities(tmp_path, capsys):
+    own = write_set(tmp_path)
+    for part in ("features", "soft"):
+        (tmp_path / part).mkdir()
+    rng = np.random.default_rng(0)
+    for k in range(4):
+        mask = read_mask(own[1] / f"a{k}_mask.png").codes
+        np.save(tmp_path / "features" / f"a{k}.npy", mask + 0.01 * rng.normal(size=mask.shape))
+        soft = np.clip(0.5 + 0.2 * (2 * mask - 1) + 0.2 * rng.normal(size=mask.shape), 0.01, 0.99)
+        np.savez(tmp_path / "soft" / f"a{k}.npz", probabilities=np.stack([1 - soft, soft]))
+    line = f"--images {own[0]} --masks {own[1]} --features {tmp_path / 'features'}"
+    model = str(tmp_path / "model")
+    assert main(f"train {line} --node linear --feature-set given --out {model} --quiet".split()) == 0
+    assert pt.load(model).pixels.rows.given == 1
+    assert main(f"evaluate {model} --images {own[0]} --masks {own[1]}".split()) == 2
+    assert "trained with --features" in capsys.readouterr().err
+    assert main(f"evaluate {model} {line} --json".split()) == 0
+    assert '"accuracy": 1.0' in capsys.readouterr().out
+    line = f"--images {own[0]} --masks {own[1]} --probabilities {tmp_path / 'soft'}"
+    assert main(f"train {line} --out {model} --quiet".split()) == 0
+    refined = pt.load(model)
+    assert refined.pixels is None
+    raw, better = [], []
+    for k in range(4):
+        soft = read_given(ImageFile(f"a{k}", tmp_path / "soft" / f"a{k}.npz"), (24, 30))
+        mask = read_mask(own[1] / f"a{k}_mask.png").codes
+        image = read_image(own[0] / f"a{k}.png")
+        raw.append(np.mean(soft.argmax(-1) == mask))
+        better.append(np.mean(refined.predict(image, probabilities=soft) == mask))
+    assert np.mean(better) > np.mean(raw) + 0.05
+    (tmp_path / "soft" / "a2.npz").unlink()
+    assert main(f"train {line} --out {model} --quiet".split()) == 2
+    assert "a2.png has no array" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros((5, 5, 2)), r"shape \(5, 5, 2\), but its image needs \(4, 5, n\)"),
+        (np.full((4, 5), np.nan), "not finite"),
+        (np.zeros((4, 5), complex), "complex"),
+    ],
+)
+def test_wrong_arrays_are_one_sentence(values, message, tmp_path):
+    np.save(tmp_path / "a.npy", values)
+    with pytest.raises(pt.PotentiaError, match=message):
+        read_given(ImageFile("a", tmp_path / "a.npy"), (4, 5))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be a finite number above 0"),
+        ({"epsilon": 1.0, "learner": "margin"}, "--epsilon does not go with --learner margin"),
+        ({"inference": "bp"}, "--inference does not go with --learner ilr"),
+        ({"class_weight": "1,2,3"}, "2 numbers above zero"),
+        ({"feature_set": "given"}, "--features, which is missing"),
+        ({"feature_set": "papers", "features": "x"}, "papers does not go with --features"),
+        ({"stacks": "movies"}, "stacks must be one of"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_sentence(options, message, trained):
+    folder, _, _ = trained
+    with pytest.raises(pt.PotentiaError, match=message):
+        images.train(folder / "images", folder / "masks", **options)
+
+
+def test_class_weights_move_the_balance(trained):
+    folder, _, _ = trained
+    own = folder / "images", folder / "masks"
+    shares = []
+    for weight in ("1,8", "8,1"):
+        pipeline, _ = images.train(*own, node="constant", edge="constant", pixels=1000, class_weight=weight)
+        shares.append(pipeline.predict_marginals(read_image(own[0] / "a0.png"))[..., 1].mean())
+    assert shares[0] > shares[1] + 0.01
+
+
+def test_marginal_learner_trains_pairs_with_any_inference(trained):
+    folder, _, _ = trained
+    pipeline, facts = images.train(
+        folder / "images", folder / "masks", learner="marginal", inference="mean-field", node="linear",
+        pixels=800, iterations=3,
+    )  # fmt: skip
+    assert isinstance(pipeline.model.inference_, pt.MeanField)
+    assert facts["cross_fitted_accuracy"] > 0.8
+
+
+def test_the_estimate_is_said_before_work_starts(trained):
+    folder, _, _ = trained
+    said = []
+    images.train(folder / "images", folder / "masks", node="constant", pixels=500, run=Run(say=said.append))
+    assert "4 images of up to 30 x 24, 2 classes: about" in said[0]
+    assert "GB of memory" in said[0]
+    assert "position" in said[1]
+    assert image_stages.N_ROWS > 500
+
+
+def test_a_report_shows_the_run_of_training_and_of_evaluation(trained, tmp_path, monkeypatch, capsys):
+    folder, _, _ = trained
+    monkeypatch.chdir(tmp_path)
+    line = f"--images {folder / 'images'} --masks {folder / 'masks'}"
+    assert main(f"train {line} --node linear --pixels 800 --out model --quiet".split()) == 0
+    assert main(f"evaluate model {line} --json".split()) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert "shown" not in scores
+    assert {"mean_iou", "mean_f1", "mean_boundary_f1", "calibration_error", "reliability"} <= set(scores)
+    assert main(["report", "model", "--json"]) == 0
+    page = (tmp_path / "model.runs" / "report.html").read_text()
+    for part in (
+        "Learning curves",
+        "Classes",
+        "Confusion",
+        "Calibration",
+        "Pictures",
+        "boundary F1",
+        "overlay",
+    ):
+        assert part in page
+    worst = max(scores["images"], key=lambda image: image["error"])
+    assert f"{worst['name']}: error {worst['error']:.4f}" in page
+    assert main(f"train {line} --node linear --pixels 800 --out model --quiet".split()) == 0
+    assert len((tmp_path / "model.runs" / "rows.jsonl").read_text().splitlines()) == 1
+
+
+def test_search_says_what_it_chose_within_its_budget(trained):
+    folder, _, _ = trained
+    own, said = (folder / "images", folder / "masks"), []
+    pipeline, facts = images.train(*own, pixels=600, search=True, budget=1e-6, run=Run(say=said.append))
+    assert facts["chosen"] == "--learner ilr, --edge linear, --epsilon 1.0"
+    assert "others did not fit in the budget" in said[-1]
+    assert sum("--node" in line for line in said) == 2
+    assert 0 <= facts["search_error"] < 0.2
+    assert pipeline.predict(read_image(own[0] / "a0.png")).shape == (24, 30)
+    with pytest.raises(pt.PotentiaError, match="--search chooses functions itself"):
+        images.train(*own, search=True, node="linear")
+
+
+def test_the_microscopy_example_runs(tmp_path, capsys):
+    path = Path(__file__).parent.parent / "examples" / "segment_microscopy.py"
+    example = runpy.run_path(str(path))
+    example["make_cells"](tmp_path / "cells", n=5, side=48)
+    line = f"--images {tmp_path / 'cells' / 'images'} --masks {tmp_path / 'cells' / 'masks'} --pixels 3000"
+    assert example["main"]([*line.split(), "--out", str(tmp_path / "results")]) > 0.6
+    assert (tmp_path / "results" / "predicted" / "overlays" / "04.png").exists()
+    assert "mean iou" in capsys.readouterr().out
