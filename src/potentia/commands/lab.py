@@ -34,7 +34,8 @@ TEXTS = {
 #: The studies; their modules come at first use, for they bring scikit-learn along.
 NAMES = (
     "denoising", "horses-ilr", "backgrounds-ilr", "misspecification", "perturbation", "denoising-berkeley", "horses",
-    "backgrounds", "fitting-speed", "horses-network", "scene", "search-speed", "sequences", "images",
+    "backgrounds", "fitting-speed", "horses-network", "scene", "multilabel-tables",
+    "search-speed", "sequences", "images",
 )  # fmt: skip
 #: What rows keep for the page only.
 _FOR_THE_PAGE = ("history", "curves", "pictures", "couplings", "labels")
