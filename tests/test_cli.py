@@ -88,5 +88,7 @@ def test_bench_quick_prints_ratios(tmp_path):
     assert "ns / message" in out
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     # sequences are timed where the data folder is
-    assert {r["part"] for r in rows} - {"sequence"} == {"machine", "sweep", "gradient", "boosting", "start"}
+    assert {r["part"] for r in rows} - {"sequence"} == {
+        "machine", "sweep", "calls", "gradient", "boosting", "start",
+    }  # fmt: skip
     assert all(r["ns_per_message"] > 0 for r in rows if r["part"] == "sweep")

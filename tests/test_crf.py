@@ -143,9 +143,12 @@ def test_predictions_use_the_inference_asked_for_and_score_counts_labelled_varia
     assert crf.score([part]) == pytest.approx(np.mean(found[:5] == y[:5]))
 
 
-def test_progress_bar_runs(capsys):
-    pt.CRF({"node": Constant(), "edge": Constant()}, QUICK).fit(noisy(1), progress=True)
-    assert "objective" in capsys.readouterr().err
+def test_progress_is_lines_where_there_is_no_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("potentia._progress.LINE_EVERY", 0.001)
+    learner = pt.IteratedLogistic(solver="alternating", iterations=100, tol=0, track_error=False)
+    pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(noisy(2), progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert any("objective" in line and " of 100, " in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_cutting_into_parts_changes_rounding_only(name, data, monkeypatch):
     cut = pt.CRF(potentials, learner).fit(examples)
     for a, b in zip(whole.history_, cut.history_, strict=True):
         assert b["objective"] == pytest.approx(a["objective"], rel=1e-6)
-        if "train_error" in a:
+        if "train_error" in a and "train_error" in b:  # by default not of risks of several parts
             assert b["train_error"] == pytest.approx(a["train_error"], abs=0.02)
     for a, b in zip(whole.predict_marginals(examples), cut.predict_marginals(examples), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4)

@@ -48,9 +48,9 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     write_text(path, text.getvalue())
 
 
-def _no_formula(cell: str) -> str:
+def _no_formula(cell: Any) -> Any:
     """A cell that a spreadsheet would run as a formula, as text: with an apostrophe in front; numbers stay."""
-    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return cell
     try:
         float(cell)
