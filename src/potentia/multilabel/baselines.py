@@ -12,7 +12,7 @@ from sklearn.multioutput import ClassifierChain as SklearnChain
 from .._options import check_choice
 from .._registry import SavedFunction
 from .._schema import Array, Rule, Schema, Size
-from .._types import Floats, whole_numbers
+from .._types import Floats, PotentiaError, whole_numbers
 from .base import MultiLabelClassifier, check_classifier, check_seed
 from .features import Gamma, Kernel
 from .margin import MarginClassifier
@@ -153,6 +153,7 @@ class ClassifierChain(MultiLabelClassifier):
         if not self._coding.varying.any():
             return {}, {}
         links = self.chain_.estimators_
+        _require_linear(self, links[-1])
         coef = np.zeros((len(links), links[-1].coef_.shape[1]))
         for row, link in zip(coef, links, strict=True):
             row[: link.coef_.shape[1]] = link.coef_[0]
@@ -219,6 +220,7 @@ class LabelPowerset(MultiLabelClassifier):
         if not self._coding.varying.any():
             return {}, {}
         fitted = self.estimator_
+        _require_linear(self, fitted)
         return {}, {"labellings": self.labellings_, "coef": fitted.coef_, "intercept": fitted.intercept_}
 
     def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
@@ -246,6 +248,13 @@ class LabelPowerset(MultiLabelClassifier):
 
     def _predict_signs(self, X: Any) -> np.ndarray:
         return self.labellings_[self.estimator_.predict(X)]
+
+
+def _require_linear(model: Any, fitted: Any) -> None:
+    """Refuse to save a classifier that is more than weights."""
+    if not hasattr(fitted, "coef_"):
+        own, name = type(model).__name__, type(fitted).__name__
+        raise PotentiaError(f"estimator of {own} of type {name} cannot be saved: linear classifiers can.")
 
 
 def _or_logistic(estimator: Any) -> Any:
