@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("script", "options"), [("kills.py", ["--kills", "3", "--each", "1"]), ("soak.py", ["--calls", "600"])]
+    ("script", "options"), [("kills.py", ["--kills", "1", "--each", "1"]), ("soak.py", ["--calls", "300"])]
 )
 def test_the_short_campaign_finds_no_failure(script, options):
     path = Path(__file__).with_name(script)
