@@ -425,3 +425,27 @@ def test_potentials_refuse_weights_and_other_tables() -> None:
             pt.CRF({"edge": pt.Potts()}, learner=method).fit([example])
     with pytest.raises(pt.PotentiaError, match="linear in its parameters"):
         pt.CRF({"node": pt.Linear(), "edge": pt.Potts()}, learner=pt.MaxMargin(iterations=2)).fit(data)
+
+
+def test_bounds_schedules_and_diverse_labellings_are_those_of_the_tables_written_out():
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid((3, 4), n_states=3)
+    node, weight = rng.normal(size=(12, 3)), rng.uniform(0.2, 1.0, len(graph.scopes["edge"]))
+    node[2, 1] = -np.inf
+    distance = np.abs(np.subtract.outer(np.arange(3), np.arange(3)))
+    short = {"node": node, "edge": pt.TruncatedLinear(weight, 1.5)}
+    written = {"node": node, "edge": -weight[:, None, None] * np.minimum(distance, 1.5)}
+    log_z = pt.Exact().infer(graph, written).value
+    for method in (pt.TRW(iterations=2, tol=0), pt.TRW(iterations=300, optimise_rho=True)):
+        bound = method.infer(graph, short).upper_bound()
+        assert bound == pytest.approx(method.infer(graph, written).upper_bound(), rel=1e-12)
+        assert bound >= log_z
+    residual = pt.TRW(iterations=300, schedule="residual")
+    np.testing.assert_allclose(
+        residual.infer(graph, short).variable_marginals,
+        residual.infer(graph, written).variable_marginals,
+        atol=1e-12,
+    )
+    one, other = (pt.MAP(exact_search=False).diverse(graph, theta, 3) for theta in (short, written))
+    np.testing.assert_array_equal(one.labels, other.labels)
+    np.testing.assert_allclose(one.scores, other.scores, atol=1e-12)

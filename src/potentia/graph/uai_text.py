@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,10 @@ def write_whole(path: FilePath, text: str) -> None:
         import lzma
 
         data = lzma.compress(data)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        part.write_bytes(data)
+        with part.open("xb") as file:  # a new file, never one that a link leads to
+            file.write(data)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)

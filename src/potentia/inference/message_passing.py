@@ -173,7 +173,7 @@ class Smoothed(MessagePassingMethod):
 
 @dataclass
 class TRW(MessagePassingMethod):
-    """Tree-reweighted message passing [MBL-tpami Eq. 16-18]: an upper bound of log Z at convergence if rho is valid.
+    """Tree-reweighted message passing [MBL-tpami Eq. 16-18]: an upper bound on log Z at convergence if rho is valid.
 
     rho: clique appearance probabilities; None takes valid ones from spanning forests (1 on a forest, 0.5 on a
     four-neighbour grid), otherwise one number, one per clique, or {kind: number or array}. Messages start uniform.
@@ -235,7 +235,7 @@ class Kikuchi(MessagePassingMethod):
 
 @dataclass
 class MessagePassing(MessagePassingMethod):
-    """Message passing with counting numbers of one's own.
+    """Message passing with custom counting numbers.
 
     counting: {kind: one number or one per region}; kinds left out count 0. links: "star" (cliques to variables),
     "containment" (every region to every region inside it) or "maximal" (regions inside no other to all inside).

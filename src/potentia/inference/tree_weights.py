@@ -41,7 +41,7 @@ def forest_bound(result: Result, forests: Forests | None = None) -> float:
     scores = result.scores
     graph = scores.graph
     forests = spanning_forests(graph) if forests is None else forests
-    shares = _by_kind(scores, forests.shares)
+    shares, members = _by_kind(scores, forests.shares), _by_kind(scores, forests.members)
     own = scores.singles.copy()
     tables, degree = {}, np.zeros((len(forests.weights), graph.n_variables))
     for kind, share in shares.items():
@@ -49,12 +49,12 @@ def forest_bound(result: Result, forests: Forests | None = None) -> float:
         tables[kind] = _moved_tables(scores, kind, lam) / np.repeat(share, _sizes(graph, kind))
         for k, variables in enumerate(graph.scopes[kind].T):
             np.subtract.at(own, variables, np.where(dead[:, k], np.inf, lam[:, k]))
-            for t, held in enumerate(_by_kind(scores, forests.members)[kind]):
+            for t, held in enumerate(members[kind]):
                 degree[t] += np.bincount(variables[held], minlength=graph.n_variables)
-    h = np.log(np.maximum(result.variable_marginals, _FLOOR))
+    h, mean_degree = np.log(np.maximum(result.variable_marginals, _FLOOR)), forests.weights @ degree
     total = 0.0
     for weight, held, d in zip(forests.weights, forests.members, degree, strict=True):
-        alone = own + (forests.weights @ degree - d)[:, None] * h
+        alone = own + (mean_degree - d)[:, None] * h
         total += weight * _log_partition(scores, alone, tables, _by_kind(scores, held))
     return float(total)
 
