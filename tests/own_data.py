@@ -1,11 +1,11 @@
-"""Small files such as users have: pictures with masks, a table with labels, tokens in columns."""
+"""Small files such as users have: images with masks, a table with labels, tokens in columns."""
 
 import csv
 
 import numpy as np
 
 
-def make_pictures(folder, n=3, palette=None, values=(0, 7), void=None):
+def make_images(folder, n=3, palette=None, values=(0, 7), void=None):
     """photos/ and masks/: a bright part and a dark one, of different sizes, PNG and JPEG in turn."""
     from PIL import Image
 
@@ -19,10 +19,10 @@ def make_pictures(folder, n=3, palette=None, values=(0, 7), void=None):
         mask = np.where(bright, values[1], values[0]).astype(np.uint8)
         if void is not None:
             mask[0, 0] = void
-        picture = Image.fromarray(mask)
+        loaded = Image.fromarray(mask)
         if palette is not None:
-            picture.putpalette(palette)
-        picture.save(folder / "masks" / f"p{i}.png")
+            loaded.putpalette(palette)
+        loaded.save(folder / "masks" / f"p{i}.png")
 
 
 def make_table(path, n=40):

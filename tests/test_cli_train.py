@@ -15,7 +15,7 @@ import pytest
 
 import potentia as pt
 from cli_examples import cli_examples
-from own_data import make_pictures, make_sequences, make_table
+from own_data import make_images, make_sequences, make_table
 from potentia.cli import _parser, main
 from potentia.io.checkpoint import Checkpoint
 
@@ -26,7 +26,7 @@ CHAIN = "MARKOV\n2\n2 2\n1\n2 0 1\n4\n1 2 3 4\n"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The current folder, with the files that the printed examples name."""
-    make_pictures(tmp_path)
+    make_images(tmp_path)
     make_table(tmp_path / "data.csv")
     make_sequences(tmp_path / "train.tsv")
     make_sequences(tmp_path / "test.tsv", n=3)
@@ -124,7 +124,7 @@ def break_image(folder):
 
 
 def text_as_image(folder):
-    (folder / "photos" / "p1.jpg").write_text("no picture")
+    (folder / "photos" / "p1.jpg").write_text("no image")
 
 
 def lossy_mask(folder):
@@ -174,12 +174,12 @@ def damaged_checkpoint(folder):
     ("change", "line", "words"),
     [
         (remove_mask, IMAGES, "photos/p1.jpg has no mask masks/p1.png"),
-        (wrong_size, IMAGES, "masks/p1.png: the mask is 3 x 2, but its picture is 8 x 7"),
-        (break_image, IMAGES, "photos/p1.jpg: this is not a readable picture"),
-        (text_as_image, IMAGES, "photos/p1.jpg: this is not a readable picture"),
+        (wrong_size, IMAGES, "masks/p1.png: the mask is 3 x 2, but its image is 8 x 7"),
+        (break_image, IMAGES, "photos/p1.jpg: this is not a readable image"),
+        (text_as_image, IMAGES, "photos/p1.jpg: this is not a readable image"),
         (lossy_mask, IMAGES, "masks/p1.jpg: JPEG does not keep"),
         (same_name, IMAGES, "names must differ"),
-        (empty_folder, IMAGES, "photos has no pictures"),
+        (empty_folder, IMAGES, "photos has no images"),
         (no_change, IMAGES.replace("photos", "nowhere"), "nowhere: there is no such folder"),
         (no_change, IMAGES.replace(" --masks masks", ""), "--images needs --masks"),
         (no_change, IMAGES + " --labels a", "--labels does not go with --images"),
@@ -292,7 +292,7 @@ def test_wrong_data_for_a_model_is_one_sentence(folder, capsys):
     assert main(IMAGES.split()) == 0
     assert main(["train", "--sequences", "train.tsv", "--iterations", "2", "--out", "s"]) == 0
     assert main(["train", "--table", "data.csv", "--labels", "a,b,c", "--out", "t"]) == 0
-    make_pictures(folder / "photos", values=(0, 8))  # photos/masks with a value that is no class
+    make_images(folder / "photos", values=(0, 8))  # photos/masks with a value that is no class
     (folder / "odd.tsv").write_text((folder / "test.tsv").read_text().replace("O\n", "B-VP\n"))
     (folder / "narrow.tsv").write_text("word\n")
     (folder / "odd.csv").write_text((folder / "data.csv").read_text().replace(",no,", ",never,"))
@@ -352,13 +352,13 @@ def full_disk():
     [
         IMAGES,
         "train --table data.csv --labels a,b,c --out m",
-        "predict pictures --images photos --out p --marginals npz",
+        "predict images --images photos --out p --marginals npz",
         "predict table --table data.csv --out p",
     ],
 )
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(line, folder, full_disk, capsys):
     # also so that no compiled kernel has to be written to its cache later
-    assert main(IMAGES.replace("--out m", "--out pictures").split()) == 0
+    assert main(IMAGES.replace("--out m", "--out images").split()) == 0
     assert main(["train", "--table", "data.csv", "--labels", "a,b,c", "--out", "table"]) == 0
     capsys.readouterr()
     before = sorted(folder.rglob("*"))

@@ -15,10 +15,10 @@ import pytest
 from scipy import sparse
 
 import potentia as pt
-from pictures import noisy
 from potentia import Boosting, Example, Linear, kernels
 from potentia.parallel import distributed, worker
 from potentia.parallel.distributed import Distributed, _shares
+from sample_images import noisy
 from test_parts import DATA, FITS, digest, hidden
 
 dask_distributed = pytest.importorskip("distributed")
@@ -340,11 +340,11 @@ def test_shares_even_out():
 
 def test_commands_give_the_same_files_on_a_cluster(processes, client, tmp_path, monkeypatch, capsys):
     pytest.importorskip("PIL.Image")
-    from own_data import make_pictures
+    from own_data import make_images
     from potentia.cli import main
 
     grow(processes, client, 2)
-    make_pictures(tmp_path)
+    make_images(tmp_path)
     monkeypatch.chdir(tmp_path)
     found = []
     for where in ([], ["--cluster", processes.scheduler_address]):

@@ -10,9 +10,9 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 import potentia as pt
-from pictures import noisy
 from potentia.data.example import Example
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
+from sample_images import noisy
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
 

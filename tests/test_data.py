@@ -14,7 +14,7 @@ from data_sets import DATA, needs
 from potentia import datasets
 from potentia._types import PotentiaError
 from potentia.data.example import Example
-from potentia.data.loaders import read_picture
+from potentia.data.loaders import read_pixels
 from potentia.graph.structure import Graph
 
 
@@ -220,11 +220,11 @@ def test_no_folder_is_looked_for_and_the_error_says_what_to_set(tmp_path, monkey
         datasets.data_folder()
 
 
-# -- packed pictures -------------------------------------------------------------------------------------------
+# -- packed images -------------------------------------------------------------------------------------------
 
 
 def write_horses(folder, **changes):
-    """Two tiny pictures in the packed layout, some arrays replaced (None: left out)."""
+    """Two tiny images in the packed layout, some arrays replaced (None: left out)."""
     arrays = {
         "pixels": np.arange(30, dtype=np.uint8).reshape(10, 3),
         "labels": np.array([0, 1, 0, 1, 1, 0, 0, 1, 1, 0], dtype=np.uint8),
@@ -238,7 +238,7 @@ def write_horses(folder, **changes):
     return path
 
 
-def test_packed_pictures_are_cut_by_offsets(tmp_path):
+def test_packed_images_are_cut_by_offsets(tmp_path):
     write_horses(tmp_path)
     first, second = datasets.horses(tmp_path, "all", size="quarter")
     assert (first.name, second.name) == ("a", "b")
@@ -273,13 +273,13 @@ def test_missing_and_foreign_files_are_named(tmp_path):
     with refused("horses_quarter.npz: this is not a readable .npz file"):
         datasets.horses(tmp_path)
     with refused("a.jpg: there is no such file"):
-        read_picture(tmp_path / "a.jpg", "RGB")
-    (tmp_path / "a.jpg").write_bytes(b"no picture")
-    with refused("a.jpg: this is not a readable picture"):
-        read_picture(tmp_path / "a.jpg", "RGB")
+        read_pixels(tmp_path / "a.jpg", "RGB")
+    (tmp_path / "a.jpg").write_bytes(b"no image")
+    with refused("a.jpg: this is not a readable image"):
+        read_pixels(tmp_path / "a.jpg", "RGB")
 
 
-def test_full_size_pictures_must_fit_their_labels(tmp_path):
+def test_full_size_images_must_fit_their_labels(tmp_path):
     image_module = pytest.importorskip("PIL.Image")
     write_horses(tmp_path)
     for folder, size, name in (
@@ -290,7 +290,7 @@ def test_full_size_pictures_must_fit_their_labels(tmp_path):
         (tmp_path / "weizmann_horses" / folder).mkdir(exist_ok=True)
         image_module.new("RGB", size, "white").save(tmp_path / "weizmann_horses" / folder / name)
     image_module.new("L", (8, 5)).save(tmp_path / "weizmann_horses" / "masks" / "b.png")
-    with refused(r"b.png: the labels are \(5, 8\), but the picture is \(6, 8\)"):
+    with refused(r"b.png: the labels are \(5, 8\), but the image is \(6, 8\)"):
         datasets.horses(tmp_path, "all")
 
 
@@ -383,7 +383,7 @@ def test_quarter_horses_are_reduced_full_ones():
 
 
 @needs("stanford_background")
-def test_stanford_folds_part_the_pictures():
+def test_stanford_folds_part_the_images():
     every = datasets.stanford_backgrounds(DATA, "all", size="fifth")
     assert len(every) == 715
     tested = []
@@ -400,7 +400,7 @@ def test_stanford_folds_part_the_pictures():
 
 
 @needs("stanford_background")
-def test_full_stanford_pictures_have_the_eight_classes_and_void():
+def test_full_stanford_images_have_the_eight_classes_and_void():
     full = datasets.stanford_backgrounds(DATA, "test")
     assert full[0].image.dtype == np.uint8
     assert min(p.labels.min() for p in full) == -1

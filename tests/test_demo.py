@@ -50,7 +50,7 @@ def test_the_page_shows_both_studies(made):
         "multilabel",
         "Learning curves",
         "Learned functions",
-        "Pictures",
+        "Images",
         "closed loop",
     ):
         assert words in page

@@ -11,7 +11,7 @@ import potentia as pt
 SIZE, LABELS = (12, 10), 3
 
 
-def picture(size: tuple[int, int] = SIZE, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def random_image(size: tuple[int, int] = SIZE, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """A colour image of three areas in 0..255, and noisy scores of their labels."""
     rng = np.random.default_rng(seed)
     rows, columns = np.indices(size)
@@ -59,7 +59,7 @@ COST = np.array([[0.0, 1.0, 2.0], [1.0, 0.0, 0.5], [2.0, 0.5, 0.0]])
 
 @pytest.mark.parametrize("options", [{}, {"normalisation": None}, {"compatibility": COST}])
 def test_exact_sums_are_those_over_all_pairs(options: dict) -> None:
-    image, node = picture()
+    image, node = random_image()
     terms = kernels(image, True, **options)
     found = pt.MeanField(iterations=5, tol=0).infer(graph(), {"node": node, **terms})
     assert np.abs(found.variable_marginals - by_pairs(node, terms, 5)).max() < 1e-10
@@ -82,7 +82,7 @@ def test_the_value_is_a_lower_bound_and_scores_count_all_pairs() -> None:
 
 
 def test_the_lattice_comes_close_to_all_pairs() -> None:
-    image, node = picture((30, 30))
+    image, node = random_image((30, 30))
     g, method = graph((30, 30)), pt.MeanField(iterations=5, tol=0)
     found = method.infer(g, {"node": node, **kernels(image, False)})
     exact = by_pairs(node, kernels(image, True), 5)
@@ -111,7 +111,7 @@ def test_the_lattice_filters_like_a_gaussian(d: int) -> None:
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("options", [{}, {"compatibility": COST}])
 def test_gradients_through_the_iterations(exact: bool, options: dict) -> None:
-    image, node = picture()
+    image, node = random_image()
     g, y = graph(), np.random.default_rng(3).integers(-1, LABELS, SIZE[0] * SIZE[1])
     terms = kernels(image, exact, **options)
     theta = {"node": node, **terms}
@@ -133,7 +133,7 @@ def test_gradients_through_the_iterations(exact: bool, options: dict) -> None:
 
 
 def test_beside_pairs_of_a_grid_and_observed_variables() -> None:
-    image, node = picture()
+    image, node = random_image()
     grid = pt.Graph.grid(SIZE, n_states=LABELS)
     node[5, 1] = -np.inf
     theta = {"node": node, "edge": pt.Potts(0.3), **kernels(image, True)}
@@ -155,7 +155,7 @@ def test_beside_pairs_of_a_grid_and_observed_variables() -> None:
 
 
 def test_refusals() -> None:
-    image, node = picture()
+    image, node = random_image()
     g, term = graph(), pt.DenseGaussian(pt.features.bilateral(image, 3), 1.0)
     y = np.zeros(g.n_variables, dtype=int)
     for method in (pt.TRW(), pt.Exact(), pt.MAP(), pt.Gibbs()):

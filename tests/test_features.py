@@ -36,12 +36,12 @@ from potentia.graph.structure import Graph
 SIZES = [(1, 1), (1, 7), (3, 2), (8, 8), (13, 21), (32, 24)]
 
 
-def picture(height, width, seed=0):
+def random_image(height, width, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def ramp(angle, size=64):
-    """A grey picture whose gradient points to `angle` everywhere."""
+    """A grey image whose gradient points to `angle` everywhere."""
     x, y = np.meshgrid(np.arange(size), np.arange(size))
     values = x * np.cos(angle) + y * np.sin(angle)
     return (values - values.min()) / (values.max() - values.min())
@@ -51,11 +51,11 @@ def refused(message):
     return pytest.raises(PotentiaError, match=message)
 
 
-# -- pictures as numbers ---------------------------------------------------------------------------------------
+# -- images as numbers ---------------------------------------------------------------------------------------
 
 
 def test_all_forms_of_a_picture_mean_the_same():
-    image = picture(5, 4)
+    image = random_image(5, 4)
     wanted = image / 255
     assert np.allclose(as_rgb(image), wanted)
     assert np.allclose(as_rgb(wanted.astype(np.float32)), wanted, atol=1e-7)
@@ -77,7 +77,7 @@ def test_all_forms_of_a_picture_mean_the_same():
         (np.full((2, 2), 7), "unsigned integers or floats in .*, not int64"),
     ],
 )
-def test_what_is_no_picture_is_refused(image, message):
+def test_what_is_no_image_is_refused(image, message):
     with refused(message) as caught:
         pixel_features(image, "ilr")
     assert "\n" not in str(caught.value)
@@ -89,14 +89,14 @@ def test_what_is_no_picture_is_refused(image, message):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("node", "n_features"), [("ilr", 42), ("ilr-chapter", 41), ("mbl", 100)])
 def test_the_papers_sets_have_their_counts_at_any_size(size, node, n_features):
-    features = pixel_features(picture(*size), node)
+    features = pixel_features(random_image(*size), node)
     assert features.shape == (size[0] * size[1], n_features)
     assert features.dtype == np.float32
     assert np.isfinite(features).all()
 
 
 def test_blocks_stand_in_the_order_asked_for():
-    image = picture(6, 5)
+    image = random_image(6, 5)
     features = pixel_features(image, ["position", "constant", "rgb"], dtype=np.float64)
     assert features.dtype == np.float64
     x, y = np.meshgrid((np.arange(5) + 0.5) / 5, (np.arange(6) + 0.5) / 6)
@@ -107,7 +107,7 @@ def test_blocks_stand_in_the_order_asked_for():
 
 
 def test_single_precision_agrees_with_double():
-    image = picture(20, 30)
+    image = random_image(20, 30)
     for node in ("ilr", "mbl"):
         assert np.allclose(
             pixel_features(image, node), pixel_features(image, node, dtype=np.float64), atol=2e-5
@@ -115,7 +115,7 @@ def test_single_precision_agrees_with_double():
 
 
 def test_averaging_after_features_is_block_averaging():
-    image = picture(20, 30)
+    image = random_image(20, 30)
     full = pixel_features(image, ("constant", "rgb", "position", "fourier", "hog"), dtype=np.float64)
     small = pixel_features(
         image, ("constant", "rgb", "position", "fourier", "hog"), size=(4, 6), dtype=np.float64
@@ -178,7 +178,7 @@ def slow_hog_cells(image, cell, floor=1e-4):
 
 @pytest.mark.parametrize(("size", "cell"), [((12, 9), 4), ((8, 8), 4), ((5, 3), 2), ((1, 1), 3), ((4, 4), 1)])
 def test_hog_agrees_with_its_slow_twin(size, cell):
-    image = picture(*size) / 255
+    image = random_image(*size) / 255
     slow = slow_hog_cells(image, cell)
     fast = hog(image, cell)
     assert fast.shape == (*size, 36)
@@ -211,8 +211,8 @@ def test_hog_between_two_bins_is_shared():
     assert np.allclose(middle[:, 2:], 0, atol=1e-6)
 
 
-def test_hog_turns_with_the_picture():
-    image = picture(24, 32) / 255
+def test_hog_turns_with_the_image():
+    image = random_image(24, 32) / 255
     plain = hog(image).reshape(24, 32, 4, 9)
     half_turn = hog(image[::-1, ::-1]).reshape(24, 32, 4, 9)
     # opposite directions are one orientation; the four blocks swap places
@@ -220,28 +220,28 @@ def test_hog_turns_with_the_picture():
 
 
 def test_hog_does_not_depend_on_contrast():
-    image = picture(24, 32) / 255
+    image = random_image(24, 32) / 255
     assert np.allclose(hog(image), hog(0.25 + 0.5 * image), atol=1e-4)
 
 
 def test_hog_refuses_an_empty_cell():
     with refused("cell must be a whole number >= 1, not 0"):
-        hog(picture(4, 4), cell=0)
+        hog(random_image(4, 4), cell=0)
 
 
 # -- pairs -----------------------------------------------------------------------------------------------------
 
 
-def step_picture():
+def step_image():
     """4 x 6, black on the left half and white on the right."""
     return np.repeat((np.arange(6) >= 3).astype(float)[None], 4, axis=0)
 
 
 def test_a_step_has_known_sobel_and_difference():
-    assert np.allclose(sobel(step_picture())[:, 2:4], 0.5)
-    assert np.all(sobel(step_picture())[:, [0, 1, 4, 5]] == 0)
+    assert np.allclose(sobel(step_image())[:, 2:4], 0.5)
+    assert np.all(sobel(step_image())[:, [0, 1, 4, 5]] == 0)
     edges = Graph.grid((4, 6), n_states=2).scopes["edge"]
-    features = edge_features(step_picture(), edges, "ilr", dtype=np.float64)
+    features = edge_features(step_image(), edges, "ilr", dtype=np.float64)
     columns = edges % 6
     crossing = (columns[:, 0] == 2) & (columns[:, 1] == 3)
     assert np.all(features[:, 0] == 1)
@@ -263,13 +263,13 @@ def test_thresholds_count_how_large_a_value_is():
 @pytest.mark.parametrize(("edge", "n_features"), [("ilr", 3), ("mbl", 42), ("mbl-backgrounds", 22)])
 def test_the_papers_edge_sets_have_their_counts_at_any_size(size, edge, n_features):
     edges = Graph.grid(size, n_states=2).scopes["edge"]
-    features = edge_features(picture(*size), edges, edge)
+    features = edge_features(random_image(*size), edges, edge)
     assert features.shape == (len(edges), n_features)
     assert features.dtype == np.float32
 
 
 def test_horizontal_and_vertical_pairs_use_their_own_half():
-    image = picture(5, 7)
+    image = random_image(5, 7)
     edges = Graph.grid((5, 7), n_states=2).scopes["edge"]
     base = edge_features(image, edges, ("constant", "difference_steps", "sobel_steps"))
     copies = edge_features(image, edges, "mbl")
@@ -282,15 +282,17 @@ def test_horizontal_and_vertical_pairs_use_their_own_half():
 
 def test_pairs_of_a_column_are_vertical():
     edges = Graph.grid((4, 1), n_states=2).scopes["edge"]
-    features = edge_features(picture(4, 1), edges, ("constant", "directions"))
+    features = edge_features(random_image(4, 1), edges, ("constant", "directions"))
     assert np.array_equal(features, np.repeat([[0, 1]], 3, axis=0))
 
 
 def test_eight_neighbours_have_four_directions():
     edges = Graph.grid((3, 3), n_states=2, neighbours=8).scopes["edge"]
-    features = edge_features(picture(3, 3), edges, ("constant", "directions"))
+    features = edge_features(random_image(3, 3), edges, ("constant", "directions"))
     assert features.sum(axis=0).tolist() == [6, 6, 4, 4]
-    assert np.array_equal(features, edge_features(picture(3, 3), edges[:, ::-1], ("constant", "directions")))
+    assert np.array_equal(
+        features, edge_features(random_image(3, 3), edges[:, ::-1], ("constant", "directions"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -312,7 +314,7 @@ def test_eight_neighbours_have_four_directions():
 )
 def test_bad_edges_are_refused(edges, edge, message):
     with refused(message):
-        edge_features(picture(2, 3), edges, edge)
+        edge_features(random_image(2, 3), edges, edge)
 
 
 # -- resizing --------------------------------------------------------------------------------------------------
@@ -355,7 +357,7 @@ def test_upsampled_marginals_are_marginals():
     assert large.shape == (9, 14, 3)
     assert np.allclose(large.sum(axis=2), 1)
     assert np.allclose(large[0, 0], marginals[0])
-    with refused("a picture of 2 x 2 needs 4 rows"):
+    with refused("an image of 2 x 2 needs 4 rows"):
         upsample_marginals(marginals, (2, 2), (4, 4))
 
 
@@ -364,7 +366,7 @@ def test_upsampled_marginals_are_marginals():
 
 @pytest.mark.parametrize("size", SIZES)
 def test_an_image_becomes_an_example(size):
-    image = picture(*size)
+    image = random_image(*size)
     labels = np.random.default_rng(1).integers(-1, 3, size)
     example = image_example(image, labels, n_states=3, name="x")
     assert example.graph.n_variables == size[0] * size[1]
@@ -375,7 +377,7 @@ def test_an_image_becomes_an_example(size):
 
 
 def test_reducing_before_and_after_differ_only_in_the_nodes():
-    image = picture(30, 40)
+    image = random_image(30, 40)
     before, after = (
         image_example(image, n_states=2, node="mbl", edge="mbl", reduce=0.2, when=when, dtype=np.float64)
         for when in ("before", "after")
@@ -388,13 +390,13 @@ def test_reducing_before_and_after_differ_only_in_the_nodes():
 
 
 def test_sides_are_rounded_and_never_vanish():
-    assert image_example(picture(14, 3), n_states=2, reduce=0.25).graph.n_variables == 4
-    assert image_example(picture(2, 2), n_states=2, reduce=0.1).graph.n_variables == 1
+    assert image_example(random_image(14, 3), n_states=2, reduce=0.25).graph.n_variables == 4
+    assert image_example(random_image(2, 2), n_states=2, reduce=0.1).graph.n_variables == 1
 
 
 def test_image_examples_share_graphs_of_one_size():
     made = [
-        datasets.LabelledImage(str(k), picture(4 + k % 2, 6, k), np.zeros((4 + k % 2, 6), int))
+        datasets.LabelledImage(str(k), random_image(4 + k % 2, 6, k), np.zeros((4 + k % 2, 6), int))
         for k in range(4)
     ]
     examples = image_examples(made, n_states=2, node=("rgb",))
@@ -426,7 +428,7 @@ def test_image_examples_share_graphs_of_one_size():
 )
 def test_bad_options_are_refused(options, message):
     with refused(message):
-        image_example(picture(4, 5), n_states=2, **options)
+        image_example(random_image(4, 5), n_states=2, **options)
 
 
 # -- superpixels -----------------------------------------------------------------------------------------------
@@ -455,7 +457,7 @@ def test_features_of_two_halves():
 
 
 def test_region_statistics_are_those_of_their_pixels():
-    image, segments = picture(9, 11), np.random.default_rng(0).integers(0, 4, (9, 11))
+    image, segments = random_image(9, 11), np.random.default_rng(0).integers(0, 4, (9, 11))
     node, edge = superpixel_features(image, segments, pixel=("rgb",))
     pairs = superpixel_edges(segments)[0]
     rgb = image / 255
@@ -496,7 +498,7 @@ def test_slic_finds_blocks_of_colour_and_labels_come_back():
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (13, 21)])
 def test_superpixels_of_any_size_number_their_regions(size):
     pytest.importorskip("skimage")
-    for image in (picture(*size), picture(*size)[..., 0]):
+    for image in (random_image(*size), random_image(*size)[..., 0]):
         segments = superpixels(image, 5)
         assert segments.shape == size
         assert np.array_equal(np.unique(segments), np.arange(segments.max() + 1))
@@ -508,7 +510,7 @@ def test_void_pixels_carry_no_weight():
     labels = np.full((12, 12), -1)
     labels[:3] = 1
     example, segments = superpixel_example(
-        picture(12, 12), labels, n_states=2, n_segments=4, pixel_weights=True
+        random_image(12, 12), labels, n_states=2, n_segments=4, pixel_weights=True
     )
     assert example.weights.sum() == 36
     assert np.array_equal(example.labels == -1, example.weights == 0)
@@ -521,20 +523,20 @@ def test_bad_segments_are_refused():
     with refused("0..n-1 without gaps"):
         superpixel_edges(np.array([[0, 2]]))
     with refused(r"segments has shape \(8, 10\), but the image is \(4, 4\)"):
-        superpixel_features(picture(4, 4), two_halves())
+        superpixel_features(random_image(4, 4), two_halves())
     with refused(r"labels has shape \(1, 1\), but segments has \(8, 10\)"):
         superpixel_labels(two_halves(), np.array([[0]]), 2)
     with refused("n_segments must be a whole number >= 1, not 0"):
-        superpixels(picture(4, 4), 0)
+        superpixels(random_image(4, 4), 0)
 
 
 def test_missing_scikit_image_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
     with refused(r"superpixels need scikit-image: pip install potentia\[images\]"):
-        superpixels(picture(4, 4))
+        superpixels(random_image(4, 4))
 
 
-# -- real pictures ---------------------------------------------------------------------------------------------
+# -- real images ---------------------------------------------------------------------------------------------
 
 
 @needs("stanford_background")

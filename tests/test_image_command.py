@@ -272,7 +272,7 @@ def test_sixteen_bit_stacks_and_one_image_are_enough(tmp_path):
         stacks[1], np.stack([mask for _, mask in made]).astype(np.uint8), photometric="minisblack"
     )
     pipeline, facts = images.train(*stacks, node="linear", pixels=2000)
-    assert facts["pictures"] == 2
+    assert facts["n_images"] == 2
     assert pipeline.intensity.how == "set"
     assert facts["cross_fitted_accuracy"] > 0.9
     facts = pipeline.predict_files(stacks[0], tmp_path / "out")
@@ -407,7 +407,7 @@ def test_a_report_shows_the_run_of_training_and_of_evaluation(trained, tmp_path,
         "Classes",
         "Confusion",
         "Calibration",
-        "Pictures",
+        "Images",
         "boundary F1",
         "overlay",
     ):

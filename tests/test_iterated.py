@@ -11,12 +11,12 @@ from scipy.special import logsumexp
 import potentia as pt
 import reference
 import zoo
-from pictures import noisy
 from potentia.data.example import Example
 from potentia.learn import joint as joint_module
 from potentia.learn.dataset import Dataset
 from potentia.learn.joint import Joint, JointPart
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
+from sample_images import noisy
 from sweep_counter import counted_updates
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short

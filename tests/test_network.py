@@ -28,7 +28,9 @@ from potentia.torch import Network  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
 
 
-def pictures(sizes=((6, 7), (8, 5), (6, 7), (9, 9)), seed=0, hidden=0.0, weighted=False, dtype=np.float32):
+def labelled_images(
+    sizes=((6, 7), (8, 5), (6, 7), (9, 9)), seed=0, hidden=0.0, weighted=False, dtype=np.float32
+):
     """Noisy images of stripes, with features of pairs."""
     rng = np.random.default_rng(seed)
     found = []
@@ -97,7 +99,7 @@ class DoubleLinear(nn.Linear):
 
 @pytest.mark.parametrize("learner", ["direct", "risk"])
 def test_line_searches_with_a_linear_module_are_those_with_linear(learner):
-    train = pictures(dtype=np.float64)
+    train = labelled_images(dtype=np.float64)
     chosen = {
         "direct": pt.IteratedLogistic(solver="direct", iterations=60, tol=0),
         "risk": pt.MarginalRisk(inference=pt.TRW(iterations=5, tol=0), iterations=60, tol=0, ridge=1e-2),
@@ -115,7 +117,7 @@ def test_line_searches_with_a_linear_module_are_those_with_linear(learner):
 
 @pytest.mark.parametrize("inference", [pt.TRW(iterations=4, tol=0), pt.MeanField(iterations=4, tol=0)])
 def test_gradients_of_the_risk_through_the_module(inference):
-    train = pictures(((4, 5), (5, 3)), hidden=0.3, weighted=True, dtype=np.float64)
+    train = labelled_images(((4, 5), (5, 3)), hidden=0.3, weighted=True, dtype=np.float64)
     node = network(module__double=True, module__dropout=0.4)
     edge = Network(DoubleLinear, module__n_in=1, module__n_out=4)
     potentials = {"node": node, "edge": edge}
@@ -150,8 +152,8 @@ EDGES = {"linear": Linear, "constant": Constant, "boosting": lambda: Boosting(ro
 def test_networks_beside_others_resume_and_save_to_the_bit(name, edge, tmp_path):
     if name == "risk" and edge == "boosting":
         pytest.skip("boosting has no gradient")
-    train = pictures(hidden=0.3, weighted=name != "soft")
-    test = pictures(((7, 4), (6, 7)), seed=5)
+    train = labelled_images(hidden=0.3, weighted=name != "soft")
+    test = labelled_images(((7, 4), (6, 7)), seed=5)
     node = network(module__dropout=0.2)
     model = pt.CRF({"node": node, "edge": EDGES[edge]()}, LEARNERS[name])
     whole = clone(model).fit(train, validation=test)
@@ -178,7 +180,7 @@ def test_networks_beside_others_resume_and_save_to_the_bit(name, edge, tmp_path)
 
 @pytest.mark.parametrize("name", ["auto", "risk"])
 def test_fits_from_part_files_are_those_of_the_same_parts_in_memory(name, tmp_path):
-    train = pictures(hidden=0.2)
+    train = labelled_images(hidden=0.2)
     pt.write_parts(train, tmp_path / "parts", part_entries=500)
     found = []
     for data in (pt.parts(tmp_path / "parts"), pt.parts(train, part_entries=500)):
@@ -189,7 +191,7 @@ def test_fits_from_part_files_are_those_of_the_same_parts_in_memory(name, tmp_pa
 
 
 def test_a_network_alone_learns():
-    train, test = pictures(((12, 12),) * 6), pictures(((12, 12),) * 3, seed=9)
+    train, test = labelled_images(((12, 12),) * 6), labelled_images(((12, 12),) * 3, seed=9)
     grids = [pt.Graph((2,) * 144, {"node": np.arange(144)[:, None]})] * 6
     bare = [
         [Example(g, labels=e.labels, inputs=e.inputs) for g, e in zip(grids, own, strict=False)]
@@ -203,7 +205,7 @@ def test_a_network_alone_learns():
 
 def test_hidden_labels_change_nothing_but_the_rows():
     """A network sees the image behind hidden labels: its scores of labelled pixels are those of the whole image."""
-    [e] = pictures(((6, 7),), hidden=0.5)
+    [e] = labelled_images(((6, 7),), hidden=0.5)
     rows = np.flatnonzero(e.labels >= 0)
     whole = network().start(Inputs([e.inputs["node"]], [42]), 2)
     np.testing.assert_allclose(
@@ -220,7 +222,7 @@ class GraphOrder(Pixels):
 
 
 def test_pixels_are_in_the_order_of_the_grid():
-    train = pictures()
+    train = labelled_images()
     models = [
         pt.CRF({"node": Network(module, per="example", batch=2, seed=3), "edge": Linear()}, LEARNERS["auto"])
         for module in (Pixels, GraphOrder)
@@ -245,7 +247,7 @@ class Frozen(Pixels):
 
 
 def test_frozen_parameters_stay():
-    train = pictures()
+    train = labelled_images()
     node = Network(Frozen, per="example", batch=2, rate=0.05)
     model = pt.CRF({"node": node, "edge": Constant()}, LEARNERS["risk"]).fit(train)
     fitted = model.potentials_["node"]
@@ -269,7 +271,7 @@ def test_integer_inputs_reach_embeddings():
 
 
 def test_seeds_and_the_global_random_state():
-    train = pictures()
+    train = labelled_images()
 
     def scores(seed, **options):
         model = pt.CRF({"node": network(seed=seed, **options), "edge": Constant()}, LEARNERS["auto"])
@@ -288,15 +290,15 @@ def test_progress_shows_epochs(monkeypatch):
     shown = []
     monkeypatch.setattr(Bar, "note", lambda bar, text: shown.append(text))
     model = pt.CRF({"node": network(epochs=2), "edge": Constant()}, LEARNERS["alternating"])
-    model.fit(pictures(), progress=True)
+    model.fit(labelled_images(), progress=True)
     assert shown == ["epoch 1 of 2", "epoch 2 of 2"] * 4
-    model.fit(pictures())
+    model.fit(labelled_images())
     assert len(shown) == 8
 
 
 def test_modes():
     """Passes are in training mode, scores and gradients in evaluation mode."""
-    train = pictures(((6, 7),) * 2)
+    train = labelled_images(((6, 7),) * 2)
     node = network(module__dropout=0.5)
     x = Inputs([e.inputs["node"] for e in train], [42, 42])
     node.start(x, 2)
@@ -346,13 +348,13 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("node", "sentence"), REFUSALS)
 def test_what_cannot_be_used_is_refused(node, sentence):
-    train = pictures(((6, 7),) * 2)
+    train = labelled_images(((6, 7),) * 2)
     with pytest.raises(PotentiaError, match=sentence):
         pt.CRF({"node": node, "edge": Constant()}, LEARNERS["alternating"]).fit(train)
 
 
 def test_learners_refuse_what_they_cannot_train():
-    train = pictures(((6, 7),))
+    train = labelled_images(((6, 7),))
     for learner, sentence in [
         (pt.MaxMargin(), "must be linear in its parameters"),
         (pt.MarginalRisk(), "too imprecise: give batch=, or a module in float64"),
@@ -363,7 +365,7 @@ def test_learners_refuse_what_they_cannot_train():
 
 
 def test_files_name_classes_that_the_program_has_defined(tmp_path):
-    train = pictures(((6, 7),))
+    train = labelled_images(((6, 7),))
     node = Network(Perceptron, module__n_in=1, module__n_out=2, module__hidden=3, module__activation=nn.ReLU)
     learner = pt.IteratedLogistic(iterations=1, track_error=False)
     with pytest.raises(PotentiaError, match="Perceptron fails"):
@@ -414,7 +416,7 @@ def test_damaged_weights_are_refused():
 
 
 def test_without_pytorch_files_of_networks_say_how_to_install_it(tmp_path):
-    train = pictures(((6, 7),))
+    train = labelled_images(((6, 7),))
     learner = pt.IteratedLogistic(iterations=1, track_error=False)
     pt.CRF({"node": network(), "edge": Constant()}, learner).fit(train).save(tmp_path / "model")
     code = f"""

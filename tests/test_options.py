@@ -62,7 +62,7 @@ FUNCTIONS = [
     (pt.features.pixel_features, {"image": IMAGE}),
     (pt.features.hog, {"image": IMAGE}),
     (pt.features.fourier, {"base": np.zeros((3, 2))}),
-    (pt.features.resize, {"picture": IMAGE.astype(float), "size": (3, 3)}),
+    (pt.features.resize, {"image": IMAGE.astype(float), "size": (3, 3)}),
     (pt.features.reduce_labels, {"labels": LABELS, "size": (3, 3), "n_states": 2}),
     (pt.features.edge_features, {"image": IMAGE, "edges": [[0, 1]]}),
     (lambda **options: pt.features.TokenFeatures(**options).fit(SENTENCES).transform(SENTENCES), {}),

@@ -10,12 +10,12 @@ import pytest
 from scipy import sparse
 
 import potentia as pt
-from pictures import noisy
 from potentia import Constant, Example, Linear
 from potentia.io import part_files
 from potentia.io.files import read_file, write_file
 from potentia.learn import part as part_module
 from potentia.parallel.out_of_core import OutOfCore
+from sample_images import noisy
 from test_parts import DATA, FITS, digest, hidden, weighted
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short

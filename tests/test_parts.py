@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import potentia as pt
-from pictures import noisy
 from potentia import MLP, Boosting, Constant, Example, Linear
 from potentia.io.checkpoint import Checkpoint
 from potentia.learn import dataset, part
@@ -19,6 +18,7 @@ from potentia.learn.dataset import Dataset
 from potentia.learn.part import Part
 from potentia.parallel.backend import Local, add, tree_total
 from potentia.potentials.stack import Stack
+from sample_images import noisy
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
 

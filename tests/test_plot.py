@@ -63,10 +63,10 @@ def test_what_has_no_history_is_refused():
         pt.plot.history(pt.LMSBN())
 
 
-def test_marginals_as_a_picture_and_as_a_map(crf, examples):
+def test_marginals_as_an_image_and_as_a_map(crf, examples):
     result = crf.infer(examples[0])
-    picture = pt.plot.marginals(result, (12, 12)).images[0].get_array()
-    assert np.array_equal(picture.ravel(), result.variable_marginals[:, 1])
+    pixels = pt.plot.marginals(result, (12, 12)).images[0].get_array()
+    assert np.array_equal(pixels.ravel(), result.variable_marginals[:, 1])
     assert pt.plot.marginals(result.variable_marginals).images[0].get_array().shape == (2, 144)
 
 

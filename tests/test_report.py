@@ -16,8 +16,8 @@ from potentia.cli import main
 from potentia.lab.ilr_sets import DENOISING_TEST
 from potentia.lab.studies import STUDIES
 from potentia.report.charts import chart, make_axis
+from potentia.report.image_panels import PALETTE, data_uri, pack, panels_of, png, viewer_data
 from potentia.report.page import report
-from potentia.report.pictures import PALETTE, data_uri, pack, panels_of, png, viewer_data
 from potentia.report.runs import names, runs_table, study_facts
 from potentia.report.tables import shown
 from test_rooms import SOURCE, imported_rooms
@@ -35,14 +35,14 @@ def _row(node, edge, error, k=0, **more):
         "paper": {"test_error": 0.059},
         "history": history,
         "curves": {"node": curve},
-        "pictures": [_picture(f"image {i}", k + i) for i in range(2)],
+        "pictures": [_kept_image(f"image {i}", k + i) for i in range(2)],
         "seconds": 1.5,
         "versions": VERSIONS,
         **more,
     }
 
 
-def _picture(name, seed):
+def _kept_image(name, seed):
     rng = np.random.default_rng(seed)
     noise, truth = rng.random((8, 9)), rng.integers(0, 2, 72)
     found = np.where(np.arange(72) < seed, 1 - truth, truth)
@@ -157,7 +157,7 @@ def test_bad_folders_are_one_sentence(content, words, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("colours", [2, 1000])
-def test_pictures_are_png_that_others_read(colours):
+def test_images_are_png_that_others_read(colours):
     from matplotlib.image import imread
 
     rng = np.random.default_rng(0)
@@ -167,8 +167,8 @@ def test_pictures_are_png_that_others_read(colours):
     assert len(data_uri(np.zeros((1000, 700, 3)))) < 1000
 
 
-def test_every_form_of_picture_is_understood():
-    panels, text = panels_of(_picture("x", 3))
+def test_every_form_of_image_is_understood():
+    panels, text = panels_of(_kept_image("x", 3))
     assert list(panels) == ["input", "truth", "marginals", "prediction", "overlay"]
     assert text == "3 of 72 pixels wrong (4.17%)"
     assert np.array_equal(np.unique(panels["truth"].reshape(-1, 3), axis=0), np.unique(PALETTE[:2], axis=0))
@@ -183,7 +183,7 @@ def test_every_form_of_picture_is_understood():
     assert text == "1 of 5 pixels wrong (20.00%)", "unknown classes do not count"
     assert viewer_data([["01101"]], ["not a square"]) is None
     assert viewer_data([["011010"]], ["of known size"], [[seen]])["shown"][0][0]["panels"]
-    data = viewer_data([[_picture("x", 1)], [_picture("x", 1)]], ["a", "b"])
+    data = viewer_data([[_kept_image("x", 1)], [_kept_image("x", 1)]], ["a", "b"])
     assert len(data["sources"]) == 5, "what repeats is kept once"
 
 
@@ -375,15 +375,15 @@ def test_tables_sort_by_click_and_by_key(fresh):
     assert fresh.evaluate(COLUMN)[-1] == "mlp"
 
 
-def test_pictures_step_by_click_and_by_key(fresh):
+def test_images_step_by_click_and_by_key(fresh):
     status = "document.querySelector('.viewer .status').textContent"
-    picture = "document.querySelector('.viewer figure:last-child img').src"
-    first, before = fresh.evaluate(status), fresh.evaluate(picture)
+    pixels = "document.querySelector('.viewer figure:last-child img').src"
+    first, before = fresh.evaluate(status), fresh.evaluate(pixels)
     assert first == "Image 1 (image 0): node linear, edge linear: 0 of 72 pixels wrong (0.00%)"
     assert fresh.evaluate("document.querySelectorAll('.viewer img').length") == 5
     fresh.click(".viewer button[aria-label='next image']")
     assert fresh.evaluate(status).startswith("Image 2 (image 1): node linear")
-    assert fresh.evaluate(picture) != before
+    assert fresh.evaluate(pixels) != before
     fresh.click(".viewer button[aria-label='next method']")
     assert "node boosting, edge boosting: 4 of 72" in fresh.evaluate(status)
     assert fresh.evaluate("document.activeElement.ariaLabel") == "next method", "the focus stays"
@@ -413,7 +413,7 @@ def test_it_fits_phones_and_follows_the_colour_scheme(fresh, width, dark, tmp_pa
     fresh.look(width, 800, dark=dark, phone=width < 500)
     assert fresh.evaluate("document.documentElement.scrollWidth <= innerWidth")
     fresh.screenshot(tmp_path / "page.png")
-    picture = imread(tmp_path / "page.png")[..., :3]
-    assert picture.shape[0] > 800
-    assert (np.median(picture) < 0.2) == dark
-    assert picture.std() > 0.05
+    pixels = imread(tmp_path / "page.png")[..., :3]
+    assert pixels.shape[0] > 800
+    assert (np.median(pixels) < 0.2) == dark
+    assert pixels.std() > 0.05

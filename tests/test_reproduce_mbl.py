@@ -12,7 +12,7 @@ from potentia.lab import berkeley, misspecification, perturbation
 from potentia.lab.marginal_sets import BACKGROUNDS, HORSES
 from potentia.lab.studies import STUDIES
 from potentia.lab.study import key_of
-from potentia.report.pictures import pack, unpack
+from potentia.report.image_panels import pack, unpack
 from potentia.report.rows import read_rows
 
 FIGURES = {
@@ -60,12 +60,12 @@ def test_quick_form_gives_rows_tables_and_figures_and_resumes(name, tmp_path, ca
 def test_full_tables_have_a_cell_for_every_printed_error():
     printed = {(loss, n) for loss in berkeley.PAPER for n in berkeley.NOISE}
     assert {(c["loss"], c["noise"]) for c in berkeley.STUDY.cells} == printed
-    for pictures in (HORSES, BACKGROUNDS):
-        found = pictures.cells
+    for images in (HORSES, BACKGROUNDS):
+        found = images.cells
         assert len(found) == len(set(found))
-        printed = {(*key, rounds) for key, line in pictures.paper.items() for rounds in line}
+        printed = {(*key, rounds) for key, line in images.paper.items() for rounds in line}
         assert printed == {key for key in found if key[1] != "trw_raster"}
-        assert {key[:2] for key in found} <= set(pictures.paper), "every cell has a place in the table"
+        assert {key[:2] for key in found} <= set(images.paper), "every cell has a place in the table"
     every = STUDIES["backgrounds"].all_cells(quick=False, full=True)
     assert len(every) == 5 * len(BACKGROUNDS.cells)
     assert len({key_of(c) for c in every}) == len(every)
@@ -75,7 +75,7 @@ def test_experiments_are_known_by_name():
     assert set(FIGURES) <= set(STUDIES)
 
 
-def test_packed_pictures_come_back_rounded():
+def test_packed_images_come_back_rounded():
     marginals = np.random.default_rng(0).random((7, 5, 3))
     assert np.abs(unpack(pack(marginals)) - marginals).max() < 1 / 60
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import potentia as pt
-from pictures import noisy
 from potentia import Constant, Example, Linear, PotentiaError
 from potentia._threads import thread_count
 from potentia.learn import descent
@@ -16,6 +15,7 @@ from potentia.learn.descent import Descent
 from potentia.learn.risk import MarginalRisk
 from potentia.learn.risk_objective import Risk, RiskPart
 from reference import differences
+from sample_images import noisy
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
 

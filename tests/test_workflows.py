@@ -12,7 +12,7 @@ import pytest
 
 import potentia as pt
 from cli_examples import cli_examples
-from own_data import make_pictures, make_sequences, make_table
+from own_data import make_images, make_sequences, make_table
 from potentia._progress import Bar
 from potentia.cli import main
 from potentia.features import span_scores
@@ -112,7 +112,7 @@ def test_bad_palette_files_are_one_sentence(text, words, tmp_path):
         find_classes([Mask(np.array([[0]]), False, None)], tmp_path / "p.csv", None)
 
 
-def test_pictures_are_read_as_meant_to_be_seen(tmp_path):
+def test_images_are_read_as_meant_to_be_seen(tmp_path):
     grey = np.array([[0, 40], [200, 255], [1, 2]], dtype=np.uint8)
     Image.fromarray(grey).save(tmp_path / "grey.png")
     assert np.array_equal(read_image(tmp_path / "grey.png"), grey)
@@ -125,13 +125,13 @@ def test_pictures_are_read_as_meant_to_be_seen(tmp_path):
     assert read_image(tmp_path / "turned.jpg").shape == (2, 3)
 
 
-# -- pictures --------------------------------------------------------------------------------------------------
+# -- images --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pictures")
-    make_pictures(folder, palette=PALETTE, void=255)
+def image_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    make_images(folder, palette=PALETTE, void=255)
     return folder
 
 
@@ -145,9 +145,14 @@ def pictures(tmp_path_factory):
         {"superpixels": 12},
     ],
 )
-def test_a_saved_image_pipeline_predicts_identically(options, pictures, tmp_path):
+def test_a_saved_image_pipeline_predicts_identically(options, image_folder, tmp_path):
     made, facts = images.train(
-        pictures / "photos", pictures / "masks", void="255", iterations=1, run=Run(validation=0.3), **options
+        image_folder / "photos",
+        image_folder / "masks",
+        void="255",
+        iterations=1,
+        run=Run(validation=0.3),
+        **options,
     )
     assert facts["classes"] == ["0", "7"]
     assert "validation_accuracy" in facts
@@ -155,11 +160,11 @@ def test_a_saved_image_pipeline_predicts_identically(options, pictures, tmp_path
     made.save(tmp_path / "model")
     found = pt.load(tmp_path / "model")
     assert found.settings() == made.settings()
-    photo = read_image(pictures / "photos" / "p1.jpg")
+    photo = read_image(image_folder / "photos" / "p1.jpg")
     marginals = found.predict_marginals(photo)
     assert marginals.shape == (*photo.shape[:2], 2)
     assert np.array_equal(marginals, made.predict_marginals(photo))
-    facts = found.predict_files(pictures / "photos", tmp_path / "out", marginals="npz")
+    facts = found.predict_files(image_folder / "photos", tmp_path / "out", marginals="npz")
     written = read_mask(tmp_path / "out" / "labels" / "p1.png")
     assert np.array_equal(written.codes, np.where(made.predict(photo) == 1, 7, 0))
     assert written.palette == PALETTE
@@ -168,24 +173,24 @@ def test_a_saved_image_pipeline_predicts_identically(options, pictures, tmp_path
         assert np.allclose(arrays["marginals"], marginals)
         assert arrays["names"].tolist() == ["0", "7"]
     # the written label maps are masks themselves, with which the model agrees wholly
-    assert found.evaluate_files(pictures / "photos", masks=tmp_path / "out" / "labels")["accuracy"] == 1.0
+    assert found.evaluate_files(image_folder / "photos", masks=tmp_path / "out" / "labels")["accuracy"] == 1.0
 
 
-def test_margin_learner_predicts_its_best_labelling(pictures, tmp_path):
+def test_margin_learner_predicts_its_best_labelling(image_folder, tmp_path):
     with pytest.warns(pt.ConvergenceWarning):
         made, _ = images.train(
-            pictures / "photos",
-            pictures / "masks",
+            image_folder / "photos",
+            image_folder / "masks",
             void="255",
             learner="margin",
             edge="constant",
             feature_set="papers",
             iterations=2,
         )
-    photo = read_image(pictures / "photos" / "p0.png")
+    photo = read_image(image_folder / "photos" / "p0.png")
     example, _ = made.paper_example(photo)
     assert np.array_equal(made.predict(photo).ravel(), made.model.predict([example])[0])
-    made.predict_files(pictures / "photos", tmp_path / "out", marginals="png")
+    made.predict_files(image_folder / "photos", tmp_path / "out", marginals="png")
     assert len(list((tmp_path / "out" / "marginals").iterdir())) == 6
 
 

@@ -1,9 +1,7 @@
 """Data sets by name: synthetic ones, and readers of local copies of the public ones."""
 
 from .data.berkeley import berkeley_denoising
-from .data.loaders import data_folder
-from .data.multilabel import MULTILABEL_SETS, MultiLabelData, multilabel
-from .data.pictures import (
+from .data.labelled_images import (
     BACKGROUND_CLASSES,
     HORSE_CLASSES,
     NUCLEI_CLASSES,
@@ -12,6 +10,8 @@ from .data.pictures import (
     nuclei,
     stanford_backgrounds,
 )
+from .data.loaders import data_folder
+from .data.multilabel import MULTILABEL_SETS, MultiLabelData, multilabel
 from .data.sequences import conll, letters
 from .data.synthetic import denoising
 

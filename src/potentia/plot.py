@@ -1,4 +1,4 @@
-"""Pictures of models and results on Matplotlib axes, which every function returns.
+"""Images of models and results on Matplotlib axes, which every function returns.
 
 Matplotlib is imported at the first plot. Without `ax`, a new pyplot figure is made, which notebooks show by themselves.
 """
@@ -59,7 +59,7 @@ def draw_lines(ax: Axes, lines: Sequence[Line], text: str = "{}") -> None:
 def marginals(
     found: Result | ArrayLike, shape: Sequence[int] | None = None, state: int = 1, ax: Axes | None = None
 ) -> Axes:
-    """Marginals of variables: P(state) as a picture of the given shape, or without one all states as a map.
+    """Marginals of variables: P(state) as an image of the given shape, or without one all states as a map.
 
     found: a result, or marginals (n_variables, states). shape: height and width of a grid in raster order.
     """
@@ -73,7 +73,7 @@ def marginals(
         text = "probability"
     else:
         if int(np.prod(shape)) != len(table) or len(shape) != 2:
-            raise PotentiaError(f"{len(table)} variables do not fill a picture of shape {tuple(shape)}.")
+            raise PotentiaError(f"{len(table)} variables do not fill an image of shape {tuple(shape)}.")
         if not 0 <= state < table.shape[1]:
             raise PotentiaError(f"there are {table.shape[1]} states, and {state} is none of them.")
         image, labels, text = table[:, state].reshape(shape), {}, f"P(state {state})"
@@ -137,7 +137,7 @@ def _probe(
 
 
 def _table(ax: Axes, scores: Floats, kind: str) -> None:
-    """Constant scores: a square picture of pairs, or bars."""
+    """Constant scores: a square image of pairs, or bars."""
     side = round(len(scores) ** 0.5)
     if kind == "edge" and side * side == len(scores):
         shown = ax.imshow(scores.reshape(side, side), cmap="viridis")

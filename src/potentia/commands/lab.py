@@ -25,7 +25,7 @@ TEXTS = {
         "potentia reproduce denoising --quick --out results",
     ),
     "report": (
-        "One HTML page of all result rows under a folder: tables, curves, pictures, run facts.",
+        "One HTML page of all result rows under a folder: tables, curves, images, run facts.",
         "potentia report demo --out demo/report.html",
     ),
     "bench": ("Speed of inference beside two floors measured in the same run.", "potentia bench --quick"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..report.pictures import pack
+from ..report.image_panels import pack
 from ..report.rows import append_row, read_rows
 from .common import plain
 
@@ -40,7 +40,7 @@ def keep_run(
     if command == "train":
         path.unlink(missing_ok=True)
     cell = {"command": command, "run": len(read_rows(path)) + 1, "data": str(source)}
-    moved = {"classes": "class_scores", "pictures": "n_images", "images": "image_errors"}
+    moved = {"classes": "class_scores", "images": "image_errors"}
     row = {"cell": cell, **{moved.get(key, key): value for key, value in facts.items()}, "seconds": seconds}
     if command == "train":
         row.pop("class_scores", None)  # names only

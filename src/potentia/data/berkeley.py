@@ -1,4 +1,4 @@
-"""Binary denoising of Berkeley pictures."""
+"""Binary denoising of Berkeley images."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _N_TRAIN = 32
 def berkeley_denoising(
     folder: FilePath | None = None, split: str = "train", *, noise: float = 1.25, seed: int = 0
 ) -> list[Example]:
-    """132 binarised Berkeley pictures of 200 x 300 with noise added [MBL-tpami sec. 8.2].
+    """132 binarised Berkeley images of 200 x 300 with noise added [MBL-tpami sec. 8.2].
 
     The input is x_i (1 - t_i^n) + (1 - x_i) t_i^n with x_i the true label, t_i uniform in [0, 1] and n = `noise`:
     the lower, the noisier (the paper: 1.25, 1.5, 5). Features are (1, input) per pixel and (horizontal, vertical)
-    indicators per pair. 32 pictures to train and 100 to test: the paper does not name them, here a permutation
-    drawn with `seed`, which also draws the noise; a picture's noise depends on no other choice.
+    indicators per pair. 32 images to train and 100 to test: the paper does not name them, here a permutation
+    drawn with `seed`, which also draws the noise; an image's noise depends on no other choice.
     """
     check_choice("split", split, ("train", "test", "all"))
     if not noise > 0 or not np.isfinite(noise):
@@ -34,7 +34,7 @@ def berkeley_denoising(
     parts = {"train": order[:_N_TRAIN], "test": order[_N_TRAIN:], "all": order}
     graph = Graph.grid(truth.shape[1:], n_states=2)
     first, second = graph.scopes["edge"].T
-    # one array for all pictures: the directions are the same
+    # one array for all images: the directions are the same
     edge = np.stack([second - first == 1, second - first != 1], axis=1).astype(np.float64)
     examples = []
     for i in np.sort(parts[split]):

@@ -44,24 +44,24 @@ def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Any]:
         raise PotentiaError(f"{path}: this is not a readable .npz file ({error}).") from None
 
 
-def open_picture(path: Path) -> Any:
-    """A picture file as a Pillow image, decoded."""
+def open_image(path: Path) -> Any:
+    """An image file as a Pillow image, decoded."""
     from PIL import Image
 
     try:
-        with Image.open(path) as picture:
-            picture.load()
-            return picture.copy()
+        with Image.open(path) as loaded:
+            loaded.load()
+            return loaded.copy()
     except FileNotFoundError:
         raise PotentiaError(f"{path}: there is no such file.") from None
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PotentiaError(f"{path}: this is not a readable picture ({reason}).") from None
+        raise PotentiaError(f"{path}: this is not a readable image ({reason}).") from None
 
 
-def read_picture(path: Path, mode: str) -> np.ndarray:
-    """A picture file as a uint8 array: (h, w, 3) for mode "RGB", (h, w) for "L"."""
-    return np.asarray(open_picture(path).convert(mode))
+def read_pixels(path: Path, mode: str) -> np.ndarray:
+    """An image file as a uint8 array: (h, w, 3) for mode "RGB", (h, w) for "L"."""
+    return np.asarray(open_image(path).convert(mode))
 
 
 def check_choice(name: str, given: Any, choices: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""From pictures and sentences to examples: features of pixels, pairs, superpixels and tokens."""
+"""From images and sentences to examples: features of pixels, pairs, superpixels and tokens."""
 
 from .bilateral import bilateral
 from .edges import EDGE_SETS, edge_features, typical_contrast

@@ -1,4 +1,4 @@
-"""Pictures as numbers: whatever the caller has, as RGB in [0, 1]."""
+"""Images as numbers: whatever the caller has, as RGB in [0, 1]."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .resize import Stack
 #: Luma of ITU-R 601.
 _LUMA = (0.299, 0.587, 0.114)
 
-# a resized picture may leave [0, 1] by a rounding error of single precision
+# a resized image may leave [0, 1] by a rounding error of single precision
 _ROUNDING = 1e-5
 
 
@@ -49,7 +49,7 @@ def _check_precision(dtype: Any) -> None:
 
 
 def as_rgb(image: ArrayLike, dtype: Any = np.float64) -> Stack:
-    """A picture (h, w), (h, w, 1) or (h, w, 3) as (h, w, 3) in [0, 1]; grey becomes three equal channels.
+    """An image (h, w), (h, w, 1) or (h, w, 3) as (h, w, 3) in [0, 1]; grey becomes three equal channels.
 
     Unsigned integers are divided by the largest of their type; floats must lie in [0, 1] already.
     """
@@ -82,5 +82,5 @@ def _inside(values: Stack) -> Stack:
 
 
 def grey(rgb: Stack) -> Stack:
-    """Luma (h, w) of a picture (h, w, 3)."""
+    """Luma (h, w) of an image (h, w, 3)."""
     return rgb @ np.asarray(_LUMA, dtype=rgb.dtype)

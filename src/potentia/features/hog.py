@@ -26,7 +26,7 @@ def hog(image: ArrayLike, cell: int = 8) -> Stack:
     Each pixel votes with its gradient's magnitude (of the colour channel where that is largest) for the two nearest
     of 9 orientations in [0, pi) and, linearly, for the nearest cells of `cell` x `cell` pixels. The histogram of a
     cell is divided by the norm of each of the four 2 x 2 blocks of cells that contain it, and cut at .2. Pixels
-    interpolate linearly between cell centres. The picture is mirrored at its border, so any size will do.
+    interpolate linearly between cell centres. The image is mirrored at its border, so any size will do.
     """
     check_count("cell", cell, 1)
     rgb = as_rgb(image)
@@ -40,7 +40,7 @@ def cell_weights(size: tuple[int, ...], cell: int) -> tuple[Weights, Weights]:
 
 
 def hog_cells(rgb: Stack, cell: int) -> Stack:
-    """Descriptors (ceil(h / cell), ceil(w / cell), 36) of the cells of a picture (h, w, 3)."""
+    """Descriptors (ceil(h / cell), ceil(w / cell), 36) of the cells of an image (h, w, 3)."""
     if cell < 1:
         raise PotentiaError(f"a HOG cell has at least one pixel a side, not {cell}")
     height, width = rgb.shape[:2]

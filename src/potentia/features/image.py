@@ -10,7 +10,7 @@ import numpy as np
 from .._options import check_choice, check_count, check_positive, check_type
 from .._types import ArrayLike, PotentiaError, whole_numbers
 from ..data.example import Example
-from ..data.pictures import LabelledImage
+from ..data.labelled_images import LabelledImage
 from ..graph.structure import Graph
 from .colour import as_channels
 from .edges import edge_features
@@ -69,10 +69,10 @@ def image_example(
     small = _small_size(full, reduce)
     if labels is not None and np.shape(labels) != full:
         raise PotentiaError(f"labels has shape {np.shape(labels)}, but the image is {full}")
-    picture = values if small == full else resize(values, small)
+    reduced = values if small == full else resize(values, small)
     grid = Graph.grid(small, n_states=n_states) if graph is None else _checked_grid(graph, small, n_states)
     pairs = grid.scopes["edge"]
-    nodes, edges = [], [edge_features(picture, pairs, edge, axes=axes, dtype=dtype)]
+    nodes, edges = [], [edge_features(reduced, pairs, edge, axes=axes, dtype=dtype)]
     if probabilities is not None:
         given = log_probabilities(probabilities, n_states, full)
         scores = given if small == full else resize(given, small)
@@ -81,22 +81,22 @@ def image_example(
     if node is not None or probabilities is None:
         kinds = "filters" if node is None else node
         size = None if when == "before" or axes == 3 else small
-        seen = picture if size is None else values
+        seen = reduced if size is None else values
         nodes.append(pixel_features(seen, kinds, size=size, cell=cell, axes=axes, dtype=dtype))
     features = {"node": _joined(nodes), "edge": _joined(edges)}
     return Example(grid, features, _small_labels(labels, small, n_states), name=name)
 
 
-def image_examples(pictures: Iterable[LabelledImage], *, n_states: int, **options: Any) -> list[Example]:
-    """`image_example` of every picture with the same options; pictures of one size share one graph."""
+def image_examples(images: Iterable[LabelledImage], *, n_states: int, **options: Any) -> list[Example]:
+    """`image_example` of every image with the same options; images of one size share one graph."""
     grids: dict[tuple[int, int], Graph] = {}
     examples = []
-    for picture in pictures:
-        small = reduced_size(picture.labels.shape, options.get("reduce", 1.0))
+    for labelled in images:
+        small = reduced_size(labelled.labels.shape, options.get("reduce", 1.0))
         if small not in grids:
             grids[small] = Graph.grid(small, n_states=n_states)
-        options |= {"graph": grids[small], "name": picture.name}
-        examples.append(image_example(picture.image, picture.labels, n_states=n_states, **options))
+        options |= {"graph": grids[small], "name": labelled.name}
+        examples.append(image_example(labelled.image, labelled.labels, n_states=n_states, **options))
     return examples
 
 

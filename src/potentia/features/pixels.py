@@ -143,7 +143,7 @@ def _any_channels(values: Stack, names: Sequence[str], axes: int, dtype: Any) ->
 
 
 def _block(name: str, rgb: Stack, small: tuple[int, int], cell: int) -> Stack:
-    """One block (*small, k) of a picture (h, w, 3)."""
+    """One block (*small, k) of an image (h, w, 3)."""
     if name == "constant":
         return np.ones((*small, 1), dtype=rgb.dtype)
     if name == "position":
@@ -151,7 +151,7 @@ def _block(name: str, rgb: Stack, small: tuple[int, int], cell: int) -> Stack:
         return positions(small, rgb.dtype)
     rows, columns = (area_weights(n, m) for n, m in zip(rgb.shape[:2], small, strict=True))
     if name == "hog":
-        # interpolation and averaging are both linear: from cells to the small picture in one step
+        # interpolation and averaging are both linear: from cells to the small image in one step
         up, across = cell_weights(rgb.shape[:2], cell)
         return apply_weights(hog_cells(rgb, cell), rows @ up, columns @ across)
     if name == "filters":

@@ -1,4 +1,4 @@
-"""Pictures, label maps and marginals at another resolution."""
+"""Images, label maps and marginals at another resolution."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from scipy import sparse
 from .._options import check_count, check_size
 from .._types import ArrayLike, PotentiaError, real_numbers
 
-#: A stack of pictures (h, w, k) in the precision the caller chose.
+#: A stack of images (h, w, k) in the precision the caller chose.
 Stack = np.ndarray[Any, np.dtype[Any]]
 #: A SciPy CSR array that turns one axis into another.
 Weights = Any
 
 
-def resize(picture: ArrayLike, size: Sequence[int]) -> Stack:
-    """A picture (h, w) or (h, w, k) at size (height, width).
+def resize(image: ArrayLike, size: Sequence[int]) -> Stack:
+    """An image (h, w) or (h, w, k) at size (height, width).
 
     Along an axis that shrinks, the mean of what each new pixel covers (also for sides that do not divide); along
     one that grows, linear interpolation between pixel centres. Both keep constants.
     """
-    single = isinstance(picture, np.ndarray) and picture.dtype == np.float32
-    values: Stack = picture if single else real_numbers(picture, "picture")
+    single = isinstance(image, np.ndarray) and image.dtype == np.float32
+    values: Stack = image if single else real_numbers(image, "image")
     if values.ndim not in (2, 3) or min(values.shape) < 1:
-        raise PotentiaError(f"a picture has shape (h, w) or (h, w, k), not {values.shape}")
+        raise PotentiaError(f"an image has shape (h, w) or (h, w, k), not {values.shape}")
     sides = check_size("size", size)
     rows, columns = (_axis_weights(n, m) for n, m in zip(values.shape[:2], sides, strict=True))
     stack = apply_weights(values.reshape(*values.shape[:2], -1), rows, columns)
@@ -51,7 +51,7 @@ def reduce_labels(labels: ArrayLike, size: Sequence[int], n_states: int) -> np.n
 
 
 def upsample_marginals(marginals: ArrayLike, size: Sequence[int], full_size: Sequence[int]) -> Stack:
-    """Marginals (h * w, L) of a picture reduced to size (h, w), at full size (H, W, L) [MBL-tpami sec. 8.4].
+    """Marginals (h * w, L) of an image reduced to size (h, w), at full size (H, W, L) [MBL-tpami sec. 8.4].
 
     Linear between pixel centres: rows still sum to one; their argmax is the prediction at full size.
     """
@@ -59,7 +59,7 @@ def upsample_marginals(marginals: ArrayLike, size: Sequence[int], full_size: Seq
     height, width = check_size("size", size)
     if values.ndim != 2 or len(values) != height * width:
         raise PotentiaError(
-            f"marginals has shape {values.shape}; a picture of {height} x {width} needs {height * width} rows"
+            f"marginals has shape {values.shape}; an image of {height} x {width} needs {height * width} rows"
         )
     return resize(values.reshape(height, width, -1), full_size)
 
@@ -114,5 +114,5 @@ def linear_weights(n_from: int, n_to: int, scale: float) -> Weights:
 
 def _axis_weights(n_from: int, n_to: int) -> Weights:
     if n_to < 1:
-        raise PotentiaError(f"a picture cannot be resized to {n_to} pixels")
+        raise PotentiaError(f"an image cannot be resized to {n_to} pixels")
     return area_weights(n_from, n_to) if n_to <= n_from else linear_weights(n_from, n_to, n_to / n_from)

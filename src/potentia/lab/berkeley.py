@@ -7,10 +7,10 @@ import numpy as np
 import potentia as pt
 
 from ..features.resize import resize
-from ..report.pictures import Original, pack
+from ..report.image_panels import Original, pack
 from ..report.rows import Cell, Row
 from ..report.tables import Table
-from .figures import Figure, grid_size, picture_figure, strips
+from .figures import Figure, grid_size, image_figure, strips
 from .marginal import NAMES, Data, Part, loss_named, run_loss
 from .marginal_images import share_wrong
 from .study import Originals, Rows, Study, grid, matrix
@@ -41,7 +41,7 @@ _FIRST = ("univariate_logistic", "surrogate_likelihood", "independent")
 def learner_of(loss: str, quick: bool) -> pt.MarginalRisk:
     """TRW to the threshold, gradients by back-propagation to it; no ridge: there are twelve parameters.
 
-    So few are nearly found with four pictures: the steps halve as the pictures double.
+    So few are nearly found with four images: the steps halve as the images double.
     """
     most = 20 if quick else _MOST
     return pt.MarginalRisk(
@@ -51,7 +51,7 @@ def learner_of(loss: str, quick: bool) -> pt.MarginalRisk:
 
 
 def load(quick: bool, noise: float, seed: int) -> Data:
-    """Training and test pictures; quick: one of each."""
+    """Training and test images; quick: one of each."""
     train, test = (Part(_examples(split, noise, seed)[: 1 if quick else None]) for split in ("train", "test"))
     return Data(train, test, learner_of("surrogate_likelihood", quick))
 
@@ -61,7 +61,7 @@ def _examples(split: str, noise: float, seed: int) -> list[pt.Example]:
 
 
 def run(cell: Cell, data: Data) -> Row:
-    """Train and measure; of one test picture the marginals are kept, at half its size to keep rows small."""
+    """Train and measure; of one test image the marginals are kept, at half its size to keep rows small."""
     model, row = run_loss(cell, data, learner_of(cell["loss"], cell["quick"]), share_wrong)
     example = data.test.examples[0]
     height, width = grid_size(example)
@@ -70,7 +70,7 @@ def run(cell: Cell, data: Data) -> Row:
 
 
 def originals(quick: bool, noise: float, seed: int) -> list[Original]:
-    """The noisy picture whose marginals rows keep, and the truth."""
+    """The noisy image whose marginals rows keep, and the truth."""
     example = _examples("test", noise, seed)[0]
     size = grid_size(example)
     return [
@@ -96,19 +96,19 @@ def tables(rows: Rows) -> list[Table]:
 
 
 def draw(rows: Rows, originals: Originals) -> Figure | None:
-    """Figure 4: marginals of one test picture, a line per noise level."""
+    """Figure 4: marginals of one test image, a line per noise level."""
     found = []
     for noise in sorted({row["cell"]["noise"] for row in rows}):
         by_loss = {row["cell"]["loss"]: row for row in rows if row["cell"]["noise"] == noise}
         named = [(NAMES[loss], by_loss[loss]) for loss in PAPER if loss in by_loss]
         (seen, *others), *_ = strips(named, originals(named[0][1]["cell"]), "marginals")
         found.append([(f"input, n = {noise:g}", seen[1]), *others])
-    return picture_figure(found)
+    return image_figure(found)
 
 
 STUDY = Study(
     "denoising-berkeley",
-    # the noisiest pictures first, then the least noisy
+    # the noisiest images first, then the least noisy
     grid(noise=(1.25, 5.0, 1.5), loss=dict.fromkeys((*_FIRST, "pseudolikelihood", "piecewise", *PAPER))),
     grid(noise=(1.25,), loss=_FIRST),
     run,

@@ -13,8 +13,8 @@ from sklearn.datasets import load_digits
 import potentia as pt
 
 from .._types import Floats, Ints
+from ..report.image_panels import pack
 from ..report.page import report
-from ..report.pictures import pack
 from ..report.rows import Cell, Row
 from .ilr import CLASSES, curves, fit_row
 from .ilr_sets import DENOISING_TEST, DENOISING_TRAIN
@@ -33,7 +33,7 @@ class Size(NamedTuple):
 
 FULL = Size()
 
-#: Images of which the rows keep pictures.
+#: Test images that the rows keep.
 _SHOWN = 3
 
 #: What is learned on images: potentials of nodes and pairs, and how.
@@ -102,7 +102,7 @@ class _Images:
         say(f"denoising: {self.data}")
 
     def run(self, cell: Cell) -> Row:
-        """Train, predict, and keep what tables, curves and pictures need."""
+        """Train, predict, and keep what tables, curves and images need."""
         self.say(f"{cell['learner']}: {cell['node']} nodes, {cell['edge']} pairs")
         potentials = {kind: self._potential(cell[kind]) for kind in ("node", "edge")}
         model, row = fit_row(pt.CRF(potentials, self._learner(cell)), self.train, self.test, self.progress)
@@ -112,7 +112,7 @@ class _Images:
             "paper": self._paper(cell),
             "data": self.data,
             "curves": curves(model),
-            "pictures": [self._picture(*one) for one in found],
+            "pictures": [self._image(*one) for one in found],
         }
 
     def _potential(self, name: str) -> pt.Potential:
@@ -140,7 +140,7 @@ class _Images:
         i, j = CLASSES.index(cell["node"]), CLASSES.index(cell["edge"])
         return {"test_error": DENOISING_TEST[i][j], "train_error": DENOISING_TRAIN[i][j]}
 
-    def _picture(self, example: pt.Example, marginals: Floats, labels: Ints) -> dict[str, Any]:
+    def _image(self, example: pt.Example, marginals: Floats, labels: Ints) -> dict[str, Any]:
         sides = (self.size.side, self.size.side)
         assert example.labels is not None
         return {

@@ -1,4 +1,4 @@
-"""Figures from rows: panels side by side, and pictures beside what was seen."""
+"""Figures from rows: panels side by side, and images beside what was seen."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 
 import potentia as pt
 
-from ..report.pictures import Original, Panels, panels_of
+from ..report.image_panels import Original, Panels, panels_of
 from .study import Rows
 
-#: A row of a figure: titled pictures, (h, w, 3) in [0, 1].
+#: A row of a figure: titled images, (h, w, 3) in [0, 1].
 Strip = list[tuple[str, Any]]
 
 
@@ -45,19 +45,19 @@ def name_axes(ax: Any, title: str, x: str, y: str) -> None:
 
 
 def strips(named: Sequence[tuple[str, Any]], originals: Sequence[Original], panel: str) -> list[Strip]:
-    """A strip per picture: what was seen, the truth, and the panel of every named row."""
+    """A strip per image: what was seen, the truth, and the panel of every named row."""
     found = []
     for number, original in enumerate(originals):
         shown: list[tuple[str, Panels]] = [
             (name, panels_of(row["pictures"][number], original)[0]) for name, row in named
         ]
         first = [(title, shown[0][1][title]) for title in ("input", "truth")] if shown else []
-        found.append(first + [(name, pictures[panel]) for name, pictures in shown])
+        found.append(first + [(name, images[panel]) for name, images in shown])
     return found
 
 
-def picture_figure(found: Sequence[Strip], width: float = 1.5) -> Figure | None:
-    """Strips of titled pictures one below another."""
+def image_figure(found: Sequence[Strip], width: float = 1.5) -> Figure | None:
+    """Strips of titled images one below another."""
     if not any(found):
         return None
     shares = [strip[0][1].shape[0] / strip[0][1].shape[1] for strip in found]
@@ -68,8 +68,8 @@ def picture_figure(found: Sequence[Strip], width: float = 1.5) -> Figure | None:
     for line, strip in zip(axes, found, strict=True):
         for ax in line:
             ax.set_axis_off()
-        for ax, (title, picture) in zip(line, strip, strict=False):
-            ax.imshow(picture, vmin=0.0, vmax=1.0, interpolation="nearest")
+        for ax, (title, image) in zip(line, strip, strict=False):
+            ax.imshow(image, vmin=0.0, vmax=1.0, interpolation="nearest")
             ax.set_title(title, fontsize=7, pad=2)
     return figure
 

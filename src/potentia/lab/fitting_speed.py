@@ -16,7 +16,7 @@ from .marginal_images import full_size_error
 from .marginal_sets import background_examples
 from .study import Originals, Rows, Study, grid
 
-N_PICTURES = 100
+N_IMAGES = 100
 ROUNDS = (1, 5, 10, 20)
 THRESHOLDS = (1e-1, 1e-2, 1e-3, 1e-4)
 #: Processor seconds of training, of all cores together; a step that has begun is finished.
@@ -40,10 +40,10 @@ def learner_of(cell: Cell) -> pt.MarginalRisk:
 
 
 def load(quick: bool) -> Data:
-    """The first pictures of the standard split."""
+    """The first images of the standard split."""
     whole = (pt.datasets.stanford_backgrounds(split=split) for split in ("train", "test"))
-    chosen = [pictures[: 3 if quick else N_PICTURES] for pictures in whole]
-    train, test = (Part(background_examples(pictures), pictures) for pictures in chosen)
+    chosen = [images[: 3 if quick else N_IMAGES] for images in whole]
+    train, test = (Part(background_examples(images), images) for images in chosen)
     return Data(train, test)
 
 
@@ -87,7 +87,7 @@ def tables(rows: Rows) -> list[Table]:
         Column("test error", "test_error", number),
     ]
     lines = [row | {"name": name_of(row["cell"]), "time": row["curve"][-1][0]} for row in rows]
-    return [Table(f"Backgrounds, {N_PICTURES} pictures: at the end of training (figure 7)", columns, lines)]
+    return [Table(f"Backgrounds, {N_IMAGES} images: at the end of training (figure 7)", columns, lines)]
 
 
 def draw(rows: Rows, originals: Originals) -> Figure:

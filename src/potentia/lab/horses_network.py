@@ -28,7 +28,7 @@ SYSTEMS = {
     "joint-logistic": "U-Net and CRF jointly, iterated logistic regression",
 }
 SEEDS = (0, 1, 2)
-#: Passes over the pictures: of the U-Net alone, which all systems start from, and more of the U-Net or of both.
+#: Passes over the images: of the U-Net alone, which all systems start from, and more of the U-Net or of both.
 FIRST, MORE = 20, 16
 #: Fits of the U-Net among the latter in iterated logistic regression.
 FITS = 4
@@ -39,7 +39,7 @@ _TRW = pt.TRW(iterations=10, tol=0)
 
 @dataclass(frozen=True)
 class Data:
-    """Pictures as examples with inputs of pixels and features of pairs, and the networks trained on them."""
+    """Images as examples with inputs of pixels and features of pairs, and the networks trained on them."""
 
     train: list[pt.Example]
     test: list[pt.Example]
@@ -76,20 +76,20 @@ def _fit(network: Any, examples: Sequence[pt.Example]) -> Any:
 
 
 def load(quick: bool, seed: int) -> Data:
-    """200 training and 128 test pictures at a quarter of their sides; quick: three of each."""
+    """200 training and 128 test images at a quarter of their sides; quick: three of each."""
     train, test = (_examples(split, 3 if quick else None) for split in ("train", "test"))
     return Data(train, test, seed, quick)
 
 
 def _examples(split: str, most: int | None) -> list[pt.Example]:
-    pictures = pt.datasets.horses(split=split, size="quarter")[:most]
-    found = image_examples(pictures, n_states=2, node="ilr", edge="mbl")
+    images = pt.datasets.horses(split=split, size="quarter")[:most]
+    found = image_examples(images, n_states=2, node="ilr", edge="mbl")
     return [
         pt.Example(
             e.graph, {"edge": e.features["edge"]}, e.labels, name=e.name,
             inputs={"node": (p.image / 255.0).astype(np.float32).transpose(2, 0, 1)},
         )
-        for e, p in zip(found, pictures, strict=True)
+        for e, p in zip(found, images, strict=True)
     ]  # fmt: skip
 
 

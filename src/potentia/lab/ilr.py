@@ -16,7 +16,7 @@ from ..features.image import image_examples, reduced_size
 from ..features.resize import reduce_labels, resize
 from ..inference.message_passing import Schedule
 from ..learn.iterated import Solver
-from ..report.pictures import Original
+from ..report.image_panels import Original
 from ..report.rows import Cell, Row
 from .figures import grid_size
 from .study import key_of
@@ -39,7 +39,7 @@ Data = tuple[list[pt.Example], list[pt.Example]]
 class IlrSet:
     """A data set with its table: the paper's errors by class of nodes and of pairs, and what is said about the data.
 
-    pictures: real pictures of a split, whose examples are `image_examples` with `options`; None for synthetic ones.
+    images: real images of a split, whose examples are `image_examples` with `options`; None for synthetic ones.
     """
 
     name: str
@@ -49,7 +49,7 @@ class IlrSet:
     paper_test: Sequence[Sequence[float]]
     #: Further parts beside the table.
     parts: tuple[str, ...] = ()
-    pictures: Callable[[str], list[pt.datasets.LabelledImage]] | None = None
+    images: Callable[[str], list[pt.datasets.LabelledImage]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     #: Passes of an MLP over the rows per learning iteration: fewer where rows are more.
     epochs: int = 5
@@ -61,24 +61,24 @@ class IlrSet:
 
     def load(self, quick: bool) -> Data:
         """Training and test examples; quick: a few small ones."""
-        if self.pictures is None:
+        if self.images is None:
             n, size = (3, (40, 40)) if quick else (16, (100, 100))
             return pt.datasets.denoising(n, size, seed=0), pt.datasets.denoising(n, size, seed=1)
-        chosen = [self.pictures(split)[: 6 if quick else None] for split in ("train", "test")]
+        chosen = [self.images(split)[: 6 if quick else None] for split in ("train", "test")]
         train, test = (image_examples(part, **self.options) for part in chosen)
         return train, test
 
     def originals(self, quick: bool) -> list[Original]:
         """What the test examples show whose predictions rows keep, and their classes, at the examples' size."""
-        if self.pictures is None:
+        if self.images is None:
             shown = self.load(quick)[1][:_SHOWN]
             seen = [e.features["node"][:, 1].reshape(grid_size(e)) for e in shown]
             return [(x, np.asarray(e.labels).reshape(x.shape)) for x, e in zip(seen, shown, strict=True)]
         found = []
-        for picture in self.pictures("test")[:_SHOWN]:
-            size = reduced_size(picture.labels.shape, self.options["reduce"])
-            classes = reduce_labels(picture.labels, size, self.options["n_states"])
-            found.append((resize(picture.image, size) / 255.0, classes))
+        for labelled in self.images("test")[:_SHOWN]:
+            size = reduced_size(labelled.labels.shape, self.options["reduce"])
+            classes = reduce_labels(labelled.labels, size, self.options["n_states"])
+            found.append((resize(labelled.image, size) / 255.0, classes))
         return found
 
     def cells(self, quick: bool) -> list[Cell]:
@@ -112,7 +112,7 @@ class IlrSet:
         """Direct cells run until the objective falls by less than 1e-4 in ten steps, others for 25 iterations."""
         quick, solver = cell["quick"], self.solver(cell)
         # no curves of nodes that see nothing
-        blind = self.pictures is not None and cell["node"] in ("zero", "constant")
+        blind = self.images is not None and cell["node"] in ("zero", "constant")
         most, few = (400, 10) if solver == "direct" else (25, 3)
         return pt.IteratedLogistic(
             cell["epsilon"],
@@ -135,7 +135,7 @@ class IlrSet:
         classes = {cell["node"], cell["edge"]}
         if cell["mode"] != "joint" or not classes & set(CONVEX):
             return "alternating"
-        direct = CONVEX if self.pictures is not None else (*CONVEX, "mlp")
+        direct = CONVEX if self.images is not None else (*CONVEX, "mlp")
         return "direct" if classes <= set(direct) else "mixed"
 
 

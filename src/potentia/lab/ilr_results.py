@@ -8,7 +8,7 @@ from .._curves import history_lines, score_lines
 from ..plot import draw_lines
 from ..report.rows import Row
 from ..report.tables import Column, Table
-from .figures import Figure, panels, picture_figure, share_legend, strips
+from .figures import Figure, image_figure, panels, share_legend, strips
 from .ilr import CLASSES, FEW, MANY, IlrSet, is_plain
 from .study import Originals, Rows, matrix
 
@@ -118,7 +118,7 @@ def learning_curves(rows: Rows, originals: Originals) -> Figure | None:
 
 
 def _same_class(rows: Rows, what: str) -> dict[str, Row]:
-    """Rows with the same class for nodes and pairs that keep curves or pictures, by class."""
+    """Rows with the same class for nodes and pairs that keep curves or images, by class."""
     plain = _plain(rows)
     return {c: plain[c, c] for c in CLASSES if (c, c) in plain and plain[c, c].get(what)}
 
@@ -141,9 +141,9 @@ def potential_curves(rows: Rows, originals: Originals) -> Figure | None:
 
 
 def predictions(rows: Rows, originals: Originals) -> Figure | None:
-    """Input, truth and the prediction of every class (same class for nodes and pairs) on the first test pictures."""
+    """Input, truth and the prediction of every class (same class for nodes and pairs) on the first test images."""
     found = list(_same_class(rows, "pictures").items())
-    return picture_figure(strips(found, originals(rows[0]["cell"]), "prediction")) if found else None
+    return image_figure(strips(found, originals(rows[0]["cell"]), "prediction")) if found else None
 
 
 def epsilon_curve(rows: Rows, originals: Originals) -> Figure | None:

@@ -66,11 +66,11 @@ SETS = (
     IlrSet(
         "horses-ilr",
         "Horses: univariate error",
-        "Weizmann horses, 200 training and 128 test pictures reduced to a quarter of their sides (about 66 x 53); "
+        "Weizmann horses, 200 training and 128 test images reduced to a quarter of their sides (about 66 x 53); "
         "features of single pixels are computed at full size, then averaged",
         HORSES_TRAIN,
         HORSES_TEST,
-        pictures=lambda split: pt.datasets.horses(split=split),
+        images=lambda split: pt.datasets.horses(split=split),
         options={"n_states": 2, "node": "ilr", "edge": "ilr", "reduce": 0.25, "when": "after"},
         epochs=1,
         schedule="coloured",
@@ -79,11 +79,11 @@ SETS = (
     IlrSet(
         "backgrounds-ilr",
         "Stanford backgrounds: univariate error",
-        "Stanford backgrounds, 572 training and 143 test pictures reduced to 20 % before features",
+        "Stanford backgrounds, 572 training and 143 test images reduced to 20 % before features",
         BACKGROUNDS_TRAIN,
         BACKGROUNDS_TEST,
         ("drawn",),
-        pictures=lambda split: pt.datasets.stanford_backgrounds(split=split),
+        images=lambda split: pt.datasets.stanford_backgrounds(split=split),
         options={"n_states": 8, "node": "ilr", "edge": "ilr", "reduce": 0.2},
         epochs=1,
         tracked=(1, 5, 12, 25, 100),

@@ -73,8 +73,8 @@ def run(cell: Cell, data: ImageSet) -> Row:
     seconds = time.perf_counter() - begun
     n = len(data.classes)
     confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
-    for picture in data.test:
-        found, truth = predict(picture.image), picture.labels.astype(np.int64)
+    for labelled in data.test:
+        found, truth = predict(labelled.image), labelled.labels.astype(np.int64)
         confusion += confusion_matrix(truth, found, n)
         boundary += boundary_counts(truth, found, n)
     scores = segmentation_scores(confusion, list(data.classes), boundary)
@@ -95,10 +95,10 @@ def _command(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarr
         folder = Path(name)
         for part in ("images", "masks"):
             (folder / part).mkdir()
-        for picture in data.train:
-            Image.fromarray(picture.image).save(folder / "images" / f"{picture.name}.png")
-            mask = np.where(picture.labels < 0, 255, picture.labels).astype(np.uint8)
-            Image.fromarray(mask).save(folder / "masks" / f"{picture.name}.png")
+        for labelled in data.train:
+            Image.fromarray(labelled.image).save(folder / "images" / f"{labelled.name}.png")
+            mask = np.where(labelled.labels < 0, 255, labelled.labels).astype(np.uint8)
+            Image.fromarray(mask).save(folder / "masks" / f"{labelled.name}.png")
         pipeline, facts = train(
             folder / "images",
             folder / "masks",
@@ -122,11 +122,11 @@ def _forest(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarra
     rng = np.random.default_rng(seed)
     n_rows = (20_000 if quick else N_ROWS) // len(data.train)
     x, y = [], []
-    for picture in data.train:
-        labels = picture.labels.ravel()
+    for labelled in data.train:
+        labels = labelled.labels.ravel()
         known = np.flatnonzero(labels >= 0)
         chosen = rng.choice(known, min(n_rows, len(known)), replace=False)
-        x.append(rows(picture.image)[chosen])
+        x.append(rows(labelled.image)[chosen])
         y.append(labels[chosen])
     forest = RandomForestClassifier(100, n_jobs=-1, random_state=seed)
     forest.fit(np.concatenate(x), np.concatenate(y))

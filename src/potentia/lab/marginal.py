@@ -38,10 +38,10 @@ _POINTS = 40
 
 
 class Part(NamedTuple):
-    """Examples, and the pictures that they are of where those are needed."""
+    """Examples, and the images that they are of where those are needed."""
 
     examples: list[pt.Example]
-    pictures: Sequence[pt.datasets.LabelledImage] = ()
+    images: Sequence[pt.datasets.LabelledImage] = ()
 
 
 def loss_named(name: str) -> str | pt.losses.Loss:
@@ -56,7 +56,7 @@ def truncated_inference(name: str, rounds: int) -> pt.Inference:
     """So many iterations by colours; of "trw_raster" in raster order and back, which is two of ours each.
 
     The paper does not print its order of updates. What it says of likelihoods with few iterations holds by colours,
-    where news travel two pixels per iteration, and not in raster order, where they cross the picture in one.
+    where news travel two pixels per iteration, and not in raster order, where they cross the image in one.
     """
     options: dict[str, Any] = {"iterations": rounds, "tol": 0.0}
     if name == "trw_raster":
@@ -90,7 +90,7 @@ class Data:
     """What a cell learns from and is tested on.
 
     Attributes:
-        train, test: examples, and the pictures that they are of.
+        train, test: examples, and the images that they are of.
         surrogate: the learner whose solution smoothed errors begin from, because of their local minima.
     """
 

@@ -1,4 +1,4 @@
-"""Tables 2 and 3 of MBL-tpami: truncated fitting of pictures by loss, inference and number of iterations."""
+"""Tables 2 and 3 of MBL-tpami: truncated fitting of images by loss, inference and number of iterations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import potentia as pt
 
 from ..features.resize import upsample_marginals
-from ..report.pictures import Original, pack
+from ..report.image_panels import Original, pack
 from ..report.rows import Cell, Row
 from ..report.tables import Table
-from .figures import Figure, grid_size, picture_figure, strips
+from .figures import Figure, grid_size, image_figure, strips
 from .marginal import LOCAL, NAMES, Data, Part, loss_named, run_loss, truncated_inference
 from .study import Originals, Rows, Study, matrix
 
@@ -38,19 +38,19 @@ def printed(rounds: Sequence[int], lines: Iterable[tuple[Any, ...]]) -> dict[tup
 
 
 @dataclass(frozen=True)
-class PictureSet:
-    """A set of pictures with its printed table.
+class SegmentationSet:
+    """A set of images with its printed table.
 
     Attributes:
         name: of the study.
         title: for tables.
         cells, quick: (loss, inference, rounds) in the order of running.
         folds: of cross-validation.
-        pictures: pictures(split, fold), as many as there are.
-        examples: features and graphs of pictures.
+        images: images(split, fold), as many as there are.
+        examples: features and graphs of images.
         paper: errors by (loss, inference) and iterations.
-        steps: L-BFGS steps on the first `incremental` pictures, half as many on twice as many, and so on.
-        shown: test pictures whose marginals rows keep.
+        steps: L-BFGS steps on the first `incremental` images, half as many on twice as many, and so on.
+        shown: test images whose marginals rows keep.
         error: share of labels wrong, of a model on a part of the data.
     """
 
@@ -59,7 +59,7 @@ class PictureSet:
     cells: Sequence[tuple[str, str, int]]
     quick: Sequence[tuple[str, str, int]]
     folds: int
-    pictures: Callable[[str, int], list[pt.datasets.LabelledImage]]
+    images: Callable[[str, int], list[pt.datasets.LabelledImage]]
     examples: Callable[[Sequence[pt.datasets.LabelledImage]], list[pt.Example]]
     paper: Printed
     steps: int
@@ -79,9 +79,9 @@ class PictureSet:
         )  # fmt: skip
 
     def load(self, quick: bool, fold: int) -> Data:
-        """Training and test pictures of a fold; quick: three of each."""
-        chosen = [self.pictures(split, fold)[: 3 if quick else None] for split in ("train", "test")]
-        train, test = (Part(self.examples(pictures), pictures) for pictures in chosen)
+        """Training and test images of a fold; quick: three of each."""
+        chosen = [self.images(split, fold)[: 3 if quick else None] for split in ("train", "test")]
+        train, test = (Part(self.examples(images), images) for images in chosen)
         likelihood = self.learner("surrogate_likelihood", "trw", 20, quick)
         return Data(train, test, replace(likelihood, inference=pt.TRW(iterations=60, tol=1e-3)))
 
@@ -103,7 +103,7 @@ class PictureSet:
         return replace(learner, iterations=3, incremental=None) if quick else learner
 
     def run(self, cell: Cell, data: Data) -> Row:
-        """Train, measure, and keep marginals of some test pictures."""
+        """Train, measure, and keep marginals of some test images."""
         learner = self.learner(*_key(cell), cell["quick"])
         model, row = run_loss(cell, data, learner, self.error)
         shown = [data.test.examples[k] for k in self.shown if k < len(data.test.examples)]
@@ -113,8 +113,8 @@ class PictureSet:
         return row | {"pictures": [pack(m[..., 1:] if m.shape[2] == 2 else m) for m in marginals]}
 
     def originals(self, quick: bool, fold: int) -> list[Original]:
-        """The pictures whose marginals rows keep, and their classes."""
-        chosen = self.pictures("test", fold)[: 3 if quick else None]
+        """The images whose marginals rows keep, and their classes."""
+        chosen = self.images("test", fold)[: 3 if quick else None]
         return [(chosen[k].image / 255.0, chosen[k].labels) for k in self.shown if k < len(chosen)]
 
     def tables(self, rows: Rows) -> list[Table]:
@@ -152,12 +152,12 @@ class PictureSet:
         return found
 
     def draw(self, rows: Rows, originals: Originals) -> Figure | None:
-        """Marginals of some test pictures, the largest number of iterations of each loss and inference."""
+        """Marginals of some test images, the largest number of iterations of each loss and inference."""
         first = sorted((r for r in rows if r["cell"]["fold"] == 0), key=lambda r: int(r["cell"]["rounds"]))
         best = {_key(row["cell"])[:2]: row for row in first}
         keys = [key for key in self.paper if key in best and key[1] != "trw_raster"]
         named = [(NAMES[key[0]] + " (MF)" * (key[1] == "mean_field"), best[key]) for key in keys]
-        return picture_figure(strips(named, originals(named[0][1]["cell"]), "marginals")) if named else None
+        return image_figure(strips(named, originals(named[0][1]["cell"]), "marginals")) if named else None
 
 
 def _key(cell: Cell) -> tuple[str, str, int]:
@@ -180,7 +180,7 @@ def full_size_error(model: pt.CRF, part: Part) -> float:
     def compared(numbers: Sequence[int]) -> Iterable[tuple[Any, Any]]:
         found = model.predict_marginals([part.examples[k] for k in numbers])
         for k, marginals in zip(numbers, found, strict=True):
-            truth = part.pictures[k].labels
+            truth = part.images[k].labels
             size = grid_size(part.examples[k])
             yield truth, upsample_marginals(marginals, size, truth.shape).argmax(axis=2)
 

@@ -8,22 +8,22 @@ import potentia as pt
 
 from ..features.image import image_examples
 from .marginal import LOCAL
-from .marginal_images import PictureSet, full_size_error, printed, share_wrong
+from .marginal_images import SegmentationSet, full_size_error, printed, share_wrong
 
 _HORSE_MAIN = ("univariate_logistic", "truncated_likelihood", "clique_logistic")
 _SMOOTHED = ("smoothed_error_5", "smoothed_error_15", "smoothed_error_50")
 
 
-def _horse_examples(pictures: Sequence[pt.datasets.LabelledImage]) -> list[pt.Example]:
+def _horse_examples(images: Sequence[pt.datasets.LabelledImage]) -> list[pt.Example]:
     """A quarter of the sides; features of pixels are computed at full size, where HOG cells have the paper's size.
 
-    On 50 of the training pictures held out this was better for the independent model (.126) than features of
-    the small pictures (.144).
+    On 50 of the training images held out this was better for the independent model (.126) than features of
+    the small images (.144).
     """
-    return image_examples(pictures, n_states=2, node="mbl", edge="mbl", reduce=0.25, when="after")
+    return image_examples(images, n_states=2, node="mbl", edge="mbl", reduce=0.25, when="after")
 
 
-HORSES = PictureSet(
+HORSES = SegmentationSet(
     "horses",
     "Horses",
     # the losses that differ most first, fewer iterations first, mean field last; the paper has no raster order
@@ -39,7 +39,7 @@ HORSES = PictureSet(
     ],
     quick=[("univariate_logistic", "trw", 10), ("clique_logistic", "mean_field", 10), ("piecewise", "trw", 0)],
     folds=1,
-    pictures=lambda split, fold: pt.datasets.horses(split=split),
+    images=lambda split, fold: pt.datasets.horses(split=split),
     examples=_horse_examples,
     paper=printed(
         (10, 20, 40),
@@ -67,13 +67,13 @@ HORSES = PictureSet(
 _BACKGROUND_MAIN = ("univariate_logistic", "truncated_em", "clique_logistic")
 
 
-def background_examples(pictures: Sequence[pt.datasets.LabelledImage]) -> list[pt.Example]:
+def background_examples(images: Sequence[pt.datasets.LabelledImage]) -> list[pt.Example]:
     """20 % of the sides after features were computed."""
     n = len(pt.datasets.BACKGROUND_CLASSES)
-    return image_examples(pictures, n_states=n, node="mbl", edge="mbl-backgrounds", reduce=0.2, when="after")
+    return image_examples(images, n_states=n, node="mbl", edge="mbl-backgrounds", reduce=0.2, when="after")
 
 
-BACKGROUNDS = PictureSet(
+BACKGROUNDS = SegmentationSet(
     "backgrounds",
     "Stanford backgrounds",
     cells=[
@@ -86,7 +86,7 @@ BACKGROUNDS = PictureSet(
     ],
     quick=[("truncated_em", "trw", 5), ("independent", "trw", 0)],
     folds=5,
-    pictures=lambda split, fold: pt.datasets.stanford_backgrounds(split=split, fold=fold),
+    images=lambda split, fold: pt.datasets.stanford_backgrounds(split=split, fold=fold),
     examples=background_examples,
     paper=printed(
         (5, 10, 20),

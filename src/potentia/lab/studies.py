@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._types import PotentiaError
-from ..report.pictures import Original
+from ..report.image_panels import Original
 from ..report.rows import Cell
 from ..report.tables import Table
 from . import (
@@ -54,7 +54,7 @@ def report_tables(name: str, rows: Rows) -> list[Table]:
 
 
 def report_originals(name: str, cell: Cell) -> list[Original]:
-    """What a row's pictures show, where its study is one of the papers' and its data is there."""
+    """What a row's images show, where its study is one of the papers' and its data is there."""
     try:
         return STUDIES[name].originals_of(cell) if name in STUDIES and "quick" in cell else []
     except PotentiaError:

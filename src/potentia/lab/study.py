@@ -15,7 +15,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..report.pictures import Original
+from ..report.image_panels import Original
 from ..report.rows import Cell, Row, append_row, read_rows
 from ..report.tables import Column, Table
 
@@ -41,7 +41,7 @@ class Study:
         figures: by file name, figure(rows, originals) or None where the rows allow none.
         needs: keys of a cell that choose its data.
         folds: of cross-validation, of which the first is run by default; 0 where cells have no "fold".
-        originals: originals(quick, *values), what the pictures in rows show.
+        originals: originals(quick, *values), what the images in rows show.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Study:
         return rows
 
     def originals_of(self, cell: Cell) -> list[Original]:
-        """What the pictures in a cell's row show, read from the data again."""
+        """What the images in a cell's row show, read from the data again."""
         return self._originals(*self._choice(cell))
 
     @cached_property

@@ -1,1 +1,1 @@
-"""Tables and pictures from result rows."""
+"""Tables and images from result rows."""

@@ -35,7 +35,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-// Pictures: step through images (left, right) and methods (up, down) by buttons or keys.
+// Images: step through images (left, right) and methods (up, down) by buttons or keys.
 function make(name, attributes, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);

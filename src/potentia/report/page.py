@@ -13,7 +13,7 @@ from .._html import Markup, tag
 from .._types import PotentiaError
 from .._version import __version__
 from ..io.files import regular, replacing
-from .pictures import Original
+from .image_panels import Original
 from .rows import Cell, Row, read_rows
 from .sections import StudyResults, study_section
 from .tables import Table
@@ -21,7 +21,7 @@ from .tables import Table
 #: Tables of a study beside that of all its runs, by its name and rows.
 Tables = Callable[[str, Sequence[Row]], Sequence[Table]]
 
-#: What the pictures of a row show, by its study's name and its cell.
+#: What the images of a row show, by its study's name and its cell.
 Originals = Callable[[str, Cell], Sequence[Original]]
 
 

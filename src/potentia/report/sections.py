@@ -1,4 +1,4 @@
-"""The parts of a study on the report page: tables, learning curves, learned functions, pictures, run facts."""
+"""The parts of a study on the report page: tables, learning curves, learned functions, images, run facts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from .._curves import Line, history_lines, score_lines
 from .._html import Markup, tag
 from .charts import Axis, chart, make_axis
+from .image_panels import Original, viewer_data
 from .label_maps import calibration_charts, class_tables, confusion_tables
-from .pictures import Original, viewer_data
 from .rows import Row
 from .runs import names, runs_table, study_facts
 from .tables import Table, html_table
@@ -20,7 +20,7 @@ from .tables import Table, html_table
 
 class StudyResults(NamedTuple):
     """Rows of one study: its name, its identifier on the page, its rows, tables beside that of all runs, and what the
-    pictures of each row show.
+    images of each row show.
     """
 
     name: str
@@ -34,7 +34,7 @@ def study_section(study: StudyResults) -> Markup:
     """Everything the rows allow, under one heading."""
     parts = [("Results", tables), ("Learning curves", curves), ("Learned functions", functions),
              ("Label couplings", couplings), ("Classes", classes), ("Confusion", confusion),
-             ("Calibration", calibration), ("Pictures", pictures), ("Run facts", facts)]  # fmt: skip
+             ("Calibration", calibration), ("Images", images), ("Run facts", facts)]  # fmt: skip
     found = []
     for title, make in parts:
         content = make(study)
@@ -163,7 +163,7 @@ def calibration(study: StudyResults) -> list[Markup]:
     return calibration_charts(names(study.rows), study.rows)
 
 
-def pictures(study: StudyResults) -> list[Markup]:
+def images(study: StudyResults) -> list[Markup]:
     """A viewer that steps through images and methods; its data is JSON that the page's script reads."""
     kept = [k for k, row in enumerate(study.rows) if row.get("pictures")]
     methods, own = names(study.rows), [study.rows[k]["pictures"] for k in kept]
@@ -173,8 +173,8 @@ def pictures(study: StudyResults) -> list[Markup]:
         return []
     text = json.dumps(data).replace("<", "\\u003c")
     script = Markup(f'<script type="application/json">{text}</script>')
-    empty = tag("p", "The pictures need JavaScript.", class_="status", role="status", aria_live="polite")
-    return [tag("div", script, empty, class_="viewer", data_label=f"Pictures of {study.name}")]
+    empty = tag("p", "The images need JavaScript.", class_="status", role="status", aria_live="polite")
+    return [tag("div", script, empty, class_="viewer", data_label=f"Images of {study.name}")]
 
 
 def facts(study: StudyResults) -> list[Markup]:

@@ -30,7 +30,7 @@ class Classes:
     Attributes:
         codes: the value of each class in masks, see `Mask`.
         names: what the classes are called.
-        colours: 0xRRGGBB of each, for pictures.
+        colours: 0xRRGGBB of each, for images.
         void: values of pixels whose class is unknown.
         coloured: masks hold colours.
         palette: colours of the masks' files, or None.

@@ -42,12 +42,12 @@ def evaluate_images(
     void: values of these masks that mean unknown, beside those that training had.
     """
     if masks is None:
-        raise PotentiaError("Pictures are evaluated against masks: give their folder.")
+        raise PotentiaError("Images are evaluated against masks: give their folder.")
     classes = replace(
         pipeline.classes, void=[*pipeline.classes.void, *parse_void(void, pipeline.classes.coloured)]
     )
     files = paired_files(source, masks, "volumes" if pipeline.axes == 3 else "images")
-    read = pipeline.inputs([picture for picture, _ in files], features, probabilities)
+    read = pipeline.inputs([file for file, _ in files], features, probabilities)
     targets = absolute([mask for _, mask in files])
     for k in range(len(files)):  # an unreadable one ends this before hours of work rather than after
         _read_truth(classes, targets[k], read(k)[0])
@@ -63,7 +63,7 @@ def evaluate_images(
             calibration.merge(one.calibration)
             images.append({key: one.shown[key] for key in ("name", "error")})
             shown.add(one.shown)
-    facts = {"pictures": len(files), **segmentation_scores(confusion, classes.names, boundary)}
+    facts = {"n_images": len(files), **segmentation_scores(confusion, classes.names, boundary)}
     if pipeline.by_marginals:
         facts |= {"calibration_error": calibration.error(), "reliability": calibration.curve()}
     return facts | {"images": images, "shown": shown.all()}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._types import PotentiaError
-from ..data.loaders import open_picture
+from ..data.loaders import open_image
 from . import tiff_files
 from .tiff_files import is_tiff, read_tiff, write_tiff
 
@@ -79,48 +79,48 @@ def _listed(folder: Path) -> list[Path]:
                 )
             found[path.stem] = path
     if not found:
-        raise PotentiaError(f"{folder} has no pictures ({', '.join(SUFFIXES)}).")
+        raise PotentiaError(f"{folder} has no images ({', '.join(SUFFIXES)}).")
     return list(found.values())
 
 
 def paired_files(images: Path, masks: Path, stacks: str = "images") -> list[tuple[ImageFile, ImageFile]]:
     """Every image with the mask of its name, or of its name and an ending such as _mask; masks are PNG or TIFF."""
-    pictures = image_files(images, stacks, masks)
+    files = image_files(images, stacks, masks)
     if masks.is_file() and images.is_file():
         own = {images.stem: masks}
     elif masks.is_file():
         raise PotentiaError(f"{masks} is one mask, but {images} is a folder: give the folder of its masks.")
     else:
         own = {path.stem: path for path in _listed(masks) if path != images}
-    pairs = [(picture, _mask_of(picture, own, masks)) for picture in pictures]
-    lacking = [picture for picture, path in pairs if path is None]
+    pairs = [(file, _mask_of(file, own, masks)) for file in files]
+    lacking = [file for file, path in pairs if path is None]
     if lacking:
-        more = f", nor have {len(lacking) - 1} other pictures one" if len(lacking) > 1 else ""
+        more = f", nor have {len(lacking) - 1} other images one" if len(lacking) > 1 else ""
         raise PotentiaError(f"{lacking[0].path} has no mask {masks / lacking[0].path.stem}.png{more}.")
     lossy = [path for _, path in pairs if path is not None and path.suffix.lower() in (".jpg", ".jpeg")]
     if lossy:
         raise PotentiaError(f"{lossy[0]}: JPEG does not keep the values of classes; masks must be PNG files.")
-    return [(picture, _same_page(picture, path)) for picture, path in pairs if path is not None]
+    return [(file, _same_page(file, path)) for file, path in pairs if path is not None]
 
 
-def _mask_of(picture: ImageFile, own: dict[str, Path], masks: Path) -> Path | None:
-    names = [picture.path.stem + end for end in _MASK_ENDINGS]
-    found = [own[name] for name in names if name in own and own[name] != picture.path]
+def _mask_of(file: ImageFile, own: dict[str, Path], masks: Path) -> Path | None:
+    names = [file.path.stem + end for end in _MASK_ENDINGS]
+    found = [own[name] for name in names if name in own and own[name] != file.path]
     if len(found) > 1:
-        raise PotentiaError(f"{picture.path} has two masks in {masks}: {found[0].name} and {found[1].name}.")
+        raise PotentiaError(f"{file.path} has two masks in {masks}: {found[0].name} and {found[1].name}.")
     return found[0] if found else None
 
 
-def _same_page(picture: ImageFile, mask: Path) -> ImageFile:
-    if is_tiff(mask) and picture.page is not None:
-        pages, wanted = tiff_files.n_pages(mask), tiff_files.n_pages(picture.path)
+def _same_page(file: ImageFile, mask: Path) -> ImageFile:
+    if is_tiff(mask) and file.page is not None:
+        pages, wanted = tiff_files.n_pages(mask), tiff_files.n_pages(file.path)
         if pages != wanted:
-            raise PotentiaError(f"{mask} has {pages} pages, but its image {picture.path.name} has {wanted}.")
-    elif picture.page is not None:
+            raise PotentiaError(f"{mask} has {pages} pages, but its image {file.path.name} has {wanted}.")
+    elif file.page is not None:
         raise PotentiaError(
-            f"{mask} is one mask, but {picture.path.name} is a stack: its masks must be a stack."
+            f"{mask} is one mask, but {file.path.name} is a stack: its masks must be a stack."
         )
-    return ImageFile(picture.name, mask, picture.page)
+    return ImageFile(file.name, mask, file.page)
 
 
 def read_image(file: ImageFile | Path) -> np.ndarray:
@@ -130,17 +130,17 @@ def read_image(file: ImageFile | Path) -> np.ndarray:
         return read_tiff(path, page)
     from PIL import ImageOps
 
-    picture = ImageOps.exif_transpose(open_picture(path))
-    if picture.mode.startswith("I"):
-        values = np.asarray(picture)
+    loaded = ImageOps.exif_transpose(open_image(path))
+    if loaded.mode.startswith("I"):
+        values = np.asarray(loaded)
         return values if values.dtype == np.uint16 else np.clip(values, 0, 65535).astype(np.uint16)
     if path.suffix.lower() == ".png" and _png_bits(path) == 16:
         raise PotentiaError(
             f"{path}: colours of 16 bits cannot be read from PNG without loss; save it as TIFF (or as 8 bits)."
         )
-    if picture.mode in ("1", "L", "LA") and "transparency" not in picture.info:
-        return np.asarray(picture.convert("L"))
-    through = picture.convert("RGBA") if "transparency" in picture.info else picture
+    if loaded.mode in ("1", "L", "LA") and "transparency" not in loaded.info:
+        return np.asarray(loaded.convert("L"))
+    through = loaded.convert("RGBA") if "transparency" in loaded.info else loaded
     return np.asarray(through.convert("RGB"))
 
 
@@ -159,13 +159,13 @@ def read_mask(file: ImageFile | Path) -> Mask:
         if values.dtype.kind not in "uib" or values.min() < 0 or values.max() >= 2**24:
             raise PotentiaError(f"{path}: a mask holds whole numbers from 0, not {values.dtype}.")
         return Mask(values.astype(np.int32), False, None)
-    picture = open_picture(path)
-    if picture.mode in ("P", "L", "I", "I;16"):
-        palette = picture.getpalette() if picture.mode == "P" else None
-        return Mask(np.asarray(picture, dtype=np.int32), False, palette)
-    if picture.mode in ("1", "LA"):
-        return Mask(np.asarray(picture.convert("L"), dtype=np.int32), False, None)
-    return Mask(colour_codes(np.asarray(picture.convert("RGB"))), True, None)
+    loaded = open_image(path)
+    if loaded.mode in ("P", "L", "I", "I;16"):
+        palette = loaded.getpalette() if loaded.mode == "P" else None
+        return Mask(np.asarray(loaded, dtype=np.int32), False, palette)
+    if loaded.mode in ("1", "LA"):
+        return Mask(np.asarray(loaded.convert("L"), dtype=np.int32), False, None)
+    return Mask(colour_codes(np.asarray(loaded.convert("RGB"))), True, None)
 
 
 def colour_codes(rgb: np.ndarray) -> np.ndarray:
@@ -184,7 +184,7 @@ def check_same_size(image: np.ndarray, codes: np.ndarray, path: Path) -> None:
     size = image.shape[: codes.ndim]
     if size != codes.shape:
         own, other = (" x ".join(map(str, shape[::-1])) for shape in (codes.shape, size))
-        raise PotentiaError(f"{path}: the mask is {own}, but its picture is {other}.")
+        raise PotentiaError(f"{path}: the mask is {own}, but its image is {other}.")
 
 
 def write_mask(path: Path, mask: Mask) -> None:
@@ -198,13 +198,13 @@ def write_mask(path: Path, mask: Mask) -> None:
         return
     from PIL import Image
 
-    picture = Image.fromarray(values)
+    loaded = Image.fromarray(values)
     if mask.palette is not None and values.dtype == np.uint8:
-        picture.putpalette(mask.palette)
-    picture.save(path, format="PNG")
+        loaded.putpalette(mask.palette)
+    loaded.save(path, format="PNG")
 
 
-def write_picture(path: Path, values: np.ndarray) -> None:
+def write_image(path: Path, values: np.ndarray) -> None:
     """An image (h, w) or (h, w, 3) uint8 as a PNG file; volumes (d, h, w, 3) as a TIFF file."""
     if path.suffix == ".tif":
         write_tiff(path, values)

@@ -12,7 +12,7 @@ import numpy as np
 from .._progress import Bar
 from .._types import Floats, PotentiaError
 from ..parallel.connection import iterate_anywhere
-from .image_files import image_files, write_mask, write_picture
+from .image_files import image_files, write_image, write_mask
 from .image_inputs import InputReader
 from .intensity import as_shown
 from .outputs import Staging
@@ -43,7 +43,7 @@ def predict_images(
         for _file in bar.over(files, "predicting"):
             next(done)
     written = ["labels", "overlays", *(["marginals"] if marginals else [])]
-    return {"pictures": len(files), "written": [str(out / part) for part in written]}
+    return {"n_images": len(files), "written": [str(out / part) for part in written]}
 
 
 def _predict_file(
@@ -58,7 +58,7 @@ def _predict_file(
     write_mask(staging.path("labels", f"{name}.{suffix}"), pipeline.classes.mask(labels))
     shown = as_shown(pipeline.intensity.apply(image, pipeline.axes))
     mixed = shown // 2 + pipeline.classes.paint(labels) // 2
-    write_picture(staging.path("overlays", f"{name}.{suffix}"), mixed)
+    write_image(staging.path("overlays", f"{name}.{suffix}"), mixed)
     if marginals and soft is not None:
         _write_marginals(pipeline, staging, name, soft, marginals)
 
@@ -72,4 +72,4 @@ def _write_marginals(pipeline: ImagePipeline, staging: Staging, stem: str, value
     for k, name in enumerate(pipeline.classes.names):
         safe = re.sub(r"[^\w#-]", "_", name)
         grey = np.round(255 * values[..., k]).astype(np.uint8)
-        write_picture(staging.path("marginals", f"{stem}.{k}-{safe}.png"), grey)
+        write_image(staging.path("marginals", f"{stem}.{k}-{safe}.png"), grey)

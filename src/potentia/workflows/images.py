@@ -103,7 +103,7 @@ def train(
         axes=source.axes,
     )
     digest = _digest(pipeline, source, [node, position, pixels, class_weight])
-    facts: dict[str, Any] = {"pictures": len(source.names), "classes": source.classes.names}
+    facts: dict[str, Any] = {"n_images": len(source.names), "classes": source.classes.names}
     if single_stage:
         return pipeline, facts | _fit_at_once(pipeline, source, digest, run)
     settings = StageSettings(NODES if search else (node,), position, pixels, features is not None, weights)
@@ -167,10 +167,10 @@ def _read_source(
 ) -> _Source:
     """Read all masks, and look at every image once."""
     axes = 3 if stacks == "volumes" else 2
-    pictures = [picture for picture, _ in files]
-    read = input_reader(pictures, features, probabilities, axes)
+    sources = [image for image, _ in files]
+    read = input_reader(sources, features, probabilities, axes)
     classes, labels = _read_labels(files, palette, void, rare, axes, read)
-    return _Source([picture.name for picture in pictures], read, classes, labels, axes)
+    return _Source([image.name for image in sources], read, classes, labels, axes)
 
 
 def _read_labels(
@@ -231,7 +231,7 @@ def _check_choices(
     if stacks not in STACKS:
         raise PotentiaError(f"stacks must be one of {', '.join(STACKS)}, not {stacks!r}.")
     if superpixels is not None and reduce is not None:
-        raise PotentiaError("superpixels are made of the whole picture: give --superpixels or --reduce.")
+        raise PotentiaError("superpixels are made of the whole image: give --superpixels or --reduce.")
     if stacks == "volumes" and (superpixels is not None or reduce is not None or feature_set == "papers"):
         raise PotentiaError(
             "--stacks volumes goes with neither --superpixels, --reduce nor the papers' features."

@@ -25,7 +25,7 @@ from ..learn.max_margin import MaxMargin
 from ..learn.risk import MarginalRisk
 from ..potentials import MLP, Boosting, Constant, Linear, Potential
 
-#: The learners of pictures, and the functions that each can train.
+#: The learners of images, and the functions that each can train.
 TRAINABLE = {
     "ilr": ("boosting", "linear", "mlp", "constant"),
     "marginal": ("linear", "mlp", "constant"),

@@ -1,4 +1,4 @@
-"""Pictures kept in rows, as PNG inside the page."""
+"""Images kept in rows, as PNG inside the page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PALETTE = np.array(
         [0, 114, 178], [230, 159, 0], [250, 250, 250], [150, 150, 150],
     ]
 ) / 255.0  # fmt: skip
-#: Pictures with longer sides are reduced: the page stays small.
+#: Images with longer sides are reduced: the page stays small.
 _LONGEST = 128
 #: Grey levels a marginal is kept with: nobody sees more, and they compress.
 _LEVELS = 31
@@ -40,25 +40,25 @@ def unpack(packed: Mapping[str, Any]) -> np.ndarray:
     return levels.reshape(packed["shape"]) / _LEVELS
 
 
-def panels_of(picture: Any, original: Original | None = None) -> tuple[Panels, str]:
-    """What a row keeps of one picture, as colours (h, w, 3) in [0, 1] by name, and what is said about it.
+def panels_of(image: Any, original: Original | None = None) -> tuple[Panels, str]:
+    """What a row keeps of one image, as colours (h, w, 3) in [0, 1] by name, and what is said about it.
 
-    A picture is a string of predicted states, packed marginals, or a mapping with "input", "truth", "marginals" and
+    An image is a string of predicted states, packed marginals, or a mapping with "input", "truth", "marginals" and
     "prediction"; of the first two, the original adds input and truth. Without it a string is that of a square.
     """
     marginals = found = None
-    if isinstance(picture, str):
-        side = round(len(picture) ** 0.5)
+    if isinstance(image, str):
+        side = round(len(image) ** 0.5)
         size = (side, side) if original is None else original[1].shape
-        if size[0] * size[1] != len(picture):
+        if size[0] * size[1] != len(image):
             return {}, ""
-        found = _states(picture, size)
-    elif "levels" in picture:
-        marginals = _spread(unpack(picture))
+        found = _states(image, size)
+    elif "levels" in image:
+        marginals = _spread(unpack(image))
     else:
-        marginals = _spread(unpack(picture["marginals"]))
-        truth, found = (_states(picture[key], marginals.shape[:2]) for key in ("truth", "prediction"))
-        original = unpack(picture["input"]), truth
+        marginals = _spread(unpack(image["marginals"]))
+        truth, found = (_states(image[key], marginals.shape[:2]) for key in ("truth", "prediction"))
+        original = unpack(image["input"]), truth
     if found is None and marginals is not None:
         found = marginals.argmax(axis=2)
     assert found is not None
@@ -69,7 +69,7 @@ def panels_of(picture: Any, original: Original | None = None) -> tuple[Panels, s
     if marginals is not None:
         panels["marginals"] = _mixed(marginals)
     panels["prediction"] = _colours(_one_hot(found, n_states))
-    if isinstance(picture, Mapping) and "input" in picture:
+    if isinstance(image, Mapping) and "input" in image:
         panels["overlay"] = 0.5 * (panels["input"] + panels["prediction"])
     return panels, "" if original is None else _wrong(original[1], found)
 
@@ -116,10 +116,10 @@ def _input(values: np.ndarray) -> np.ndarray:
     return values if values.ndim == 3 and values.shape[2] == 3 else np.repeat(grey[..., None], 3, axis=2)
 
 
-def data_uri(picture: np.ndarray) -> str:
+def data_uri(image: np.ndarray) -> str:
     """Colours (h, w, 3) in [0, 1] as a PNG in a data URI."""
-    factor = -(-max(picture.shape[:2]) // _LONGEST)
-    small = picture[::factor, ::factor]
+    factor = -(-max(image.shape[:2]) // _LONGEST)
+    small = image[::factor, ::factor]
     bytes_ = np.rint(np.clip(small, 0.0, 1.0) * 255).astype(np.uint8)
     return "data:image/png;base64," + base64.b64encode(png(bytes_)).decode()
 
@@ -139,27 +139,27 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def viewer_data(
-    pictures: Sequence[Sequence[Any]],
+    images: Sequence[Sequence[Any]],
     methods: Sequence[str],
     originals: Sequence[Sequence[Original]] | None = None,
 ) -> dict[str, Any] | None:
     """What the page steps through: sources of images without repetition, and per method and image its panels.
 
-    originals: per method what its pictures show, where that is known.
+    originals: per method what its images show, where that is known.
     """
     sources: dict[str, int] = {}
     shown = []
-    for own, seen in zip(pictures, originals or [()] * len(pictures), strict=True):
+    for own, seen in zip(images, originals or [()] * len(images), strict=True):
         line = []
-        for number, picture in enumerate(own[: min(map(len, pictures))]):
-            panels, text = panels_of(picture, seen[number] if number < len(seen) else None)
+        for number, image in enumerate(own[: min(map(len, images))]):
+            panels, text = panels_of(image, seen[number] if number < len(seen) else None)
             numbers = {name: sources.setdefault(data_uri(p), len(sources)) for name, p in panels.items()}
-            line.append({"panels": numbers, "text": text, "name": _name(picture)})
+            line.append({"panels": numbers, "text": text, "name": _name(image)})
         shown.append(line)
     if not any(entry["panels"] for line in shown for entry in line):
         return None
     return {"methods": list(methods), "sources": list(sources), "shown": shown}
 
 
-def _name(picture: Any) -> str:
-    return str(picture.get("name", "")) if isinstance(picture, Mapping) else ""
+def _name(image: Any) -> str:
+    return str(image.get("name", "")) if isinstance(image, Mapping) else ""

@@ -1,4 +1,4 @@
-"""Pictures with a class per pixel: the Weizmann horses, the Stanford backgrounds, and nuclei in tissue."""
+"""Images with a class per pixel: the Weizmann horses, the Stanford backgrounds, and nuclei in tissue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._types import Ints, PotentiaError
-from .loaders import FilePath, check_choice, data_folder, read_arrays, read_picture
+from .loaders import FilePath, check_choice, data_folder, read_arrays, read_pixels
 
 HORSE_CLASSES = ("background", "horse")
 BACKGROUND_CLASSES = ("sky", "tree", "road", "grass", "water", "building", "mountain", "foreground")
@@ -23,10 +23,10 @@ _SPLITS = ("train", "test", "all")
 
 @dataclass(frozen=True, eq=False)
 class LabelledImage:
-    """A picture and its classes.
+    """An image and its classes.
 
     Attributes:
-        name: the picture's name in its set.
+        name: the image's name in its set.
         image: (h, w, 3) uint8, RGB.
         labels: (h, w) int8 classes, -1 where unknown.
     """
@@ -53,7 +53,7 @@ def horses(
     """The 328 Weizmann horses: classes 0 background, 1 horse.
 
     MBL-tpami trains on 200 and tests on 128 without naming them; here a random permutation drawn with `seed` makes
-    the 200 ("train") and the 128 ("test"); "all" is every picture. `size` is "full" (about 265 x 212) or
+    the 200 ("train") and the 128 ("test"); "all" is every image. `size` is "full" (about 265 x 212) or
     "quarter" (one packed file, a quarter of the sides, about 66 x 53).
     """
     check_choice("split", split, _SPLITS)
@@ -73,7 +73,7 @@ def stanford_backgrounds(
 ) -> list[LabelledImage]:
     """The 715 Stanford background scenes: eight classes (`BACKGROUND_CLASSES`), -1 unknown.
 
-    Five folds by position in the order of names: fold k tests on pictures 4 - k, 9 - k, 14 - k, ... (counted from
+    Five folds by position in the order of names: fold k tests on images 4 - k, 9 - k, 14 - k, ... (counted from
     0) and trains on the others, 143 and 572, the counts of ILR-chapter. These are the folds of the toolbox that the
     author of MBL-tpami published; the papers do not print theirs. `size` is "full" (mostly 320 x 240) or "fifth" (one
     packed file, already reduced to 20 % of the sides, mostly 64 x 48).
@@ -101,7 +101,7 @@ def nuclei(folder: FilePath | None = None, split: str = "train") -> list[Labelle
 
 
 def _packed(path: Path, n_classes: int) -> list[LabelledImage]:
-    """Pictures of different sizes laid end to end in one file."""
+    """Images of different sizes laid end to end in one file."""
     arrays = read_arrays(path, ("pixels", "labels", "offsets", "shapes", "names"))
     _check_packed(path, arrays, n_classes)
     pixels, labels = (np.split(arrays[name], arrays["offsets"][1:-1]) for name in ("pixels", "labels"))
@@ -119,7 +119,7 @@ def _check_packed(path: Path, arrays: Any, n_classes: int) -> None:
     if shapes.shape != (n, 2) or offsets.shape != (n + 1,):
         raise PotentiaError(f"{path}: 'shapes' and 'offsets' do not fit the {n} names.")
     if offsets[0] != 0 or np.any(np.diff(offsets) != shapes.prod(axis=1)):
-        raise PotentiaError(f"{path}: 'offsets' do not fit the 'shapes' of the pictures.")
+        raise PotentiaError(f"{path}: 'offsets' do not fit the 'shapes' of the images.")
     if pixels.shape != (offsets[-1], 3) or pixels.dtype != np.uint8 or labels.shape != (offsets[-1],):
         raise PotentiaError(f"{path}: 'pixels' and 'labels' do not hold {offsets[-1]} pixels.")
     if labels.size and (labels.min() < -1 or labels.max() >= n_classes):
@@ -127,10 +127,10 @@ def _check_packed(path: Path, arrays: Any, n_classes: int) -> None:
 
 
 def _pair(place: Path, name: str, folder: str, n_classes: int, suffix: str = ".jpg") -> LabelledImage:
-    """A picture and its label map from their own files; 255 (and white in a mask) as the sets mean them."""
-    image = read_picture(place / "images" / f"{name}{suffix}", "RGB")
+    """An image and its label map from their own files; 255 (and white in a mask) as the sets mean them."""
+    image = read_pixels(place / "images" / f"{name}{suffix}", "RGB")
     path = place / folder / f"{name}.png"
-    classes = read_picture(path, "L")
+    classes = read_pixels(path, "L")
     if folder == "masks":
         labels = (classes > 127).astype(np.int8)
     else:
@@ -138,5 +138,5 @@ def _pair(place: Path, name: str, folder: str, n_classes: int, suffix: str = ".j
     if labels.max() >= n_classes or labels.min() < -1:
         raise PotentiaError(f"{path}: classes must be 0..{n_classes - 1} or 255 (unknown).")
     if labels.shape != image.shape[:2]:
-        raise PotentiaError(f"{path}: the labels are {labels.shape}, but the picture is {image.shape[:2]}.")
+        raise PotentiaError(f"{path}: the labels are {labels.shape}, but the image is {image.shape[:2]}.")
     return LabelledImage(name, image, labels)

@@ -1,4 +1,4 @@
-"""Small noisy pictures with labels that vary at the scale of a few pixels."""
+"""Small noisy images with labels that vary at the scale of a few pixels."""
 
 import numpy as np
 from scipy.ndimage import gaussian_filter
@@ -7,7 +7,7 @@ import potentia as pt
 
 
 def noisy(n_images=3, size=(9, 10), seed=0):
-    """Like the denoising data, with blobs small enough for pictures of ten pixels."""
+    """Like the denoising data, with blobs small enough for images of ten pixels."""
     rng = np.random.default_rng(seed)
     graph = pt.Graph.grid(size, n_states=2)
     first, second = graph.scopes["edge"].T
