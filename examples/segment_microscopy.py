@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> float:
     parser.add_argument("--images", type=Path, help="folder of images")
     parser.add_argument("--masks", type=Path, help="folder of their masks")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder to write to")
-    parser.add_argument("--pixels", type=int, help="train pairs on at most so many pixels")
+    parser.add_argument("--pixels", type=int, help="train pairs on at most this many pixels")
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     if given.images is None:

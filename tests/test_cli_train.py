@@ -436,7 +436,7 @@ def test_an_interrupted_table_goes_on_to_the_same_model(learner, folder, monkeyp
     assert main([*line, "--seed", "1"]) == 2
     assert "m.checkpoint belongs to a run with other options or data" in capsys.readouterr().err
     assert main(line) == 0
-    assert "going on from m.checkpoint" in capsys.readouterr().err
+    assert "resuming from m.checkpoint" in capsys.readouterr().err
     resumed = pt.load("m").model
     arrays = [model.state()[1] for model in (resumed, whole)]
     assert arrays[0].keys() == arrays[1].keys()

@@ -69,7 +69,7 @@ def test_examples_in_help_work_as_printed(tmp_path, monkeypatch, capsys):
     assert "mlp nodes" in printed.err
 
 
-def test_json_is_one_object_and_a_second_run_starts_anew(tmp_path, monkeypatch, capsys):
+def test_json_is_one_object_and_a_second_run_replaces_the_first(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "MODELS", demo.MODELS[:1])
     monkeypatch.setattr(demo, "run", functools.partial(demo.run, size=TINY))
     for seed in ("0", "1"):

@@ -243,7 +243,7 @@ def test_the_dual_rises_and_the_gap_closes(solver):
 
 
 def random_delta(example):
-    """A Delta of one's own on variables and pairs, without ties."""
+    """A custom Delta on variables and pairs, without ties."""
     rng = np.random.default_rng(len(example.labels))
     n, L = example.graph.n_variables, int(example.graph.n_states[0])
     node, edge = rng.random((n, L)), rng.random((n - 1, L, L))
@@ -421,7 +421,7 @@ def test_what_cannot_be_trained_is_refused():
     with pytest.raises(pt.PotentiaError, match="potential of 'node' must be linear in its parameters"):
         pt.CRF({"node": pt.Boosting(), "edge": pt.Constant()}, pt.MaxMargin()).fit(words())
     graph = pt.Graph([2, 2], {"edge": [[0, 1]]})
-    with pytest.raises(pt.PotentiaError, match="a region of its own for every variable"):
+    with pytest.raises(pt.PotentiaError, match="a single-variable region for every variable"):
         pt.CRF({"edge": pt.Constant()}, pt.MaxMargin()).fit([pt.Example(graph, labels=[0, 1])])
     hidden = [pt.Example(pt.Graph.chain(3, n_states=2), labels=[0, 1, -1])]
     learner = pt.MaxMargin(delta=random_delta)

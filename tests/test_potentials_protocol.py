@@ -40,7 +40,7 @@ def test_contract(factory):
 
 
 class Mean(Potential):
-    """The log of smoothed label frequencies: the smallest class of one's own."""
+    """The log of smoothed label frequencies: the smallest custom class."""
 
     def __init__(self, prior=1.0):
         self.prior = prior

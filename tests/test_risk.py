@@ -320,7 +320,7 @@ def test_running_away_is_said_and_ends_the_fit(monkeypatch):
     assert model.history_ == []
 
 
-def test_a_line_search_that_meets_no_number_begins_anew():
+def test_a_line_search_that_meets_no_number_restarts():
     """Beyond 2 the objective is nan, which L-BFGS would take for a fall; its minimum is at 1.9."""
     hill = SimpleNamespace(parameters=np.array([-3.0]), n_parameters=1)
 

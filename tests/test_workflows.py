@@ -1,4 +1,4 @@
-"""Pipelines on one's own data, below the command line."""
+"""Pipelines on user data, below the command line."""
 
 import gzip
 import json

@@ -55,7 +55,7 @@ def check_choice(name: str, value: object, choices: Collection[object], other: s
 
 
 def check_type(name: str, value: object, kind: type, optional: bool = False) -> None:
-    """An object of a class, or None where that is allowed."""
+    """An object of a class, or None if that is allowed."""
     if not isinstance(value, kind) and not (optional and value is None):
         raise PotentiaError(f"{name} must be a {kind.__name__}, not {value!r}.")
 

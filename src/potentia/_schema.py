@@ -229,7 +229,7 @@ class Named(Field):
 
 @dataclass(frozen=True)
 class Record(Field):
-    """A dictionary with a schema of its own; what that does not name is left as it is."""
+    """A dictionary with its own schema; keys that the schema does not name are left unchanged."""
 
     schema: Schema
 

@@ -69,7 +69,7 @@ def real_numbers(values: ArrayLike, name: str) -> Floats:
 
 
 def finite_array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """The values as an array of their own number type; refuses anything but finite numbers of one shape."""
+    """The values as an array that keeps their numeric type; refuses anything but finite numbers of one shape."""
     try:
         given = np.asarray(values)
     except (RuntimeError, TypeError, ValueError) as error:  # the first two from tensors of other libraries

@@ -350,7 +350,7 @@ class ChainCRF(Registered, Params):
         return hasattr(self, "weights_")
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn wants to know; asked for by it only, so that it need not be imported before."""
+        """scikit-learn's estimator tags; only scikit-learn calls this, so it is imported here."""
         from sklearn.utils import Tags, TargetTags
 
         return Tags(estimator_type=None, target_tags=TargetTags(required=True))
@@ -400,7 +400,7 @@ def _classes(y: Any) -> list[Label]:
     )
     if strange is not None:
         raise PotentiaError(
-            f"labels must be texts or whole numbers, or None where not known, not {strange!r:.40}."
+            f"labels must be texts or whole numbers, or None if not known, not {strange!r:.40}."
         )
     if len({isinstance(label, str) for label in found}) > 1:
         raise PotentiaError("y mixes texts and whole numbers; labels must be of one type.")

@@ -340,7 +340,7 @@ class CRF(Registered):
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn wants to know; asked for by it only, so that it need not be imported before."""
+        """scikit-learn's estimator tags; only scikit-learn calls this, so it is imported here."""
         from sklearn.utils import Tags, TargetTags
 
         return Tags(estimator_type=None, target_tags=TargetTags(required=False))
@@ -418,7 +418,7 @@ class _Evaluation:
 
 
 def _tracked(learner: Learner, fit: Fit, validation: Examples | None) -> bool | Sequence[int]:
-    """When to predict the examples; where the learner leaves it open, if that costs little or errors are wanted."""
+    """In which iterations to predict the examples; by default only if that is cheap or a validation set is given."""
     if learner.track_error is not None:
         return learner.track_error
     return validation is not None or (fit.data is not None and fit.data.parts.n_parts == 1)

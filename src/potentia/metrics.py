@@ -32,7 +32,7 @@ def f_samples(truth: Any, predicted: Any, positive: Any = 1) -> float:
 
 
 def f_macro(truth: Any, predicted: Any, positive: Any = 1) -> float:
-    """F-score of each label, averaged over labels; a label that is nowhere in either counts as 0 [LMSBN Eq. 12]."""
+    """F-score of each label, averaged over labels; a label that is absent from both counts as 0 [LMSBN Eq. 12]."""
     a, b = _present(truth, predicted, positive)
     return float(np.mean(_f(a, b, axis=0, empty=0.0)))
 
@@ -59,7 +59,7 @@ def all_measures(truth: Any, predicted: Any, positive: Any = 1) -> dict[str, flo
 
 
 def f_scores(truth: Any, predicted: Any, positive: Any = 1) -> Floats:
-    """F-score of each label (K); 0 for a label that is nowhere in either."""
+    """F-score of each label (K); 0 for a label that is absent from both."""
     return _f(*_present(truth, predicted, positive), axis=0, empty=0.0)
 
 

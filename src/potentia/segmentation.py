@@ -1,6 +1,6 @@
 """How well label maps agree with the truth: IoU, F1, boundary F1, the confusion matrix and calibration.
 
-Truths are class numbers of any shape; negative ones are unknown (void) and count nowhere.
+Truths are class numbers of any shape; negative ones are unknown (void) and are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def confusion_matrix(truth: ArrayLike, predicted: ArrayLike, n_classes: int) -> 
 
 
 def class_scores(confusion: ArrayLike) -> dict[str, Floats]:
-    """Recall, precision, F1 and IoU of every class of a confusion matrix; NaN for what is nowhere."""
+    """Recall, precision, F1 and IoU of every class of a confusion matrix; NaN for classes that do not occur."""
     counts = whole_numbers(confusion, "confusion")
     right, size, found = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
     return {

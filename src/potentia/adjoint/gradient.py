@@ -170,7 +170,7 @@ def loss_and_gradient(
 def variable_weights(
     graph: Graph, labels: Ints, weights: ArrayLike | None, class_weight: ArrayLike | None
 ) -> Floats | None:
-    """Weight of every variable, or None where all are 1."""
+    """Weight of every variable, or None if all are 1."""
     found: Floats | None = None
     if weights is not None:
         found = real_numbers(weights, "weights")

@@ -143,7 +143,7 @@ def _constraints(graph: Graph, entropy: Entropy, start: Ints) -> Any:
 def linear_response(
     inference: Inference, graph: Graph, theta: Any, pairs: ArrayLike, observed: ArrayLike | None = None
 ) -> list[Floats]:
-    """Joint marginals of any two variables from the sensitivity of their own [MBL-tpami sec. 6; Welling and Teh].
+    """Joint marginals of any two variables from the sensitivity of their marginals [MBL-tpami sec. 6; Welling and Teh].
 
     p(y_i, y_j) is taken as mu_i(y_i) mu_j(y_j) + d mu_j(y_j) / d theta_i(y_i), which is exact where inference is.
 

@@ -36,7 +36,7 @@ from ..kernels.star_blocks import PRODUCT
 class PairReverse:
     """Cotangents beside a `PairEngine` that left its updates on a tape, those of the read-out in slot 0.
 
-    fixed: every update undone is that of slot 0, not one of its own.
+    fixed: all reversed updates read slot 0 instead of one slot each.
     """
 
     def __init__(self, engine: PairEngine, result: Result, tape: Record, fixed: bool) -> None:

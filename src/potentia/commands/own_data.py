@@ -30,7 +30,7 @@ TEXTS = {
     "predict": "Predict with a model that `potentia train` saved.",
     "evaluate": "Compare a saved model's predictions with the truth.",
 }
-_NOTES = {"train": "Ctrl-C keeps what is done: the same command goes on from there."}
+_NOTES = {"train": "After Ctrl-C the same command resumes from a checkpoint."}
 
 
 def examples(command: str) -> str:

@@ -54,7 +54,7 @@ def warmup(arguments: argparse.Namespace) -> None:
 
 
 def _problems() -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Small graphs with scores: of two and three states, with tables of their own and shared, with a larger region."""
+    """Small graphs with scores: of two and three states, with separate and shared tables, with a larger region."""
     from ..graph.structure import Graph
 
     rng = np.random.default_rng(0)

@@ -23,7 +23,7 @@ class Example:
         graph: what touches what. Examples may share one graph.
         features: for each kind a matrix (n_regions, n_features), dense or SciPy-sparse (kept as CSR). float64 and
             float32 are kept without a copy, other numbers become float64. A kind may be left out or be None.
-        labels: (n_variables,) states, -1 where hidden; None where nothing is known, as at prediction time.
+        labels: (n_variables,) states, -1 where hidden; None if nothing is known, as at prediction time.
         weights: (n_variables,), finite and at least 0; None means 1 everywhere.
         name: shown in messages and reports.
         inputs: for each kind an array of any shape, such as an image (channels, height, width), for potentials that

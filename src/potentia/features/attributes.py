@@ -90,7 +90,7 @@ class _Encoder:
 
     def __init__(self, number: Any, columns: dict[str, tuple[int, int]], find: Any) -> None:
         self.number, self.columns = number, columns
-        #: Finds numbers of many names; None where unknown names get new ones.
+        #: Finds numbers of many names; None if unknown names get new ones.
         self.find = find
         #: Names whose numbers are to be found.
         self.pending: list[str] = []

@@ -34,7 +34,7 @@ class Gazetteer:
         return found
 
     def mark(self, words: Sequence[str]) -> list[str]:
-        """Per word "B" where a phrase begins, "I" where it goes on, "" elsewhere; the longest from the left counts."""
+        """Per word "B" where a phrase begins, "I" where it continues, "" elsewhere; leftmost longest match."""
         lower, marks, t = [word.lower() for word in words], [""] * len(words), 0
         while t < len(lower):
             found = next(

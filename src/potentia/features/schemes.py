@@ -39,7 +39,7 @@ def _iob1(before: _Tag, after: _Tag) -> bool:
 
 
 def _bioes(before: _Tag, after: _Tag) -> bool:
-    """B I ... E, or S alone: what B or I opened goes on as I or E of its type, and nothing else does."""
+    """B I ... E, or S alone: what B or I opened continues as I or E of its type, and nothing else does."""
     opened = before.mark in "BI"
     return opened == (after.mark in "IE") and (not opened or before.type == after.type)
 

@@ -84,7 +84,7 @@ _Rules = tuple[Callable[[_Tag, _Tag], bool], Callable[[str], bool]]
 
 
 def _iob1_begins(before: _Tag, tag: _Tag) -> bool:
-    """I begins a span where none goes on; B only next to one of its type."""
+    """I begins a span if none is open; B only next to one of its type."""
     return tag[0] == "I" or (tag[0] == "B" and before[0] in "BI" and before[1] == tag[1])
 
 

@@ -52,7 +52,7 @@ def flat_regions(graph: Graph) -> Regions:
 
 
 class Stars(NamedTuple):
-    """The regions around every variable, told apart by order, for kernels that visit one variable after another.
+    """The regions around every variable, grouped by order, for kernels that visit one variable after another.
 
     Attributes:
         pair_ptr, pair: CSR over variables of the two-variable regions that hold them.

@@ -109,7 +109,7 @@ class Scores:
         self.weighted = {kind: own for kind, own in self.weighted.items() if kind not in values}
 
     def bounds(self, kind: str) -> tuple[float, float] | None:
-        """The smallest and the largest score of a kind; None where it has none or some are -inf."""
+        """The smallest and the largest score of a kind; None if it has none or some are -inf."""
         if kind not in self._bounds:
             low, high, bad = score_range(self._values[kind])
             self._bounds[kind] = None if bad or low > high else (low, high)

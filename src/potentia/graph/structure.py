@@ -134,7 +134,7 @@ class Graph:
         return self._n_states[self._scopes[kind]]
 
     def shared_shape(self, kind: str) -> tuple[int, ...] | None:
-        """The one table shape of a kind, or None where its regions differ or there are none."""
+        """The one table shape of a kind, or None if its regions differ or there are none."""
 
         def find() -> tuple[int, ...] | None:
             shapes = self.table_shapes(kind)

@@ -132,7 +132,7 @@ def check_cut(cut: Any) -> float:
 
 
 def join_weighted(values: Sequence[Any], counts: Sequence[int]) -> WeightedTable | None:
-    """Values of several graphs with so many pairs each as one; None where they differ by more than their weights."""
+    """Join the values of several graphs with `counts` pairs each; None if they differ in more than their weights."""
     held = [(value, n) for value, n in zip(values, counts, strict=True) if n]
     if not held or not isinstance(held[0][0], WeightedTable):
         return None

@@ -207,11 +207,11 @@ class Inference(Registered, ABC):
         """Inference on validated scores."""
 
     def session(self, scores: Scores, start: Result | None) -> Session | None:
-        """An iteration still to be driven, for gradients through its steps; None where there are no such steps."""
+        """An iteration still to be driven, for gradients through its steps; None if there are no such steps."""
         return None
 
     def maximise(self, scores: Scores) -> Ints:
-        """The best labelling found, (n_variables,), where nothing else is wanted."""
+        """The best labelling found, (n_variables,), without marginals."""
         return self.run(scores, None).argmax()
 
     def counting_numbers(self, graph: Graph) -> Floats | None:

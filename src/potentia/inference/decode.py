@@ -17,7 +17,7 @@ from ..kernels.support import find_hard
 from .base import Result
 from .forest import best_labels
 
-#: Table entries that kicks may read: so many times those of a pass, at least and at most so many. Work instead of
+#: Table entries that kicks may read: a multiple of those of a pass, with a minimum and a maximum. Work instead of
 #: seconds keeps results the same on every machine; the most is about a tenth of a second.
 _KICK_PASSES, _KICK_LEAST, _KICK_MOST = 6, 50_000, 5_000_000
 #: Variables of all regions together from which a graph counts as large.
@@ -152,7 +152,7 @@ class _Climb:
     def rounded(self, variable_marginals: Floats) -> Ints:
         """See `conditional_rounding`."""
         q = self._distribution(variable_marginals)
-        # classes of like confidence, each in the variables' order, read memory in long runs
+        # classes of similar confidence, each in the variables' order, read memory in long runs
         order = np.argsort((-_LEVELS * q.max(axis=1)).astype(np.int16), kind="stable")
         labels = np.zeros(len(q), dtype=np.int64)
         if not (self.hard.any() and self._allowed_labelling(q, order, labels)):

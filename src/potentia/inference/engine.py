@@ -140,7 +140,7 @@ class WholeStates(ABC):
 
 
 class Recorder(Protocol):
-    """Told what is about to happen, so that the engine leaves on a tape what the reverse will need."""
+    """Announce the iterations to come, so that the engine records what the reverse pass needs."""
 
     def before(self, done: int) -> int:
         """Another iteration, after `done` of them; how many may follow before this is called again."""
@@ -208,7 +208,7 @@ def drive(
 
 
 def _oscillate(changes: list[float], window: int) -> bool:
-    """Whether the largest change per iteration no longer falls over so many iterations."""
+    """Whether the largest change per iteration no longer falls over the given number of iterations."""
     recent, before = changes[-window:], changes[-2 * window : -window]
     return len(before) == window and min(recent) > max(_SMALL, _FALL * min(before))
 
@@ -255,7 +255,7 @@ class Session:
             done, read = outcome.iterations + 1, after
             if still and residual <= self.tol:
                 return outcome._replace(iterations=done, residual=residual, converged=True), read
-            # not the end, but what the loop needs to go on
+            # not the end, but what the loop needs to continue
             outcome = outcome._replace(iterations=done, residual=residual, converged=done < self.iterations)
         return outcome, read
 

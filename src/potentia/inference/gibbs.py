@@ -58,7 +58,7 @@ class Gibbs(Inference):
         check_share("tol", self.tol)
 
     def run(self, scores: Scores, start: Result | None) -> Result:
-        """Sample every chain; `start` (an earlier Gibbs result) goes on from where its chains ended."""
+        """Sample every chain; `start` (an earlier Gibbs result) continues its chains."""
         begin = np.concatenate([[0], np.cumsum(scores.regions.size)])
         total = np.zeros(begin[-1])
         parts, ends = [], []
@@ -131,7 +131,7 @@ class Chain:
             kernels.sweep(*self.flat, self.labels, uniforms)
 
     def collect(self, samples: int, thin: int, begin: Ints, counts: Floats) -> None:
-        """Add the configurations of so many samples to `counts`, `thin` sweeps each."""
+        """Add the configurations of the given number of samples to `counts`, `thin` sweeps each."""
         for uniforms in self._uniforms(samples, thin):
             kernels.collect(*self.flat, self.labels, uniforms, thin, begin, counts)
 

@@ -148,7 +148,7 @@ class MAP(Inference):
         return Ranking(every[order], values[order])
 
     def run(self, scores: Scores, start: Result | None) -> Result:
-        """The portfolio; Ctrl-C goes on to the caller, which may be a loop over many problems."""
+        """The portfolio; Ctrl-C is passed on to the caller, which may be a loop over many problems."""
         if self.time_limit is not None:
             check_number("time_limit", self.time_limit)
         check_count("seed", self.seed)

@@ -19,7 +19,7 @@ class Reduced(NamedTuple):
     """What is left of a problem once some of its variables are decided.
 
     Attributes:
-        scores: of the undecided variables given the decided ones; None where all are decided.
+        scores: of the undecided variables given the decided ones; None if all are decided.
         variables: the undecided variables' numbers in the whole problem.
         labels: a label of every variable of the whole problem; right for the decided ones.
         constant: score of the regions without undecided variables.

@@ -1,4 +1,4 @@
-"""Exact search by toulbar2 (`pip install potentia[map]`) beside other methods, in a process of its own."""
+"""Exact search by toulbar2 (`pip install potentia[map]`) alongside other methods, in a separate process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ExactSearch:
         np.savez(model, allow_pickle=False, backtracks=backtracks, **self._costs.arrays)
         worker = Path(__file__).with_name("map_toulbar2_worker.py")
         with output.open("wb") as sink:
-            # a session of its own, so that Ctrl-C reaches this process only, which then ends the search
+            # a separate session, so that Ctrl-C reaches this process only, which then ends the search
             self._process = subprocess.Popen(
                 [sys.executable, str(worker), str(model)],
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -61,7 +61,7 @@ class ExactSearch:
             time.sleep(_PAUSE)
 
     def collect(self) -> bool:
-        """Offer what was found since the last call; whether the search goes on."""
+        """Offer what was found since the last call; return whether the search is still running."""
         running = self._process.poll() is None
         *lines, self._rest = (self._rest + self._lines.read()).split("\n")
         for line in lines:

@@ -27,7 +27,7 @@ class MeanFieldEngine(WholeStates):
         self.scores, self.threads = scores, threads
         values, self.at = scores.flat(leave=scores.weighted)
         self.theta = np.maximum(values, kernels.FORBIDDEN)
-        #: Regions with tables of their own.
+        #: Regions with separate tables.
         self.written = _written(scores)
         self.stars = _stars_of(scores, self.written)
         self.pair_at = self.at[self.stars.pair]

@@ -99,7 +99,7 @@ class Checkpoint:
         return [p for p in found if p.name.startswith(head) and len(p.name) == len(head) + 14]
 
     def load(self) -> dict[str, Any] | None:
-        """The state that `save` wrote; None where there is no file. Deletes what a killed run left half-written."""
+        """The state that `save` wrote; None if there is no file. Deletes what a killed run left half-written."""
         remove_leftovers(self.path)
         if not self.path.exists():
             return None
@@ -181,7 +181,7 @@ def _size(state: Mapping[str, Any]) -> int:
 
 
 def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state in arrays of its own, since a fit goes on to change its own in place."""
+    """A copy of the state, because the fit continues to change its arrays in place."""
 
     def copied(store: Mapping[str, Any]) -> dict[str, Any]:
         return {name: np.array(array) for name, array in store.items()}

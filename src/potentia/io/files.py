@@ -30,7 +30,7 @@ SCHEMA = 1
 _HEAD = "potentia.json"
 #: Where an array's numbers begin in the file is a multiple of this, since NumPy's header is.
 _ALIGNED = 64
-#: Arrays of at least so many bytes need the format's long sizes.
+#: Arrays of at least this many bytes need the format's long sizes.
 _LARGE = 1 << 31
 #: Bytes read at a time.
 _PIECE = 1 << 20

@@ -83,7 +83,7 @@ class FileSource(Source):
         return str(check({"digest": TEXT}, read_content(self.path, KIND), KIND)["digest"])
 
     def n_bytes(self) -> int | None:
-        """The file's size; None where it is not seen from here."""
+        """The file's size; None if it is not seen from here."""
         return os.path.getsize(self.path) if os.path.exists(self.path) else None
 
 

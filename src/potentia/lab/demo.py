@@ -66,7 +66,7 @@ SYSTEMS = {
 def run(
     out: Path, seed: int = 0, size: Size = FULL, say: Say = lambda text: None, progress: bool = False
 ) -> tuple[dict[str, list[Row]], Path]:
-    """Train and evaluate everything anew, write rows and the report page; the rows by study, and the page's path."""
+    """Train and evaluate all models, write rows and the report page; return the rows by study, and the page's path."""
     images = _Images(size, seed, say, progress)
     cells = [{"learner": learner, "node": node, "edge": edge} for learner, node, edge in MODELS]
     found = {"denoising": _fresh(cells, seed, images.run, out / "denoising")}
@@ -89,7 +89,7 @@ def _fresh(cells: Sequence[Cell], seed: int, run: Callable[[Cell], Row], out: Pa
 
 
 class _Images:
-    """Trains on noisy images, and tells rows what they need."""
+    """Trains on noisy images and fills the rows."""
 
     def __init__(self, size: Size, seed: int, say: Callable[[str], None], progress: bool) -> None:
         sides = (size.side, size.side)

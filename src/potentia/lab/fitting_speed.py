@@ -26,7 +26,7 @@ _MOST = 200
 
 
 def learner_of(cell: Cell) -> pt.MarginalRisk:
-    """The univariate logistic loss; where a search direction is bad, L-BFGS begins anew."""
+    """The univariate logistic loss; where a search direction is bad, L-BFGS restarts."""
     steps = 3 if cell["quick"] else 1000
     options: dict[str, Any] = {"ridge": 1e-3, "iterations": steps, "tol": 0.0, "track_error": False}
     if cell["gradient"] == "truncated":

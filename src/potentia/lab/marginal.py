@@ -53,10 +53,10 @@ def loss_named(name: str) -> str | pt.losses.Loss:
 
 
 def truncated_inference(name: str, rounds: int) -> pt.Inference:
-    """So many iterations by colours; of "trw_raster" in raster order and back, which is two of ours each.
+    """Coloured iterations; for "trw_raster" forward and backward in raster order, which counts as two each.
 
     The paper does not print its order of updates. What it says of likelihoods with few iterations holds by colours,
-    where news travel two pixels per iteration, and not in raster order, where they cross the image in one.
+    where messages travel two pixels per iteration, and not in raster order, where they cross the image in one.
     """
     options: dict[str, Any] = {"iterations": rounds, "tol": 0.0}
     if name == "trw_raster":

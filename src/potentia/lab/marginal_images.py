@@ -120,7 +120,7 @@ class SegmentationSet:
     def tables(self, rows: Rows) -> list[Table]:
         """Test and training errors by loss and inference, a column per number of iterations; ours / the paper's.
 
-        What the paper has not comes in tables of its own.
+        Cells that the paper does not have are in separate tables.
         """
         theirs = [key for key, line in self.paper.items() if line]
         ours = [key for key, line in self.paper.items() if not line]

@@ -72,7 +72,7 @@ def run(cell: Cell, own: Data) -> Row:
 
 
 def _system(name: str, data: str, quick: bool) -> System:
-    """A system; on the other sets with a grid of its own and a budget of states; quick: two values per option."""
+    """A system; on the other sets with a separate grid and a budget of states; quick: two values per option."""
     system = SYSTEMS[name] if data == "scene" else _linear_system(name, data)
     if not quick:
         return system

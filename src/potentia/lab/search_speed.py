@@ -29,7 +29,7 @@ ALPHA = 1e-3
 LABELS = (5, 10, 20, 30, 40, 60, 80, 101)
 SIZES = (10, 100, 1000, 3000)
 BOUNDS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0)
-#: An untrained model's searches are given up after so many states, on so many rows.
+#: Searches of an untrained model: limit on visited states, and number of rows.
 _BUDGET, _RANDOM_ROWS = 5_000_000, 20
 #: States per row and S where certainty is measured; rows cut short count as not certain.
 _BOUND_BUDGET = 100_000

@@ -33,12 +33,12 @@ class Study:
 
     Attributes:
         name: also the "study" of its cells.
-        cells: all cells in the order of running, each with what tells it apart; see `all_cells`.
+        cells: all cells in the order of running, each with its identifying values; see `all_cells`.
         quick: the few cells of a quick run.
         load: load(quick, *values) gives the data of a cell; values are those of the cell's `needs`.
         run: run(cell, data) gives the cell's result.
         tables: of rows, ours beside the paper's.
-        figures: by file name, figure(rows, originals) or None where the rows allow none.
+        figures: by file name, figure(rows, originals) or None if the rows allow none.
         needs: keys of a cell that choose its data.
         folds: of cross-validation, of which the first is run by default; 0 where cells have no "fold".
         originals: originals(quick, *values), what the images in rows show.
@@ -112,7 +112,7 @@ def matrix(
 
 
 def key_of(cell: Cell) -> str:
-    """What tells cells apart."""
+    """The values that identify a cell."""
     return json.dumps(cell, sort_keys=True)
 
 

@@ -66,7 +66,7 @@ class Dataset:
         preparation: Preparation | None = None,
         here: bool = False,
     ) -> Dataset:
-        """The examples, a list cut into parts; on the cluster if there is one, unless they are wanted `here`."""
+        """The examples, a list cut into parts; on the cluster if there is one, unless `here`."""
         sources, resident = _sources(examples, part_entries)
         options = kinds, drop_hidden, whole, preparation or Preparation()
         recipes = [PartRecipe(source, kind_of_part, *options) for source in sources]
@@ -139,7 +139,7 @@ def hold_examples(examples: Sequence[Example], part_entries: int, first: int = 0
 
 
 def cut_examples(examples: Iterable[Example], part_entries: int) -> Iterator[list[Example]]:
-    """Consecutive examples until a part's tables would exceed so many entries."""
+    """Consecutive examples until a part's tables would exceed the limit on entries."""
     group: list[Example] = []
     room = 0
     for example in examples:

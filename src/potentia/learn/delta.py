@@ -31,7 +31,7 @@ class Hamming:
 
 
 def delta_tables(part: Part, delta: Any) -> dict[str, Any]:
-    """Delta per kind (N, K), None where it is zero: Hamming on single-variable kinds, or a user's."""
+    """Delta per kind (N, K), None if it is zero: Hamming on single-variable kinds, or a user's."""
     if delta != "hamming":
         return own_delta(part, delta)
     return {

@@ -294,7 +294,7 @@ class Joint:
         """Lower A over the messages at the current functions; refresh soft targets.
 
         A shard whose marginals moved by less than `tol` in an iteration is left. `measure`: kinds whose loss will be
-        asked for, which is found while their scores are at hand.
+        asked for, which is found while their scores are in memory.
         """
         measured = () if self.soft else tuple(measure)
         self._measured = self.parts.total("pass_messages", iterations, tol, measured, changes=True)

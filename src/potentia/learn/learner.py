@@ -32,7 +32,7 @@ class SavedFit(NamedTuple):
 class Fit(ABC):
     """A fit under way. The loop calls `step` until it is settled, and owns history, clock, callbacks and checkpoints.
 
-    A class of its own needs `step`. One with more state than its potentials' adds `arrays` and `restore`.
+    A custom class needs `step`. One that has state beyond its potentials' adds `arrays` and `restore`.
 
     Attributes:
         limit: iterations after which the fit ends at the latest.
@@ -51,7 +51,7 @@ class Fit(ABC):
 
     @abstractmethod
     def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """One iteration: what the history notes, at least {"objective": ...}; None where nothing can be gained."""
+        """One iteration: what the history notes, at least {"objective": ...}; None if nothing can be gained."""
 
     def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the objective fell by at most `tol` of itself in the last ten iterations."""
@@ -83,7 +83,7 @@ class Fit(ABC):
 class Learner(Registered, ABC):
     """Trains the potentials of a `CRF`: a dataclass whose fields are its options.
 
-    A class of its own defines `begin`, which returns a `Fit`, and may override what predictions of the trained model
+    A custom class defines `begin`, which returns a `Fit`, and may override what predictions of the trained model
     use. It works with checkpoints, progress and saving as the library's own do.
     """
 

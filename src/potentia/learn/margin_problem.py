@@ -34,7 +34,7 @@ class MarginProblem:
 
     Attributes:
         data: the training set, or a part of it.
-        delta: per kind (N, K), or None where zero.
+        delta: per kind (N, K), or None if zero.
         counts: per kind how many regions each example has.
         blocks: where each kind lies in the flat arrays.
         design: the flat arrays.
@@ -241,7 +241,7 @@ def make_delta(part: Part, delta: Any) -> dict[str, Floats | None]:
     held = sum(len(table) for table in found.values() if isinstance(table, Hamming))
     if held < part.n_variables:
         raise PotentiaError(
-            f"delta='hamming' needs a region of its own for every variable; {part.n_variables - held} have none."
+            f"delta='hamming' needs a single-variable region for every variable; {part.n_variables - held} have none."
         )
     tables = {kind: None if table is None else table[:] for kind, table in found.items()}
     for kind, table in tables.items():

@@ -53,7 +53,7 @@ class Messages:
     Args:
         part: the rows and shards.
         epsilons: epsilon of each kind.
-        delta: per kind Delta_alpha(y), (N, K) or something that makes rows on demand, or None where it is zero.
+        delta: per kind Delta_alpha(y), (N, K) or something that makes rows on demand, or None if it is zero.
         schedule: of message passing.
         states: largest number of states in the data set.
         observed: clamp labelled variables (the second inference of training with hidden variables).

@@ -53,7 +53,7 @@ class Shard:
 
 
 class Overview(NamedTuple):
-    """What a data set wants to know of each part: facts per kind, and of its examples.
+    """Facts about a part that its data set needs, per kind and per example.
 
     n_given and n_states count the examples that the part was built from and their states; n_examples those that take
     part. `untouched`: they are the very examples given, with all their variables.
@@ -70,7 +70,7 @@ class Overview(NamedTuple):
 class KindFacts(NamedTuple):
     """What a part knows about a kind: its rows' shape, number, weight and features.
 
-    n_features is None where the kind has no features; `with_features` and `without` name an example each.
+    n_features is None if the kind has no features; `with_features` and `without` name an example each.
     """
 
     shape: tuple[int, ...]
@@ -113,10 +113,10 @@ class Part(Tables):
         whole: the kinds whose potentials read inputs of whole examples, not features.
         kept: per example the numbers of its regions that take part, per kind, or None for all.
         shards: consecutive examples joined into unions of bounded size.
-        features: per kind (N, d), or None where the kind has none; `Inputs` for the kinds in `whole`.
+        features: per kind (N, d), or None if the kind has none; `Inputs` for the kinds in `whole`.
         shapes: per kind the table shape of its regions.
         targets: per kind the index of the true configuration, (N,); -1 where a variable of it is hidden.
-        weights: per kind the weight of each region, the mean over its variables, or None where all are 1.
+        weights: per kind the weight of each region, the mean over its variables, or None if all are 1.
         n_given, n_states, untouched: as in `Overview`.
     """
 
@@ -209,7 +209,7 @@ class Part(Tables):
         )
 
     def overview(self) -> Overview:
-        """What the data set wants to know of this part."""
+        """Facts about this part that the data set needs."""
         return Overview(
             self.facts(), self.is_weighted(), len(self.examples), self.n_given, self.n_states, self.untouched
         )
@@ -376,7 +376,7 @@ class Part(Tables):
         return (example.inputs if kind in self.whole else example.features).get(kind)
 
     def _stack(self, kind: str, graphs: list[Graph]) -> Stack | Inputs | None:
-        """The kind's features of all examples below each other, or None where not all have some."""
+        """The kind's features of all examples below each other, or None if not all have some."""
         holders = [i for i, g in enumerate(graphs) if len(g.scopes.get(kind, ()))]
         if kind in self.whole:
             return self._inputs(kind, holders)

@@ -50,7 +50,7 @@ class MarginalRisk(Learner):
         start: "independent" fits the kinds of single variables by logistic regression and leaves the others at
             zero; "surrogate_likelihood" then minimises that first (helps against the local minima of the smoothed
             error); "zero"; None takes the second for smoothed errors and the first otherwise.
-        incremental: train on so many examples first, then on twice as many in half the steps, and so on
+        incremental: train on this many examples first, then on twice as many in half the steps, and so on
             [MBL-tpami sec. 8.4]; None for all at once.
         batch: examples per step of stochastic descent (Adam); None for L-BFGS on all.
         rate: step size of stochastic descent, relative to parameters of size one.

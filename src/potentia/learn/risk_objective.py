@@ -276,7 +276,7 @@ class Risk:
                     self._adopt(kind, self._penalised(self.potentials[kind]).fit_problem(problem))
 
     def _penalised(self, potential: Potential) -> Potential:
-        """A copy with the learner's ridge in place of its own."""
+        """A copy that uses the learner's ridge."""
         own = copy.copy(potential)
         if self._summed_ridge is not None and "ridge" in own.get_params(deep=False):
             own.set_params(ridge=self._summed_ridge)

@@ -15,7 +15,7 @@ from ..graph.structure import Graph
 
 
 def with_singles(examples: Sequence[Example]) -> tuple[list[Example], list[str]]:
-    """The examples with a region of its own for every variable, and the kinds that this takes."""
+    """The examples with a single-variable region for every variable, and the kinds that were added."""
     graphs = [_completed(example.graph) for example in examples]
     kinds = {
         kind for e, graph in zip(examples, graphs, strict=True) for kind in graph.kinds[len(e.graph.kinds) :]

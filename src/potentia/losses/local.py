@@ -33,7 +33,7 @@ _MOST = 2**16
 
 @dataclass(frozen=True)
 class Pseudolikelihood(Loss):
-    """-log p(y_i | all others), summed over variables; with `patch` > 1 over connected patches of so many variables.
+    """-log p(y_i | all others), summed over variables; with `patch` > 1 over connected patches of that many variables.
 
     Patches are cut in breadth-first order, each variable in one; as they grow this becomes the exact likelihood.
     Conditionals that involve a hidden variable are left out. A patch weighs the mean of its variables.

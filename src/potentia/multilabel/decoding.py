@@ -23,7 +23,7 @@ from .relaxation import Relaxation
 
 Decode = Literal["auto", "exact", "lp", "map"]
 DECODES = get_args(Decode)
-#: "auto" looks at all labellings up to so many labels, "exact" refuses beyond the second number.
+#: "auto" enumerates all labellings up to the first number of labels, "exact" refuses beyond the second.
 _EXACT, _LARGEST = 14, 20
 #: Rows whose labellings are compared in one piece of work.
 _ROWS = 4096

@@ -18,7 +18,7 @@ from .interior import by_matrix, by_rows, solve_dual
 if TYPE_CHECKING:
     from .fit_progress import FitProgress
 
-#: Where coordinate descent stalls, a linear system of up to so many unknowns is solved instead.
+#: Where coordinate descent stalls, a linear system of up to this many unknowns is solved instead.
 LARGEST_SYSTEM = 1000
 
 #: Rows whose distances the median rule looks at.
@@ -159,7 +159,7 @@ class Features(ABC):
 
     @abstractmethod
     def _interior(self, columns: SignColumns, p: int, y: Floats, costs: Floats) -> Solution | None:
-        """The same problem by Newton steps; None where they break down."""
+        """The same problem by Newton steps; None if they break down."""
 
     @abstractmethod
     def _split(self, train: Ints, test: Ints) -> tuple[Features, Any]:

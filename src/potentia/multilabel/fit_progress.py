@@ -1,4 +1,4 @@
-"""What a fit has found so far: counted by a progress bar, and kept in a file from which the fit goes on."""
+"""What a fit has found so far: counted by a progress bar, and kept in a file from which the fit resumes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FitProgress:
             self._found = {} if saved is None else saved["arrays"]
 
     def stage(self, problems: int, width: int, path: int = 1) -> Take:
-        """Begin a stage of so many problems with `width` features, each solved `path` times.
+        """Begin a stage of `problems` problems with `width` features, each solved `path` times.
 
         What it returns takes a problem's number, its columns of signs and its solver, and gives its solutions.
         """

@@ -25,7 +25,7 @@ Factor = Callable[[Floats], Callable[[Floats], Floats]]
 def solve_dual(
     factor: Factor, multiply: Callable[[Floats], Floats], n: int, cost: float | Floats
 ) -> Floats | None:
-    """argmin over 0 <= a <= cost of 1/2 a.Q.a - sum a by a primal-dual path; None where it breaks down.
+    """argmin over 0 <= a <= cost of 1/2 a.Q.a - sum a by a primal-dual path; None if it breaks down.
 
     cost: one limit, or one per entry. multiply(a) = Q a. Every step aims at a tenth of the complementarity and goes
     99 % of the way to the nearest limit.

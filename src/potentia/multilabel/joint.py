@@ -16,9 +16,9 @@ from ..kernels.coordinate_joint import Cliques, DualState, descend, fields
 from .features import HingeSolver
 from .joint_interior import follow, interior_dual
 
-#: Passes between looks at the gap; descent that has not settled in the first so many is helped.
+#: Passes between two checks of the gap; descent that has not converged by the first check uses Newton steps.
 _BLOCK = 100
-#: Which labels have a product: all sets of 2 up to so many, or the sets themselves.
+#: Which labels have a product: all sets of 2 up to this many, or the sets themselves.
 CliqueOption = int | Sequence[Sequence[int]]
 
 

@@ -17,7 +17,7 @@ from .structure import product_columns
 def interior_dual(
     X: Any, gram: Floats | None, signs: Floats, cliques: Cliques, eta: float, cost: float
 ) -> Floats | None:
-    """The optimal dual (n, K), or None where the linear systems are too large or the path breaks down.
+    """The optimal dual (n, K), or None if the linear systems are too large or the path breaks down.
 
     The problem is a support vector machine of n K rows Z_li = y_li [x_l, 1] in the columns of label i, beside
     prod_{j in C} y_lj / sqrt(eta) for the cliques C of i.

@@ -28,7 +28,7 @@ Loss = Literal["exact_match", "hamming_loss"]
 LOSSES = ("exact_match", "hamming_loss")
 ORDERS = ("frequency", "index")
 UNITS = ("linear", "rbf", "boosting")
-#: "auto" leaves out the kernel beyond so many rows.
+#: "auto" leaves out the kernel beyond this many rows.
 _MOST_KERNEL_ROWS = 3000
 #: How strongly labels' conditionals are drawn to what is common, and the forest's exponents, that are compared.
 _RIDGES, _POWERS = (1.0, 10.0, 100.0), (0.0, 0.5, 1.0, 2.0, 4.0)

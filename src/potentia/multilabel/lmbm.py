@@ -41,7 +41,7 @@ class LMBM(MarginClassifier):
 
     Args:
         alpha: the paper's lambda; C of a support vector machine is 1 / (alpha n).
-        cliques: all sets of 2 up to so many labels (1: independent labels), or the sets of labels themselves.
+        cliques: all sets of 2 up to this many labels (1: independent labels), or the sets of labels themselves.
         eta0: how much more the cliques' weights are regularised.
         kernel: None (linear), a name that scikit-learn knows ("rbf", "poly", ...), or a function of two matrices of
             rows; it replaces x only.
@@ -51,7 +51,7 @@ class LMBM(MarginClassifier):
             rounding and flips; a labelling that meets the program's bound is certainly optimal), "auto" ("exact"
             up to 14 labels, else "lp"), or "map": the labelling of the largest sum_i z_i / 2, which is another one.
         tol, passes: learning stops when the duality gap is at most `tol` of the objective, and gives up with a
-            warning after so many passes over rows and labels.
+            warning after this many passes over rows and labels.
         random_state: seed of the order of descent.
 
     After `fit`: `coef_` (K, d), or with a kernel `dual_coef_` (K, n), `intercept_` (K), `cliques_` (sets of labels),

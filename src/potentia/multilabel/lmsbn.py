@@ -87,7 +87,7 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         class_weight: None, "balanced" (a label's two values weigh the same in sum), or {0: weight of a label's smaller
             value, 1: of its larger}.
         tol, passes: a label's problem is solved when projected gradients of its dual differ by at most `tol`, and
-            given up with a warning after so many passes over the rows.
+            given up with a warning after this many passes over the rows.
         random_state: seed of the solver's order of rows, of folds and of tried orders.
 
     After `fit`: `order_` (labels by place; labels constant in training have none), `couplings_` (K, K: weight of label

@@ -59,7 +59,7 @@ class Relaxation:
         return sparse.csr_array((values, (rows, columns)), shape=(number, self.n_moments))
 
     def solve(self, scores: Floats) -> tuple[Floats, Floats]:
-        """Means t_i (n, K) of the labels at the optimum, and its value (n), a lower bound of every labelling's loss."""
+        """Means t_i (n, K) of the labels at the optimum, and its value (n), a lower bound on any labelling's loss."""
         step = max(1, _VARIABLES // (self.n_moments + self.n_labels))
         found = map_anywhere(self._solve, [scores[a : a + step] for a in range(0, len(scores), step)])
         return np.concatenate([t for t, _ in found]), np.concatenate([value for _, value in found])

@@ -35,7 +35,7 @@ class ResumableClassifier(MultiLabelClassifier):
 
         Args:
             progress: show a progress bar.
-            checkpoint: a file that keeps what is found every few seconds and at Ctrl-C; if it exists, the fit goes on
+            checkpoint: a file that keeps what is found every few seconds and at Ctrl-C; if it exists, the fit resumes
                 from there. One of other data or options, an integer `random_state` among them, is refused.
         """
         return self._resume(X, y, None, progress, checkpoint)
@@ -81,7 +81,7 @@ class WeightedClassifier(ResumableClassifier):
 
         Args:
             sample_weight: numbers of at least 0; only their ratios matter, and a row of weight 0 is left out.
-            progress, checkpoint: as of other estimators: a progress bar, and a file from which a fit goes on.
+            progress, checkpoint: as of other estimators: a progress bar, and a file from which a fit resumes.
         """
         return self._resume(X, y, sample_weight, progress, checkpoint)
 

@@ -81,7 +81,7 @@ def product_columns(signs: Floats, features: Sequence[tuple[int, ...]]) -> Float
 
 
 def restrict(sets: list[set[int]] | None, keep: Ints) -> list[set[int]] | None:
-    """The parents among the labels kept, numbered anew."""
+    """The parents among the kept labels, renumbered."""
     if sets is None:
         return None
     place = {int(k): p for p, k in enumerate(keep)}

@@ -50,7 +50,7 @@ class Task:
 
 
 class Unit(ABC):
-    """Scores of labels, each by a classifier of its own."""
+    """Scores of labels, each by a separate classifier."""
 
     #: Whether scores depend on earlier labels.
     sees_labels: ClassVar[bool] = False

@@ -90,7 +90,7 @@ class OutOfCore(Backend):
     def _part(self, number: int) -> Any:
         """The part, which is built unless it is in memory; the one visited last makes room.
 
-        Parts are visited in turn, so the one visited last is the one that is wanted again last.
+        Parts are visited in turn, so the one visited last is the one that is needed again last.
         """
         if number not in self._parts:
             if len(self._parts) >= self.resident:
@@ -108,7 +108,7 @@ class OutOfCore(Backend):
         small, arrays = part.suspend()
         self._states[number] = _State(small, self._write(number, arrays))
         self._reusable = part.reusable()
-        vars(part).clear()  # what it holds may refer to it, and its memory is wanted now
+        vars(part).clear()  # its attributes may refer back to it, and the memory is needed now
 
     def _path(self, number: int) -> Path:
         if self._folder is None:

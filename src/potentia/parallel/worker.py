@@ -1,6 +1,6 @@
 """What runs in the worker processes of a cluster: parts held between calls, in their versions.
 
-State lives here as {(fit, part): part at a version}. A call names the version it wants; a worker that lacks it says so,
+State lives here as {(fit, part): part at a version}. A call names the version it needs; a worker that lacks it says so,
 and is sent how to build the part and the log of calls that changed it. Calls are functions of their arguments and that
 state alone, so a part built again is the part that was lost.
 """

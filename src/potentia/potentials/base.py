@@ -54,8 +54,8 @@ class Potential(Params, Registered, ABC):
     """A function from features to log-scores, fitted by lowering the biased logistic loss.
 
     Fitting again continues: the fitted function is where a fit starts, or at least what it has to beat, and
-    the penalised loss never rises. Unfitted means the zero function. `sklearn.base.clone` or `reset` start
-    anew.
+    the penalised loss never rises. Unfitted means the zero function. `sklearn.base.clone` and `reset`
+    start from zero.
     """
 
     #: What it reads: the features of each region, "row", or `Inputs` of whole examples, "example".
@@ -79,7 +79,7 @@ class Potential(Params, Registered, ABC):
     convex: ClassVar[bool] = False
     #: Scores and derivatives are precise enough for line searches.
     full_precision: ClassVar[bool] = True
-    #: Fits its parameters in its own way, which learners keep to unless they are told otherwise.
+    #: Fits its parameters with its own optimiser, which learners use unless their options say otherwise.
     own_optimiser: ClassVar[bool] = False
     #: f(x) is a weight per row times one table: a `WeightedTable` that need not be written out.
     by_weight: ClassVar[bool] = False
@@ -223,7 +223,7 @@ class Potential(Params, Registered, ABC):
         return
 
     def check_options(self) -> None:
-        """Refuse options with which a fitted function cannot go on."""
+        """Refuse options with which a fitted function cannot be fitted further."""
         return
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
@@ -243,7 +243,7 @@ class Potential(Params, Registered, ABC):
         return _loss(np.ascontiguousarray(self._scores(batch.x), dtype=np.float64), batch)
 
     def _kept_loss(self, batch: Batch) -> float:
-        """The loss of some rows before a fit, from their scores where those are at hand."""
+        """The loss of some rows before a fit, from their scores if those are available."""
         return self._loss_of(batch) if batch.scores is None else _loss(batch.scores, batch)
 
     def scores_mark(self) -> Any:
@@ -255,7 +255,7 @@ class Potential(Params, Registered, ABC):
         scores[:] = self._scores(x)
 
     def ready(self, n_rows: int) -> None:
-        """Called before so many rows are scored piece by piece."""
+        """Called before `n_rows` rows are scored piece by piece."""
 
     def _width(self) -> int:
         """Numbers a row needs while it is scored; sets the size of pieces."""

@@ -105,7 +105,7 @@ class Binned:
 
     @classmethod
     def of(cls, problem: Problem, edges: Floats) -> Binned | None:
-        """The problem's rows; None where codes of all rows are too many to hold."""
+        """The problem's rows; None if codes of all rows are too many to hold."""
         n_bins = count_bins(edges)
         cells = all_cells(n_bins, problem.n_rows)
         if cells is not None:

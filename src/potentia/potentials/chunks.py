@@ -61,7 +61,7 @@ def sum_chunks(
     least: int = 256,
     ptr: Sequence[int] | None = None,
 ) -> Any:
-    """The sum of function(rows) over chunks, added up in the order of the rows; None where there are no rows.
+    """The sum of function(rows) over chunks, added up in the order of the rows; None if there are no rows.
 
     Results are added as they come, few are held at a time. `least`: rows that a chunk has at least. `ptr` as in
     `row_chunks`.

@@ -199,7 +199,7 @@ def _check_saving(factory: Factory, rows: _Rows) -> None:
     same = np.array_equal(loaded.scores(rows.x), potential.scores(rows.x))
     assert same, "Saving and loading must give identical scores."
     again = np.array_equal(rows.on(loaded).scores(rows.x), rows.on(potential).scores(rows.x))
-    assert again, "A loaded potential must go on fitting as the saved one would."
+    assert again, "A loaded potential must continue fitting as the saved one would."
 
 
 def _check_pieces(factory: Factory, rows: _Rows) -> None:

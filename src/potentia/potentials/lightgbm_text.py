@@ -17,7 +17,7 @@ Fields = dict[str, str]
 
 
 def checked_text(text: str, n_features: int, n_outputs: int) -> str:
-    """The trees of a model text written anew, without offsets into it; refuses one whose indices are out of range.
+    """The trees of a model text, rewritten without byte offsets; refuses one whose indices are out of range.
 
     Sizes of trees in characters, by which LightGBM would jump through the text, are left out.
     """

@@ -78,7 +78,7 @@ class Batch:
 
     @property
     def scores(self) -> Floats | None:
-        """f(x) of these rows before the fit, where it is at hand."""
+        """f(x) of these rows before the fit, if available."""
         return None if self._table.scores is None else self._table.scores[self._rows]
 
     @property
@@ -92,7 +92,7 @@ class Batch:
         return self.bias, self.labels, self.soft, self.weight
 
     def table(self) -> Rows:
-        """These rows as a table of their own."""
+        """A copy of these rows as a table."""
         bias = self.bias if len(self.bias) else None
         return Rows(self.x, self.labels, self.soft, bias, self.weight, self.scores)
 
@@ -157,7 +157,7 @@ class Tables(ABC):
     def sum_rows(
         self, key: RowKey, function: Callable[..., Any], args: Sequence[Any], width: int, threaded: bool
     ) -> Any:
-        """The sum of function(batch, *args) over this part's rows; None where there are none."""
+        """The sum of function(batch, *args) over this part's rows; None if there are none."""
         return self.rows(key).sum(function, args, width, threaded)
 
     def draw_rows(self, rows: Any, key: RowKey) -> Rows | None:
@@ -209,7 +209,7 @@ class Problem:
 
     @classmethod
     def of(cls, table: Rows, n_outputs: int) -> Problem:
-        """Rows that are all at hand."""
+        """Rows that are all in memory."""
         return cls(
             Local([_One(table)]), "", [len(table)], int(table.x.shape[1]), n_outputs, table.total_weight
         )

@@ -17,7 +17,7 @@ from potentia.potentials.growth import Growth, Tree
 from potentia.potentials.problem import NO_ROWS, Batch, Problem, Rows
 from potentia.potentials.tree_ensemble import GrowingEnsemble, TreeEnsemble
 
-#: Scores of all rows that are not at hand are computed and kept between rounds up to this many numbers.
+#: Scores of all rows that are not available are computed and kept between rounds up to this many numbers.
 _MAX_KEPT_SCORES = 1 << 26
 #: Rows that are gathered at once from other places, for several rounds.
 _MAX_FETCHED = 500_000
@@ -190,7 +190,7 @@ class Drawn:
 
 
 def _before(batch: Batch, codes: Codes, forest: TreeEnsemble) -> Floats:
-    """Scores of some rows by the trees there were, which may be at hand."""
+    """Scores of some rows by the earlier trees, which may be available already."""
     if batch.scores is not None and len(forest.depths):
         return batch.scores
     scores = np.zeros((len(codes), forest.values.shape[1]))

@@ -28,7 +28,7 @@ class TreeEnsemble:
         return cls(none, np.zeros((0, n_outputs)), np.zeros(1, np.int64), none)
 
     def copy(self) -> TreeEnsemble:
-        """The same trees in arrays of their own."""
+        """The same trees in new arrays."""
         return TreeEnsemble(self.nodes.copy(), self.values.copy(), self.node_ptr.copy(), self.depths.copy())
 
     def is_sound(self, n_features: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from .._types import PotentiaError
 from ..io.files import locked_folder, replacing
 
-#: What tells a run apart from others, and its result.
+#: The values that identify a run, and its result.
 Cell = dict[str, Any]
 Row = dict[str, Any]
 
@@ -51,6 +51,6 @@ def _row(place: str, found: Any) -> Row:
 def append_row(path: Path, row: Row) -> None:
     """Add a row; runs that write to one folder at a time wait for each other."""
     with locked_folder(path.parent), replacing(path) as raw:
-        # written anew, since a line cut short by a crash must not run into this one
+        # the file is rewritten, because a line cut short by a crash must not run into this one
         for known in [*read_rows(path), row]:
             raw.write(json.dumps(known).encode() + b"\n")

@@ -84,7 +84,7 @@ def _cell(column: Column, line: Mapping[str, Any], place: int, paired: bool) -> 
 
 
 def _sort_key(column: Column, line: Mapping[str, Any], text: str) -> str | None:
-    """The number of a cell; None where it is text."""
+    """The number of a cell; None if it is text."""
     value = line.get(column.key)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return repr(value)

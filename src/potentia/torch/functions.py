@@ -40,7 +40,7 @@ def needs_gradient(tensors: Sequence[torch.Tensor]) -> bool:
 
 @dataclass(frozen=True)
 class ValueOnly(Gradient):
-    """A gradient method that computes none, for losses whose value alone is wanted; works with any inference."""
+    """A gradient method that computes nothing, for evaluating losses without gradients; works with any inference."""
 
     def solve(
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True

@@ -77,7 +77,7 @@ def seeded(device: torch.device, *numbers: int) -> Iterator[None]:
 
 
 def to_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors by name as arrays of their own."""
+    """Tensors by name as copied arrays."""
     found = {}
     for name, value in state.items():
         if not isinstance(value, torch.Tensor):

@@ -33,7 +33,7 @@ def scores_of(module: torch.nn.Module, x: Any, n_outputs: int, most: int) -> tor
 
 
 def _equal_shapes(x: Inputs, most: int) -> list[list[int]]:
-    """Examples whose inputs can be stacked, at most so many at a time."""
+    """Examples whose inputs can be stacked, at most `most` at a time."""
     groups: dict[Any, list[int]] = {}
     for k, array in enumerate(x.arrays):
         groups.setdefault((array.shape, array.dtype, x.sizes[k]), []).append(k)

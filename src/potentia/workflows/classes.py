@@ -125,7 +125,7 @@ def find_classes(
             )
             raise PotentiaError(
                 f"the masks have {shown} in a few pixels only, as smoothed masks do: say --rare void, nearest or keep "
-                "(a class of its own), or list the classes in a --palette."
+                "(a separate class), or list the classes in a --palette."
             )
         values = values[~np.isin(values, doubtful)]
         unknown += doubtful if rare == "void" else []

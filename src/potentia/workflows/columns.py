@@ -11,7 +11,7 @@ from .table_files import Column
 
 #: Different texts beyond which a column names rows rather than sorts them.
 _MOST = 1000
-#: Missing numbers in training from which on they have an indicator of their own.
+#: Number of missing values in training from which on a column gets an indicator of missing values.
 _SEVERAL = 5
 
 

@@ -47,7 +47,7 @@ class _Own(Form):
 
 _GIVEN = {
     "features": Option(
-        "folder of your own features, an array (h, w, n) per image (.npy, .npz, .tif)", Path, "DIR"
+        "folder of precomputed features, an array (h, w, n) per image (.npy, .npz, .tif)", Path, "DIR"
     ),
     "probabilities": Option(
         "folder of another model's probabilities or logits, (h, w, classes) per image", Path, "DIR"

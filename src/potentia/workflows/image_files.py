@@ -42,8 +42,8 @@ class Mask(NamedTuple):
 def image_files(source: Path, stacks: str = "images", named: Path | None = None) -> list[ImageFile]:
     """The images of a folder, or of one file, in order of name; masks beside their images are left out.
 
-    stacks: pages of a TIFF file are images of their own, with three digits after the name, or a volume. named: where
-    masks are; a folder that holds both is told by the endings of names.
+    stacks: pages of a TIFF file are separate images, with three digits after the name, or one volume. named: where
+    masks are; in a folder that holds both, file name endings tell masks from images.
     """
     paths = [source] if source.is_file() else _listed(source)
     names = {path.stem for path in paths}

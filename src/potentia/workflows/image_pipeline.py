@@ -31,7 +31,7 @@ from .pipeline import Pipeline
 from .pixel_rows import TILE_SIDES, PixelRows
 from .windows import Window, blend, inside, tiles, whole, window_size
 
-#: Images whose tables have more entries than this are predicted in tiles, which overlap by so many pixels a side.
+#: Images whose tables have more entries than this are predicted in tiles, which overlap by `_OVERLAP` pixels a side.
 _MOST_ENTRIES = 16_000_000
 _OVERLAP = {2: 32, 3: 8}
 #: The set of pair features of a model that is no paper's.

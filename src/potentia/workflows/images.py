@@ -24,7 +24,7 @@ from .training import Run, check_pairs, check_trainable, fit, fit_marks, make_le
 
 __all__ = ["ImagePipeline", "train"]
 
-#: The papers' sets of features of pixels and of pairs: a linear function wants expanded ones.
+#: The papers' sets of features of pixels and of pairs: a linear function needs expanded ones.
 _PAPERS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr"}
 #: Seconds in which a search tries choices for pairs.
 _BUDGET = 600.0

@@ -44,7 +44,7 @@ class Pipeline(ABC):
         """How well the labels in `source` are predicted, as facts to show."""
 
     def facts(self) -> dict[str, Any]:
-        """What a reader wants to know first."""
+        """A summary in one line."""
         return {"model": repr(self.model)}
 
     def __repr__(self) -> str:

@@ -85,10 +85,10 @@ def cross_fit(
 
     Args:
         make: an unfitted classifier.
-        samples: of images that are to be told apart; the last `positions` columns are positions.
+        samples: of images that must be distinguished; the last `positions` columns are positions.
         position: whether to use those; None finds out on two folds.
         class_weight: weight of every class.
-        advance: told after every fit what was done.
+        advance: called after every fit with a text.
     """
     n_folds = min(_FOLDS, len(samples))
     folds = np.random.default_rng(seed).permutation(np.arange(len(samples)) % n_folds)

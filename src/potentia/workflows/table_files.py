@@ -13,7 +13,7 @@ from .._types import PotentiaError
 from ..io.files import replacing
 from .outputs import write_text
 
-#: A column's cells as text, None where the value is missing.
+#: A column's cells as text, None if the value is missing.
 Column = list[str | None]
 Table = dict[str, Column]
 

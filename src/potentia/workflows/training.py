@@ -95,9 +95,9 @@ class Run:
         checkpoint = self._marked(marks)
         state = None if checkpoint is None else checkpoint.load()
         if state is not None and state["history"]:
-            self.say(f"going on after iteration {len(state['history'])}, from {self.checkpoint}")
+            self.say(f"resuming after iteration {len(state['history'])}, from {self.checkpoint}")
         elif state is not None:
-            self.say(f"going on from {self.checkpoint}")
+            self.say(f"resuming from {self.checkpoint}")
         try:
             yield checkpoint
         except KeyboardInterrupt:
@@ -178,7 +178,7 @@ def make_learner(
 
 
 def fit(model: CRF, train: Examples, held: Examples, digest: str, run: Run) -> dict[str, Any]:
-    """Fit, going on from the run's checkpoint where there is one; facts of the fit.
+    """Fit, resuming from the run's checkpoint if there is one; return facts of the fit.
 
     `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.
     """
@@ -223,7 +223,7 @@ def fit_marks(model: CRF, digest: str) -> list[str]:
 def _kept(checkpoint: Path | None) -> str:
     if checkpoint is None or not checkpoint.exists():
         return "interrupted before anything was learned, so nothing is kept"
-    return f"interrupted; {checkpoint} keeps what is done, and the same command goes on from there"
+    return f"interrupted; {checkpoint} keeps the progress; run the same command again to resume"
 
 
 def _or(given: Any, default: Any) -> Any:

@@ -25,7 +25,7 @@ _ITERATIONS, _RHO = 40, 0.5
 def plain_loop(
     node: Floats, tables: Floats, incoming: Ints, start: Ints, source: Ints, n_pairs: int, iterations: int
 ) -> Floats:  # pragma: no cover (compiled)
-    """Messages (2 pairs, states) after so many iterations; tables (m, L, L), or a symmetric one for all, (1, L, L)."""
+    """Messages (2 pairs, states) after all iterations; tables (m, L, L), or a symmetric one for all, (1, L, L)."""
     states, shared = node.shape[1], tables.shape[0] == 1
     messages = np.ones((2 * n_pairs, states))
     new = np.empty(states)

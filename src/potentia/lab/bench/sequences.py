@@ -35,7 +35,7 @@ _LETTERS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
 TOKENS = {"CoNLL-2000": "conll2000", "WNUT-17": "wnut17"}
 #: Words drawn given labels.
 GENERATED = "131 labels"
-#: Steps of both; time is what it takes to come as low as CRFsuite in so many.
+#: Steps of both; the time is that until the objective is as low as CRFsuite's after these steps.
 _STEPS = {GENERATED: 10}
 _DEFAULT_STEPS = 100
 
