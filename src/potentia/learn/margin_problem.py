@@ -10,7 +10,7 @@ import numpy as np
 from .._types import Floats, Ints, PotentiaError
 from ..kernels.frank_wolfe import Design
 from ..kernels.margin_chain import Chains
-from ..potentials.affine import design, own_ridge, write_table
+from ..potentials.affine import as_affine
 from ..potentials.base import Potential
 from ..potentials.problem import NO_LABELS
 from .delta import Hamming, delta_tables
@@ -92,7 +92,7 @@ class MarginProblem:
         for (kind, (x, _, row_of)), own in zip(rows.items(), where, strict=True):
             columns, k = x.shape[1], self.potentials[kind].n_outputs_
             blocks[kind] = Block(first, columns, k, own[row_of])
-            eta = ridge + own_ridge(self.potentials[kind], columns) / self.n_all
+            eta = ridge + as_affine(kind, self.potentials[kind]).own_ridge(columns) / self.n_all
             etas.append(np.repeat(eta, k))
             first += columns * k
         return blocks, np.concatenate(etas)
@@ -105,14 +105,15 @@ class MarginProblem:
         from scipy import sparse
 
         potential, counts = self.potentials[kind], self.counts[kind]
+        design = as_affine(kind, potential).design
         present = kind in self.data.shapes
         x = self.data.matrix(kind) if present else np.zeros((0, potential.n_features_))
         owner = np.repeat(np.arange(self.n_examples), counts)
         if not potential.shared and x.shape[1] > 0:
-            return sparse.csr_array(design(potential, x[:])), owner, np.arange(len(owner))
+            return sparse.csr_array(design(x[:])), owner, np.arange(len(owner))
         holders = np.flatnonzero(counts)
         return (
-            sparse.csr_array(design(potential, np.zeros((len(holders), x.shape[1])))),
+            sparse.csr_array(design(np.zeros((len(holders), x.shape[1])))),
             holders,
             np.searchsorted(holders, owner),
         )
@@ -181,7 +182,7 @@ def write_parameters(potentials: Mapping[str, Potential], blocks: Mapping[str, B
     """Put the parameters into the potentials."""
     for kind, block in blocks.items():
         table = w[block.first : block.first + block.columns * block.outputs]
-        write_table(potentials[kind], table.reshape(block.columns, block.outputs))
+        as_affine(kind, potentials[kind]).set_table(table.reshape(block.columns, block.outputs))
 
 
 def _stack(features: Sequence[Any], blocks: Sequence[Block]) -> Any:

@@ -15,7 +15,7 @@ from ..data.parts import Examples, Parts
 from ..inference.base import Inference
 from ..inference.exact import Exact
 from ..parallel.connection import current
-from ..potentials.affine import require_affine
+from ..potentials.affine import as_affine
 from ..potentials.base import Potential
 from .dataset import Dataset
 from .learner import Fit, Learner, SavedFit
@@ -95,7 +95,7 @@ class MaxMargin(Learner):
     def check(self, potentials: Mapping[str, Potential]) -> None:
         """Refuse options and potentials that cannot be used."""
         for kind, potential in potentials.items():
-            require_affine(kind, potential)
+            as_affine(kind, potential)
         self.check_choices({"solver": SOLVERS})
         if not 0 < real_number(self.ridge, "ridge") < np.inf:
             raise PotentiaError(f"ridge must be positive and finite, not {self.ridge}.")

@@ -22,7 +22,6 @@ from ..potentials.base import Potential
 from ..potentials.inputs import Inputs
 from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, RowKey, Rows, Tables
 from ..potentials.stack import Stack
-from ..potentials.weighted import WeightPotential
 
 #: Table entries of a shard: training holds the tables of one shard per thread, and they should stay in the cache.
 SHARD_ENTRIES = 200_000
@@ -314,8 +313,8 @@ class Part(Tables):
 
     def numbers(self, kind: str, rows: slice, potential: Potential) -> Floats:
         """What gives theta of some rows, or of one where all are equal: weights (n, 1), or f."""
-        if isinstance(potential, WeightPotential):
-            return potential.weights(self._distinct(kind, rows, potential))
+        if potential.by_weight:
+            return potential.theta_values(self._distinct(kind, rows, potential))
         return self.function(kind, rows, potential)
 
     def _distinct(self, kind: str, rows: slice, potential: Potential) -> Any:
@@ -325,9 +324,7 @@ class Part(Tables):
 
     def theta_of(self, kind: str, potential: Potential, table: Floats, shared: bool) -> Any:
         """What `numbers` gave of all rows of a graph, as theta takes it."""
-        if isinstance(potential, WeightPotential):
-            return potential.with_weight(float(table[0, 0]) if shared else table[:, 0])
-        return table.reshape(self.shapes[kind] if shared else (len(table), *self.shapes[kind]))
+        return potential.as_theta(table, self.shapes[kind], shared)
 
     def is_shared(self, kind: str, potential: Potential) -> bool:
         """Whether all regions of a kind have one table, which need not be written out."""

@@ -21,7 +21,6 @@ from ..losses.names import loss_of
 from ..potentials.base import Potential
 from ..potentials.differentiable import Differentiable
 from ..potentials.problem import RowKey, Rows
-from ..potentials.weighted import WeightPotential
 from .dataset import Dataset
 from .part import Part, observed
 
@@ -81,10 +80,7 @@ class _Evaluator:
                 one = kind in shared
                 x = np.zeros((1, part.matrix(kind).shape[1])) if one else part.matrix(kind)
                 d_own = shared[kind] if one else d_scores[kind]
-                if isinstance(potential, WeightPotential):
-                    slopes[kind] = potential.weights_vjp(x, d_own)
-                else:
-                    slopes[kind] = potential.vjp(x, d_own, trusted=True)
+                slopes[kind] = potential.theta_vjp(x, d_own)
         return value, slopes
 
     def _of_shard(

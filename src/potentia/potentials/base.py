@@ -68,7 +68,7 @@ class Potential(Params, Registered, ABC):
     weights_are_copies: ClassVar[bool] = True
     #: f(x) does not depend on x: one table for all rows.
     shared: ClassVar[bool] = False
-    #: f(x) = [x, 1] T with one table T of parameters.
+    #: f(x) = [x, 1] T with one table T of parameters; also defines what `Affine` names.
     affine: ClassVar[bool] = False
     #: Starts as the zero function.
     starts_at_zero: ClassVar[bool] = True
@@ -81,7 +81,7 @@ class Potential(Params, Registered, ABC):
     full_precision: ClassVar[bool] = True
     #: Fits its parameters with its own optimiser, which learners use unless their options say otherwise.
     own_optimiser: ClassVar[bool] = False
-    #: f(x) is a weight per row times one table: a `WeightedTable` that need not be written out.
+    #: f(x) is a weight per row times one table, which theta need not write out; see `theta_values`.
     by_weight: ClassVar[bool] = False
     #: What a file holds: hyper-parameters and learned attributes, checked on loading. Those not named are not checked.
     saved: ClassVar[Schema] = {
@@ -245,6 +245,14 @@ class Potential(Params, Registered, ABC):
     def _kept_loss(self, batch: Batch) -> float:
         """The loss of some rows before a fit, from their scores if those are available."""
         return self._loss_of(batch) if batch.scores is None else _loss(batch.scores, batch)
+
+    def theta_values(self, x: Any) -> Floats:
+        """What `as_theta` makes theta from, one row per row of x, which is known to be finite: f(x)."""
+        return self.scores(x, trusted=True)
+
+    def as_theta(self, values: Floats, shape: tuple[int, ...], shared: bool) -> Any:
+        """theta of regions with tables of this shape, or of all regions at once if `shared`, from `theta_values`."""
+        return values.reshape(shape if shared else (len(values), *shape))
 
     def scores_mark(self) -> Any:
         """What `update_scores` needs to know about the function that scores were computed with."""

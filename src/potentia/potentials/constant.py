@@ -53,6 +53,18 @@ class Constant(Differentiable):
     def _scores(self, x: Any) -> Floats:
         return np.tile(self.table_, (x.shape[0], 1))
 
+    def design(self, x: Any) -> Floats:
+        """One column of ones, (N, 1)."""
+        return np.ones((x.shape[0], 1))
+
+    def own_ridge(self, n_columns: int) -> Floats:
+        """The ridge on v, (1,)."""
+        return np.full(n_columns, float(self.ridge))
+
+    def set_table(self, table: Floats) -> None:
+        """Take v as a row, (1, K)."""
+        self.parameters = table[0]
+
     @property
     def parameters(self) -> Floats:
         """The table v (K,)."""

@@ -78,6 +78,10 @@ class Differentiable(Potential):
         found = sum_chunks(of, n_rows, self._width(), self.threaded, ptr=example_ptr(features))
         return np.zeros(self.n_parameters) if found is None else np.asarray(found, dtype=np.float64)
 
+    def theta_vjp(self, x: Any, d_values: Floats) -> Floats:
+        """The gradient with respect to `parameters` from that with respect to `theta_values`."""
+        return self.vjp(x, d_values, trusted=True)
+
     def loss_and_gradient(self, problem: Problem) -> tuple[float, Floats]:
         """The summed loss, without penalty, and its gradient with respect to `parameters`."""
         loss, slope = problem.sum(self._slope, width=self._width(), threaded=self.threaded)

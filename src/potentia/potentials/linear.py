@@ -149,6 +149,25 @@ class Linear(Differentiable):
             (self.basis_[:, None] * self.coordinates_) if diagonal else self.basis_ @ self.coordinates_
         )
 
+    def design(self, x: Any) -> Any:
+        """[x, 1] (N, D) after expansion, dense or CSR; x alone without intercept."""
+        features = self._expand(check_features(x, True))
+        if not self.intercept:
+            return features
+        ones = np.ones((x.shape[0], 1))
+        if hasattr(features, "tocsr"):
+            from scipy import sparse
+
+            return sparse.hstack([features, ones], format="csr")
+        return np.hstack([features, ones])
+
+    def own_ridge(self, n_columns: int) -> Floats:
+        """The ridge on each row of W above b, (D,); b is free."""
+        ridge = np.full(n_columns, float(self.ridge))
+        if self.intercept:
+            ridge[-1] = 0.0
+        return ridge
+
     def set_table(self, table: Floats) -> None:
         """Take W above b (D, K) as they are; `parameters` become the coordinates that come closest to them."""
         self.table_ = np.array(table, dtype=np.float64)

@@ -57,7 +57,7 @@ class WeightPotential(WeightedTable, Linear):
             )
         self._unit_row(math.prod(shape))
 
-    def weights(self, x: Any) -> Floats:
+    def theta_values(self, x: Any) -> Floats:
         """w(x) of rows that are known to be finite, (N, 1)."""
         found = np.empty((int(x.shape[0]), 1))
 
@@ -67,9 +67,13 @@ class WeightPotential(WeightedTable, Linear):
         map_chunks(fill, len(found), self.n_features_ + 3, self.threaded)
         return found
 
-    def weights_vjp(self, x: Any, d_weights: Floats) -> Floats:
+    def as_theta(self, values: Floats, shape: tuple[int, ...], shared: bool) -> Any:
+        """The fixed table with these weights, which is not written out."""
+        return self.with_weight(float(values[0, 0]) if shared else values[:, 0])
+
+    def theta_vjp(self, x: Any, d_values: Floats) -> Floats:
         """The gradient with respect to `parameters` from that with respect to w(x), (N, 1)."""
-        return super()._vjp(x[:], d_weights)
+        return super()._vjp(x[:], d_values)
 
     def _unit_row(self, n_outputs: int) -> Floats:
         """T as a row, (n_outputs,)."""

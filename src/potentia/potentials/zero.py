@@ -26,3 +26,14 @@ class Zero(Potential):
 
     def _scores(self, x: Any) -> Floats:
         return np.zeros((x.shape[0], self.n_outputs_))
+
+    def design(self, x: Any) -> Floats:
+        """No columns, (N, 0)."""
+        return np.zeros((x.shape[0], 0))
+
+    def own_ridge(self, n_columns: int) -> Floats:
+        """Nothing, (0,)."""
+        return np.zeros(n_columns)
+
+    def set_table(self, table: Floats) -> None:
+        """There is nothing to set."""
