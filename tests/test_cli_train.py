@@ -182,8 +182,8 @@ def damaged_checkpoint(folder):
         (empty_folder, IMAGES, "photos has no images"),
         (no_change, IMAGES.replace("photos", "nowhere"), "nowhere: there is no such folder"),
         (no_change, IMAGES.replace(" --masks masks", ""), "--images needs --masks"),
-        (no_change, IMAGES + " --labels a", "--labels does not go with --images"),
-        (no_change, IMAGES + " --model lmsbn", "--model does not go with --images"),
+        (no_change, IMAGES + " --labels a", "--labels cannot be combined with --images"),
+        (no_change, IMAGES + " --model lmsbn", "--model cannot be combined with --images"),
         (all_void, IMAGES + " --void 9", "masks/p1.png: every pixel is void"),
         (no_change, IMAGES + " --void 7", "1 class,"),
         (no_change, IMAGES + " --void x", "--void: 'x' is not a whole number"),
@@ -208,7 +208,7 @@ def damaged_checkpoint(folder):
         (no_change, IMAGES + " --reduce 0.01", "each stands alone"),
         (empty_palette, IMAGES + " --palette palette.csv", "palette.csv lists 0 classes"),
         (damaged_checkpoint, IMAGES, "delete it to start again"),
-        (no_change, "train --sequences train.tsv --alpha 1 --out m", "--alpha does not go with --sequences"),
+        (no_change, "train --sequences train.tsv --alpha 1 --out m", "--alpha cannot be combined with --sequences"),
         (no_change, "predict nowhere --table data.csv --out p.csv", "nowhere does not exist"),
         (no_change, "predict data.csv --table data.csv --out p.csv", "data.csv is damaged or not a potentia"),
     ],
@@ -273,7 +273,7 @@ def test_masks_may_have_a_void_that_training_did_not(folder, capsys):
     line = "evaluate m --images photos --masks masks --json"
     capsys.readouterr()
     assert main(line.split()) == 2
-    assert "the value 99 is no class" in capsys.readouterr().err
+    assert "the value 99 is not a class" in capsys.readouterr().err
     assert main([*line.split(), "--void", "99"]) == 0
     pixels = sum(row["pixels"] for row in json.loads(capsys.readouterr().out)["classes"])
     assert pixels == sum(np.array(Image.open(p)).size for p in (folder / "masks").iterdir()) - 1
@@ -292,21 +292,24 @@ def test_wrong_data_for_a_model_is_one_sentence(folder, capsys):
     assert main(IMAGES.split()) == 0
     assert main(["train", "--sequences", "train.tsv", "--iterations", "2", "--out", "s"]) == 0
     assert main(["train", "--table", "data.csv", "--labels", "a,b,c", "--out", "t"]) == 0
-    make_images(folder / "photos", values=(0, 8))  # photos/masks with a value that is no class
+    make_images(folder / "photos", values=(0, 8))  # photos/masks with a value that is not a class
     (folder / "odd.tsv").write_text((folder / "test.tsv").read_text().replace("O\n", "B-VP\n"))
     (folder / "narrow.tsv").write_text("word\n")
     (folder / "odd.csv").write_text((folder / "data.csv").read_text().replace(",no,", ",never,"))
     (folder / "less.csv").write_text("size\n1\n")
     capsys.readouterr()
     for line, words in [
-        ("evaluate m --images photos --masks photos/masks", "photos/masks/p0.png: the value 8 is no class"),
+        (
+            "evaluate m --images photos --masks photos/masks",
+            "photos/masks/p0.png: the value 8 is not a class",
+        ),
         ("evaluate m --images photos", "--masks"),
         ("evaluate m --table data.csv", "m was trained on --images, not on --table"),
         ("evaluate s --sequences odd.tsv", "odd.tsv: the label 'B-VP' did not occur"),
         ("predict s --sequences narrow.tsv --out p", "narrow.tsv has 1 columns"),
         ("evaluate t --table odd.csv", "odd.csv: label 'b' has the value 'never'"),
         ("predict t --table less.csv --out p", "less.csv: there is no column 'colour'"),
-        ("predict t --table data.csv --out p --marginals npz", "--marginals does not go with --table"),
+        ("predict t --table data.csv --out p --marginals npz", "--marginals cannot be combined with --table"),
     ]:
         assert main(line.split()) == 2
         error = capsys.readouterr().err

@@ -366,12 +366,12 @@ BAD = [
     ({"loss": "likelihood", "inference": pt.TRW(rho=0.3)}, "needs exact inference"),
     ({"inference": pt.Smoothed(0)}, "epsilon = 0"),
     ({"inference": pt.TRW(schedule="residual")}, "residual"),
-    ({"inference": pt.LinearProgram()}, "no iteration to differentiate"),
+    ({"inference": pt.LinearProgram()}, "no iterations to differentiate"),
     (
         {"inference": pt.LinearProgram(), "gradient": "perturbation"},
-        "LinearProgram: its marginals are no smooth",
+        "LinearProgram: its marginals are not a smooth",
     ),
-    ({"inference": pt.Gibbs(), "gradient": "perturbation"}, "Gibbs: its marginals are no smooth"),
+    ({"inference": pt.Gibbs(), "gradient": "perturbation"}, "Gibbs: its marginals are not a smooth"),
     ({"loss": "truncated_likelihood", "inference": pt.Gibbs()}, "no entropy"),
 ]
 

@@ -347,11 +347,11 @@ def test_wrong_arrays_are_one_sentence(values, message, tmp_path):
     ("options", "message"),
     [
         ({"epsilon": 0.0}, "epsilon must be a finite number above 0"),
-        ({"epsilon": 1.0, "learner": "margin"}, "--epsilon does not go with --learner margin"),
-        ({"inference": "bp"}, "--inference does not go with --learner ilr"),
+        ({"epsilon": 1.0, "learner": "margin"}, "--epsilon cannot be combined with --learner margin"),
+        ({"inference": "bp"}, "--inference cannot be combined with --learner ilr"),
         ({"class_weight": "1,2,3"}, "2 numbers above zero"),
         ({"feature_set": "given"}, "--features, which is missing"),
-        ({"feature_set": "papers", "features": "x"}, "papers does not go with --features"),
+        ({"feature_set": "papers", "features": "x"}, "papers cannot be combined with --features"),
         ({"stacks": "movies"}, "stacks must be one of"),
     ],
 )

@@ -496,7 +496,7 @@ def test_the_command_line_finds_the_best_labelling(tmp_path, capsys) -> None:
 def test_a_labelling_has_no_gradient():
     graph = pt.Graph.chain(3, n_states=2)
     theta = {"node": np.zeros((3, 2)), "edge": np.eye(2)}
-    with pytest.raises(pt.PotentiaError, match="no smooth function of the scores"):
+    with pytest.raises(pt.PotentiaError, match="not a smooth function of the scores"):
         pt.loss_and_gradient(
             "univariate_logistic", pt.MAP(), graph, theta, [0, 1, 0], gradient="perturbation"
         )

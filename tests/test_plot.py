@@ -110,7 +110,7 @@ def test_bad_input_is_one_sentence(draw, words):
 
 
 def test_features_and_axes_are_checked(crf):
-    with pytest.raises(pt.PotentiaError, match="none of them"):
+    with pytest.raises(pt.PotentiaError, match="must be one of the"):
         pt.plot.potentials(crf, feature=5)
     with pytest.raises(pt.PotentiaError, match="axes"):
         pt.plot.potentials(crf, axes=[])

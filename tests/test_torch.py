@@ -274,7 +274,7 @@ def test_without_gradients_any_inference_will_do_and_values_are_the_same():
     rigid = pt.torch.CRFLayer(graph, pt.LinearProgram())
     assert rigid(frozen)["variables"].sum().item() == pytest.approx(20)
     assert rigid.loss(frozen, y, "univariate_quadratic").item() > 0
-    with pytest.raises(PotentiaError, match="no iteration to differentiate"):
+    with pytest.raises(PotentiaError, match="no iterations to differentiate"):
         rigid(theta)
     with pytest.raises(PotentiaError, match="implicit"):
         pt.torch.CRFLayer(graph, pt.MeanField(), "implicit")(theta)

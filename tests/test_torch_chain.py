@@ -392,8 +392,8 @@ def test_bad_parameters_and_options_get_a_sentence():
         ({"tags": ["O", "B-X"], "scheme": "BIO"}, "2 names"),
         ({"tags": ["O", "B-X", "I-X"]}, "belong together"),
         ({"tags": ["O", "B-X", "I-X"], "scheme": "BMES"}, "scheme must be"),
-        ({"tags": ["O", "B-X", "E-X"], "scheme": "BIO"}, "tag 'E-X' is no tag of the scheme"),
-        ({"tags": ["O", "B-X", "I"], "scheme": "BIO"}, "tag 'I' is no tag"),
+        ({"tags": ["O", "B-X", "E-X"], "scheme": "BIO"}, "tag 'E-X' is not a tag of the scheme"),
+        ({"tags": ["O", "B-X", "I"], "scheme": "BIO"}, "tag 'I' is not a tag"),
     ):
         with pytest.raises(PotentiaError, match=sentence):
             pt.torch.LinearChain(3, **options)

@@ -62,7 +62,7 @@ def test_classes_from_values_leave_out_void(tmp_path):
     labels = classes.labels(mask, tmp_path)
     assert labels.tolist() == [[0, 1], [-1, 0]]
     assert classes.mask(np.array([[1, 0]])).codes.tolist() == [[9, 3]]
-    with pytest.raises(pt.PotentiaError, match="value 4 is no class; classes are 3, 9"):
+    with pytest.raises(pt.PotentiaError, match="value 4 is not a class; classes are 3, 9"):
         classes.labels(Mask(np.array([[4]]), False, None), tmp_path)
     with pytest.raises(pt.PotentiaError, match="holds colours"):
         classes.labels(Mask(np.array([[4]]), True, None), tmp_path)
@@ -100,8 +100,8 @@ def test_palette_files_name_classes_of_numbers_and_of_colours(tmp_path):
     [
         ("0,a\nx,b\n", "line 2: 'x' is not a whole number"),
         ("0\n", "value,name"),
-        ("0,a\n0,b\n", "value 0 is there twice"),
-        ("0,a\n1,a\n", "name a is there twice"),
+        ("0,a\n0,b\n", "value 0 occurs twice"),
+        ("0,a\n1,a\n", "name a occurs twice"),
         ("0,a,red\n", "line 1: 'red' is not a colour #rrggbb\\.$"),
         ("0,a\n", "lists 1 class,"),
     ],
@@ -388,10 +388,10 @@ def test_what_is_no_table_is_one_sentence_and_no_rows_are_none(tmp_path):
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
-        ("network", {"alpha": 1.0}, "--alpha does not go with --model network"),
-        ("lmbm", {"order": "index"}, "--order does not go with --model lmbm"),
+        ("network", {"alpha": 1.0}, "--alpha cannot be combined with --model network"),
+        ("lmbm", {"order": "index"}, "--order cannot be combined with --model lmbm"),
         ("network", {"order": "f-score"}, "order"),
-        ("independent", {"loss": "hamming_loss"}, "--loss does not go with --model independent"),
+        ("independent", {"loss": "hamming_loss"}, "--loss cannot be combined with --model independent"),
     ],
 )
 def test_options_of_other_models_are_one_sentence(model, options, words, tmp_path):
@@ -675,9 +675,9 @@ def test_a_custom_form_is_known_to_every_command(doubling, tmp_path, monkeypatch
     for line, words in (
         (
             "train --numbers n.txt --learner ilr --out m",
-            "--learner ilr does not go with --numbers: take best, worst",
+            "--learner ilr cannot be combined with --numbers: use best, worst",
         ),
-        ("train --numbers n.txt --masks x --out m", "--masks does not go with --numbers"),
+        ("train --numbers n.txt --masks x --out m", "--masks cannot be combined with --numbers"),
         ("predict m --numbers n.txt --out found", "--numbers needs --times to predict"),
         ("predict m --table n.txt --out found", "m was trained on --numbers, not on --table"),
     ):

@@ -70,7 +70,7 @@ def find_class(name: Any, base: type) -> type[Any]:
         return found
     if isinstance(name, str) and "." in name:
         raise PotentiaError(f"the file names the class {name}, which is unknown: import its module first.")
-    raise PotentiaError(f"the file names the class {name!r}, which is no {base.__name__} of this version.")
+    raise PotentiaError(f"the file names the class {name!r}, which is not a {base.__name__} of this version.")
 
 
 def to_json(thing: Registered | None) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ def thread_count(threads: int | None) -> int:
     if given is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not str(given).isdecimal() or int(given) < 1:
-        raise PotentiaError(f"threads (or POTENTIA_THREADS) must be a positive whole number, not {given!r}")
+        raise PotentiaError(f"threads (or POTENTIA_THREADS) must be a positive whole number, not {given!r}.")
     return int(given)
 
 

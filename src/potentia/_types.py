@@ -40,24 +40,24 @@ def whole_numbers(values: ArrayLike, name: str) -> Ints:
     try:
         given = np.asarray(values)
     except ValueError:
-        raise PotentiaError(f"{name} is not an array of numbers of one shape") from None
+        raise PotentiaError(f"{name} is not an array of numbers of one shape.") from None
     kind = given.dtype.kind
     whole = kind in "bi" or (kind == "u" and bool(np.all(given < 2**63)))
     if kind == "f":
         whole = bool(np.all((np.abs(given) < 2**53) & (given == np.floor(given))))
     if not whole and given.size:
-        raise PotentiaError(f"{name} must hold whole numbers, not {given.dtype}")
+        raise PotentiaError(f"{name} must hold whole numbers, not {given.dtype}.")
     return given.astype(np.int64)
 
 
 def real_number(value: Any, name: str) -> float:
     """The value as a float; refuses anything but one number."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise PotentiaError(f"{name} must be a number, not {value!r}")
+        raise PotentiaError(f"{name} must be a number, not {value!r}.")
     try:
         return float(value)
     except OverflowError:
-        raise PotentiaError(f"{name} must be a number that a double can hold") from None
+        raise PotentiaError(f"{name} must be a number that a double can hold.") from None
 
 
 def real_numbers(values: ArrayLike, name: str) -> Floats:
@@ -65,7 +65,7 @@ def real_numbers(values: ArrayLike, name: str) -> Floats:
     try:
         return np.asarray(values, dtype=float)
     except (TypeError, ValueError):
-        raise PotentiaError(f"{name} is not an array of numbers of one shape") from None
+        raise PotentiaError(f"{name} is not an array of numbers of one shape.") from None
 
 
 def finite_array(values: ArrayLike, name: str) -> NDArray[Any]:

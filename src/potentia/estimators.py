@@ -255,7 +255,7 @@ class CRF(Registered):
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The fitted model as JSON and arrays."""
         if not hasattr(self, "potentials_"):
-            raise PotentiaError("only a fitted CRF can be saved: call fit first")
+            raise PotentiaError("only a fitted CRF can be saved: call fit first.")
         metas: dict[str, Any] = {}
         arrays: dict[str, Any] = {}
         for kind, potential in self.potentials_.items():
@@ -331,12 +331,12 @@ class CRF(Registered):
             elif outer == "learner" and inner:
                 self.learner = self.learner or IteratedLogistic()
                 if not hasattr(self.learner, inner):
-                    raise PotentiaError(f"the learner has no option {inner!r}")
+                    raise PotentiaError(f"the learner has no option {inner!r}.")
                 setattr(self.learner, inner, value)
             elif outer in _NAMES and not inner:
                 setattr(self, outer, value)
             else:
-                raise PotentiaError(f"CRF has no parameter {key!r}")
+                raise PotentiaError(f"CRF has no parameter {key!r}.")
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -372,15 +372,15 @@ class CRF(Registered):
 
     def _check(self) -> None:
         if not isinstance(self.potentials, Mapping) or not self.potentials:
-            raise PotentiaError("potentials must map each kind to a potential")
+            raise PotentiaError("potentials must map each kind to a potential.")
         for kind, potential in self.potentials.items():
             if not isinstance(potential, Potential):
                 raise PotentiaError(
-                    f"the potential of kind {kind!r} is a {type(potential).__name__}, not a Potential"
+                    f"the potential of kind {kind!r} is a {type(potential).__name__}, not a Potential."
                 )
             if kind in _NAMES or "__" in kind:
                 raise PotentiaError(
-                    f"a kind cannot be called {kind!r}: parameters of the CRF have such names"
+                    f"a kind cannot be called {kind!r}: parameters of the CRF have such names."
                 )
         for name, given, wanted in (
             ("learner", self.learner, Learner),
@@ -391,7 +391,7 @@ class CRF(Registered):
                     f"{name} must be a {wanted.__name__}, such as {_SUCH[name]}, not {_described(given)}."
                 )
         if self.decode is not None and self.decode not in DECODES:
-            raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {self.decode!r}")
+            raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {self.decode!r}.")
 
 
 class _Evaluation:

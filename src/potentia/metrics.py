@@ -68,10 +68,10 @@ def _present(truth: Any, predicted: Any, positive: Any) -> tuple[Bools, Bools]:
     for name, given in (("truth", truth), ("predicted", predicted)):
         values = np.asarray(given.toarray() if hasattr(given, "toarray") else given) == positive
         if values.ndim not in (1, 2) or values.size == 0:
-            raise PotentiaError(f"{name} must be labels (n, K) or (n,), not of shape {values.shape}")
+            raise PotentiaError(f"{name} must be labels (n, K) or (n,), not of shape {values.shape}.")
         arrays.append(values[:, None] if values.ndim == 1 else values)
     if arrays[0].shape != arrays[1].shape:
-        raise PotentiaError(f"truth has shape {arrays[0].shape} but predicted {arrays[1].shape}")
+        raise PotentiaError(f"truth has shape {arrays[0].shape} but predicted {arrays[1].shape}.")
     return arrays[0], arrays[1]
 
 

@@ -75,7 +75,7 @@ def marginals(
         if int(np.prod(shape)) != len(table) or len(shape) != 2:
             raise PotentiaError(f"{len(table)} variables do not fill an image of shape {tuple(shape)}.")
         if not 0 <= state < table.shape[1]:
-            raise PotentiaError(f"there are {table.shape[1]} states, and {state} is none of them.")
+            raise PotentiaError(f"state must be one of the {table.shape[1]} states, not {state}.")
         image, labels, text = table[:, state].reshape(shape), {}, f"P(state {state})"
     options: dict[str, Any] = {"vmin": 0.0, "vmax": 1.0, "cmap": "viridis", "interpolation": "nearest"}
     shown = axes.imshow(image, aspect="equal" if shape is not None else "auto", **options)
@@ -122,7 +122,7 @@ def _probe(
     if n_features == 0:
         return np.zeros(1), np.zeros((1, 0))
     if not -n_features <= feature < n_features:
-        raise PotentiaError(f"{kind!r} has {n_features} features, and {feature} is none of them.")
+        raise PotentiaError(f"feature must be one of the {n_features} features of {kind!r}, not {feature}.")
     middle, low, high = np.ones(n_features), 0.0, 1.0
     if examples is not None:
         seen = [e.features[kind] for e in examples if kind in e.features]

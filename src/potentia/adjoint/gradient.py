@@ -176,7 +176,7 @@ def variable_weights(
         found = real_numbers(weights, "weights")
         if found.shape != (graph.n_variables,) or not np.all(np.isfinite(found) & (found >= 0)):
             raise PotentiaError(
-                f"weights must hold {graph.n_variables} finite numbers >= 0, one per variable"
+                f"weights must hold {graph.n_variables} finite numbers >= 0, one per variable."
             )
     if class_weight is not None:
         table = class_factors(class_weight, int(graph.n_states.max()))

@@ -57,8 +57,8 @@ def _entropy_of(inference: Inference, scores: Scores) -> Entropy:
     entropy = inference.entropy_on(scores.graph)
     if entropy is None:
         raise PotentiaError(
-            f"gradient='implicit' does not apply to {type(inference).__name__} on this graph: its marginals solve no "
-            "problem over local marginals."
+            f"gradient='implicit' does not apply to {type(inference).__name__} on this graph: its marginals do "
+            "not solve a problem over local marginals."
         )
     if entropy.maximum:
         raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon.")
@@ -159,7 +159,7 @@ def linear_response(
     asked = whole_numbers(pairs, "pairs")
     if asked.ndim != 2 or asked.shape[1] != 2 or np.any((asked < 0) | (asked >= graph.n_variables)):
         raise PotentiaError(
-            f"pairs must hold two variables of 0..{graph.n_variables - 1} per row, not shape {asked.shape}"
+            f"pairs must hold two variables of 0..{graph.n_variables - 1} per row, not shape {asked.shape}."
         )
     result = inference.run(scores, None)
     return _responses(_Conditions(scores, result, entropy), scores, result, asked.tolist())

@@ -41,7 +41,7 @@ class PairReverse:
 
     def __init__(self, engine: PairEngine, result: Result, tape: Record, fixed: bool) -> None:
         if engine.entropy.maximum:
-            raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon")
+            raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon.")
         self.engine, self.result = engine, result
         self.pair_tables, self.parts = self._begin(engine, tape, fixed)
 

@@ -52,8 +52,8 @@ class Perturbation(Gradient):
         """Inference and the function that pulls cotangents of its marginals back."""
         if not inference.smooth:
             raise PotentiaError(
-                f"gradient='perturbation' does not apply to {type(inference).__name__}: its marginals are no smooth "
-                "function of the scores."
+                f"gradient='perturbation' does not apply to {type(inference).__name__}: its marginals are not a "
+                "smooth function of the scores."
             )
         result = inference.run(scores, start)
 

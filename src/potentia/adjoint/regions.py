@@ -20,7 +20,7 @@ class RegionReverse:
 
     def __init__(self, engine: RegionEngine, result: Result, tape: Floats, fixed: bool) -> None:
         if engine.regions.maximum:
-            raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon")
+            raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon.")
         self.engine, self.tape = engine, tape
         self.d_theta, self.d_lam = np.zeros_like(engine.regions.theta), np.zeros_like(engine.regions.lam)
 

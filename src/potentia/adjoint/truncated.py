@@ -135,8 +135,8 @@ def stepwise(inference: Inference, scores: Scores, start: Result | None) -> Sess
     session = inference.session(scores, start)
     if session is None:
         raise PotentiaError(
-            f"{type(inference).__name__} on this graph is no iteration to differentiate: "
-            "use gradient='perturbation', or another inference"
+            f"{type(inference).__name__} on this graph has no iterations to differentiate: "
+            "use gradient='perturbation', or another inference."
         )
     if session.schedule == "residual":
         raise PotentiaError("the order of the residual schedule depends on the scores: use another schedule.")

@@ -94,14 +94,16 @@ def _given(arguments: argparse.Namespace, command: str) -> tuple[Form, Path, dic
         {name for other in forms.values() for name in other.options.get(command, {})} - set(own)
     ):
         if getattr(arguments, name) is not None:
-            raise PotentiaError(f"--{name.replace('_', '-')} does not go with --{form.name}.")
+            raise PotentiaError(f"--{name.replace('_', '-')} cannot be combined with --{form.name}.")
     options = {name: getattr(arguments, name) for name in own if getattr(arguments, name) is not None}
     for name, option in own.items():
         if option.required and name not in options:
             raise PotentiaError(f"--{form.name} needs --{name.replace('_', '-')} to {command}.")
         if option.choices and options.get(name, option.choices[0]) not in option.choices:
             able = ", ".join(option.choices)
-            raise PotentiaError(f"--{name} {options[name]} does not go with --{form.name}: take {able}.")
+            raise PotentiaError(
+                f"--{name} {options[name]} cannot be combined with --{form.name}: use {able}."
+            )
     return form, getattr(arguments, form.name), options
 
 

@@ -40,7 +40,7 @@ class Example:
         inputs: Mapping[str, ArrayLike] | None = None,
     ) -> None:
         if not isinstance(graph, Graph):
-            raise PotentiaError(f"an Example needs a Graph first, not {type(graph).__name__}")
+            raise PotentiaError(f"an Example needs a Graph first, not {type(graph).__name__}.")
         self._graph = graph
         self._name = None if name is None else str(name)
         self._features = {
@@ -112,11 +112,11 @@ def _of_kinds(graph: Graph, name: str, given: Mapping[str, ArrayLike] | None) ->
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise PotentiaError(f'{name} must be a mapping such as {{"node": X}}, not {type(given).__name__}')
+        raise PotentiaError(f'{name} must be a mapping such as {{"node": X}}, not {type(given).__name__}.')
     for kind in given:
         if kind not in graph.scopes:
             raise PotentiaError(
-                f"{name} has kind {kind!r}, but the graph has {', '.join(graph.kinds) or 'none'}"
+                f"{name} has kind {kind!r}, but the graph has {', '.join(graph.kinds) or 'none'}."
             )
     return {kind: values for kind, values in given.items() if values is not None}
 
@@ -127,13 +127,13 @@ def _check_matrix(name: str, given: ArrayLike, n_rows: int) -> Any:
     try:
         matrix: Any = given.tocsr() if sparse else np.asarray(given)
     except ValueError:
-        raise PotentiaError(f"{name} must be a matrix, but its rows differ in length") from None
+        raise PotentiaError(f"{name} must be a matrix, but its rows differ in length.") from None
     if matrix.ndim != 2:
-        raise PotentiaError(f"{name} must have shape (n_regions, n_features), not {matrix.shape}")
+        raise PotentiaError(f"{name} must have shape (n_regions, n_features), not {matrix.shape}.")
     if matrix.shape[0] != n_rows:
-        raise PotentiaError(f"{name} has {matrix.shape[0]} rows, but the graph has {n_rows} such regions")
+        raise PotentiaError(f"{name} has {matrix.shape[0]} rows, but the graph has {n_rows} such regions.")
     if matrix.dtype.kind not in "fiub":
-        raise PotentiaError(f"{name} must hold real numbers, not {matrix.dtype}")
+        raise PotentiaError(f"{name} must hold real numbers, not {matrix.dtype}.")
     if matrix.dtype not in (np.float64, np.float32):
         matrix = matrix.astype(np.float64)
     _check_finite(name, matrix.data[:, None] if sparse else matrix, rows_known=not sparse)
@@ -147,19 +147,19 @@ def _check_finite(name: str, values: Any, rows_known: bool) -> None:
         if not finite.all():
             row, column = np.argwhere(~finite)[0]
             place = f" at row {start + row}, column {column}" if rows_known else ""
-            raise PotentiaError(f"{name} holds a value that is not finite{place}")
+            raise PotentiaError(f"{name} holds a value that is not finite{place}.")
 
 
 def _check_weights(graph: Graph, weights: ArrayLike) -> Floats:
     given = np.asarray(weights)
     if given.shape != (graph.n_variables,):
-        raise PotentiaError(f"weights has shape {given.shape}; the graph needs ({graph.n_variables},)")
+        raise PotentiaError(f"weights has shape {given.shape}; the graph needs ({graph.n_variables},).")
     if given.dtype.kind not in "fiub":
-        raise PotentiaError(f"weights must hold real numbers, not {given.dtype}")
+        raise PotentiaError(f"weights must hold real numbers, not {given.dtype}.")
     values = given.astype(np.float64)
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if bad.size:
-        raise PotentiaError(f"weights[{bad[0]}] = {values[bad[0]]}, but a weight is finite and at least 0")
+        raise PotentiaError(f"weights[{bad[0]}] = {values[bad[0]]}, but a weight is finite and at least 0.")
     return values
 
 

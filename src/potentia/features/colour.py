@@ -58,9 +58,9 @@ def as_rgb(image: ArrayLike, dtype: Any = np.float64) -> Stack:
     if given.ndim == 2:
         given = given[..., None]
     if given.ndim != 3 or given.shape[2] not in (1, 3):
-        raise PotentiaError(f"an image has shape (h, w), (h, w, 1) or (h, w, 3), not {np.shape(image)}")
+        raise PotentiaError(f"an image has shape (h, w), (h, w, 1) or (h, w, 3), not {np.shape(image)}.")
     if 0 in given.shape:
-        raise PotentiaError(f"an image has at least one pixel, not shape {np.shape(image)}")
+        raise PotentiaError(f"an image has at least one pixel, not shape {np.shape(image)}.")
     if given.dtype.kind == "u":
         values = given.astype(dtype) / np.iinfo(given.dtype).max
     elif given.dtype.kind == "b":
@@ -68,7 +68,7 @@ def as_rgb(image: ArrayLike, dtype: Any = np.float64) -> Stack:
     elif given.dtype.kind == "f":
         values = _inside(given.astype(dtype))
     else:
-        raise PotentiaError(f"an image holds unsigned integers or floats in [0, 1], not {given.dtype}")
+        raise PotentiaError(f"an image holds unsigned integers or floats in [0, 1], not {given.dtype}.")
     return np.broadcast_to(values, (*values.shape[:2], 3))
 
 
@@ -76,7 +76,7 @@ def _inside(values: Stack) -> Stack:
     # written so that NaN is refused as well
     if not (values.min() >= -_ROUNDING and values.max() <= 1.0 + _ROUNDING):
         raise PotentiaError(
-            "an image of floats must have values in [0, 1]: divide by the largest possible one"
+            "an image of floats must have values in [0, 1]: divide by the largest possible one."
         )
     return np.clip(values, 0.0, 1.0)
 

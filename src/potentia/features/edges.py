@@ -78,7 +78,7 @@ def edge_features(
     if "directions" in names and (
         names[-1] != "directions" or len(names) == 1 or names.count("directions") > 1
     ):
-        raise PotentiaError('the block "directions" copies the blocks before it, so it comes last')
+        raise PotentiaError('the block "directions" copies the blocks before it, so it comes last.')
     rgb = as_rgb(image, dtype)
     pairs = _check_edges(edges, rgb.shape[0] * rgb.shape[1])
     base = [_block(name, rgb, pairs) for name in names if name != "directions"]
@@ -170,7 +170,7 @@ def _by_direction(features: Stack, pairs: Ints, width: int) -> Stack:
     across = np.where(pairs[:, 1] > pairs[:, 0], columns[:, 1] - columns[:, 0], columns[:, 0] - columns[:, 1])
     is_direction = [(rows == a) & (across == b) for a, b in _DIRECTIONS]
     if not np.logical_or.reduce(is_direction).all():
-        raise PotentiaError('the block "directions" needs pairs of pixels that touch')
+        raise PotentiaError('the block "directions" needs pairs of pixels that touch.')
     wanted = is_direction if np.any(is_direction[2:]) else is_direction[:2]
     return np.concatenate([features * chosen[:, None] for chosen in wanted], axis=1)
 
@@ -179,9 +179,9 @@ def _check_edges(edges: ArrayLike, n_pixels: int) -> Ints:
     pairs = np.asarray(edges)
     if pairs.ndim != 2 or pairs.shape[1] not in (0, 2) or pairs.dtype.kind not in "iu":
         raise PotentiaError(
-            f"edges must be whole numbers of shape (m, 2), not {pairs.dtype} of shape {pairs.shape}"
+            f"edges must be whole numbers of shape (m, 2), not {pairs.dtype} of shape {pairs.shape}."
         )
     pairs = pairs.reshape(-1, 2).astype(np.int64, copy=False)
     if pairs.size and (pairs.min() < 0 or pairs.max() >= n_pixels):
-        raise PotentiaError(f"edges name a pixel outside 0..{n_pixels - 1}")
+        raise PotentiaError(f"edges name a pixel outside 0..{n_pixels - 1}.")
     return pairs

@@ -42,7 +42,7 @@ def cell_weights(size: tuple[int, ...], cell: int) -> tuple[Weights, Weights]:
 def hog_cells(rgb: Stack, cell: int) -> Stack:
     """Descriptors (ceil(h / cell), ceil(w / cell), 36) of the cells of an image (h, w, 3)."""
     if cell < 1:
-        raise PotentiaError(f"a HOG cell has at least one pixel a side, not {cell}")
+        raise PotentiaError(f"a HOG cell has at least one pixel a side, not {cell}.")
     height, width = rgb.shape[:2]
     # one cell of margin, for the outer cells' blocks, and whole cells
     pad = [(cell, cell + -height % cell), (0, 0), (cell, cell + -width % cell)]

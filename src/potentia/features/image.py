@@ -68,7 +68,7 @@ def image_example(
     full = values.shape[:-1]
     small = _small_size(full, reduce)
     if labels is not None and np.shape(labels) != full:
-        raise PotentiaError(f"labels has shape {np.shape(labels)}, but the image is {full}")
+        raise PotentiaError(f"labels has shape {np.shape(labels)}, but the image is {full}.")
     reduced = values if small == full else resize(values, small)
     grid = Graph.grid(small, n_states=n_states) if graph is None else _checked_grid(graph, small, n_states)
     pairs = grid.scopes["edge"]
@@ -127,9 +127,9 @@ def _checked_grid(graph: Graph, size: tuple[int, ...], n_states: int) -> Graph:
         places = np.unravel_index(graph.scopes["edge"], size)
         fits = all(np.ptp(place, axis=1).max(initial=0) <= 1 for place in places)
     if not fits:
-        raise PotentiaError(f"graph must be a grid of {sides} pixels, not {graph!r}")
+        raise PotentiaError(f"graph must be a grid of {sides} pixels, not {graph!r}.")
     if np.any(graph.n_states != n_states):
-        raise PotentiaError(f"graph must have {n_states} states everywhere, not {graph!r}")
+        raise PotentiaError(f"graph must have {n_states} states everywhere, not {graph!r}.")
     return graph
 
 

@@ -68,7 +68,7 @@ def pixel_features(
     check_count("cell", cell, 1)
     if small[0] > full[0] or small[1] > full[1]:
         raise PotentiaError(
-            f"features of an image of {full} can be averaged to at most that size, not {small}"
+            f"features of an image of {full} can be averaged to at most that size, not {small}."
         )
     stacks = [_block(name, rgb, small, cell) for name in names]
     return np.concatenate(stacks, axis=2, dtype=dtype).reshape(small[0] * small[1], -1)
@@ -85,7 +85,7 @@ def fourier(base: ArrayLike, scale: float = np.pi) -> Stack:
     single = isinstance(base, np.ndarray) and base.dtype == np.float32
     s: Stack = base if single else real_numbers(base, "base")
     if s.ndim < 1 or not 1 <= s.shape[-1] <= _MAX_FOURIER:
-        raise PotentiaError(f"the Fourier expansion takes 1 to {_MAX_FOURIER} features, not shape {s.shape}")
+        raise PotentiaError(f"the Fourier expansion takes 1 to {_MAX_FOURIER} features, not shape {s.shape}.")
     planes = s.reshape(-1, s.shape[-1]).T
     return _waves(planes, scale).T.reshape(*s.shape[:-1], -1)
 
@@ -113,14 +113,14 @@ def feature_blocks(
     if isinstance(given, str):
         if given not in sets:
             raise PotentiaError(
-                f"{name} must be one of {', '.join(map(repr, sets))} or a list of blocks, not {given!r}"
+                f"{name} must be one of {', '.join(map(repr, sets))} or a list of blocks, not {given!r}."
             )
         return sets[given]
     blocks = tuple(given) if isinstance(given, Sequence) else (given,)
     unknown = [block for block in blocks if not isinstance(block, str) or block not in known]
     if unknown or not blocks:
         shown = repr(unknown[0]) if unknown else "an empty list"
-        raise PotentiaError(f"{name} may hold the blocks {', '.join(map(repr, known))}, not {shown}")
+        raise PotentiaError(f"{name} may hold the blocks {', '.join(map(repr, known))}, not {shown}.")
     return blocks
 
 

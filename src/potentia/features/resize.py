@@ -27,7 +27,7 @@ def resize(image: ArrayLike, size: Sequence[int]) -> Stack:
     single = isinstance(image, np.ndarray) and image.dtype == np.float32
     values: Stack = image if single else real_numbers(image, "image")
     if values.ndim not in (2, 3) or min(values.shape) < 1:
-        raise PotentiaError(f"an image has shape (h, w) or (h, w, k), not {values.shape}")
+        raise PotentiaError(f"an image has shape (h, w) or (h, w, k), not {values.shape}.")
     sides = check_size("size", size)
     rows, columns = (_axis_weights(n, m) for n, m in zip(values.shape[:2], sides, strict=True))
     stack = apply_weights(values.reshape(*values.shape[:2], -1), rows, columns)
@@ -59,7 +59,7 @@ def upsample_marginals(marginals: ArrayLike, size: Sequence[int], full_size: Seq
     height, width = check_size("size", size)
     if values.ndim != 2 or len(values) != height * width:
         raise PotentiaError(
-            f"marginals has shape {values.shape}; an image of {height} x {width} needs {height * width} rows"
+            f"marginals has shape {values.shape}; an image of {height} x {width} needs {height * width} rows."
         )
     return resize(values.reshape(height, width, -1), full_size)
 
@@ -70,12 +70,12 @@ def check_label_map(labels: ArrayLike, n_states: int) -> np.ndarray:
     given = np.asarray(labels)
     if given.ndim != 2 or given.dtype.kind not in "iub":
         raise PotentiaError(
-            f"a label map has shape (h, w) and whole numbers, not {given.shape} of {given.dtype}"
+            f"a label map has shape (h, w) and whole numbers, not {given.shape} of {given.dtype}."
         )
     values = given.astype(np.int64)
     if values.size and (values.min() < -1 or values.max() >= n_states):
         bad = values[(values < -1) | (values >= n_states)][0]
-        raise PotentiaError(f"a label map holds {bad}, but classes are 0..{n_states - 1} and -1 for unknown")
+        raise PotentiaError(f"a label map holds {bad}, but classes are 0..{n_states - 1} and -1 for unknown.")
     return values
 
 
@@ -114,5 +114,5 @@ def linear_weights(n_from: int, n_to: int, scale: float) -> Weights:
 
 def _axis_weights(n_from: int, n_to: int) -> Weights:
     if n_to < 1:
-        raise PotentiaError(f"an image cannot be resized to {n_to} pixels")
+        raise PotentiaError(f"an image cannot be resized to {n_to} pixels.")
     return area_weights(n_from, n_to) if n_to <= n_from else linear_weights(n_from, n_to, n_to / n_from)

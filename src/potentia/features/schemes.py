@@ -97,7 +97,7 @@ def _parse(tag: str, scheme: str) -> _Tag:
     mark, _, kind = str(tag).partition("-")
     if not _is_tag(str(tag), scheme):
         raise PotentiaError(
-            f"tag {tag!r} is no tag of the scheme {scheme}: expected 'O' or one of {', '.join(_MARKS[scheme])} "
+            f"tag {tag!r} is not a tag of the scheme {scheme}: expected 'O' or one of {', '.join(_MARKS[scheme])} "
             "followed by '-' and a type."
         )
     return _Tag(mark, kind)

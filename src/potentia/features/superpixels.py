@@ -25,7 +25,7 @@ def superpixels(image: ArrayLike, n_segments: int = 200, compactness: float = 10
     try:
         from skimage.segmentation import slic
     except ImportError:
-        raise PotentiaError("superpixels need scikit-image: pip install potentia[images]") from None
+        raise PotentiaError("superpixels need scikit-image: pip install potentia[images].") from None
     check_count("n_segments", n_segments, 1)
     rgb = np.ascontiguousarray(as_rgb(image))
     check_positive("compactness", compactness)
@@ -54,7 +54,7 @@ def superpixel_labels(segments: ArrayLike, labels: ArrayLike, n_states: int) -> 
     """The class most of a region's known pixels have, (n,); -1 where none is known, the lowest of equal classes."""
     regions, known = _check_segments(segments), check_label_map(labels, n_states)
     if known.shape != regions.shape:
-        raise PotentiaError(f"labels has shape {known.shape}, but segments has {regions.shape}")
+        raise PotentiaError(f"labels has shape {known.shape}, but segments has {regions.shape}.")
     seen = known >= 0
     count = np.bincount(
         regions[seen] * n_states + known[seen], minlength=(int(regions.max()) + 1) * n_states
@@ -75,7 +75,7 @@ def superpixel_features(
     regions = _check_segments(segments)
     rgb = as_rgb(image)
     if rgb.shape[:2] != regions.shape:
-        raise PotentiaError(f"segments has shape {regions.shape}, but the image is {rgb.shape[:2]}")
+        raise PotentiaError(f"segments has shape {regions.shape}, but the image is {rgb.shape[:2]}.")
     flat, size = regions.ravel(), np.bincount(regions.ravel())
     average = _averaging(flat, size)
     place = average @ pixel_features(rgb, ("position",), dtype=np.float64)
@@ -142,9 +142,9 @@ def _check_segments(segments: ArrayLike) -> Ints:
     regions = np.asarray(segments)
     if regions.ndim != 2 or regions.size == 0 or regions.dtype.kind not in "iu":
         raise PotentiaError(
-            f"segments must be a map (h, w) of region numbers, not {regions.dtype} of {regions.shape}"
+            f"segments must be a map (h, w) of region numbers, not {regions.dtype} of {regions.shape}."
         )
     regions = regions.astype(np.int64, copy=False)
     if regions.min() != 0 or np.any(np.bincount(regions.ravel()) == 0):
-        raise PotentiaError("segments must number its regions 0..n-1 without gaps")
+        raise PotentiaError("segments must number its regions 0..n-1 without gaps.")
     return regions

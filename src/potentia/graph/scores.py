@@ -41,9 +41,9 @@ class Scores:
         dense: bool = False,
     ) -> None:
         if not isinstance(graph, Graph):
-            raise PotentiaError(f"inference needs a Graph first, not {type(graph).__name__}")
+            raise PotentiaError(f"inference needs a Graph first, not {type(graph).__name__}.")
         if not isinstance(theta, Mapping):
-            raise PotentiaError(f"theta must map kinds to score tables, not be a {type(theta).__name__}")
+            raise PotentiaError(f"theta must map kinds to score tables, not be a {type(theta).__name__}.")
         #: Fully connected terms by name.
         self.dense = {name: given for name, given in theta.items() if isinstance(given, DenseGaussian)}
         for name, term in self.dense.items():
@@ -55,7 +55,7 @@ class Scores:
         unknown = [kind for kind in theta if kind not in graph.scopes and kind not in self.dense]
         if unknown:
             raise PotentiaError(
-                f"theta names kind {unknown[0]!r}, but the graph's kinds are {list(graph.kinds)}"
+                f"theta names kind {unknown[0]!r}, but the graph's kinds are {list(graph.kinds)}."
             )
         self.graph = graph
         #: Whether all regions of two and more variables were given in single precision, which is then enough for
@@ -202,7 +202,7 @@ class Scores:
         if np.any(kept == -np.inf):
             bad = int(clamped[np.flatnonzero(kept == -np.inf)[0]])
             raise InfeasibleError(
-                f"variable {bad} is observed in state {observed[bad]}, which its scores forbid"
+                f"variable {bad} is observed in state {observed[bad]}, which its scores forbid."
             )
         padded[clamped] = -np.inf
         padded[clamped, observed[clamped]] = kept
@@ -218,10 +218,10 @@ class Scores:
         if code == 1:
             raise PotentiaError(
                 f"theta[{kind!r}][{row}] (variables {scope}) holds NaN, +inf or a score beyond 1e100; "
-                "only -inf may be infinite"
+                "only -inf may be infinite."
             )
         if code == 2:
-            raise InfeasibleError(f"theta[{kind!r}][{row}] (variables {scope}) forbids every configuration")
+            raise InfeasibleError(f"theta[{kind!r}][{row}] (variables {scope}) forbids every configuration.")
 
 
 def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
@@ -240,18 +240,18 @@ def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
         if table.shape == (n, *one):
             return table.ravel(), np.arange(n, dtype=np.int64) * int(size[0])
         raise PotentiaError(
-            f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table"
+            f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table."
         )
     if not hasattr(given, "__len__"):
-        raise PotentiaError(f"theta[{kind!r}] must be a list of {n} tables, not {given!r}")
+        raise PotentiaError(f"theta[{kind!r}] must be a list of {n} tables, not {given!r}.")
     tables = list(given)
     if len(tables) != n:
-        raise PotentiaError(f"theta[{kind!r}] has {len(tables)} tables for {n} regions")
+        raise PotentiaError(f"theta[{kind!r}] has {len(tables)} tables for {n} regions.")
     arrays = [_as_floats(t, f"theta[{kind!r}][{i}]") for i, t in enumerate(tables)]
     for i, (array, shape) in enumerate(zip(arrays, graph.table_shapes(kind), strict=True)):
         if array.shape != tuple(shape):
             raise PotentiaError(
-                f"theta[{kind!r}][{i}] has shape {array.shape}; its variables need {tuple(shape.tolist())}"
+                f"theta[{kind!r}][{i}] has shape {array.shape}; its variables need {tuple(shape.tolist())}."
             )
     return np.concatenate([a.ravel() for a in arrays]), np.concatenate([[0], np.cumsum(size)[:-1]]).astype(
         np.int64
@@ -268,7 +268,7 @@ def _as_floats(given: Any, name: str) -> Floats:
             raise TypeError
         return np.ascontiguousarray(given, dtype=np.float64)
     except (TypeError, ValueError):
-        raise PotentiaError(f"{name} is not an array of numbers of one shape") from None
+        raise PotentiaError(f"{name} is not an array of numbers of one shape.") from None
 
 
 def shape_tables(graph: Graph, kind: str, flat: Floats) -> Floats | list[Floats]:

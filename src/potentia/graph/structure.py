@@ -29,7 +29,7 @@ class Graph:
 
     def __init__(self, n_states: ArrayLike, regions: Mapping[str, ArrayLike]) -> None:
         if not isinstance(regions, Mapping):
-            raise PotentiaError(f"regions must map kinds to scopes, not be a {type(regions).__name__}")
+            raise PotentiaError(f"regions must map kinds to scopes, not be a {type(regions).__name__}.")
         self._n_states = _check_states(n_states)
         self._scopes = {kind: _check_scopes(kind, scopes, self._n_states) for kind, scopes in regions.items()}
         self._cache: dict[Any, Any] = {}
@@ -53,7 +53,7 @@ class Graph:
         """An N-d grid in raster order; 4 or 8 neighbours in 2-D, 6 or 26 in 3-D (the smaller is the default)."""
         sides = tuple(whole_numbers(shape, "the grid's shape").ravel().tolist())
         if not sides or min(sides) < 1:
-            raise PotentiaError(f"a grid needs at least one axis and positive sides, not shape {sides}")
+            raise PotentiaError(f"a grid needs at least one axis and positive sides, not shape {sides}.")
         edges, direction = builders.grid_edges(sides, 2 * len(sides) if neighbours is None else neighbours)
         graph = cls._pairwise(int(np.prod(sides)), n_states, edges)
         graph._cache["forests"] = len(np.unique(direction))
@@ -74,7 +74,7 @@ class Graph:
         if isinstance(n_states, Mapping):
             missing = [node for node in nodes if node not in n_states]
             if missing:
-                raise PotentiaError(f"n_states has no entry for networkx node {missing[0]!r}")
+                raise PotentiaError(f"n_states has no entry for networkx node {missing[0]!r}.")
             n_states = [n_states[node] for node in nodes]
         return cls._pairwise(len(nodes), n_states, edges)
 
@@ -96,10 +96,10 @@ class Graph:
     @classmethod
     def _pairwise(cls, n: int, n_states: ArrayLike, edges: Ints) -> Graph:
         if n < 1:
-            raise PotentiaError(f"a graph needs at least one variable, not {n}")
+            raise PotentiaError(f"a graph needs at least one variable, not {n}.")
         states = whole_numbers(n_states, "n_states")
         if states.ndim and states.shape != (n,):
-            raise PotentiaError(f"n_states has shape {states.shape} for {n} variables")
+            raise PotentiaError(f"n_states has shape {states.shape} for {n} variables.")
         return cls(np.broadcast_to(states, (n,)), {"node": np.arange(n)[:, None], "edge": edges})
 
     # -- facts ---------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Graph:
 def _length(n: Any) -> int:
     """A number of variables."""
     if not isinstance(n, int | np.integer) or n < 1:
-        raise PotentiaError(f"a graph needs a whole number of variables, at least one variable, not {n!r}")
+        raise PotentiaError(f"a graph needs a whole number of variables, at least one variable, not {n!r}.")
     return int(n)
 
 
@@ -200,48 +200,48 @@ def _check_states(n_states: ArrayLike) -> Ints:
     given = whole_numbers(n_states, "n_states")
     if given.ndim != 1:
         raise PotentiaError(
-            f"n_states must be one-dimensional, one entry per variable, not of shape {given.shape}"
+            f"n_states must be one-dimensional, one entry per variable, not of shape {given.shape}."
         )
     if len(given) == 0:
-        raise PotentiaError("a graph needs at least one variable; n_states is empty")
+        raise PotentiaError("a graph needs at least one variable; n_states is empty.")
     states = whole_numbers(given, "n_states")
     if states.min() < 1:
         bad = int(np.argmin(states))
-        raise PotentiaError(f"n_states[{bad}] = {states[bad]}, but every variable needs at least one state")
+        raise PotentiaError(f"n_states[{bad}] = {states[bad]}, but every variable needs at least one state.")
     return _frozen(states)
 
 
 def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
     if not isinstance(kind, str) or not kind:
-        raise PotentiaError(f"a kind is named by a non-empty string, not {kind!r}")
+        raise PotentiaError(f"a kind is named by a non-empty string, not {kind!r}.")
     try:
         given = np.asarray(scopes)
     except ValueError:
         raise PotentiaError(
-            f"regions[{kind!r}] mixes scopes of different orders; use one kind per order"
+            f"regions[{kind!r}] mixes scopes of different orders; use one kind per order."
         ) from None
     if given.size == 0:
         return _frozen(np.zeros((0, given.shape[1] if given.ndim == 2 else 0), dtype=np.int64))
     if given.ndim != 2:
-        raise PotentiaError(f"regions[{kind!r}] must have shape (n_regions, order), not {given.shape}")
+        raise PotentiaError(f"regions[{kind!r}] must have shape (n_regions, order), not {given.shape}.")
     table = whole_numbers(given, f"regions[{kind!r}]")
     outside = (table < 0) | (table >= len(n_states))
     if outside.any():
         row = int(np.argwhere(outside)[0][0])
         raise PotentiaError(
-            f"regions[{kind!r}][{row}] = {table[row].tolist()} names a variable outside 0..{len(n_states) - 1}"
+            f"regions[{kind!r}][{row}] = {table[row].tolist()} names a variable outside 0..{len(n_states) - 1}."
         )
     ordered = np.sort(table, axis=1)
     twice = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
     if twice.any():
         row = int(np.flatnonzero(twice)[0])
-        raise PotentiaError(f"regions[{kind!r}][{row}] = {table[row].tolist()} names a variable twice")
+        raise PotentiaError(f"regions[{kind!r}][{row}] = {table[row].tolist()} names a variable twice.")
     entries = np.prod(n_states[table].astype(float), axis=1)
     if table.shape[1] > 64 or entries.max() > 2**48:
         row = int(np.argmax(entries))
         raise PotentiaError(
             f"regions[{kind!r}][{row}] joins {table.shape[1]} variables with {entries[row]:.3g} configurations; tables "
-            "hold at most 2^48, of at most 64 variables"
+            "hold at most 2^48, of at most 64 variables."
         )
     return _frozen(table)
 
@@ -256,7 +256,7 @@ def _check_singles(graph: Graph) -> None:
         bad = int(np.argmax(count))
         names = ", ".join(repr(kind) for kind, s in singles if bad in s)
         raise PotentiaError(
-            f"variable {bad} has {count[bad]} single-variable regions (in {names}); add their scores"
+            f"variable {bad} has {count[bad]} single-variable regions (in {names}); add their scores."
         )
 
 

@@ -97,7 +97,7 @@ def _read_table(tokens: Tokens, f: int, shape: tuple[int, ...]) -> Floats:
         bad = table[~((table >= 0) & (table < np.inf))][0]
         raise tokens.error(f"{what} holds {bad}; probabilities must be finite and not negative")
     if not table.any():
-        raise InfeasibleError(f"{tokens.name}: {what} is all zero, which forbids everything")
+        raise InfeasibleError(f"{tokens.name}: {what} is all zero, which forbids everything.")
     with np.errstate(divide="ignore"):
         return np.log(table)
 
@@ -144,7 +144,7 @@ def write_uai(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike]) -> N
         lines.append(f"{len(scope)} {numbers(scope, 'd')}")
         tables.append(f"{table.size}\n{numbers(np.exp(table).ravel(), '')}")
     if abs(shift) > 1e6 * _LARGEST_SCORE:
-        raise PotentiaError(f"scores sum to a constant of {shift:.3g}, which a UAI file cannot hold")
+        raise PotentiaError(f"scores sum to a constant of {shift:.3g}, which a UAI file cannot hold.")
     parts = math.ceil(abs(shift) / _LARGEST_SCORE)
     lines += ["0"] * parts
     tables += [f"1\n{math.exp(shift / parts)}" for _ in range(parts)]
@@ -161,7 +161,7 @@ def _fit(table: Floats, scope: Narrow) -> tuple[Floats, float]:
     if high - low > 2 * _LARGEST_SCORE:
         raise PotentiaError(
             f"the scores of variables {scope.tolist()} span {high - low:.6g}; a UAI file can hold a span of "
-            f"{2 * _LARGEST_SCORE:g} within one table"
+            f"{2 * _LARGEST_SCORE:g} within one table."
         )
     middle = (low + high) / 2
     return table - middle, middle
@@ -209,7 +209,7 @@ def write_uai_result(path: FilePath, result: _Inferred, task: str) -> None:
     elif task == "MAP":
         body = f"{len(n_states)} {numbers(result.argmax(), 'd')}"
     else:
-        raise PotentiaError(f"the task of a UAI result is PR, MAR or MAP, not {task!r}")
+        raise PotentiaError(f"the task of a UAI result is PR, MAR or MAP, not {task!r}.")
     write_whole(path, f"{task}\n{body}\n")
 
 

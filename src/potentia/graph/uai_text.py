@@ -35,7 +35,7 @@ class Tokens:
 
     def error(self, what: str) -> PotentiaError:
         """An error that names the file."""
-        return PotentiaError(f"{self.name}: {what}")
+        return PotentiaError(f"{self.name}: {what}.")
 
     def take(self, n: int, what: str) -> list[str]:
         """The next n words, which are `what`."""

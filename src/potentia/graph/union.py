@@ -27,7 +27,7 @@ class Union:
     def __init__(self, parts: Iterable[Graph]) -> None:
         self.parts: Sequence[Graph] = tuple(parts) if isinstance(parts, Iterable) else ()
         if not self.parts or not all(isinstance(part, Graph) for part in self.parts):
-            raise PotentiaError("a union needs a sequence of at least one Graph")
+            raise PotentiaError("a union needs a sequence of at least one Graph.")
         self.variable_ptr: Ints = np.cumsum([0, *(g.n_variables for g in self.parts)], dtype=np.int64)
         kinds = list(dict.fromkeys(kind for g in self.parts for kind in g.kinds))
         scopes = {kind: self._scopes(kind) for kind in kinds}
@@ -47,7 +47,7 @@ class Union:
         orders = {g.scopes[kind].shape[1] for g in self.parts if kind in g.scopes and len(g.scopes[kind])}
         if len(orders) > 1:
             raise PotentiaError(
-                f"kind {kind!r} has regions of {sorted(orders)} variables in different graphs"
+                f"kind {kind!r} has regions of {sorted(orders)} variables in different graphs."
             )
         empty = np.zeros((0, orders.pop() if orders else 0), dtype=np.int64)
         return [
@@ -61,12 +61,12 @@ class Union:
         Values such as `pt.Potts(weight)` are joined where they differ by their weights only.
         """
         if len(tables) != len(self.parts):
-            raise PotentiaError(f"{len(tables)} sets of tables for {len(self.parts)} graphs")
+            raise PotentiaError(f"{len(tables)} sets of tables for {len(self.parts)} graphs.")
         for g, own in zip(self.parts, tables, strict=True):
             unknown = [kind for kind in own if kind not in g.scopes] if isinstance(own, Mapping) else [own]
             if unknown:
                 raise PotentiaError(
-                    f"tables name kind {unknown[0]!r}, but the graph's kinds are {list(g.kinds)}"
+                    f"tables name kind {unknown[0]!r}, but the graph's kinds are {list(g.kinds)}."
                 )
         joined: dict[str, Any] = {}
         for kind in self.graph.kinds:
@@ -91,7 +91,7 @@ class Union:
         """Tables of the union (marginals, say) as tables of every part; views, not copies."""
         for kind, table in tables.items():
             if kind not in self.graph.scopes or len(table) != len(self.graph.scopes[kind]):
-                raise PotentiaError(f"tables of kind {kind!r} do not fit the union's regions")
+                raise PotentiaError(f"tables of kind {kind!r} do not fit the union's regions.")
         return [
             {
                 kind: tables[kind][self.region_ptr[kind][k] : self.region_ptr[kind][k + 1]]
@@ -104,7 +104,7 @@ class Union:
     def split_variables(self, values: ArrayLike) -> list[ArrayLike]:
         """Something per variable of the union (labels, say) as the same per variable of every part."""
         if len(values) != self.graph.n_variables:
-            raise PotentiaError(f"{len(values)} values for the union's {self.graph.n_variables} variables")
+            raise PotentiaError(f"{len(values)} values for the union's {self.graph.n_variables} variables.")
         return [values[a:b] for a, b in zip(self.variable_ptr[:-1], self.variable_ptr[1:], strict=True)]
 
 
@@ -119,11 +119,11 @@ def _region_tables(graph: Graph, kind: str, given: ArrayLike) -> ArrayLike:
         return own.of_pairs(n)[:, None, None] * own.unit
     if one is None:
         if len(given) != n:
-            raise PotentiaError(f"theta[{kind!r}] has {len(given)} tables for {n} regions")
+            raise PotentiaError(f"theta[{kind!r}] has {len(given)} tables for {n} regions.")
         return given
     table = real_numbers(given, f"theta[{kind!r}]")
     if table.shape not in (one, (n, *one)):
         raise PotentiaError(
-            f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table"
+            f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table."
         )
     return np.broadcast_to(table, (n, *one))

@@ -61,7 +61,7 @@ class Result:
     def log_partition(self) -> float:
         """`value`, where it speaks of log Z."""
         if self.target != "log_partition":
-            raise PotentiaError("this result's value bounds the best score, not log Z; read `value`")
+            raise PotentiaError("this result's value bounds the best score, not log Z; read `value`.")
         return self.value
 
     def upper_bound(self) -> float:
@@ -99,14 +99,14 @@ class Result:
         """F(y), the score of a complete labelling (-inf where forbidden, also by `observed`)."""
         y = check_labels(self.graph, labels)
         if np.any(y < 0):
-            raise PotentiaError("score needs a complete labelling; labels hold -1")
+            raise PotentiaError("score needs a complete labelling; labels hold -1.")
         return score_labels(self.scores, y)
 
     @property
     def gap(self) -> float:
         """Upper bound on the best score minus the score of `argmax()`; 0 certifies the labelling as optimal."""
         if self.target != "max_score" or self.bound not in ("upper", "exact"):
-            raise PotentiaError("only a result whose value bounds the best score from above has a gap")
+            raise PotentiaError("only a result whose value bounds the best score from above has a gap.")
         gap = self.value - self.score(self.argmax())
         return max(gap, 0.0) if gap > -1e-9 * (1.0 + abs(self.value)) else gap
 
@@ -197,9 +197,9 @@ class Inference(Registered, ABC):
             start: an earlier result of the same method on the same graph to continue from.
         """
         if start is not None and not isinstance(start, Result):
-            raise PotentiaError(f"start must be an earlier Result, not a {type(start).__name__}")
+            raise PotentiaError(f"start must be an earlier Result, not a {type(start).__name__}.")
         if start is not None and start.graph is not graph:
-            raise PotentiaError("start belongs to another graph")
+            raise PotentiaError("start belongs to another graph.")
         return self.run(Scores(graph, theta, observed, own=True, dense=self.dense_pairs), start)
 
     @abstractmethod

@@ -40,7 +40,7 @@ def search(scores: Scores, starts: Sequence[ArrayLike], pairs: bool = True) -> I
     be infeasible; the result is feasible only if search met a feasible labelling. A pass is linear in the regions.
     """
     if not len(starts):
-        raise PotentiaError("search needs at least one labelling to start from")
+        raise PotentiaError("search needs at least one labelling to start from.")
     return _Climb(scores, pairs).best_of(starts).labels
 
 

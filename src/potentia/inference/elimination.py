@@ -100,7 +100,7 @@ def _upward(scores: Scores, max_table: int, maximise: bool) -> _Upward:
     if len(made.order):
         send_up(made.program, store, maximise, peaks)
     if np.any(peaks == -np.inf):
-        raise InfeasibleError("every labelling is forbidden: the -inf scores contradict each other")
+        raise InfeasibleError("every labelling is forbidden: the -inf scores contradict each other.")
     return _Upward(made, store, peaks, math.fsum(peaks) + math.fsum(constants))
 
 

@@ -127,14 +127,14 @@ def refuse_wide(found: Order, max_table: int) -> None:
         entries = "more than 2^62" if beyond else str(int(found.largest))
         raise WidthError(
             f"exact inference needs a table of {entries} entries (induced width {'at least ' * beyond}"
-            f"{found.width}), more than max_table = {max_table}"
+            f"{found.width}), more than max_table = {max_table}."
         )
     # half of all table entries bounds the messages, which are kept until the end: 8 GB at the default limit
     messages = int(found.total / 2)
     if messages > _MESSAGES * max_table:
         raise WidthError(
             f"exact inference (induced width {found.width}) needs {messages} message entries in all, "
-            f"more than {_MESSAGES} * max_table = {_MESSAGES * max_table}"
+            f"more than {_MESSAGES} * max_table = {_MESSAGES * max_table}."
         )
 
 

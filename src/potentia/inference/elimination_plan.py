@@ -71,7 +71,7 @@ def plan(scores: Scores, max_table: int = MAX_TABLE) -> Plan:
     empty = np.flatnonzero(~allowed.any(axis=1))
     if len(empty):
         raise InfeasibleError(
-            f"every labelling is forbidden: -inf scores rule out all states of variable {empty[0]}"
+            f"every labelling is forbidden: -inf scores rule out all states of variable {empty[0]}."
         )
     known: dict[bytes, Plan] = scores.graph.cached("elimination", dict)
     key = np.packbits(allowed).tobytes()

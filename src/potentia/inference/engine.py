@@ -163,7 +163,7 @@ class Outcome(NamedTuple):
 def layout_order(schedule: str) -> str:
     """Which order of `pair_layout` a schedule needs."""
     if not isinstance(schedule, str) or schedule not in SCHEDULES:
-        raise PotentiaError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
+        raise PotentiaError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}.")
     return "sequence" if schedule == "sequential" else "colours"
 
 

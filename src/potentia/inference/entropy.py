@@ -59,10 +59,10 @@ def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
     """
     values = _per_kind(graph, epsilon)
     if not np.all(np.isfinite(values)) or values.min() < 0:
-        raise PotentiaError(f"epsilon must be finite and not negative, not {epsilon}")
+        raise PotentiaError(f"epsilon must be finite and not negative, not {epsilon}.")
     maximum = bool(values.max() == 0)
     if values.min() == 0 and not maximum:
-        raise PotentiaError("epsilon must be zero for every kind or for none")
+        raise PotentiaError("epsilon must be zero for every kind or for none.")
     counting = np.ones(len(flat_regions(graph).size)) if maximum else _spread(graph, values)
     return Entropy(counting, "containment", "max_score", "upper", always=True, maximum=maximum)
 
@@ -73,7 +73,7 @@ def _per_kind(graph: Graph, epsilon: float | Mapping[str, float]) -> Floats:
         return np.full(len(graph.kinds) + 1, real_number(epsilon, "epsilon"))
     held = [kind for kind, scopes in graph.scopes.items() if len(scopes)]
     if not epsilon or any(kind not in epsilon for kind in held):
-        raise PotentiaError(f"epsilon must name the graph's kinds {held}, not {list(epsilon)}")
+        raise PotentiaError(f"epsilon must name the graph's kinds {held}, not {list(epsilon)}.")
     given = {kind: real_number(value, f"epsilon[{kind!r}]") for kind, value in epsilon.items()}
     largest = max(given.values())
     return np.array([*(given.get(kind, largest) for kind in graph.kinds), largest])
@@ -100,7 +100,7 @@ def reweighted(graph: Graph, rho: float | ArrayLike | None, valid: bool = False)
 def _reweighted(graph: Graph, rho: float | ArrayLike | None, valid: bool) -> Entropy:
     given = _clique_weights(graph, rho)
     if given.size and not (np.all(np.isfinite(given)) and given.min() > 0):
-        raise PotentiaError("rho must be positive and finite for every clique")
+        raise PotentiaError("rho must be positive and finite for every clique.")
     valid = valid or certified(graph, given)
     exact = is_acyclic(graph) and bool(np.all(given == 1.0))
     bound = "exact" if exact else "upper" if valid else "estimate"
@@ -114,7 +114,7 @@ def _clique_weights(graph: Graph, rho: float | ArrayLike | None) -> Floats:
     if isinstance(rho, Mapping):
         kinds = [k for k, s in graph.scopes.items() if s.shape[1] > 1 and len(s)]
         if set(rho) != set(kinds):
-            raise PotentiaError(f"rho must name the kinds with cliques {kinds}, not {list(rho)}")
+            raise PotentiaError(f"rho must name the kinds with cliques {kinds}, not {list(rho)}.")
         parts = [_spread_weights(rho[k], len(graph.scopes[k]), f"rho[{k!r}]") for k in kinds]
         return np.concatenate([np.zeros(0), *parts])
     return _spread_weights(rho, len(cliques), "rho")
@@ -124,7 +124,7 @@ def _spread_weights(given: ArrayLike, n: int, name: str) -> Floats:
     """One number for all n cliques, or one each."""
     weights = real_numbers(given, name)
     if weights.ndim and weights.shape != (n,):
-        raise PotentiaError(f"{name} has shape {weights.shape}; there are {n} cliques")
+        raise PotentiaError(f"{name} has shape {weights.shape}; there are {n} cliques.")
     return np.broadcast_to(weights, (n,)).astype(float)
 
 
@@ -166,21 +166,21 @@ def kikuchi(graph: Graph) -> Entropy:
 def given(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entropy:
     """A user's counting numbers: {kind: one number or one per region}; kinds left out and implicit singles get 0."""
     if not isinstance(counting, Mapping):
-        raise PotentiaError(f"counting must map kinds to numbers, not be a {type(counting).__name__}")
+        raise PotentiaError(f"counting must map kinds to numbers, not be a {type(counting).__name__}.")
     regions = flat_regions(graph)
     values = np.zeros(len(regions.size))
     for kind, numbers in counting.items():
         if kind not in graph.scopes:
             raise PotentiaError(
-                f"counting names kind {kind!r}, but the graph's kinds are {list(graph.kinds)}"
+                f"counting names kind {kind!r}, but the graph's kinds are {list(graph.kinds)}."
             )
         number = graph.kinds.index(kind)
         part = real_numbers(numbers, f"counting[{kind!r}]")
         rows = len(graph.scopes[kind])
         if part.ndim and part.shape != (rows,):
-            raise PotentiaError(f"counting[{kind!r}] has shape {part.shape}; the kind has {rows} regions")
+            raise PotentiaError(f"counting[{kind!r}] has shape {part.shape}; the kind has {rows} regions.")
         if not np.all(np.isfinite(part)):
-            raise PotentiaError(f"counting[{kind!r}] must be finite")
+            raise PotentiaError(f"counting[{kind!r}] must be finite.")
         values[regions.kind_ptr[number] : regions.kind_ptr[number + 1]] = part
     region_links(graph, links)  # refuses an unknown rule
     return Entropy(values, links, "log_partition", "estimate")
@@ -193,7 +193,7 @@ def check_counting(graph: Graph, counting: Floats, parent: Ints, child: Ints) ->
         region = parent[bad[0]]
         raise PotentiaError(
             f"the counting number of the region on variables {_scope(graph, region)} is {counting[region]:g}, "
-            "but message passing needs every parent's to be positive"
+            "but message passing needs every parent's to be positive."
         )
     total = counting + np.bincount(child, counting[parent], minlength=len(counting))
     linked = np.zeros(len(counting), dtype=bool)
@@ -205,7 +205,7 @@ def check_counting(graph: Graph, counting: Floats, parent: Ints, child: Ints) ->
     if low.size:
         raise PotentiaError(
             f"the counting numbers of the region on variables {_scope(graph, low[0])} and its parents sum to "
-            f"{total[low[0]]:g}, but message passing needs a positive sum"
+            f"{total[low[0]]:g}, but message passing needs a positive sum."
         )
     return total
 

@@ -138,7 +138,7 @@ def _forest_best(scores: Scores) -> Ints:
     """The best labelling of a forest; refuses where all are forbidden."""
     labels = best_labels(scores)
     if score_labels(scores, labels) == -np.inf:
-        raise InfeasibleError("no labelling has a finite score")
+        raise InfeasibleError("no labelling has a finite score.")
     return labels
 
 

@@ -102,7 +102,7 @@ class Gibbs(Inference):
         """Chains after burn-in, or where the chains of `start` ended."""
         ends = None if start is None else start.messages
         if start is not None and not (isinstance(ends, np.ndarray) and ends.dtype == np.int64):
-            raise PotentiaError("start holds no chains; it must come from Gibbs")
+            raise PotentiaError("start holds no chains; it must come from Gibbs.")
         done = 0 if start is None else start.iterations
         for k in range(self.chains):
             rng = np.random.default_rng([self.seed, done, k])
@@ -111,7 +111,7 @@ class Gibbs(Inference):
             else:
                 labels = feasible_labelling(scores, rng)
                 if labels is None:
-                    raise InfeasibleError("Gibbs needs a labelling with a finite score to start, found none")
+                    raise InfeasibleError("Gibbs needs a labelling with a finite score to start, found none.")
                 chain = Chain(scores, labels, rng)
                 chain.sweep(self.burn_in)
                 yield chain

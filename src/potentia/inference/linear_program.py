@@ -44,7 +44,9 @@ class LinearProgram(Inference):
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise PotentiaError(f"method must be one of {', '.join(map(repr, METHODS))}, not {self.method!r}")
+            raise PotentiaError(
+                f"method must be one of {', '.join(map(repr, METHODS))}, not {self.method!r}."
+            )
         if self.iterations is not None:
             check_count("iterations", self.iterations, 1)
         check_share("tol", self.tol)
@@ -88,9 +90,9 @@ class LinearProgram(Inference):
         found = linprog(cost, A_eq=matrix, b_eq=right, bounds=box, method=self.method, options=options)
         # a bounded problem that is "unbounded or infeasible" (a status 4) is infeasible
         if found.status == 2 or (found.status == 4 and "or infeasible" in found.message):
-            raise InfeasibleError("every labelling is forbidden: no marginals avoid the -inf scores")
+            raise InfeasibleError("every labelling is forbidden: no marginals avoid the -inf scores.")
         if found.status > 1:
-            raise PotentiaError(f"the LP solver failed: {found.message}")
+            raise PotentiaError(f"the LP solver failed: {found.message}.")
         mu = None if found.status else np.where(allowed, np.clip(found.x, 0.0, 1.0), 0.0)
         return mu, int(found.nit)
 

@@ -72,7 +72,7 @@ class MeanField(Inference):
         def finish(outcome: Outcome, read: Readout) -> Result:
             if read.value < HOPELESS:
                 raise InfeasibleError(
-                    "mean field started from marginals that put weight on forbidden configurations"
+                    "mean field started from marginals that put weight on forbidden configurations."
                 )
             return Result(
                 graph=scores.graph,

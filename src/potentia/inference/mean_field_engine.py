@@ -46,7 +46,7 @@ class MeanFieldEngine(WholeStates):
         labels = feasible_labelling(self.scores)
         if labels is None:
             raise InfeasibleError(
-                "mean field needs a labelling with a finite score to start from, and found none"
+                "mean field needs a labelling with a finite score to start from, and found none."
             )
         return (np.arange(allowed.shape[1]) == labels[:, None]).astype(float)
 

@@ -115,7 +115,9 @@ class MessagePassingMethod(Inference):
             engine.start_uniform()
         if start is not None:
             if np.shape(start.messages) != engine.messages().shape:
-                raise PotentiaError("start holds no messages of this kind; it must come from the same method")
+                raise PotentiaError(
+                    "start holds no messages of this kind; it must come from the same method."
+                )
             # a message of -inf would keep dead what new scores allow again
             same = scores.forbids_all_of(start.scores)
             engine.set_messages(

@@ -300,7 +300,7 @@ class PairEngine:
 
     def _checked(self, change: float, empty: int) -> float:
         if empty >= 0:
-            raise InfeasibleError("no labelling has a finite score: some variable is left without a state")
+            raise InfeasibleError("no labelling has a finite score: some variable is left without a state.")
         return float(change)
 
     def beliefs(self) -> Floats:

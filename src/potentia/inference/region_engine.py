@@ -169,7 +169,7 @@ class RegionEngine(WholeStates):
             r = self.scores.regions
             scope = r.scope[r.scope_ptr[region] : r.scope_ptr[region + 1]].tolist()
             raise InfeasibleError(
-                f"no labelling has a finite score: variables {scope} are left without a state"
+                f"no labelling has a finite score: variables {scope} are left without a state."
             )
 
     def read(self, cliques: bool = True) -> Readout:

@@ -109,7 +109,7 @@ class Checkpoint:
     def _load(self) -> dict[str, Any]:
         content, arrays = read_file(self.path, "checkpoint")
         if content.get("mark", "") != self.mark:
-            raise PotentiaError(f"{self.path} belongs to a run with other options or data")
+            raise PotentiaError(f"{self.path} belongs to a run with other options or data.")
         check(_SAVED, content, "checkpoint")
         potentials = {
             kind: (meta, _under(arrays, f"potentials/{kind}/"))
@@ -128,7 +128,7 @@ class Checkpoint:
     def _check_part(self, name: str) -> None:
         path = _beside(self.path, name)
         if read_content(path, _PART).get("mark", "") != self.mark:
-            raise PotentiaError(f"{path} belongs to a run with other options or data")
+            raise PotentiaError(f"{path} belongs to a run with other options or data.")
 
     def remove(self) -> None:
         """Delete the files, if there are any."""

@@ -83,7 +83,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             hidden.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise PotentiaError(f"{target} cannot be written: {error.strerror or error}") from None
+        raise PotentiaError(f"{target} cannot be written: {error.strerror or error}.") from None
 
 
 def new_folder(path: str | os.PathLike[str]) -> Path:
@@ -163,7 +163,7 @@ def regular(path: str | os.PathLike[str]) -> Path:
     target = target.resolve() if target.is_symlink() else target
     if target.exists() and not target.is_file():
         what = "a folder" if target.is_dir() else "no regular file"
-        raise PotentiaError(f"{path} cannot be written: it is {what}")
+        raise PotentiaError(f"{path} cannot be written: it is {what}.")
     return target
 
 
@@ -197,7 +197,7 @@ def _read(
     """Content, arrays and kind; with kind None any kind, and no arrays."""
     source = Path(path)
     if not source.is_file():
-        raise PotentiaError(f"{source} does not exist or is not a file")
+        raise PotentiaError(f"{source} does not exist or is not a file.")
     with reading(source), zipfile.ZipFile(source) as archive:
         _check_sizes(source, archive)
         head = json.loads(archive.read(_HEAD))
@@ -260,14 +260,14 @@ def first_line(error: Exception) -> str:
 
 def _check_head(source: Path, head: Any, kind: str | None) -> None:
     if not isinstance(head, dict) or not isinstance(head.get("schema"), int):
-        raise PotentiaError(f"{source} is not a potentia file")
+        raise PotentiaError(f"{source} is not a potentia file.")
     if head["schema"] > SCHEMA:
         raise PotentiaError(
             f"{source} was written by potentia {head.get('version')} with schema {head['schema']}; "
-            f"this version reads up to schema {SCHEMA}"
+            f"this version reads up to schema {SCHEMA}."
         )
     if kind is not None and head["kind"] != kind:
-        raise PotentiaError(f"{source} holds a {head['kind']}, not a {kind}")
+        raise PotentiaError(f"{source} holds a {head['kind']}, not a {kind}.")
 
 
 def _plain(value: Any) -> Any:
@@ -276,5 +276,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, range):
         return list(value)
     raise PotentiaError(
-        f"a {type(value).__name__} cannot be saved; give plain numbers, strings, lists and dicts"
+        f"a {type(value).__name__} cannot be saved; give plain numbers, strings, lists and dicts."
     )

@@ -62,16 +62,16 @@ def own_delta(data: Part, delta: Callable[[Example], Mapping[str, Any]] | None) 
 def _checked_delta(tables: Any, example: Example, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
     """What a user's Delta returned for an example, as finite tables of its regions."""
     if not isinstance(tables, Mapping):
-        raise PotentiaError(f"delta must return {{kind: table}}, not a {type(tables).__name__}")
+        raise PotentiaError(f"delta must return {{kind: table}}, not a {type(tables).__name__}.")
     if example.labels is None or np.any(example.labels < 0):
         raise PotentiaError("a custom delta requires examples without hidden labels.")
     scopes, found = example.graph.scopes, {}
     for kind, given in tables.items():
         if kind not in scopes or kind not in shapes:
-            raise PotentiaError(f"delta names kind {kind!r}, but the graph has {', '.join(scopes)}")
+            raise PotentiaError(f"delta names kind {kind!r}, but the graph has {', '.join(scopes)}.")
         table, shape = np.asarray(given, dtype=float), (len(scopes[kind]), *shapes[kind])
         if table.shape != shape or not np.all(np.isfinite(table)):
             got = "one that is not finite" if table.shape == shape else str(table.shape)
-            raise PotentiaError(f"delta must give a finite table of shape {shape} for {kind!r}, not {got}")
+            raise PotentiaError(f"delta must give a finite table of shape {shape} for {kind!r}, not {got}.")
         found[kind] = table
     return found

@@ -97,7 +97,7 @@ class FrankWolfe(MarginSolver):
     def restore(self, arrays: Mapping[str, Any]) -> None:
         for name, own in self.arrays().items():
             if name not in arrays or arrays[name].shape != own.shape:
-                raise PotentiaError("the checkpoint belongs to other examples or another solver")
+                raise PotentiaError("the checkpoint belongs to other examples or another solver.")
             own[:] = arrays[name]
         self.parameters = self.dual.w
 
@@ -171,6 +171,6 @@ class OneSlack(MarginSolver):
 
     def restore(self, arrays: Mapping[str, Floats]) -> None:
         if set(arrays) != set(self.arrays()) or arrays["planes"].shape[1] != len(self.parameters):
-            raise PotentiaError("the checkpoint belongs to other examples or another solver")
+            raise PotentiaError("the checkpoint belongs to other examples or another solver.")
         for name, value in arrays.items():
             setattr(self, name, np.array(value))

@@ -128,8 +128,9 @@ class _MarginFit(Fit):
         try:
             found = self.solver.advance(len(history))
         except WidthError as error:
+            sentence = str(error).removesuffix(".")
             raise WidthError(
-                f"{error}; give MaxMargin an approximate method, such as inference=pt.LinearProgram()."
+                f"{sentence}; give MaxMargin an approximate method, such as inference=pt.LinearProgram()."
             ) from None
         write_parameters(self.potentials, self.blocks, self.solver.parameters)
         return dict(found)

@@ -94,5 +94,5 @@ def subtract_labels(scores: Scores, labels: Ints, tables: Tables, weights: Float
             values, offset = scores.kind(kind)
             tables[kind] -= np.bincount(offset + index, weights=weight, minlength=len(values))
     if total == -np.inf:
-        raise PotentiaError("the labels have a forbidden (-inf) configuration")
+        raise PotentiaError("the labels have a forbidden (-inf) configuration.")
     return float(total)

@@ -69,7 +69,7 @@ class Likelihood(SurrogateLikelihood):
     def _check(self, found: Expectations) -> None:
         if found.bound != "exact" or found.target != "log_partition":
             raise PotentiaError(
-                "the likelihood needs exact inference (pt.Exact()): use 'surrogate_likelihood' with another"
+                "the likelihood needs exact inference (pt.Exact()): use 'surrogate_likelihood' with another."
             )
 
 
@@ -138,7 +138,7 @@ def _truncated(
     counting = inference.counting_numbers(scores.graph)
     if counting is None:
         raise PotentiaError(
-            f"{type(inference).__name__} on this graph has no entropy in terms of marginals, which this loss needs"
+            f"{type(inference).__name__} on this graph has no entropy in terms of marginals, which this loss needs."
         )
     result, pull = methods.solve(inference, scores)
     own = np.ones(scores.graph.n_variables) if weights is None else weights

@@ -61,7 +61,7 @@ class Pseudolikelihood(Loss):
             scores.regions, theta, at, ptr, patch, touch_ptr, touch, np.maximum(labels, 0), weight, d_theta
         )
         if not np.isfinite(value):
-            raise PotentiaError("the labels have a forbidden (-inf) configuration")
+            raise PotentiaError("the labels have a forbidden (-inf) configuration.")
         return float(value), split_flat(scores, d_theta, at)
 
 
@@ -87,7 +87,7 @@ def _patches(graph: Graph, size: int) -> tuple[Ints, Ints, Ints, Ints]:
     if states.max(initial=1) > _MOST:
         raise PotentiaError(
             f"patches of {size} variables have up to {states.max():.0f} configurations, more than {_MOST}: "
-            "use smaller patches"
+            "use smaller patches."
         )
     regions = flat_regions(graph)
     region = np.repeat(np.arange(len(regions.size)), regions.order)
@@ -127,7 +127,7 @@ class Piecewise(Loss):
         for kind in clique_kinds(scores):
             value += self._of_kind(scores, kind, labels, weights, tables)
         if not np.isfinite(value):
-            raise PotentiaError("the labels have a forbidden (-inf) configuration")
+            raise PotentiaError("the labels have a forbidden (-inf) configuration.")
         return value, tables
 
     def _of_kind(
@@ -186,7 +186,7 @@ class ContrastiveDivergence(Loss):
             clamped = scores.clamp(labels)
             first = feasible_labelling(clamped, rng)
             if first is None:
-                raise PotentiaError("no labelling with a finite score agrees with the labels")
+                raise PotentiaError("no labelling with a finite score agrees with the labels.")
             data = _sampled(clamped, first, rng, max(self.sweeps, 1))
         sample = _sampled(scores, data, rng, self.sweeps)
         tables = zero_tables(scores)

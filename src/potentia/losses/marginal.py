@@ -51,7 +51,7 @@ class MarginalLoss(Loss):
         if slopes.shape != mu[seen].shape:
             raise PotentiaError(
                 f"{type(self).__name__}.terms gave derivatives of shape {slopes.shape} for marginals of shape "
-                f"{mu[seen].shape}"
+                f"{mu[seen].shape}."
             )
         if whole:
             return float(losses.sum()), MarginalCotangent(slopes, {})
@@ -85,7 +85,7 @@ def _refuse_forbidden(scores: Scores, labels: Ints) -> None:
     seen = np.flatnonzero(labels >= 0)
     bad = seen[scores.singles[seen, labels[seen]] == -np.inf]
     if bad.size:
-        raise PotentiaError(f"variable {bad[0]} has the label {labels[bad[0]]}, which its scores forbid")
+        raise PotentiaError(f"variable {bad[0]} has the label {labels[bad[0]]}, which its scores forbid.")
 
 
 @dataclass(frozen=True)

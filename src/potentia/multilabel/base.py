@@ -69,7 +69,7 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
     def _learn(self, X: Any, y: Any, sample_weight: Any) -> Self:
         if y is None:
             raise PotentiaError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None: labels (n, K) or (n,)"
+                f"{type(self).__name__} requires y to be passed, but the target y is None: labels (n, K) or (n,)."
             )
         self._check_options()
         X = self._validated(X)

@@ -54,7 +54,7 @@ def search_bound(model: LMSBN, X: Any, y: Any, bounds: Any) -> SearchBound:
     """Theorem 9: with probability at least 1 - E[loss] / S the search below S finds the optimum, in O(K^S) states."""
     S = np.asarray(bounds, dtype=float).ravel()
     if S.size == 0 or not np.all(S >= 1):
-        raise PotentiaError("bounds must be numbers of at least 1")
+        raise PotentiaError("bounds must be numbers of at least 1.")
     mean = float(np.mean(model.labelling_loss(X, y)))
     found = [model.search(X, bound=s) for s in S]
     K = len(model.order_)

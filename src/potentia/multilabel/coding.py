@@ -33,7 +33,7 @@ class Coding(NamedTuple):
         """
         columns = _columns(as_labels(y))
         if columns.shape[1] != len(self.classes):
-            raise PotentiaError(f"y has {columns.shape[1]} labels, the model has {len(self.classes)}")
+            raise PotentiaError(f"y has {columns.shape[1]} labels, the model has {len(self.classes)}.")
         signs = np.empty(columns.shape)
         for k, values in enumerate(self.classes):
             column = columns[:, k]
@@ -42,7 +42,9 @@ class Coding(NamedTuple):
                 signs[:, k] = np.where(high, self.signs[k], -self.signs[k])
                 continue
             if not np.all(high | (column == values[0])):
-                raise PotentiaError(f"label {names[k]} has values other than {values[0]!r} and {values[1]!r}")
+                raise PotentiaError(
+                    f"label {names[k]} has values other than {values[0]!r} and {values[1]!r}."
+                )
             signs[:, k] = np.where(high, 1.0, -1.0)
         return signs
 
@@ -75,7 +77,7 @@ def learn_coding(y: np.ndarray, names: list[str]) -> Coding:
         try:
             values = np.unique(columns[:, k])
         except TypeError:
-            raise PotentiaError(f"label {name} mixes values that cannot be compared") from None
+            raise PotentiaError(f"label {name} mixes values that cannot be compared.") from None
         if len(values) > 2:
             raise PotentiaError(_too_many(name, values, y.ndim == 1))
         if len(values) == 1:
@@ -89,15 +91,15 @@ def as_labels(y: Any) -> np.ndarray:
     """Labels as an array (n, K) or (n,) without missing values; sparse labels are spread out."""
     labels = np.asarray(y.toarray() if sparse.issparse(y) else y)
     if labels.ndim not in (1, 2):
-        raise PotentiaError(f"y must have one or two axes, not {labels.ndim}")
+        raise PotentiaError(f"y must have one or two axes, not {labels.ndim}.")
     if labels.ndim == 2 and labels.shape[1] == 0:
-        raise PotentiaError(f"y has no labels: its shape is {labels.shape}")
+        raise PotentiaError(f"y has no labels: its shape is {labels.shape}.")
     if labels.dtype.kind == "c":
-        raise PotentiaError("y holds complex numbers. Complex data not supported")
+        raise PotentiaError("y holds complex numbers. Complex data not supported.")
     if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
-        raise PotentiaError("Input y contains NaN or infinity")
+        raise PotentiaError("Input y contains NaN or infinity.")
     if labels.dtype.kind == "O" and any(v is None or v != v for v in labels.ravel()):
-        raise PotentiaError("Input y contains NaN or None")
+        raise PotentiaError("Input y contains NaN or None.")
     return labels
 
 

@@ -51,7 +51,7 @@ def find_labelling(machine: Machine, scores: Floats, decode: str) -> Labelling:
     if decode == "exact":
         if K > _LARGEST:
             raise PotentiaError(
-                f"decode='exact' looks at all labellings of at most {_LARGEST} labels, not {K}"
+                f"decode='exact' looks at all labellings of at most {_LARGEST} labels, not {K}."
             )
         pieces = [scores[a : a + _ROWS] for a in range(0, max(n, 1), _ROWS)]
         found = map_anywhere(partial(_compare_all, machine), pieces)

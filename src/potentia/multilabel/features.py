@@ -261,10 +261,10 @@ def kernel_matrix(A: Any, B: Any, kernel: Kernel, options: dict[str, Any]) -> Fl
         try:
             gram = pairwise_kernels(A, B, metric=kernel, filter_params=True, **options)
         except ValueError as error:
-            raise PotentiaError(f"kernel {kernel!r}: {error}") from None
+            raise PotentiaError(f"kernel {kernel!r}: {str(error).removesuffix('.')}.") from None
     if gram.shape != (A.shape[0], B.shape[0]) or not np.all(np.isfinite(gram)):
         raise PotentiaError(
-            f"kernel must give finite numbers of shape {(A.shape[0], B.shape[0])}, not {gram.shape}"
+            f"kernel must give finite numbers of shape {(A.shape[0], B.shape[0])}, not {gram.shape}."
         )
     return np.ascontiguousarray(gram)
 

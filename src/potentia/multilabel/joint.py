@@ -56,11 +56,11 @@ def clique_sets(option: CliqueOption, n_labels: int) -> list[tuple[int, ...]]:
     """The cliques of two or more labels, each once; refuses unknown and repeated labels."""
     if isinstance(option, int | np.integer) and not isinstance(option, bool):
         if option < 1:
-            raise PotentiaError(f"cliques must be at least 1 (no products), not {option}")
+            raise PotentiaError(f"cliques must be at least 1 (no products), not {option}.")
         sizes = range(2, min(int(option), n_labels) + 1)
         return [c for size in sizes for c in combinations(range(n_labels), size)]
     if isinstance(option, str | bool) or not isinstance(option, Sequence):
-        raise PotentiaError(f"cliques must be a whole number or a list of sets of labels, not {option!r}")
+        raise PotentiaError(f"cliques must be a whole number or a list of sets of labels, not {option!r}.")
     found = []
     for entry in option:
         given = whole_numbers(list(entry) if isinstance(entry, Iterable) else [entry], "cliques")

@@ -79,6 +79,6 @@ class Relaxation:
         box = np.repeat([[-1.0, 1.0], [0.0, np.inf]], [m * T, m * K], axis=0)
         answer = linprog(cost, A_ub=matrix, b_ub=right, bounds=box, method="highs")
         if answer.status != 0:
-            raise PotentiaError(f"the LP solver failed: {answer.message}")
+            raise PotentiaError(f"the LP solver failed: {answer.message}.")
         means = answer.x[: m * T].reshape(m, T)[:, :K]
         return np.clip(means, -1.0, 1.0), answer.x[m * T :].reshape(m, K).sum(axis=1)

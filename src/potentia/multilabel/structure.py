@@ -28,7 +28,7 @@ def parent_sets(parents: Parents, n_labels: int) -> list[set[int]] | None:
             raise PotentiaError(f"parents must be 'all' or the parents of each label, not {parents!r}.")
         given = [*parents]
         if len(given) != n_labels:
-            raise PotentiaError(f"parents has {len(given)} entries for {n_labels} labels")
+            raise PotentiaError(f"parents has {len(given)} entries for {n_labels} labels.")
     sets = []
     for k, entry in enumerate(given):
         values = whole_numbers(
@@ -47,7 +47,7 @@ def topological(sets: list[set[int]], wish: Ints) -> Ints:
     while left:
         free = next((k for k in left if sets[k].issubset(order)), None)
         if free is None:
-            raise PotentiaError(f"parents form a cycle among the labels {sorted(left)}")
+            raise PotentiaError(f"parents form a cycle among the labels {sorted(left)}.")
         order.append(free)
         left.remove(free)
     return np.array(order, dtype=np.int64)
@@ -57,13 +57,13 @@ def given_order(order: Any, n_labels: int, sets: list[set[int]] | None) -> Ints:
     """A user's order, checked: every label once, parents first."""
     found = whole_numbers(order, "order")
     if found.shape != (n_labels,) or not np.array_equal(np.sort(found), np.arange(n_labels)):
-        raise PotentiaError(f"order must hold every label 0..{n_labels - 1} once")
+        raise PotentiaError(f"order must hold every label 0..{n_labels - 1} once.")
     if sets is not None:
         place = np.argsort(found)
         for k, parents in enumerate(sets):
             late = [j for j in sorted(parents) if place[j] > place[k]]
             if late:
-                raise PotentiaError(f"order has label {k} before its parent {late[0]}")
+                raise PotentiaError(f"order has label {k} before its parent {late[0]}.")
     return found
 
 
@@ -90,4 +90,4 @@ def restrict(sets: list[set[int]] | None, keep: Ints) -> list[set[int]] | None:
 
 def _check_labels(values: Ints, n_labels: int, name: str) -> None:
     if values.size and not (values.min() >= 0 and values.max() < n_labels):
-        raise PotentiaError(f"{name} must name labels 0..{n_labels - 1}")
+        raise PotentiaError(f"{name} must name labels 0..{n_labels - 1}.")

@@ -275,7 +275,7 @@ def _model_of(state: dict[str, Any]) -> Any:
         return _lightgbm().Booster(model_str=state["lightgbm"])
     if isinstance(state.get("coef"), list) and isinstance(state.get("intercept"), float):
         return _Weights(state["coef"], state["intercept"])
-    raise PotentiaError("the saved unit is damaged: it holds a classifier of no known kind.")
+    raise PotentiaError("the saved unit is damaged: it holds a classifier of an unknown kind.")
 
 
 def _lightgbm() -> Any:

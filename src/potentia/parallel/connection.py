@@ -238,8 +238,8 @@ class Connection:
             error = found.error
             if isinstance(error, KilledWorker):
                 raise PotentiaError(
-                    f"workers of {self.address} died again and again on one task, the last one {_address(error)}: most "
-                    "often for want of memory; cut smaller parts or give workers more memory."
+                    f"workers of {self.address} died repeatedly on one task, the last one {_address(error)}, "
+                    "usually because they run out of memory; cut smaller parts or give workers more memory."
                 ) from None
             raise error from None
         except PotentiaError:

@@ -26,7 +26,7 @@ def as_affine(kind: str, potential: Potential) -> Affine:
     if not potential.affine:
         raise PotentiaError(
             f"the potential of {kind!r} must be linear in its parameters (Linear, Constant or Zero), "
-            f"not {type(potential).__name__}"
+            f"not {type(potential).__name__}."
         )
     if potential.unit != "row":
         raise PotentiaError(

@@ -167,9 +167,9 @@ class Boosting(Potential):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)
         if not 0 < real_number(self.min_leaf, "min_leaf") <= 0.5:
-            raise PotentiaError(f"min_leaf must be a share in (0, 0.5], not {self.min_leaf!r}")
+            raise PotentiaError(f"min_leaf must be a share in (0, 0.5], not {self.min_leaf!r}.")
         if self.bins > MAX_BINS:
-            raise PotentiaError(f"bins must be at most {MAX_BINS}, not {self.bins}")
+            raise PotentiaError(f"bins must be at most {MAX_BINS}, not {self.bins}.")
         # the slack makes 1 / 0.01 come to 100
         most = int(1 / self.min_leaf + 1e-6)
         leaves = most if self.max_leaves is None else min(most, self.max_leaves)

@@ -106,7 +106,7 @@ class Linear(Differentiable):
             return check_features(self.transformer_.transform(x), True)
         except ValueError as error:
             raise PotentiaError(
-                f"the transformer refuses these rows: {' '.join(str(error).split())}"
+                f"the transformer refuses these rows: {' '.join(str(error).split()).removesuffix('.')}."
             ) from None
 
     def _improve(self, problem: Problem) -> tuple[float, float]:

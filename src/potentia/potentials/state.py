@@ -36,7 +36,7 @@ def restore(meta: Any, arrays: Arrays, base: type) -> Any:
         found = check(potential.saved, potential.get_params(deep=False) | fitted, "potential")
         strange = [name for name in fitted if not _LEARNED.fullmatch(name) or hasattr(type(potential), name)]
         if strange:
-            raise PotentiaError(f"the saved potential is damaged: {strange[0]!r} is no learned attribute.")
+            raise PotentiaError(f"the saved potential is damaged: {strange[0]!r} is not a learned attribute.")
         potential.__dict__.update(fitted | {name: found[name] for name in found.keys() & fitted.keys()})
         potential.check_options()
     return potential
@@ -70,7 +70,7 @@ def _unpack_value(packed: Any, arrays: Arrays) -> Any:
     if isinstance(packed, dict) and isinstance(packed.get("arrays"), dict):
         return {key: _unpack_value(item, arrays) for key, item in packed["arrays"].items()}
     if not isinstance(packed, dict) or len(packed) != 1 or not packed.keys() & {"array", "value"}:
-        raise PotentiaError("the saved potential is damaged: it holds something that is no value.")
+        raise PotentiaError("the saved potential is damaged: it holds an object that is not a value.")
     if "value" in packed:
         return decode(packed["value"])
     if not isinstance(packed["array"], str) or packed["array"] not in arrays:

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a file of JSON lines; none where there is no file. A last line cut short by a crash is dropped."""
+    """Rows of a file of JSON lines; empty if there is no file. A last line cut short by a crash is dropped."""
     if not path.exists():
         return []
     if not path.is_file():

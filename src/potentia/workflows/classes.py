@@ -69,7 +69,7 @@ class Classes:
         if strange.size:
             shown = show_code(int(strange[0]), self.coloured)
             classes = ", ".join(show_code(code, self.coloured) for code in self.codes[:12])
-            raise PotentiaError(f"{path}: the value {shown} is no class; classes are {classes}.")
+            raise PotentiaError(f"{path}: the value {shown} is not a class; classes are {classes}.")
         self._check_palette(mask, values, path)
         return number[order[place]][where].reshape(mask.codes.shape)
 
@@ -211,7 +211,7 @@ def _read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None
     for kind, column in (("value", [row[0] for row in found]), ("name", [row[1] for row in found])):
         twice = [v for k, v in enumerate(column) if v in column[:k] and str(v).lower() != "void"]
         if twice:
-            raise PotentiaError(f"{path}: the {kind} {twice[0]} is there twice.")
+            raise PotentiaError(f"{path}: the {kind} {twice[0]} occurs twice.")
     return found
 
 

@@ -17,7 +17,7 @@ _SEVERAL = 5
 
 @dataclass
 class Feature:
-    """A column as features: a standardised number, or one indicator per text that training had.
+    """A column as features: a standardised number, or one-hot encoded texts that training had.
 
     A missing number counts as the mean of training, with an indicator beside it where training had several missing;
     a missing text, or one that training did not have, counts as none of the texts.

@@ -172,9 +172,9 @@ class Tables(_Own):
         "evaluate": "model --table data.csv",
     }
     notes: ClassVar = {
-        "train": "In tables, columns of numbers are standardised, others become one indicator per text, as do those "
-        "that --categorical names; a missing number counts as the mean (with an indicator beside it where several "
-        "are missing), a missing text as none; missing are empty cells, ?, NA, N/A, NaN, null and none "
+        "train": "In tables, numeric columns are standardised; other columns, and those that --categorical names, are "
+        "one-hot encoded. A missing number is replaced by the mean (with an indicator column if several are "
+        "missing), a missing text has no indicator; missing are empty cells, ?, NA, N/A, NaN, null and none "
         "in any case.",
         "predict": "Of tables, --out is a CSV or Parquet file of the label columns.",
     }

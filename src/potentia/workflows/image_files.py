@@ -54,7 +54,9 @@ def image_files(source: Path, stacks: str = "images", named: Path | None = None)
     if stacks == "volumes":
         flat = next((path for path in paths if not is_tiff(path)), None)
         if flat is not None:
-            raise PotentiaError(f"{flat} is no TIFF file, so it holds no volume: leave out --stacks volumes.")
+            raise PotentiaError(
+                f"{flat} is not a TIFF file, so it holds no volume: leave out --stacks volumes."
+            )
         return [ImageFile(path.stem, path) for path in paths]
     return [entry for path in paths for entry in _pages(path)]
 

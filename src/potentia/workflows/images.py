@@ -240,7 +240,7 @@ def _check_choices(
     if superpixels is not None or feature_set == "papers":
         for option, value in (("features", features), ("probabilities", probabilities)):
             if value is not None:
-                raise PotentiaError(f"{alone} does not go with --{option}.")
+                raise PotentiaError(f"{alone} cannot be combined with --{option}.")
     if probabilities is not None and feature_set is not None:
         raise PotentiaError(
             "--probabilities take the classifier's place: to use them beside filters, give --features."

@@ -67,7 +67,7 @@ def _csv(path: Path) -> Table:
         names = [name.strip() for name in next(reader, [])]
         rows = list(reader)
     except csv.Error as error:
-        raise PotentiaError(f"{path}, line {reader.line_num}: {error}") from None
+        raise PotentiaError(f"{path}, line {reader.line_num}: {error}.") from None
     _check_names(path, names)
     while rows and not rows[-1]:
         rows.pop()

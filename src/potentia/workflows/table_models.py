@@ -27,7 +27,7 @@ def make_model(name: str, seed: int, **options: Any) -> ResumableClassifier:
         options = {"units": [options["kernel"]]} | {k: v for k, v in options.items() if k != "kernel"}
     for option in options:
         if option not in known:
-            raise PotentiaError(f"--{option} does not go with --model {name}.")
+            raise PotentiaError(f"--{option} cannot be combined with --model {name}.")
     if options.get("kernel") == "linear":
         options["kernel"] = None
     own: dict[str, Any] = {} if kind is LabelNetwork else {"gamma": "median"}

@@ -147,7 +147,7 @@ def make_learner(
         if value is not None and name not in owners
     ]
     if wrong:
-        raise PotentiaError(f"--{wrong[0]} does not go with --learner {name}.")
+        raise PotentiaError(f"--{wrong[0]} cannot be combined with --learner {name}.")
     tracked = run.validation is not None
     weights = None if class_weight is None else [float(weight) for weight in class_weight]
     if epsilon is not None:
