@@ -407,7 +407,7 @@ def test_an_interrupted_run_goes_on_to_the_same_model(folder, monkeypatch, capsy
         assert main([*LONG.split(), "--iterations", "4"]) == 130
     shown = capsys.readouterr()
     assert "Traceback" not in shown.err
-    assert "m.checkpoint keeps what is done" in shown.err.splitlines()[-1]
+    assert "m.checkpoint keeps the progress" in shown.err.splitlines()[-1]
     assert (folder / "m.checkpoint").exists()
     assert not (folder / "m").exists()
     # another run does not take it up by mistake, whatever differs
@@ -416,7 +416,7 @@ def test_an_interrupted_run_goes_on_to_the_same_model(folder, monkeypatch, capsy
         assert "m.checkpoint belongs to a run with other options or data" in capsys.readouterr().err
     assert main([*LONG.split(), "--iterations", "4"]) == 0
     shown = capsys.readouterr()
-    assert "going on after iteration 2" in shown.err
+    assert "resuming after iteration 2" in shown.err
     assert json.loads(shown.out)["objective"] == whole["objective"]
     assert np.array_equal(pt.load("m").predict_marginals(np.asarray(Image.open("photos/p0.png"))), marginals)
     assert not (folder / "m.checkpoint").exists()
@@ -435,7 +435,7 @@ def test_an_interrupted_table_goes_on_to_the_same_model(learner, folder, monkeyp
     with monkeypatch.context() as patch:
         interrupt_after(patch, 2, iterations=False)
         assert main(line) == 130
-    assert "m.checkpoint keeps what is done" in capsys.readouterr().err
+    assert "m.checkpoint keeps the progress" in capsys.readouterr().err
     assert main([*line, "--seed", "1"]) == 2
     assert "m.checkpoint belongs to a run with other options or data" in capsys.readouterr().err
     assert main(line) == 0
@@ -469,10 +469,10 @@ def test_a_real_blow_to_a_running_process_leaves_a_checkpoint(blow, folder, caps
     _, errors = run.communicate()
     if blow == signal.SIGINT:
         assert run.returncode == 130, errors
-        assert "potentia: interrupted; m.checkpoint keeps what is done" in errors
+        assert "potentia: interrupted; m.checkpoint keeps the progress" in errors
     assert not (folder / "m").exists()
     assert main([*line.split(), "--json"]) == 0
-    assert "going on after iteration" in capsys.readouterr().err
+    assert "resuming after iteration" in capsys.readouterr().err
     assert not (folder / "m.checkpoint").exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -15,9 +16,10 @@ from typing import Any
 from ._signals import stopping
 from ._types import PotentiaError
 from ._version import __version__
-from .commands import check, lab, own_data, warmup
+from .commands import check, completion, lab, own_data, warmup
 from .commands.common import json_text as _json
 from .commands.common import show_facts
+from .commands.parsing import Parser
 from .kernels.jit import silence
 
 
@@ -34,7 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        arguments = _parser().parse_args(argv)
+        parser = _parser()
+        arguments = parser.parse_args(argv)
+        if not hasattr(arguments, "command"):
+            parser.print_help()
+            return 0
         if getattr(arguments, "quiet", False):
             silence()
         arguments.command(arguments)
@@ -55,23 +61,29 @@ def _run(argv: Sequence[str] | None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="potentia", description="Structured prediction with approximate inference."
+def _parser() -> Parser:
+    parser = Parser(
+        prog="potentia",
+        description="Structured prediction with approximate inference.",
+        epilog="`potentia COMMAND --help` shows the options of a command and an example.",
     )
     parser.add_argument("--version", action="version", version=f"potentia {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND")
 
     def add(
         name: str, function: Callable[[argparse.Namespace], None], text: str, example: str
     ) -> argparse.ArgumentParser:
         command = commands.add_parser(
-            name, help=text, description=text, epilog=f"example: {example}",
+            name, help=re.split(r"\.(?:\s|$)", text)[0], description=text, epilog=f"example: {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
-        command.set_defaults(command=function)
+        command.set_defaults(command=function, parser=command)
         command.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
         return command
+
+    def print_completion(arguments: argparse.Namespace) -> None:
+        text = completion.script(parser, arguments.shell)
+        print(_json({"script": text}) if arguments.json else text)
 
     def add_lab(name: str, run: Callable[[argparse.Namespace], None]) -> None:
         lab.add_options(name, add(name, run, *lab.TEXTS[name]))
@@ -92,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     check.add_options(add("check", check.run, check.TEXT, check.EXAMPLE))
     add_lab("bench", lab.bench)
     warmup.add_options(add("warmup", warmup.warmup, warmup.TEXT, warmup.EXAMPLES))
+    add("completion", print_completion, completion.TEXT, completion.EXAMPLE).add_argument(
+        "shell", choices=completion.SHELLS, help="the shell to complete in"
+    )
     return parser
 
 

@@ -48,7 +48,7 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         add("--out", type=Path, default=Path("demo"), metavar="DIR", help="folder for rows and page")
         add("--seed", type=SEED, default=0, help="seed of images, noise and the split of digits")
     elif command == "reproduce":
-        add("name", help=", ".join(NAMES))
+        add("name", choices=NAMES, metavar="name", help=", ".join(NAMES))
         add("--quick", action="store_true", help="a small version in under a minute")
         add("--full", action="store_true", help="all folds of cross-validation, where there are any")
         add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for rows and figures")

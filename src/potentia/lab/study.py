@@ -20,6 +20,8 @@ from ..report.rows import Cell, Row, append_row, read_rows
 from ..report.tables import Column, Table
 
 #: Packages whose versions go into every row.
+#: Measures that are printed as soon as a row is there, beside those that end in "error".
+_MEASURES = ("accuracy", "exact_match", "hamming_loss", "span_f1", "mean_iou")
 _PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")
 
 Say = Callable[[str], None]
@@ -132,7 +134,7 @@ def run_cells(
             result = run(cell)
             row = {"cell": cell, **result, "seconds": time.perf_counter() - begun, "versions": facts}
             append_row(path, row)
-            say(f"{key}: {_summary(row)}")
+            say(f"{_named(cell)}: {_summary(row)}")
         rows.append(row)
     return rows
 
@@ -142,6 +144,12 @@ def _row_of(path: Path, key: str) -> Row | None:
     return next((row for row in reversed(read_rows(path)) if key_of(row["cell"]) == key), None)
 
 
+def _named(cell: Cell) -> str:
+    """What a cell is, without what all cells of its study share."""
+    return ", ".join(f"{k} {v}" for k, v in cell.items() if k not in ("study", "quick", "seed"))
+
+
 def _summary(row: Row) -> str:
-    numbers = [f"{k} {v:.4f}" for k, v in row.items() if k.endswith("error") and isinstance(v, float)]
-    return ", ".join([*numbers, f"{row['seconds']:.0f} s"])
+    """The measures of a row in one line."""
+    shares = [k for k, v in row.items() if isinstance(v, float) and (k.endswith("error") or k in _MEASURES)]
+    return ", ".join([*(f"{k.replace('_', ' ')} {row[k]:.4f}" for k in shares), f"{row['seconds']:.1f} s"])
