@@ -12,9 +12,9 @@ from sklearn.model_selection import GridSearchCV
 
 import potentia as pt
 from potentia._types import PotentiaError
-from potentia.chain_crf import _constraints
 from potentia.features.attributes import AttributeIndex
 from potentia.learn.chain_fit import ChainFit, ChainOptions
+from potentia.learn.chain_labels import scheme_constraints
 from potentia.learn.chain_layout import Constraints
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
@@ -117,7 +117,7 @@ def test_the_objective_is_that_of_enumeration(c1, scheme, hidden):
     weight = rng.uniform(0.5, 2.0, len(X))
     model = pt.ChainCRF(c1, 0.2, 15, scheme=scheme, all_possible_transitions=True)
     model.fit(X, y, sample_weight=weight)
-    allowed = _constraints(model.classes_, scheme)
+    allowed = scheme_constraints(model.classes_, scheme)
     naive = naive_objective(model, X, y, c1, 0.2, weight, allowed)
     assert model.history_[-1]["objective"] == pytest.approx(naive, rel=1e-10)
 
@@ -293,7 +293,7 @@ def test_schemes_are_kept_in_training_and_decoding(scheme, decode):
     y = [pool[k] for k in rng.integers(len(pool), size=40)]
     X = [[token(rng) for _ in row] for row in y]
     model = pt.ChainCRF(c2=0.01, max_iterations=15, scheme=scheme, decode=decode).fit(X, y)
-    allowed = _constraints(model.classes_, scheme)
+    allowed = scheme_constraints(model.classes_, scheme)
     place = {label: k for k, label in enumerate(model.classes_)}
     long = [[token(rng) for _ in range(9)] for _ in range(20)]
     for row in model.predict(long) if decode == "map" else []:

@@ -13,7 +13,7 @@ import potentia as pt
 from potentia import Boosting, Constant, Example, Linear, PotentiaError
 from potentia._progress import Bar
 from potentia.learn.dataset import Dataset
-from potentia.learn.part import whole_kinds
+from potentia.learn.examples import whole_kinds
 from potentia.learn.risk_objective import Risk, RiskPart
 from potentia.potentials.contract import check_potential
 from potentia.potentials.inputs import Inputs

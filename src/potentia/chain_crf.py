@@ -15,26 +15,34 @@ from ._progress import Bar
 from ._registry import Registered, build
 from ._schema import TEXT, Array, Count, Either, Items, Kind, Named, Number, Record, Rule, Schema, check
 from ._threads import one_blas_thread, thread_count
-from ._types import Floats, Ints, PotentiaError
+from ._types import Floats, PotentiaError
 from .features.attributes import AttributeIndex, EncodedTokens
-from .features.schemes import SCHEMES, allowed_tags
+from .features.schemes import SCHEMES
 from .io.checkpoint import Checkpoint
 from .io.files import read_file, reading, write_file
 from .kernels import attributes as kernels
 from .learn.chain_fit import ChainFit, ChainOptions, ChainWeights, in_layout
-from .learn.chain_layout import ChainLayout, Constraints, Features
+from .learn.chain_labels import (
+    MAX_LABELS,
+    Label,
+    check_allowed,
+    check_lengths,
+    encode_labels,
+    label_classes,
+    scheme_constraints,
+    sequence_weights,
+)
+from .learn.chain_layout import ChainLayout, Features
 from .learn.chain_objective import Chains, Tables
 from .learn.chain_predict import best_labels, k_best_labels, marginals
 from .learn.loop import Callback, run
 from .potentials.params import Params
 
-Label = str | int
 #: A token's features by name, or their names.
 Token = Mapping[str, Any] | Sequence[str]
 
 #: Options that do not change what a fit computes.
 _FREE_OPTIONS = ("max_iterations", "threads", "decode")
-_MAX_LABELS = 2**16 - 1
 
 
 class LabelPath(NamedTuple):
@@ -135,13 +143,13 @@ class ChainCRF(Registered, Params):
         A fit that fails leaves the model as it was before.
         """
         self._check()
-        classes = _classes(y)
+        classes = label_classes(y)
         index = AttributeIndex()
         encoded = index.learn(X)
-        labels = _encode_labels(y, classes, encoded)
-        weight = _weights(sample_weight, len(encoded.sequence_ptr) - 1)
-        allowed = _constraints(classes, self.scheme)
-        _check_allowed(encoded.sequence_ptr, labels, classes, allowed, self.scheme)
+        labels = encode_labels(y, classes, encoded)
+        weight = sequence_weights(sample_weight, len(encoded.sequence_ptr) - 1)
+        allowed = scheme_constraints(classes, self.scheme)
+        check_allowed(encoded.sequence_ptr, labels, classes, allowed, self.scheme)
         if isinstance(checkpoint, str | os.PathLike):
             checkpoint = Checkpoint(checkpoint, self._digest(encoded, index, classes, labels, weight))
         fit = ChainFit(encoded, labels, weight, len(index.numbers), allowed, self._options())
@@ -254,7 +262,7 @@ class ChainCRF(Registered, Params):
     def score(self, X: Iterable[Iterable[Token]], y: Sequence[Sequence[Label | None]]) -> float:
         """Share of known labels predicted right."""
         found = self.predict(X)
-        _check_lengths(y, [len(row) for row in found])
+        check_lengths(y, [len(row) for row in found])
         pairs = [
             (a, b) for p, q in zip(found, y, strict=True) for a, b in zip(p, q, strict=True) if b is not None
         ]
@@ -286,7 +294,7 @@ class ChainCRF(Registered, Params):
             w = self.weights_
             layout = ChainLayout.of(w.features, len(self.classes_), len(w.dense))
             vector = layout.join(w.state, w.pairs, w.dense)
-            self._tables = Tables.of(layout, vector, _constraints(self.classes_, self.scheme))
+            self._tables = Tables.of(layout, vector, scheme_constraints(self.classes_, self.scheme))
         chains = Chains(in_layout(kernels.Tokens(*encoded[:4]), self._tables.layout), encoded.dense)
         return chains, self._tables
 
@@ -330,7 +338,7 @@ class ChainCRF(Registered, Params):
         found = check(cls.saved, {**content, **arrays}, "ChainCRF")
         model: Self = build(cls, found["params"])
         model._check()
-        _constraints(found["labels"], model.scheme)
+        scheme_constraints(found["labels"], model.scheme)
         blob, ptr = found["names"].tobytes(), found["name_ptr"].tolist()
         names = [blob[a:b].decode() for a, b in pairwise(ptr)]
         if len(set(names)) != len(names):
@@ -381,94 +389,8 @@ def _is_consistent(found: Mapping[str, Any]) -> bool:
     edges = [0, *(end for _, end in ends)]
     joined = all(first == before and end > first for (first, end), before in zip(ends, edges, strict=False))
     labels = found["labels"]
-    distinct = len(set(labels)) == len(labels) and 0 < len(labels) <= _MAX_LABELS
+    distinct = len(set(labels)) == len(labels) and 0 < len(labels) <= MAX_LABELS
     return ascending and joined and edges[-1] == len(found["dense"]) and distinct
-
-
-def _classes(y: Any) -> list[Label]:
-    """The different labels, in order."""
-    if isinstance(y, str) or not isinstance(y, Sequence | np.ndarray):
-        raise PotentiaError(f"y must be a list of lists of labels, not a {type(y).__name__}.")
-    found: set[Any] = set()
-    for number, row in enumerate(y):
-        if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
-            raise PotentiaError(f"y[{number}] must be a list of labels, not {row!r:.40}.")
-        found.update(row.tolist() if isinstance(row, np.ndarray) else row)
-    found.discard(None)
-    strange = next(
-        (label for label in found if isinstance(label, bool) or not isinstance(label, str | int)), None
-    )
-    if strange is not None:
-        raise PotentiaError(
-            f"labels must be texts or whole numbers, or None if not known, not {strange!r:.40}."
-        )
-    if len({isinstance(label, str) for label in found}) > 1:
-        raise PotentiaError("y mixes texts and whole numbers; labels must be of one type.")
-    if not found:
-        raise PotentiaError("y has no labels to learn from.")
-    if len(found) > _MAX_LABELS:
-        raise PotentiaError(f"y has {len(found)} different labels; at most {_MAX_LABELS} are possible.")
-    return [str(label) if isinstance(label, str) else int(label) for label in sorted(found)]
-
-
-def _check_lengths(y: Any, lengths: Sequence[int]) -> None:
-    """Refuse labels that do not belong to sequences of these lengths."""
-    if len(y) != len(lengths):
-        raise PotentiaError(f"X has {len(lengths)} sequences, but y has {len(y)}.")
-    for number, (row, n) in enumerate(zip(y, lengths, strict=True)):
-        if len(row) != n:
-            raise PotentiaError(f"X[{number}] has {n} tokens, but y[{number}] has {len(row)} labels.")
-
-
-def _encode_labels(y: Any, classes: list[Label], encoded: EncodedTokens) -> Any:
-    """Numbers of all labels, -1 where not known."""
-    _check_lengths(y, np.diff(encoded.sequence_ptr).tolist())
-    place: dict[Any, int] = {label: k for k, label in enumerate(classes)} | {None: -1}
-    return np.fromiter((place[label] for row in y for label in row), dtype=np.int32)
-
-
-def _weights(given: Any, n: int) -> Floats:
-    if given is None:
-        return np.ones(n)
-    weight = np.asarray(given, dtype=np.float64)
-    if weight.shape != (n,) or not np.isfinite(weight).all() or weight.min(initial=0.0) < 0:
-        raise PotentiaError(f"sample_weight must be {n} finite numbers >= 0, one per sequence.")
-    if not weight.any():
-        raise PotentiaError("sample_weight is zero for every sequence.")
-    return weight
-
-
-def _constraints(classes: Sequence[Label], scheme: str | None) -> Constraints:
-    """What a scheme allows, or everything."""
-    n = len(classes)
-    if scheme is None:
-        return Constraints(np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), np.ones(n, dtype=bool))
-    allowed = Constraints(*allowed_tags([str(label) for label in classes], scheme))
-    if not (allowed.start.any() and allowed.end.any()):
-        raise PotentiaError(f"no label may begin or end a sequence in the scheme {scheme}.")
-    return allowed
-
-
-def _check_allowed(
-    sequence_ptr: Ints, labels: Any, classes: Sequence[Label], allowed: Constraints, scheme: str | None
-) -> None:
-    """Refuse labels that the scheme does not allow."""
-    if scheme is None or not len(labels):
-        return
-    filled = np.flatnonzero(np.diff(sequence_ptr))
-    starts, ends = sequence_ptr[filled], sequence_ptr[filled + 1] - 1
-    bad = np.zeros(len(labels), dtype=bool)
-    both = (labels[:-1] >= 0) & (labels[1:] >= 0)
-    bad[1:] = both & ~allowed.transitions[labels[:-1], labels[1:]]
-    bad[starts] = (labels[starts] >= 0) & ~allowed.start[labels[starts]]
-    bad[ends] |= (labels[ends] >= 0) & ~allowed.end[labels[ends]]
-    if bad.any():
-        token = int(np.argmax(bad))
-        number = int(np.searchsorted(sequence_ptr, token, side="right")) - 1
-        raise PotentiaError(
-            f"the label {classes[labels[token]]!r} of token {token - int(sequence_ptr[number])} in y[{number}] is not "
-            f"allowed there in the scheme {scheme}; correct it, or leave the scheme out."
-        )
 
 
 def _split(values: list[Any], chains: Chains) -> list[list[Any]]:

@@ -22,10 +22,11 @@ from .inference.base import Inference, Result
 from .io.checkpoint import Checkpoint
 from .io.files import new_folder, read_file, reading, write_arrays, write_file
 from .learn.dataset import Dataset
+from .learn.examples import list_examples, whole_kinds
 from .learn.iterated import IteratedLogistic
 from .learn.learner import Fit, Learner
 from .learn.loop import Callback, fit_digest, run
-from .learn.part import Part, Predictor, list_examples, whole_kinds
+from .learn.part import Part, Predictor
 from .parallel.backend import releasing
 from .potentials.base import Potential
 

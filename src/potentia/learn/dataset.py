@@ -13,7 +13,8 @@ from ..parallel.connection import current
 from ..parallel.distributed import Distributed
 from ..parallel.out_of_core import OutOfCore
 from ..potentials.problem import Problem
-from .part import KindFacts, Overview, Part, table_entries
+from .examples import table_entries
+from .part import KindFacts, Overview, Part
 from .recipe import PartRecipe, Preparation
 
 #: Table entries of a part: about twenty shards. Cuts never depend on the number of threads or workers.

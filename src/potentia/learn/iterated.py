@@ -27,9 +27,9 @@ from ..potentials.base import Potential
 from ..potentials.zero import Zero
 from .dataset import Dataset
 from .direct import Direct
+from .examples import whole_kinds
 from .joint import Joint, JointPart
 from .learner import Fit, Learner, SavedFit
-from .part import whole_kinds
 from .recipe import Preparation
 
 #: `message_tol` between fits by default: the next fit moves marginals more.

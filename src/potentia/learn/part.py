@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -10,10 +10,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from .._threads import map_items, one_blas_thread, thread_count
-from .._types import Bools, Floats, Ints, PotentiaError
+from .._types import Floats, Ints, PotentiaError
 from ..data.example import Example
-from ..data.parts import Examples, Parts
-from ..graph.induced import induced
 from ..graph.scores import Scores, table_index
 from ..graph.structure import Graph
 from ..graph.union import Union
@@ -22,6 +20,7 @@ from ..potentials.base import Potential
 from ..potentials.inputs import Inputs
 from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, RowKey, Rows, Tables
 from ..potentials.stack import Stack
+from .examples import check_kinds, observed, one_shape, restricted, table_entries
 
 #: Table entries of a shard: training holds the tables of one shard per thread, and they should stay in the cache.
 SHARD_ENTRIES = 200_000
@@ -137,11 +136,11 @@ class Part(Tables):
     def __post_init__(self) -> None:
         names = self.names or [e.name or f"example {k}" for k, e in enumerate(self.examples)]
         for name, example in zip(names, self.examples, strict=True):
-            _check_kinds(name, example, self.kinds)
+            check_kinds(name, example, self.kinds)
         self._names = {id(e): name for e, name in zip(self.examples, names, strict=True)}
         if self.drop_hidden:
             self.examples = [example for example in self.examples if observed(example).any()]
-        found = [_restricted(e) if self.drop_hidden else (e.graph, None) for e in self.examples]
+        found = [restricted(e) if self.drop_hidden else (e.graph, None) for e in self.examples]
         self.kept = [rows for _, rows in found]
         graphs = [graph for graph, _ in found]
         self.shards = self._cut(graphs)
@@ -425,77 +424,6 @@ def shared_union(graphs: Sequence[Graph]) -> Union:
     if found is None:
         found = _unions[key] = Union(graphs)
     return found
-
-
-def list_examples(examples: Any) -> Examples:
-    """A list of at least one example, or parts as they are, or a sentence about what was given."""
-    if isinstance(examples, Parts):
-        return examples
-    if not isinstance(examples, Iterable):
-        raise PotentiaError(f"examples must be a list of Example, not one {type(examples).__name__}.")
-    found = list(examples)
-    if not found:
-        raise PotentiaError("there are no examples.")
-    for number, example in enumerate(found):
-        if not isinstance(example, Example):
-            raise PotentiaError(f"examples[{number}] is a {type(example).__name__}, not an Example.")
-    return found
-
-
-def observed(example: Example) -> Bools:
-    """Variables with a label and a positive weight."""
-    labels = np.full(example.graph.n_variables, -1) if example.labels is None else example.labels
-    return labels >= 0 if example.weights is None else (labels >= 0) & (example.weights > 0)
-
-
-def table_entries(graph: Graph, example: Example) -> int:
-    """Table entries of an example; a kind without features has one table, and only messages along its sides."""
-    varied = {*example.features, *example.inputs}
-    key = "table_entries", tuple(sorted(varied))
-
-    def count() -> int:
-        total = 0
-        for kind, scope in graph.scopes.items():
-            if len(scope):
-                shapes = graph.table_shapes(kind)
-                total += int((shapes.prod(axis=1) if kind in varied else shapes.sum(axis=1)).sum())
-        return total
-
-    return graph.cached(key, count)
-
-
-def whole_kinds(potentials: Mapping[str, Potential]) -> frozenset[str]:
-    """The kinds whose potentials read inputs of whole examples."""
-    return frozenset(kind for kind, potential in potentials.items() if potential.unit == "example")
-
-
-def one_shape(kind: str, graphs: Iterable[Graph]) -> tuple[int, ...]:
-    """The table shape that all regions of a kind share: what a common function needs."""
-    found = {graph.shared_shape(kind) for graph in graphs if len(graph.scopes.get(kind, ()))}
-    if not found:
-        raise PotentiaError(f"no example has a region of kind {kind!r} to train its potential on.")
-    shape = found.pop()
-    if found or shape is None:
-        raise PotentiaError(
-            f"regions of kind {kind!r} have tables of different shapes; use one kind per shape."
-        )
-    return shape
-
-
-def _check_kinds(name: str, example: Example, kinds: Sequence[str]) -> None:
-    missing = [k for k, s in example.graph.scopes.items() if len(s) and k not in kinds]
-    if missing:
-        raise PotentiaError(
-            f"{name} has regions of kind {missing[0]!r}, but there is no potential for that kind."
-        )
-
-
-def _restricted(example: Example) -> tuple[Graph, dict[str, Any] | None]:
-    keep = observed(example)
-    if keep.all():
-        return example.graph, None
-    graph, rows = induced(example.graph, keep)
-    return graph, {kind: np.flatnonzero(own) for kind, own in rows.items()}
 
 
 def _targets(kind: str, shards: list[Shard]) -> Ints:

@@ -21,8 +21,8 @@ from ..potentials.base import Potential
 from .dataset import Dataset
 from .descent import Descent, join_parameters, set_parameters
 from .direct import runaway
+from .examples import whole_kinds
 from .learner import WINDOW, Fit, Learner, SavedFit, fall
-from .part import whole_kinds
 from .recipe import Preparation
 from .risk_objective import Risk, RiskPart
 

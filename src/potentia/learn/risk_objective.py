@@ -22,7 +22,8 @@ from ..potentials.base import Potential
 from ..potentials.differentiable import Differentiable
 from ..potentials.problem import RowKey, Rows
 from .dataset import Dataset
-from .part import Part, observed
+from .examples import observed
+from .part import Part
 
 if TYPE_CHECKING:
     from .risk import MarginalRisk
