@@ -17,6 +17,7 @@ from scipy import sparse
 import potentia as pt
 from potentia import Boosting, Example, Linear, kernels
 from potentia.parallel import distributed, worker
+from potentia.parallel.connection import Connection
 from potentia.parallel.distributed import Distributed, _shares
 from sample_images import noisy
 from test_parts import DATA, FITS, digest, hidden
@@ -397,3 +398,27 @@ def test_a_local_cluster_leaves_no_process_behind():
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert "rounds" not in pt.CRF(*FITS["direct"]).fit(noisy(1, (6, 8))).history_[-1]
+
+
+@pytest.mark.parametrize(("name", "lost"), [("direct", False), ("soft", True)])
+def test_workers_that_are_added_get_parts_in_mid_fit(name, lost, straight, processes, client, monkeypatch):
+    """Their state comes from the workers that had them; where that is lost, the log is repeated."""
+    grow(processes, client, 2)
+    first, *others = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    unseen = set(others)
+    original = Distributed._make_room
+
+    def make_room(self):
+        givers = original(self)
+        if givers and lost:
+            client.run(worker.release, [self.fit])
+        return givers
+
+    monkeypatch.setattr(distributed, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(Distributed, "_make_room", make_room)
+    monkeypatch.setattr(Connection, "workers", lambda self: sorted({first, *others} - unseen))
+    with pt.cluster(client):
+        crf = fitted(name, callback=lambda history: unseen.clear())
+    check_same(crf, straight[name])
+    assert [row["workers"] for row in crf.history_][::2] == [1, 1 + len(others)]
+    assert crf.history_[1]["moved_parts"] > 0

@@ -17,7 +17,7 @@ from ._schema import Choice, Count, Items, Kind, Named, Number, Record, Schema, 
 from ._threads import one_blas_thread, thread_count, using_threads
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
-from .data.parts import Examples
+from .data.parts import Examples, Parts
 from .inference.base import Inference, Result
 from .io.checkpoint import Checkpoint
 from .io.files import new_folder, read_file, reading, write_arrays, write_file
@@ -26,8 +26,10 @@ from .learn.examples import list_examples, whole_kinds
 from .learn.iterated import IteratedLogistic
 from .learn.learner import Fit, Learner
 from .learn.loop import Callback, fit_digest, run
+from .learn.memory import check_fit
 from .learn.part import Part, Predictor
 from .parallel.backend import releasing
+from .parallel.connection import current
 from .potentials.base import Potential
 
 DECODES = ("mpm", "map")
@@ -128,6 +130,8 @@ class CRF(Registered):
         if isinstance(checkpoint, str | os.PathLike):
             checkpoint = Checkpoint(checkpoint, fit_digest(learner, self.potentials, examples))
         self.scales_, self.inference_ = learner.scales(kinds), self.inference or learner.predictor(kinds)
+        if not isinstance(examples, Parts) and current() is None:
+            check_fit(self.potentials_, examples)
         threads = using_threads(thread_count(learner.threads))
         with releasing(), Bar(progress) as bar, one_blas_thread(), threads:
             fit = learner.begin(self.potentials_, examples)

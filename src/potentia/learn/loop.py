@@ -101,6 +101,10 @@ def _resume(fit: Fit, potentials: Mapping[str, Potential], checkpoint: Store) ->
         if type(loaded) is not type(potentials[kind]):
             own, other = type(potentials[kind]).__name__, type(loaded).__name__
             raise PotentiaError(f"The checkpoint's potential of kind {kind!r} is a {other}, not a {own}.")
+        if not loaded.is_fitted:
+            raise PotentiaError(
+                f"The checkpoint's potential of kind {kind!r} has no parameters; delete it to start again."
+            )
         potentials[kind].reset().__dict__.update(loaded._fitted())
     history = list(saved["history"])
     try:

@@ -26,7 +26,7 @@ from .examples import check_kinds, observed, one_shape, restricted, table_entrie
 SHARD_ENTRIES = 200_000
 
 #: Bytes that a variable takes in a layout, and a table entry in messages, biases and scores, on a binary grid.
-_LAYOUT_BYTES, _ENTRY_BYTES = 500, 24
+LAYOUT_BYTES, ENTRY_BYTES = 500, 24
 
 #: As many unions of a part that left memory are kept for the next ones.
 _FEW_UNIONS = 4
@@ -221,7 +221,7 @@ class Part(Tables):
         )
         unions = {id(shard.union): shard.graph.n_variables for shard in self.shards}
         entries = sum(self.n_rows(kind) * self.n_outputs(kind) for kind in self.shapes)
-        return held + _LAYOUT_BYTES * sum(unions.values()) + _ENTRY_BYTES * entries
+        return held + LAYOUT_BYTES * sum(unions.values()) + ENTRY_BYTES * entries
 
     # -- leaving and coming back -----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -115,14 +115,24 @@ class Connection:
     def __init__(self, client: Any, store: str | None = None) -> None:
         self.client, self.store = client, store
         self.opened: set[str] = set()
+        self._refused: set[str] = set()
         self.address: str = client.scheduler.address if client.scheduler is not None else "the scheduler"
 
     # -- workers ---------------------------------------------------------------------------------------------
 
     def workers(self) -> list[str]:
-        """Addresses of the workers there are, at least one."""
+        """Addresses of the workers there are, at least one, without those with other versions that came later."""
         with self._reached():
-            return sorted(self._wait_for_workers())
+            found = self._wait_for_workers()
+        return sorted(set(found) - self._refused or found)
+
+    def usable(self, added: Sequence[str]) -> list[str]:
+        """Those of some new workers that have the client's versions; the others are left alone."""
+        with self._reached():
+            found = self.client.run(worker.fingerprint, workers=list(added), on_error="return")
+        right = [address for address, own in found.items() if own == worker.fingerprint()]
+        self._refused |= set(added) - set(right)
+        return right
 
     def _wait_for_workers(self) -> list[str]:
         last = time.monotonic() + _PATIENCE
@@ -161,22 +171,32 @@ class Connection:
         found: bytes = cloudpickle.dumps(value, protocol=5)
         return found
 
-    def run(self, calls: Sequence[tuple[str, Call]], payload: bytes) -> list[Answer]:
-        """The answers to calls, each sent to a worker; another takes it where that one is gone."""
+    def run(
+        self, calls: Sequence[tuple[str, Call]], payload: bytes, givers: Mapping[int, str]
+    ) -> list[Answer]:
+        """The answers to calls, each sent to a worker; another takes it where that one is gone.
+
+        givers: of parts that move, the workers that have their state, which they send to the new ones.
+        """
         with self._reached():
             sent = self._sent(payload)
+            states: list[dict[int, Any]] = [
+                {
+                    number: self._submit(givers[number], worker.give_up, call.fit, number, call.version)
+                    for number in call.recipes
+                    if number in givers
+                }
+                for _, call in calls
+            ]
             futures = [
-                self.client.submit(
-                    worker.run,
-                    self._sent(call, call.n_bytes),
-                    sent,
-                    workers=[home],
-                    allow_other_workers=True,
-                    pure=False,
-                )
-                for home, call in calls
+                self._submit(home, worker.run, self._sent(call, call.n_bytes), sent, own)
+                for (home, call), own in zip(calls, states, strict=True)
             ]
             return list(self._gather(futures))
+
+    def _submit(self, home: str, function: Callable[..., Any], *args: Any) -> Any:
+        # a strict restriction would wait for ever where that worker is gone
+        return self.client.submit(function, *args, workers=[home], allow_other_workers=True, pure=False)
 
     def later(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Callable[[], Any]]:
         """function(item) for every item by whichever workers are free; each waits until it is called for."""

@@ -8,10 +8,12 @@ import pickle
 import secrets
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from .._progress import note
 from .._types import PotentiaError
 from . import worker
 from .backend import Backend, Recipe, tree_cover, tree_join
@@ -22,6 +24,8 @@ from .worker import Call, Logged
 MAX_LOG_BYTES = 1 << 28
 #: How often parts may be sent to other workers in one round.
 _MAX_MOVES = 20
+#: Seconds between two looks for workers that were added.
+LOOK_EVERY = 10.0
 
 
 class Distributed(Backend):
@@ -42,6 +46,7 @@ class Distributed(Backend):
         self._saving: str | None = None
         self._rounds, self._bytes, self._seconds, self._moved = 0, 0, 0.0, 0
         self._workers: set[str] = set()
+        self._looked = time.monotonic()
         connection.opened.add(self.fit)
 
     @property
@@ -121,8 +126,11 @@ class Distributed(Backend):
         mine = None if own is None else dict(zip(self._numbers, own, strict=True))
         found: dict[tuple[int, int], Any] = {}
         waiting = list(range(self.n_parts)) if places is None else list(places)
+        note(f"round {self._rounds + 1}")
+        givers = self._make_room() if places is None else {}
         for _ in range(_MAX_MOVES):
-            waiting = self._send(payload, mine, changes, single, waiting, found)
+            waiting = self._send(payload, mine, changes, single, waiting, found, givers)
+            givers = {}
             if not waiting:
                 break
         else:
@@ -163,6 +171,7 @@ class Distributed(Backend):
         single: bool,
         places: Sequence[int],
         found: dict[tuple[int, int], Any],
+        givers: dict[int, str],
     ) -> list[int]:
         """Send a round's calls for the parts at these places; the places whose parts were not where they should be."""
         fresh = self._settle(places)
@@ -171,6 +180,7 @@ class Distributed(Backend):
             ranges = [(at, at + 1) for at in chosen] if single else self._ranges(chosen)
             groups = [[self._numbers[at] for at in range(*pair)] for pair in ranges]
             missing = [self._numbers[at] for at in chosen if at in fresh]
+            replayed = [number for number in missing if number not in givers]
             call = Call(
                 self.fit,
                 groups,
@@ -180,12 +190,12 @@ class Distributed(Backend):
                 None if own is None else {self._numbers[at]: own[self._numbers[at]] for at in chosen},
                 worker.fingerprint(),
                 {number: self.connection.dumps(self.recipes[number]) for number in missing},
-                [entry.of(missing) for _, entry in self._log] if missing else (),
+                [entry.of(replayed) for _, entry in self._log] if replayed else (),
                 self._saved,
                 self._saving,
             )
             calls.append((home, chosen, ranges, call))
-        answers = self.connection.run([(home, call) for home, _, _, call in calls], payload)
+        answers = self.connection.run([(home, call) for home, _, _, call in calls], payload, givers)
         again = []
         for (_, chosen, ranges, call), answer in zip(calls, answers, strict=True):
             self._bytes += len(payload) + call.n_bytes + len(answer.results)
@@ -213,6 +223,24 @@ class Distributed(Backend):
         for home, chosen in zip(workers, _shares(homeless, [load[w] for w in workers]), strict=True):
             self._home |= {self._numbers[at]: home for at in chosen}
         return set(homeless)
+
+    def _make_room(self) -> dict[int, str]:
+        """Take parts from the workers that have most, for those that were added; which worker had each of them."""
+        if not self._home or time.monotonic() < self._looked + LOOK_EVERY:
+            return {}
+        self._looked = time.monotonic()
+        workers = self.connection.workers()
+        homes = {number: self._home[number] for number in self._numbers if number in self._home}
+        idle = [worker for worker in workers if worker not in homes.values()]
+        wanted = len(self.connection.usable(idle)) * (len(homes) // len(workers)) if idle else 0
+        givers: dict[int, str] = {}
+        for _ in range(wanted):
+            counts = Counter(homes.values())
+            giver = max(counts, key=lambda home: (counts[home], home))
+            number = max(number for number, home in homes.items() if home == giver)
+            givers[number] = homes.pop(number)
+            del self._home[number]
+        return givers
 
     def _by_home(self, places: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
         homes: dict[str, list[int]] = {}

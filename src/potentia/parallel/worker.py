@@ -105,19 +105,20 @@ _parts: dict[tuple[str, int], _Held] = {}
 _turn = threading.RLock()
 
 
-def run(call: Call, payload: bytes) -> Answer:
-    """Do a round's work on this worker's parts."""
+def run(call: Call, payload: bytes, states: Mapping[int, bytes | None]) -> Answer:
+    """Do a round's work on this worker's parts; `states` of parts that other workers have given up."""
     begun = time.perf_counter()
     address, threads, limit = _worker()
     check_fingerprint(fingerprint(), call.fingerprint, address)
     with _turn, one_blas_thread(), using_threads(threads):
         numbers = [number for group in call.groups for number in group]
-        missing = tuple(n for n in numbers if not _is_current(call, n) and n not in call.recipes)
+        lost = {n for n in numbers if n not in call.recipes or states.get(n, b"") is None}
+        missing = tuple(n for n in numbers if n in lost and not _is_current(call, n))
         if missing:
             return Answer(b"", missing, address, time.perf_counter() - begun)
         for number in numbers:
             if not _is_current(call, number):
-                _build(call, number, address, limit)
+                _build(call, number, states.get(number), address, limit)
         method, args = pickle.loads(payload)
         results = [_sum(call, group, method, args) for group in call.groups]
         return Answer(pickle.dumps(results, protocol=5), (), address, time.perf_counter() - begun)
@@ -164,8 +165,19 @@ def _save(part: Any, path: Path) -> None:
         ) from None
 
 
-def _build(call: Call, number: int, address: str, limit: int) -> None:
-    """Build a part and repeat what has changed it."""
+def give_up(fit: str, number: int, version: int) -> bytes | None:
+    """The state of a part that another worker will hold; None if it is not here."""
+    with _turn:
+        held = _parts.get((fit, number))
+        if held is None or held.version != version:
+            return None
+        found = pickle.dumps(held.part.suspend(), protocol=5)
+        release([fit], [number])
+        return found
+
+
+def _build(call: Call, number: int, state: bytes | None, address: str, limit: int) -> None:
+    """Build a part and take up its state, or repeat what has changed it."""
     _parts.pop((call.fit, number), None)
     recipe = pickle.loads(call.recipes[number])
     where = f"part {number} ({recipe.name}) on worker {address}"
@@ -181,10 +193,12 @@ def _build(call: Call, number: int, address: str, limit: int) -> None:
     size = part.n_bytes()
     _check_memory(size, where, limit)
     held = _parts[call.fit, number] = _Held(part, recipe.name, 0, size)
-    if call.saved is not None:
+    if state is not None:
+        part.resume(*pickle.loads(state))
+    elif call.saved is not None:
         with (Path(call.saved) / f"{number}").open("rb") as file:
             part.resume(*pickle.load(file))
-    for entry in call.log:
+    for entry in call.log if state is None else ():
         method, args = pickle.loads(entry.payload)
         first = () if entry.own is None else (pickle.loads(entry.own[number]),)
         getattr(part, method)(*first, *args)
@@ -200,10 +214,10 @@ def _check_memory(size: int, where: str, limit: int) -> None:
         )
 
 
-def release(fits: Sequence[str]) -> None:
-    """Let go of the parts of data sets."""
+def release(fits: Sequence[str], numbers: Sequence[int] | None = None) -> None:
+    """Let go of the parts of data sets, all or those with these numbers."""
     with _turn:
-        for key in [key for key in _parts if key[0] in fits]:
+        for key in [key for key in _parts if key[0] in fits and (numbers is None or key[1] in numbers)]:
             vars(_parts.pop(key).part).clear()  # what it holds may refer to it
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .._available import check_memory
 from .pixel_rows import TILE_SIDES, PixelRows
 from .training import Run
 
@@ -40,11 +41,12 @@ def say_estimate(
     n_states: int,
     n_rows: int,
 ) -> None:
-    """Tell the user how much memory is needed, and what would halve it."""
+    """Tell the user how much memory is needed, and what would halve it; refuse more than there is."""
     needed = estimate_bytes(sizes, rows, n_rows, n_paired, n_states)
     largest = max(sizes, key=lambda size: float(np.prod(size)))
     shown = " x ".join(map(str, largest[::-1]))
+    fewer = f"--pixels {max(1, n_paired // 2)} trains pairs on half as many pixels, --reduce 0.7 on half-size images"
+    check_memory(needed, f"training on {len(sizes)} images of up to {shown}", fewer)
     run.say(
-        f"{len(sizes)} images of up to {shown}, {n_states} classes: about {needed / 1e9:.1f} GB of memory. "
-        f"--pixels {max(1, n_paired // 2)} trains pairs on half as many pixels, --reduce 0.7 on half-size images."
+        f"{len(sizes)} images of up to {shown}, {n_states} classes: about {needed / 1e9:.1f} GB of memory. {fewer}."
     )

@@ -1,0 +1,78 @@
+"""Memory that the machine has left, and refusing work that needs more."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from ._types import PotentiaError
+
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def check_memory(needed: float, what: str, remedy: str) -> None:
+    """Refuse work that needs more bytes than there are, or than POTENTIA_MEMORY allows (in GB; "inf" for no check)."""
+    there = available_memory()
+    if needed > there:
+        raise PotentiaError(
+            f"{what} needs about {needed / 1e9:.1f} GB of memory, but {there / 1e9:.1f} GB are available; {remedy}, or "
+            "set POTENTIA_MEMORY to the GB that it may take (inf for no check)."
+        )
+
+
+def available_memory() -> float:
+    """Bytes that this process may take in addition, or what POTENTIA_MEMORY says; infinite where nothing tells."""
+    given = os.environ.get("POTENTIA_MEMORY")
+    if given is not None:
+        return _given_bytes(given)
+    return min(_of_machine(), _of_group(), _of_process())
+
+
+def _given_bytes(given: str) -> float:
+    try:
+        number = float(given)
+    except ValueError:
+        number = -1.0
+    if not number > 0:
+        raise PotentiaError(f"POTENTIA_MEMORY must be a number of GB above 0, not {given[:40]!r}.")
+    return number * 1e9
+
+
+def _of_machine() -> float:
+    """What Linux says is available without swapping."""
+    found = _numbers(Path("/proc/meminfo"))
+    return found["MemAvailable:"] * 1024 if "MemAvailable:" in found else math.inf
+
+
+def _of_group() -> float:
+    """What the control group (of a container, or a service) has left; pages of files can be dropped."""
+    try:
+        group = Path("/proc/self/cgroup").read_text().splitlines()[-1].rpartition(":")[2]
+        folder = _GROUPS / group.lstrip("/")
+        most = float((folder / "memory.max").read_text())  # "max" where there is no limit
+        used = float((folder / "memory.current").read_text())
+    except (OSError, ValueError, IndexError):
+        return math.inf
+    return most - used + _numbers(folder / "memory.stat").get("inactive_file", 0.0)
+
+
+def _of_process() -> float:
+    """What `ulimit -v` leaves."""
+    try:
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (ImportError, OSError, ValueError):
+        return math.inf
+    return math.inf if most < 0 else most - used
+
+
+def _numbers(path: Path) -> dict[str, float]:
+    """Names and numbers of a file's lines."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {words[0]: float(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
