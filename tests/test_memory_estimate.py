@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import potentia as pt
-from pictures import noisy
 from potentia import _available
 from potentia.learn.memory import fit_bytes
+from sample_images import noisy
 
 POTENTIALS = {"node": pt.Linear(), "edge": pt.Linear()}
 
