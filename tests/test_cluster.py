@@ -141,8 +141,14 @@ def test_any_number_of_processes_gives_the_bits_of_one(n, names, straight, proce
         ("alternating", 40),
         ("direct", 12),
         ("mixed", 30),
+        ("drawn", 8),
+        ("mlp", 8),
         ("soft", 25),
+        ("risk", 6),
+        ("em", 7),
         ("warm", 9),
+        ("batches", 8),
+        ("stages", 7),
         ("planes", 6),
     ],
 )
@@ -315,7 +321,7 @@ def set_version(text):
     module.fingerprint = original if text is None else (lambda: text)
 
 
-def test_label_networks_are_learned_and_decoded_by_the_workers(processes, client):
+def test_label_networks_are_learned_and_decoded_by_the_workers(processes, client, monkeypatch):
     grow(processes, client, 2)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, 5))
@@ -331,6 +337,23 @@ def test_label_networks_are_learned_and_decoded_by_the_workers(processes, client
     with pt.cluster(client):
         for model, wanted in zip(models, straight, strict=True):
             np.testing.assert_array_equal(model.fit(x, y).predict(x), wanted)
+    original, killed, waiting = Connection.later, [], []
+
+    def later_with_a_murder(self, *args):
+        found = original(self, *args)
+        if waiting and waiting.pop():
+            pids = sorted(client.run(os.getpid).values())
+            killed.append(pids[0])
+            os.kill(pids[0], signal.SIGKILL)
+        return found
+
+    monkeypatch.setattr(Connection, "later", later_with_a_murder)
+    for number in (0, 2):
+        grow(processes, client, 2)
+        waiting.append(True)
+        with pt.cluster(client):
+            np.testing.assert_array_equal(models[number].fit(x, y).predict(x), straight[number])
+    assert len(killed) == 2
 
 
 def test_shares_even_out():
