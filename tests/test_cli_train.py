@@ -486,3 +486,12 @@ Checkpoint.save = lambda self, state: (save(self, state), time.sleep(0.3))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.exit(main(sys.argv[1:]))
 """
+
+
+def test_training_leaves_nothing_but_the_model_and_its_runs(tmp_path, monkeypatch):
+    make_images(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    options = ["--masks", "masks", "--node", "linear", "--edge", "linear", "--iterations", "2", "--json"]
+    assert main(["train", "--images", "photos", "--out", "model", *options]) == 0
+    assert {path.name for path in tmp_path.iterdir()} - before == {"model", "model.runs"}

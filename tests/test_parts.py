@@ -13,6 +13,7 @@ from scipy import sparse
 import potentia as pt
 from potentia import MLP, Boosting, Constant, Example, Linear
 from potentia.io.checkpoint import Checkpoint
+from potentia.io.files import read_file, write_file
 from potentia.learn import dataset, part
 from potentia.learn.dataset import Dataset
 from potentia.learn.part import Part
@@ -323,3 +324,14 @@ def test_the_old_name_of_an_option_still_works():
     with pytest.warns(DeprecationWarning, match="message_tol"):
         learner = pt.IteratedLogistic(rest=1e-2)
     assert learner.message_tol == 1e-2
+
+
+def test_a_checkpoint_without_parameters_is_refused(tmp_path):
+    path = tmp_path / "state"
+    crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, pt.IteratedLogistic(iterations=2, sweeps=2))
+    crf.fit(noisy(2), checkpoint=path)
+    content, arrays = read_file(path, "checkpoint")
+    content["potentials"]["node"]["fitted"] = {}
+    write_file(path, "checkpoint", content, arrays)
+    with pytest.raises(pt.PotentiaError, match="kind 'node' has no parameters; delete it"):
+        crf.fit(noisy(2), checkpoint=path)

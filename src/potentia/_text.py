@@ -22,6 +22,8 @@ def read_text(path: str | os.PathLike[str], encoding: str, limit: int | None = N
     POTENTIA_READ_LIMIT, or 256 MiB. A few kilobytes could otherwise unpack to all memory there is.
     """
     source = Path(path)
+    if source.is_fifo():  # reading waits until somebody writes
+        raise PotentiaError(f"{source} is a pipe; write its content to a file.")
     try:
         data = source.read_bytes() if source.suffix not in (".gz", ".xz") else _unpack(source, limit)
         marked = encoding == "utf-8-sig" and data[:2] in (b"\xff\xfe", b"\xfe\xff")

@@ -11,10 +11,12 @@ import sys
 import pytest
 
 import potentia as pt
+from potentia._text import read_text
 from potentia.cli import main
 from potentia.io.files import hidden_name, remove_leftovers, replacing
 from potentia.lab.study import run_cells
 from potentia.report.rows import read_rows
+from potentia.workflows.image_files import image_files
 from potentia.workflows.outputs import Staging
 from potentia.workflows.table_files import read_table, write_table
 
@@ -79,6 +81,7 @@ def test_rows_that_are_a_pipe_or_a_loop_of_links_do_not_hang(tmp_path, capsys):
 KILLED = """
 import sys, time
 from pathlib import Path
+from potentia.workflows.image_files import image_files
 from potentia.workflows.outputs import Staging
 with Staging(Path(sys.argv[1])) as staging:
     staging.file("a").write_text("half")
@@ -178,3 +181,12 @@ def test_half_written_checkpoints_are_removed_on_resuming(tmp_path):
     crf.fit(pt.datasets.denoising(1, (8, 8), seed=0), checkpoint=path)
     assert path.exists()
     assert not [entry for entry in tmp_path.iterdir() if entry.name.startswith(".")]
+
+
+def test_pipes_among_the_data_get_one_sentence(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(pt.PotentiaError, match="pipe is a pipe; write its content to a file"):
+        read_text(tmp_path / "pipe", "utf-8")
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(pt.PotentiaError, match=r"a\.png is no regular file"):
+        image_files(tmp_path)

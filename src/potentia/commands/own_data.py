@@ -10,6 +10,7 @@ from textwrap import fill
 from typing import Any
 
 from .._types import PotentiaError
+from ..io.checkpoint import Checkpoint
 from ..workflows.form import Form, Option, all_forms
 from ..workflows.outputs import check_target
 from ..workflows.pipeline import Pipeline, load_pipeline
@@ -123,7 +124,7 @@ def train(arguments: argparse.Namespace) -> None:
     with command_context(arguments):
         pipeline, facts = form.train(source, run=run, **options)
         pipeline.save(arguments.out)
-    checkpoint.unlink(missing_ok=True)
+    Checkpoint(checkpoint).remove()
     seconds = time.perf_counter() - begun
     history = getattr(pipeline.model, "history_", ())
     _keep(arguments, arguments.out, "train", source, facts, seconds, history)

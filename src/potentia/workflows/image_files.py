@@ -75,6 +75,8 @@ def _listed(folder: Path) -> list[Path]:
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
+            if path.exists() and not path.is_file():
+                raise PotentiaError(f"{path} is no regular file; {folder} must hold images only.")
             if path.stem in found:
                 raise PotentiaError(
                     f"{folder} has {found[path.stem].name} and {path.name}: names must differ without suffix."
