@@ -384,10 +384,17 @@ def test_commands_give_the_same_files_on_a_cluster(processes, client, tmp_path, 
             assert main([*command, *where, "--json"]) == 0, capsys.readouterr().err
             shown.append(capsys.readouterr().out)
         assert ('"workers"' in shown[0]) == bool(where)
+        assert main(["report", f"{out}.model", "--out", f"{out}.html"]) == 0
+        capsys.readouterr()
+        page = (tmp_path / f"{out}.html").read_text()
+        for word in ("workers", "bytes per round", "seconds per round"):
+            assert (word in page) == bool(where)
         labels = {path.name: path.read_bytes() for path in sorted((tmp_path / out / "labels").iterdir())}
         found.append((labels, shown[2]))
     assert found[0] == found[1]
     assert found[0][0]
+    assert main(["train", "--sequences", "x", "--out", "y", "--cluster", "local"]) == 2
+    assert "--cluster does not go with --sequences" in capsys.readouterr().err
 
 
 def test_a_lost_scheduler_gets_one_sentence_and_the_checkpoint_resumes_without_a_cluster(tmp_path, straight):

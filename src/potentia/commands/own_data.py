@@ -90,6 +90,10 @@ def _given(arguments: argparse.Namespace, command: str) -> tuple[Form, Path, dic
     """The form of data, where it is, and the form's options that were given; refuses those of other forms."""
     forms = all_forms()
     form = next(form for form in forms.values() if getattr(arguments, form.name) is not None)
+    if arguments.cluster is not None and not form.distributed:
+        raise PotentiaError(
+            f"--cluster does not go with --{form.name}, which one process works on; --threads says on how many cores."
+        )
     own = form.options.get(command, {})
     for name in sorted(
         {name for other in forms.values() for name in other.options.get(command, {})} - set(own)

@@ -51,6 +51,7 @@ class Form(ABC):
             `Pipeline.predict_files` and `Pipeline.evaluate_files`.
         examples: by command, arguments that work as they are; --help shows them.
         notes: by command, what else --help says.
+        distributed: whether some of the work can be done by a cluster.
     """
 
     name: ClassVar[str]
@@ -59,6 +60,7 @@ class Form(ABC):
     options: ClassVar[Mapping[str, Mapping[str, Option]]] = {}
     examples: ClassVar[Mapping[str, str]] = {}
     notes: ClassVar[Mapping[str, str]] = {}
+    distributed: ClassVar[bool] = True
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

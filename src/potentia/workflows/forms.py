@@ -216,6 +216,7 @@ class Sequences(_Own):
         "evaluate": "model --sequences test.tsv",
     }
     notes: ClassVar = {"predict": "Of sequences, --out has the file's columns and the predicted label."}
+    distributed: ClassVar = False
 
     def train(self, source: Path, *, run: Run, **options: Any) -> tuple[Pipeline, dict[str, Any]]:
         """With a list of files from a text."""
