@@ -3,6 +3,7 @@
 The tests share one scheduler, whose workers grow from one to three: they run in the order in which they stand.
 """
 
+import contextlib
 import inspect
 import logging
 import os
@@ -133,6 +134,26 @@ def test_any_number_of_processes_gives_the_bits_of_one(n, names, straight, proce
     assert all(not held for held in client.run(worker.held_parts).values())
 
 
+@contextlib.contextmanager
+def killing(client, at):
+    """Kill a worker that has parts when round number `at` begins; the process ids of those killed."""
+    original, killed = Distributed._round, []
+
+    def round_with_a_murder(self, *args, **options):
+        if self._serial == at and not killed and self._home:
+            pids = client.run(os.getpid)
+            victim = sorted(set(self._home.values()) & set(pids))[0]
+            killed.append(pids[victim])
+            os.kill(pids[victim], signal.SIGKILL)
+        return original(self, *args, **options)
+
+    Distributed._round = round_with_a_murder
+    try:
+        yield killed
+    finally:
+        Distributed._round = original
+
+
 @pytest.mark.parametrize(
     ("name", "at"),
     [
@@ -152,20 +173,9 @@ def test_any_number_of_processes_gives_the_bits_of_one(n, names, straight, proce
         ("planes", 6),
     ],
 )
-def test_a_worker_that_is_killed_changes_nothing(name, at, straight, processes, client, monkeypatch):
+def test_a_worker_that_is_killed_changes_nothing(name, at, straight, processes, client):
     grow(processes, client, 2)
-    original, killed = Distributed._round, []
-
-    def round_with_a_murder(self, *args, **options):
-        if self._serial == at and not killed and self._home:
-            pids = client.run(os.getpid)
-            victim = sorted(set(self._home.values()) & set(pids))[0]
-            killed.append(pids[victim])
-            os.kill(pids[victim], signal.SIGKILL)
-        return original(self, *args, **options)
-
-    monkeypatch.setattr(Distributed, "_round", round_with_a_murder)
-    with pt.cluster(client):
+    with pt.cluster(client), killing(client, at) as killed:
         crf = fitted(name)
     assert killed
     assert sum(row["moved_parts"] for row in crf.history_) > 0 or at < 5

@@ -1,4 +1,6 @@
-"""A seeded fuzzer of model and checkpoint files: whatever a file holds, loading gives a working object or one sentence.
+"""A seeded fuzzer of files: whatever a file holds, reading it gives a working object or one sentence.
+
+Models, checkpoints and part files, UAI models and evidence, tokens in columns, tables, result rows and images.
 
 `python tests/faults/fuzz_files.py --trials 10000 --seed 1` prints a table and every failure, and exits with 1 if there
 is one. Run it in a process of its own: a crash is a failure, and its memory is limited.
@@ -7,6 +9,7 @@ is one. Run it in a process of its own: a crash is a failure, and its memory is 
 import argparse
 import copy
 import json
+import re
 import resource
 import shutil
 import signal
@@ -20,22 +23,32 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import potentia as pt
 import saved_models
+from potentia.cli import main as main_command
+from potentia.data.sequences import conll
 from potentia.io.files import file_kind, read_file, write_file
 from potentia.multilabel import fit_progress
+from potentia.workflows.image_files import read_image, read_mask
+from potentia.workflows.table_files import read_table
 
 #: Seconds that a trial may take.
 PATIENCE = 30
+TEXTS, IMAGES = (".uai", ".evid", ".tsv", ".csv", ".jsonl"), (".png", ".tif", ".bmp")
 VALUES = [
     None, True, False, -1, 0, 1, 2, 3, 7, 10**6, 2**31, 2**63, 0.5, -0.5, 1e308, float("nan"), float("inf"), "", "x",
     "all", "rbf", "TRW", "LMSBN", [], [1], [[0]], ["a", "a"], {}, {"a": 1}, {"class": "Exact", "options": {}},
     {"class": "os.system", "options": {}}, {"function": "os.system"}, {"mapping": [[0, 1]]}, {"array": "signs"},
 ]  # fmt: skip
 ENTRIES = [-1, 0, 1, 2, 255, 10**6, 2**31, 2**62, -(2**62), 1e308, float("nan"), float("inf")]
+WORDS = [
+    "", "-1", "0", "1", "2", "3.5", "nan", "-inf", "1e999", "1" * 5000, "x", '"', ",", "\t", "\0", "\r", "\ufeff", "é",
+    "#", "MARKOV", "BAYES", "[" * 3000, '{"cell": {}}', "null", "=1+1", "B-X", "I-X",
+]  # fmt: skip
 TYPES = ["f8", "f4", ">f8", "i8", "i4", "u1", "?", "c16", "U3", "S2"]
 
 
@@ -112,6 +125,22 @@ def change_content(rng, content, arrays):
         else:
             arrays[name] = change_array(rng, np.asarray(arrays[name]))
     return content, arrays
+
+
+def change_text(rng, text):
+    """Exchange, remove or repeat words and lines."""
+    lines = text.split("\n")
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        at, how = rng.integers(len(lines)), rng.integers(5)
+        if how == 0 and len(lines) > 1:
+            del lines[at]
+        elif how == 1:
+            lines.insert(at, lines[rng.integers(len(lines))])
+        else:
+            words = re.split(r"([\s,:\[\]{}]+)", lines[at])
+            words[rng.integers(len(words))] = WORDS[rng.integers(len(WORDS))]
+            lines[at] = "".join(words)
+    return "\n".join(lines)
 
 
 def damage(rng, path):
@@ -207,6 +236,58 @@ def make_checkpoints(folder):
     return fits
 
 
+def make_data(folder):
+    """Files of data: what reads each of them."""
+    examples = saved_models.examples()
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid((3, 3), n_states=2)
+    theta = {"node": rng.normal(size=(9, 2)), "edge": rng.normal(size=(12, 2, 2))}
+    pt.write_uai(folder / "grid.uai", graph, theta)
+    (folder / "grid.uai.evid").write_text("2 0 1 4 0\n")
+    (folder / "tokens.tsv").write_text("a X B-P\nb Y I-P\nc X O\n\na Y O\n")
+    (folder / "table.csv").write_text('size,"the, colour",label\n0.5,red,1\n-2,"blue ""sky""",0\n,green,1\n')
+    row = {
+        "cell": {"study": "s", "n": 1},
+        "error": 0.25,
+        "seconds": 1.5,
+        "history": [{"iteration": 1, "objective": 2.0}],
+    }
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row | {"error": k / 8}) + "\n" for k in range(3)))
+    for name in ("image.png", "image.tif", "image.bmp"):
+        Image.fromarray(rng.integers(0, 255, (8, 9, 3), dtype=np.uint8)).save(folder / name)
+    Image.fromarray(rng.integers(0, 3, (8, 9), dtype=np.uint8)).save(folder / "mask.png")
+    (part,) = pt.write_parts(examples, folder / "parts")
+    part.rename(folder / "part.potentia")
+    (folder / "parts").rmdir()
+    return {
+        "grid.uai": lambda path: pt.TRW(iterations=3).infer(*pt.read_uai(path)),
+        "grid.uai.evid": pt.read_uai_evidence,
+        "tokens.tsv": conll,
+        "table.csv": read_table,
+        "rows.jsonl": use_rows,
+        "image.png": read_image,
+        "image.tif": read_image,
+        "image.bmp": read_image,
+        "mask.png": read_mask,
+        "part.potentia": use_part,
+    }
+
+
+def use_rows(path):
+    """Read rows and write a report of them."""
+    with tempfile.TemporaryDirectory() as name:
+        shutil.copy(path, Path(name) / "rows.jsonl")
+        code = main_command(["report", name, "--out", str(Path(name) / "page.html"), "--json"])
+        assert code in (0, 2)
+
+
+def use_part(path):
+    """Fit on a part."""
+    potentials = {kind: pt.Linear() for kind in ("node", "edge", "triple")}
+    learner = pt.IteratedLogistic(iterations=1, sweeps=1)
+    pt.CRF(potentials, learner).fit(pt.parts([path]))
+
+
 def checkpoint_jobs(path, fit):
     """The files of a checkpoint, and what resumes from them when one was altered."""
     parts = sorted(path.parent.glob(f"{path.name}.*"))
@@ -236,10 +317,12 @@ class OvertimeError(Exception):
 
 def trial(rng, source, work, use):
     """What came of one altered file: "refused", "works", or a failure's traceback."""
-    target = work / "altered"
+    target = work / f"altered{source.suffix}"
     shutil.copy(source, target)
-    if rng.integers(8) == 0:
+    if source.suffix in IMAGES or rng.integers(8) == 0:
         damage(rng, target)
+    elif source.suffix in TEXTS:
+        target.write_text(change_text(rng, source.read_text()), newline="")
     else:
         kind = file_kind(source)
         try:
@@ -266,13 +349,14 @@ def campaign(trials, seed, keep=None):
     counts, failures = Counter(), []
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        models, checkpoints = Path(name) / "models", Path(name) / "checkpoints"
-        for folder in (models, checkpoints):
+        models, checkpoints, data = (Path(name) / part for part in ("models", "checkpoints", "data"))
+        for folder in (models, checkpoints, data):
             folder.mkdir()
         make_models(models)
         fits = make_checkpoints(checkpoints)
         jobs = [(path, use_model) for path in sorted(models.iterdir())]
         jobs += [job for name, fit in fits.items() for job in checkpoint_jobs(checkpoints / name, fit)]
+        jobs += [(data / name, use) for name, use in make_data(data).items()]
         for path, use in jobs:
             use(path)
         for number in range(trials):

@@ -1,0 +1,62 @@
+"""Clusters: fits of every learner have the bits of one process on 1, 2 and 3 workers, and with a worker killed.
+
+`python tests/faults/workers.py` prints a table by learner and every failure, and exits with 1 if there is one. A worker
+is killed by SIGKILL near the beginning, in the middle and near the end of a fit, each in a fit of its own.
+"""
+
+import argparse
+import logging
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+
+from distributed import Client, LocalCluster
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import potentia as pt
+from test_cluster import NAMES, fitted, grow, killing
+from test_parts import digest
+
+
+def campaign(names, processes, client):
+    """How many fits of each learner were compared, how often workers were killed, and what was wrong."""
+    straight = {name: digest(fitted(name)) for name in names}
+    fits, kills, rounds, wrong = Counter(), Counter(), {}, []
+    for n in (1, 2, 3):
+        grow(processes, client, n)
+        for name in names:
+            with pt.cluster(client):
+                crf = fitted(name)
+            fits[name] += 1
+            rounds[name] = sum(row["rounds"] for row in crf.history_)
+            wrong += [] if digest(crf) == straight[name] else [f"{name}: other bits on {n} workers"]
+    for name in names:
+        for at in (2, rounds[name] // 2, rounds[name] - 1):
+            grow(processes, client, 2)
+            with pt.cluster(client), killing(client, at) as killed:
+                crf = fitted(name)
+            fits[name] += 1
+            kills[name] += len(killed)
+            if digest(crf) != straight[name]:
+                wrong.append(f"{name}: other bits after a kill at round {at} of {rounds[name]}")
+    return fits, kills, wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--learners", nargs="*", choices=NAMES, default=NAMES)
+    names = parser.parse_args().learners
+    warnings.simplefilter("ignore")
+    options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": logging.CRITICAL}
+    with LocalCluster(n_workers=1, processes=True, **options) as processes, Client(processes) as client:
+        fits, kills, wrong = campaign(names, processes, client)
+    for name in names:
+        print(f"{name:<12} {fits[name]:>5} fits {kills[name]:>5} kills")
+    print(*wrong, f"{len(wrong)} failures", sep="\n")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
