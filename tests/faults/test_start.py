@@ -18,6 +18,17 @@ SOURCE = Path(__file__).parents[2] / "src"
 CHECK = "from potentia.kernels.score_checks import first_bad_table as f; import numpy as np; " \
         "print(f(np.array([0., np.nan]), np.array([0]), np.array([2])))"  # fmt: skip
 
+#: Message passing on a grid, whose kernels call others that are not inlined.
+BITS = """
+import hashlib
+import numpy as np
+import potentia as pt
+graph, rng = pt.Graph.grid((12, 9), n_states=2), np.random.default_rng(0)
+theta = {kind: rng.normal(size=(len(scope), *[2] * scope.shape[1])) for kind, scope in graph.scopes.items()}
+found = pt.TRW(iterations=7, tol=0).infer(graph, theta).marginals
+print(hashlib.sha256(found["node"].tobytes() + found["edge"].tobytes()).hexdigest())
+"""
+
 
 def run(code, **environment):
     return subprocess.run(
@@ -93,6 +104,12 @@ def test_a_truncated_cache_file_is_compiled_again(tmp_path, suffix, kept):
     found = run(CHECK, NUMBA_CACHE_DIR=tmp_path)
     assert (found.stdout.strip(), found.stderr) == ("(0, 1)", "")
     assert files[0].stat().st_size == size
+
+
+def test_a_process_that_compiles_has_the_bits_of_one_that_loads(tmp_path):
+    compiled, loaded = (run(BITS, NUMBA_CACHE_DIR=tmp_path) for _ in range(2))
+    assert len(compiled.stdout) == 65, compiled.stderr
+    assert compiled.stdout == loaded.stdout
 
 
 def test_compilation_is_announced_where_asked_for_and_only_when_there_is_some(tmp_path):

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from llvmlite.binding import Linkage
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.misc.appdirs import AppDirs
 
 _SOURCES = Path(__file__).resolve().parent
@@ -28,12 +31,51 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def decorate(function: Callable[..., Any]) -> Any:
         inner = function.__name__.startswith("_")
-        kernel = numba.njit(no_cfunc_wrapper=True, no_cpython_wrapper=inner, **options)(function)
+        kernel = numba.njit(
+            no_cfunc_wrapper=True, no_cpython_wrapper=inner, pipeline_class=_Compiler, **options
+        )(function)
         if not inner:
             kernel._cache = _InMemory() if FOLDER is None else _OnDisk(function)
         return kernel
 
     return decorate
+
+
+class _Library(JITCodeLibrary):  # type: ignore[misc]
+    """Compiled code that calls its own copies of the functions it was linked with.
+
+    Numba leaves the copies as weak symbols, of which the linker takes the one that was loaded first. Copies were
+    optimised together with different callers and fuse different multiplications with additions, so the last bits of a
+    result would depend on which kernels were compiled or loaded before.
+    """
+
+    def _finalize_final_module(self) -> None:
+        functions = self._final_module.functions
+        self._linked = [
+            f.name for f in functions if f.linkage == Linkage.linkonce_odr and not f.is_declaration
+        ]
+        self._change_linkage(self._final_module, Linkage.internal)
+        super()._finalize_final_module()
+
+    def _get_module_for_linking(self) -> Any:
+        fresh = self._shared_module is None
+        module = super()._get_module_for_linking()
+        if fresh:
+            self._change_linkage(module, Linkage.linkonce_odr)
+        return module
+
+    def _change_linkage(self, module: Any, linkage: Linkage) -> None:
+        for name in self._linked:
+            module.get_function(name).linkage = linkage
+
+
+class _Compiler(Compiler):  # type: ignore[misc]
+    """Numba's compiler, which compiles into the library above."""
+
+    def compile_extra(self, func: Callable[..., Any]) -> Any:
+        self.state.library = _Library(self.state.targetctx.codegen(), func.__qualname__)
+        self.state.library.enable_object_caching()
+        return super().compile_extra(func)
 
 
 def digest(sources: Path) -> str:
