@@ -9,7 +9,8 @@ import numpy as np
 from .._available import check_memory
 from ..data.example import Example
 from ..potentials.base import Potential
-from .part import ENTRY_BYTES, LAYOUT_BYTES, SHARD_ENTRIES, table_entries
+from .examples import table_entries
+from .part import ENTRY_BYTES, LAYOUT_BYTES, SHARD_ENTRIES
 
 #: Vectors of all parameters that an optimiser holds: ten pairs of L-BFGS, gradients and candidates.
 _VECTORS = 25
