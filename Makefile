@@ -4,13 +4,18 @@ BIN := .venv/bin
 # Tests that need data read it from this folder, and are skipped where there is none.
 POTENTIA_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: demo test faults lint browser docs clean
+.PHONY: demo test coverage faults lint browser docs links clean
 
 demo: .venv/installed
 	$(BIN)/potentia demo --out demo
 
 test: .venv/installed lint browser
 	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2
+
+# Kernels are compiled, so lines inside them do not count as covered.
+coverage: .venv/installed browser
+	$(BIN)/python -m pip install --quiet pytest-cov
+	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2 --cov --cov-report=term --cov-report=html
 
 # The whole campaign against faults (an hour or more); the tests run a short form of it.
 faults: .venv/installed
@@ -21,6 +26,11 @@ faults: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/python -m sphinx -W -q -b html docs docs/_build
+	$(BIN)/python docs/check_links.py docs/_build README.md CONTRIBUTING.md
+
+# Links to other sites, which need the network.
+links: .venv/installed
+	$(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/linkcheck
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -42,4 +52,4 @@ browser:
 	touch $@
 
 clean:
-	rm -rf .venv demo build dist docs/_build
+	rm -rf .venv demo build dist docs/_build htmlcov .coverage

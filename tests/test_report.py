@@ -17,6 +17,7 @@ from potentia.lab.ilr_sets import DENOISING_TEST
 from potentia.lab.studies import STUDIES
 from potentia.report.charts import chart, make_axis
 from potentia.report.image_panels import PALETTE, data_uri, pack, panels_of, png, viewer_data
+from potentia.report.lead import result_sentence
 from potentia.report.page import report
 from potentia.report.runs import names, runs_table, study_facts
 from potentia.report.tables import shown
@@ -293,6 +294,39 @@ def test_axes_are_round_and_logarithmic_only_above_zero():
     assert make_axis([0.0, 1.0]).ticks == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
     assert make_axis([2.0, 2.0]).share(2.0) == 0.5
     assert make_axis([]).ticks
+
+
+def test_a_study_leads_with_its_result_and_its_images(page_file):
+    text = page_file.read_text()
+    toy = text[text.index('id="study-toy"') :]
+    lead, strip, results = (toy.index(words) for words in ('class="lead"', 'class="strip"', ">Results<"))
+    assert lead < strip < results < toy.index(">Run facts<")
+    assert "The lowest test error is 0.0143 (node boosting, edge boosting)" in toy
+    figures = toy[strip:results].count("<figure>")
+    assert figures == 2 + 3, "input, truth, and one per method"
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([{"cell": {"k": 1}, "test_error": 0.25}], "The test error is 0.2500."),
+        (
+            [{"cell": {"k": k}, "exact_match": k / 10} for k in (1, 2, 3)],
+            "The highest exact match is 0.3000 (k 3); 2 other runs: 0.2000 to 0.1000.",
+        ),
+        (
+            [
+                {"cell": {"set": s, "k": k}, "test_error": e}
+                for s, k, e in (("a", 1, 0.1), ("b", 1, 0.3), ("b", 2, 0.2))
+            ],
+            "The lowest test error is 0.1000 on a (set a, k 1); 0.2000 on b (set b, k 2).",
+        ),
+        ([{"cell": {"k": 1}, "objective": 3.0}], ""),
+    ],
+    ids=["one run", "several runs", "several sets", "no measure"],
+)
+def test_the_result_is_one_sentence(rows, sentence):
+    assert result_sentence(rows) == sentence
 
 
 def test_colours_have_contrast_in_both_schemes():

@@ -39,8 +39,8 @@ _SHOWN = 3
 #: What is learned on images: the learner, and the potentials of nodes and pairs; the fastest first.
 MODELS = (
     ("iterated", "linear", "zero"),
-    ("iterated", "linear", "linear"),
     ("marginal risk", "linear", "linear"),
+    ("iterated", "linear", "linear"),
     ("iterated", "mlp", "mlp"),
     ("iterated", "boosting", "boosting"),
 )

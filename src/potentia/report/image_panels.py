@@ -40,6 +40,11 @@ def unpack(packed: Mapping[str, Any]) -> np.ndarray:
     return levels.reshape(packed["shape"]) / _LEVELS
 
 
+def with_images(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Which rows keep images (a dictionary under their key is something else)."""
+    return [k for k, row in enumerate(rows) if isinstance(row.get("pictures"), list) and row["pictures"]]
+
+
 def panels_of(image: Any, original: Original | None = None) -> tuple[Panels, str]:
     """What a row keeps of one image, as colours (h, w, 3) in [0, 1] by name, and what is said about it.
 

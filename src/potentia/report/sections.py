@@ -11,8 +11,9 @@ import numpy as np
 from .._curves import Line, history_lines, score_lines
 from .._html import Markup, tag
 from .charts import Axis, chart, make_axis
-from .image_panels import Original, viewer_data
+from .image_panels import Original, viewer_data, with_images
 from .label_maps import calibration_charts, class_tables, confusion_tables
+from .lead import image_strip, result_sentence
 from .rows import Row
 from .runs import names, runs_table, study_facts
 from .tables import Table, html_table
@@ -32,10 +33,10 @@ class StudyResults(NamedTuple):
 
 def study_section(study: StudyResults) -> Markup:
     """Everything the rows allow, under one heading."""
-    parts = [("Results", tables), ("Learning curves", curves), ("Learned functions", functions),
-             ("Label couplings", couplings), ("Classes", classes), ("Confusion", confusion),
-             ("Calibration", calibration), ("Images", images), ("Run facts", facts)]  # fmt: skip
-    found = []
+    parts = [("Results", tables), ("Images", images), ("Classes", classes), ("Confusion", confusion),
+             ("Calibration", calibration), ("Learning curves", curves), ("Learned functions", functions),
+             ("Label couplings", couplings), ("Run facts", facts)]  # fmt: skip
+    found = lead(study)
     for title, make in parts:
         content = make(study)
         if content:
@@ -43,6 +44,12 @@ def study_section(study: StudyResults) -> Markup:
             found.append(tag("section", head, *content))
     heading = tag("h2", study.name, id=study.anchor)
     return tag("section", heading, *found, class_="study", aria_labelledby=study.anchor)
+
+
+def lead(study: StudyResults) -> list[Markup]:
+    """The result in one sentence, and one image by all methods side by side."""
+    sentence, strip = result_sentence(study.rows), image_strip(study.rows, study.originals)
+    return ([tag("p", sentence, class_="lead")] if sentence else []) + ([strip] if strip else [])
 
 
 def tables(study: StudyResults) -> list[Markup]:
@@ -165,7 +172,7 @@ def calibration(study: StudyResults) -> list[Markup]:
 
 def images(study: StudyResults) -> list[Markup]:
     """A viewer that steps through images and methods; its data is JSON that the page's script reads."""
-    kept = [k for k, row in enumerate(study.rows) if row.get("pictures")]
+    kept = with_images(study.rows)
     methods, own = names(study.rows), [study.rows[k]["pictures"] for k in kept]
     seen = [study.originals[k] if study.originals else () for k in kept]
     data = viewer_data(own, [methods[k] for k in kept], seen) if kept else None

@@ -55,14 +55,18 @@ def print_table(title: str, columns: Sequence[Column], rows: Sequence[Mapping[st
 
 
 def html_table(table: Table) -> Markup:
-    """The table as HTML; cells carry the number to sort by, and what stands behind a slash is the paper's."""
+    """The table as HTML; cells carry the number to sort by, and what stands behind a slash is the paper's.
+
+    Text in later columns is a detail, which a narrow screen shows below the first column, so that a row has its name
+    while numbers scroll.
+    """
     paired = "ours / paper" in table.title
     heads = [
-        tag("th", column.heading, scope="col", class_=None if column.show is None else "number")
-        for column in table.columns
+        tag("th", column.heading, scope="col", class_=_class(column, place))
+        for place, column in enumerate(table.columns)
     ]
     body = [
-        tag("tr", *(_cell(column, line, first, paired) for first, column in enumerate(table.columns)))
+        tag("tr", *(_cell(table.columns, line, place, paired) for place in range(len(table.columns))))
         for line in table.lines
     ]
     return tag(
@@ -71,16 +75,23 @@ def html_table(table: Table) -> Markup:
     )  # fmt: skip
 
 
-def _cell(column: Column, line: Mapping[str, Any], place: int, paired: bool) -> Markup:
+def _class(column: Column, place: int) -> str | None:
+    return "number" if column.show is not None else "detail" if place else None
+
+
+def _cell(columns: Sequence[Column], line: Mapping[str, Any], place: int, paired: bool) -> Markup:
+    column = columns[place]
     text = shown(column, line)
     if place == 0:
-        return tag("th", text, scope="row", data_value=_sort_key(column, line, text))
+        details = ", ".join(shown(c, line) for k, c in enumerate(columns) if _class(c, k) == "detail")
+        return tag(
+            "th", text, scope="row", data_value=_sort_key(column, line, text), data_details=details or None
+        )
     ours, slash, paper = text.partition(" / ") if paired else (text, "", "")
     content: list[str] = [ours]
     if slash:
         content += [" ", tag("span", f"/ {paper}", class_="paper")]
-    css = None if column.show is None else "number"
-    return tag("td", *content, class_=css, data_value=_sort_key(column, line, text))
+    return tag("td", *content, class_=_class(column, place), data_value=_sort_key(column, line, text))
 
 
 def _sort_key(column: Column, line: Mapping[str, Any], text: str) -> str | None:
