@@ -4,8 +4,8 @@
 
 The training data are the scribbled pixels of this one photograph; all other pixels are void. `potentia train --images
 coffee.png --masks scribbles.png --void 255 --out model` does the same with files. The figure shows the photograph with
-the scribbles, the labels of single pixels by the classifier alone, the labels by the CRF, and the truth, which was drawn
-by hand and is used for nothing but the errors.
+the scribbles, the labels of single pixels by the classifier alone, the labels by the CRF, and the truth, which was
+drawn by hand and is used for nothing but the errors.
 
 The photograph, by Rachel Michetti and courtesy of Pikolo Espresso Bar, is in the public domain (CC0) and comes with
 scikit-image.

@@ -149,7 +149,7 @@ def test_a_file_names_only_known_classes_of_the_right_kind():
     ):
         from_json({"class": "my.module.Loss", "options": {}}, pt.losses.Loss)
     for name in ("TRW", "Nothing", "Loss", None, [], 3):
-        with pytest.raises(pt.PotentiaError, match="which is no Loss of this version"):
+        with pytest.raises(pt.PotentiaError, match="which is not a Loss of this version"):
             from_json({"class": name, "options": {}}, pt.losses.Loss)
     with pytest.raises(pt.PotentiaError, match="options that TRW does not take"):
         from_json({"class": "TRW", "options": {"none_such": 1}}, pt.Inference)

@@ -82,8 +82,35 @@ def test_graph_takes_positions_labels_and_an_axis():
     assert np.array_equal(dots.get_offsets(), positions)
 
 
-def test_layout_puts_neighbours_of_a_grid_together():
+@pytest.mark.parametrize("neighbours", [4, 8])
+@pytest.mark.parametrize("shape", [(5, 6), (1, 7), (7, 1), (2, 2), (30, 40)])
+def test_a_grid_is_drawn_as_a_grid(shape, neighbours):
+    graph = pt.Graph.grid(shape, n_states=2, neighbours=neighbours)
+    axes = pt.plot.graph(graph)
+    down, right = np.divmod(np.arange(graph.n_variables), shape[1] if 1 not in shape else max(shape))
+    assert np.array_equal(axes.collections[-1].get_offsets(), np.stack([right, -down], axis=1))
+    assert axes.get_legend() is None
+
+
+def test_a_tree_is_drawn_below_its_root():
+    parents = [2, 2, -1, 0, 0, -1, 5]
+    axes = pt.plot.graph(pt.Graph.tree(parents, n_states=2))
+    where, ring = (np.asarray(axes.collections[k].get_offsets()) for k in (-1, -2))
+    assert np.array_equal(ring, where[[2, 5]])
+    for child, parent in enumerate(parents):
+        assert where[child, 1] == (0 if parent < 0 else where[parent, 1] - 1)
+    assert len(np.unique(where, axis=0)) == 7, "no two variables at one place"
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["root"]
+
+
+def test_pairs_without_an_orientation_are_no_tree():
+    graph = pt.Graph([2] * 3, {"edge": [[0, 2], [1, 2]]})
+    assert pt.plot.graph(graph).get_legend() is None
+
+
+def test_springs_put_neighbours_together():
     graph = pt.Graph.grid((5, 6), n_states=2)
+    graph = pt.Graph(graph.n_states, {"node": graph.scopes["node"], "edge": graph.scopes["edge"][:-1]})
     where = np.asarray(pt.plot.graph(graph).collections[-1].get_offsets())
     apart = np.linalg.norm(where[:, None] - where[None], axis=2)
     first, second = graph.scopes["edge"].T
@@ -100,7 +127,7 @@ def test_layout_puts_neighbours_of_a_grid_together():
         (lambda: pt.plot.marginals(np.ones((4, 2)), (2, 2), state=2), "2 states"),
         (lambda: pt.plot.marginals(np.ones(4)), "shape"),
         (lambda: pt.plot.graph(pt.Graph.chain(3, n_states=2), positions=[[0, 0]]), "positions"),
-        (lambda: pt.plot.graph(pt.Graph.chain(2000, n_states=2)), "needs positions"),
+        (lambda: pt.plot.graph(pt.Graph.complete(600, n_states=2)), "needs positions"),
         (lambda: pt.plot.graph(pt.Graph.chain(3, n_states=2), labels=[0, 1]), "labels must have shape"),
     ],
 )
@@ -143,6 +170,11 @@ def test_reprs_are_calls_with_what_was_changed():
 
 
 def test_notebooks_show_results_models_and_tables(crf, examples):
+    assert "144 with 2 states" in examples[0].graph._repr_html_()
+    assert "264 of 2 variables" in examples[0].graph._repr_html_()
+    shown = examples[0]._repr_html_()
+    assert "features &#x27;node&#x27;" in shown
+    assert f"state 1: {examples[0].labels.sum()}" in shown
     result = crf.infer(examples[0])._repr_html_()
     assert "an upper bound" in result
     assert "144 variables" in result

@@ -1,4 +1,4 @@
-"""Images of models and results on Matplotlib axes, which every function returns.
+"""Plots of models and results on Matplotlib axes, which every function returns.
 
 Matplotlib is imported at the first plot. Without `ax`, a new pyplot figure is made, which notebooks show by themselves.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._curves import Line, history_lines, score_lines
+from ._layout import Layout, grid_or_tree, springs
 from ._types import ArrayLike, Floats, PotentiaError
 from .data.example import Example
 from .estimators import CRF
@@ -21,7 +22,7 @@ from .workflows.pipeline import Pipeline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Variables up to which a graph without positions is laid out.
+#: Variables up to which a graph is laid out by springs.
 _MOST = 500
 
 
@@ -153,9 +154,14 @@ def graph(
 ) -> Axes:
     """Variables as dots, pairs as lines, larger regions as squares tied to their variables.
 
-    labels: (n_variables,), shown as colours. positions: (n_variables, 2); None lays the graph out by springs.
+    labels: (n_variables,), shown as colours. positions: (n_variables, 2); None draws 2-D grids and chains as such,
+    forests below their roots, which have a ring, and other graphs by springs.
     """
-    where = _layout(g) if positions is None else np.asarray(positions, dtype=float)
+    roots = np.empty(0, dtype=np.int64)
+    if positions is None:
+        where, roots = _layout(g)
+    else:
+        where = np.asarray(positions, dtype=float)
     if where.shape != (g.n_variables, 2):
         raise PotentiaError(f"positions must have shape ({g.n_variables}, 2), not {where.shape}.")
     if labels is not None and np.shape(labels) != (g.n_variables,):
@@ -174,9 +180,17 @@ def graph(
     colours: dict[str, Any] = (
         {"color": "C0"} if labels is None else {"c": np.asarray(labels), "cmap": "viridis"}
     )
-    axes.scatter(
-        where[:, 0], where[:, 1], s=max(8.0, 150.0 - 2.0 * g.n_variables), zorder=3, clip_on=False, **colours
-    )
+    size = max(8.0, 150.0 - 2.0 * g.n_variables)
+    if len(roots):
+        ring: dict[str, Any] = {
+            "facecolors": "none",
+            "edgecolors": "C3",
+            "linewidths": 2.0,
+            "label": "root",
+            "zorder": 2,
+        }
+        axes.scatter(where[roots, 0], where[roots, 1], s=3 * size, clip_on=False, **ring)
+    axes.scatter(where[:, 0], where[:, 1], s=size, zorder=3, clip_on=False, **colours)
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
     axes.set_aspect("equal")
@@ -190,30 +204,23 @@ def _lines(ax: Axes, ends: Floats, colour: str) -> None:
     ax.add_collection(LineCollection(list(ends), colors=colour, linewidths=1.0, zorder=1))
 
 
-def _layout(g: Graph) -> Floats:
-    """Positions by springs along regions and repulsion between all variables [Fruchterman and Reingold]."""
+def _layout(g: Graph) -> Layout:
+    pairs = [scopes for scopes in g.scopes.values() if scopes.shape[1] == 2 and len(scopes)]
+    if len(pairs) == 1 and g.max_order == 2:
+        found = grid_or_tree(g.n_variables, pairs[0])
+        if found is not None:
+            return found
     n = g.n_variables
     if n > _MOST:
-        raise PotentiaError(f"a graph of {n} variables needs positions to be drawn.")
+        raise PotentiaError(
+            f"a graph of {n} variables needs positions to be drawn, unless it is a grid or a tree."
+        )
     ties = np.zeros((n, n))
     for scopes in g.scopes.values():
         for i in range(scopes.shape[1]):
             for j in range(i):
                 ties[scopes[:, i], scopes[:, j]] = ties[scopes[:, j], scopes[:, i]] = 1.0
-    angle = 2 * np.pi * np.arange(n) / n
-    where = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    if n > 2:
-        # the smoothest functions on the graph unfold it; the circle keeps parts without ties apart
-        where = 0.1 * where + np.linalg.eigh(np.diag(ties.sum(axis=1)) - ties)[1][:, 1:3] * np.sqrt(n)
-    rest = 1.0 / np.sqrt(n)
-    for heat in np.linspace(0.2, 0.002, 200):
-        apart = where[:, None] - where[None]
-        distance = np.maximum(np.linalg.norm(apart, axis=2), 1e-3)
-        force = rest**2 / distance**2 - ties * distance / rest
-        push = np.einsum("ij,ijd->id", force, apart)
-        size = np.maximum(np.linalg.norm(push, axis=1, keepdims=True), 1e-12)
-        where = where + push / size * np.minimum(size, heat)
-    return where
+    return Layout(springs(ties), np.empty(0, dtype=np.int64))
 
 
 def _fitted(model: CRF | Pipeline) -> CRF:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._html import facts_table
 from .._types import ArrayLike, Floats, Ints, PotentiaError, finite_array
 from ..graph.assign import check_labels
 from ..graph.structure import Graph
@@ -98,6 +99,21 @@ class Example:
         if self._weights is not None:
             parts.append("weights")
         return f"Example({'' if self._name is None else repr(self._name) + ': '}{'; '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, Any] = {"graph": repr(self._graph)}
+        for kind, matrix in self._features.items():
+            facts[f"features {kind!r}"] = f"{matrix.shape[0]} x {matrix.shape[1]} {matrix.dtype}"
+        for kind, array in self._inputs.items():
+            facts[f"input {kind!r}"] = f"{array.shape} {array.dtype}"
+        facts["labels"] = _known(self._labels)
+        if self._labels is not None and np.any(self._labels >= 0):
+            states, count = np.unique(self._labels[self._labels >= 0], return_counts=True)
+            most = ", ".join(f"state {s}: {n}" for s, n in zip(states[:10], count[:10], strict=True))
+            facts["labels"] += f" ({most}{', ...' if len(states) > 10 else ''})"
+        if self._weights is not None:
+            facts["weights"] = f"{self._weights.min():g} to {self._weights.max():g}"
+        return facts_table("Example" if self._name is None else f"Example {self._name}", facts)
 
 
 def _known(labels: Ints | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._digest import digest_of
+from .._html import facts_table
 from .._types import ArrayLike, Ints, PotentiaError, whole_numbers
 from . import builders
 
@@ -187,6 +188,16 @@ class Graph:
         shown = f"{states[0]}" if len(states) == 1 else f"{states[0]}..{states[-1]}"
         kinds = ", ".join(f"{kind}: {len(s)}" for kind, s in self._scopes.items())
         return f"Graph({self.n_variables} variables of {shown} states; {kinds or 'no regions'})"
+
+    def _repr_html_(self) -> str:
+        states, count = np.unique(self._n_states, return_counts=True)
+        shown = ", ".join(f"{n} with {k} states" for k, n in zip(states[:8], count[:8], strict=True))
+        facts = {"variables": f"{shown}, ..." if len(states) > 8 else shown}
+        for kind, scopes in self._scopes.items():
+            facts[f"regions {kind!r}"] = (
+                f"{len(scopes)} of {scopes.shape[1]} variable{'s' * (scopes.shape[1] > 1)}"
+            )
+        return facts_table("Graph", facts)
 
 
 def _length(n: Any) -> int:
