@@ -20,7 +20,7 @@ from potentia.multilabel.baselines import IndependentClassifiers
 from potentia.multilabel.bounds import states_below
 from potentia.multilabel.features import GramFeatures, HingeSolver, RowFeatures, SignColumns
 from potentia.multilabel.fit_progress import FitProgress
-from potentia.multilabel.network import Network, learn_network, learn_networks
+from potentia.multilabel.network import DirectedNetwork, learn_network, learn_networks
 from potentia.multilabel.orders import splits
 
 
@@ -52,7 +52,7 @@ def random_network(K, seed, whole=False, terms=True):
         np.array([j for _, members in sets for j in members], dtype=np.int64),
     )
     order = rng.permutation(K)
-    network = Network(np.zeros((K, 1)), np.zeros(K), order, links)
+    network = DirectedNetwork(np.zeros((K, 1)), np.zeros(K), order, links)
     return network, draw(5, K)
 
 

@@ -1,9 +1,15 @@
-"""Tables of full runs in a Markdown page.
+"""Tables of the README and the documentation, made from stored rows.
 
-    python -m potentia.lab.document experiments/results docs/reproduction.md
+    python -m potentia.lab.document [PAGE ...]
 
-The page is written by hand, but for what stands between `<!-- rows: NAME -->` and `<!-- end -->`: that is replaced by
-the tables of experiment NAME, made from RESULTS/NAME/rows.jsonl.
+Run in the project's folder. Pages are written by hand, except for what stands between one of these comments and
+`<!-- end -->`, which is replaced:
+
+    <!-- rows: NAME -->          the tables of study NAME, from experiments/results/NAME/rows.jsonl
+    <!-- bench: PART ... -->     the tables of these parts of `potentia bench`, from benchmarks/results.jsonl
+    <!-- headline: NAME -->      a short table of the README, from either: see `headlines`
+
+Without arguments all pages with such comments are rebuilt.
 """
 
 from __future__ import annotations
@@ -12,44 +18,62 @@ import re
 import sys
 from pathlib import Path
 
-from .._types import PotentiaError
-from ..report.rows import read_rows
 from ..report.tables import Table, shown
+from .bench.run import PARTS
+from .headlines import HEADLINES
+from .stored import bench_rows, study_rows
 from .studies import study_named
 
-_PART = re.compile(r"(<!-- rows: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PART = re.compile(r"(<!-- (rows|bench|headline): ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def markdown(table: Table) -> str:
-    """A titled Markdown table; a missing value is a dash."""
+    """A Markdown table under its title, if it has one; a missing value is a dash."""
     cells = [[c.heading for c in table.columns], ["---"] * len(table.columns)]
     cells += [[shown(column, line) for column in table.columns] for line in table.lines]
-    return "\n".join([f"{table.title}:", "", *(f"| {' | '.join(line)} |" for line in cells)])
+    title = [f"{table.title}:", ""] if table.title else []
+    return "\n".join([*title, *(f"| {' | '.join(line)} |" for line in cells)])
 
 
-def fill(page: str, results: Path) -> str:
-    """The page with the tables of every experiment it names; an experiment without rows keeps what stands there."""
+def pages(root: Path) -> list[Path]:
+    """The README and the pages of the documentation that have tables made from rows."""
+    found = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    return [page for page in found if page.exists() and _PART.search(page.read_text())]
+
+
+def fill(page: str, root: Path) -> str:
+    """The page with the tables that it names; a table without rows keeps what stands there."""
 
     def part(found: re.Match[str]) -> str:
-        opening, name, closing = found.groups()
-        rows = [row for row in read_rows(results / name / "rows.jsonl") if not row["cell"].get("quick")]
-        if not rows:
-            return found[0]
-        return (
-            opening
-            + "".join(f"\n{markdown(table)}\n" for table in study_named(name).tables(rows))
-            + f"\n{closing}"
-        )
+        opening, kind, names, closing = found.groups()
+        made = _TABLES[kind](names, root)
+        return opening + "".join(f"\n{markdown(table)}\n" for table in made) + f"\n{closing}" if made else found[0]
 
     return _PART.sub(part, page)
 
 
+def _study_tables(name: str, root: Path) -> list[Table]:
+    rows = study_rows(name, root)
+    return study_named(name).tables(rows) if rows else []
+
+
+def _bench_tables(names: str, root: Path) -> list[Table]:
+    tables = [part.table(bench_rows(root)) for part in PARTS if part.name in names.split()]
+    return [table for table in tables if table.lines]
+
+
+def _headline_tables(name: str, root: Path) -> list[Table]:
+    return HEADLINES[name](root)
+
+
+_TABLES = {"rows": _study_tables, "bench": _bench_tables, "headline": _headline_tables}
+
+
 def main(arguments: list[str]) -> None:
-    """Fill the page in place."""
-    if len(arguments) != 2:
-        raise PotentiaError("usage: python -m potentia.lab.document RESULTS PAGE.")
-    results, page = map(Path, arguments)
-    page.write_text(fill(page.read_text(), results))
+    """Rebuild the tables of pages in place."""
+    root = Path()
+    for page in map(Path, arguments) if arguments else pages(root):
+        page.write_text(fill(page.read_text(), root))
 
 
 if __name__ == "__main__":

@@ -56,10 +56,15 @@ def strips(named: Sequence[tuple[str, Any]], originals: Sequence[Original], pane
     return found
 
 
-def image_figure(found: Sequence[Strip], width: float = 1.5) -> Figure | None:
+#: Images side by side; longer strips are wrapped.
+_COLUMNS = 8
+
+
+def image_figure(strips: Sequence[Strip], width: float = 1.5) -> Figure | None:
     """Strips of titled images one below another."""
-    if not any(found):
+    if not any(strips):
         return None
+    found = [line for strip in strips for line in _wrapped(strip)]
     shares = [strip[0][1].shape[0] / strip[0][1].shape[1] for strip in found]
     columns = max(map(len, found))
     figure, axes = panels(
@@ -72,6 +77,13 @@ def image_figure(found: Sequence[Strip], width: float = 1.5) -> Figure | None:
             ax.imshow(image, vmin=0.0, vmax=1.0, interpolation="nearest")
             ax.set_title(title, fontsize=7, pad=2)
     return figure
+
+
+def _wrapped(strip: Strip) -> list[Strip]:
+    """A strip as lines of nearly equal length."""
+    lines = -(-len(strip) // _COLUMNS)
+    length = -(-len(strip) // lines)
+    return [strip[a : a + length] for a in range(0, len(strip), length)]
 
 
 def grid_size(example: pt.Example) -> tuple[int, int]:

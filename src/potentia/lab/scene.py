@@ -21,14 +21,8 @@ from .systems import SYSTEMS, Grid, System, choose, evaluate, load
 #: Seeds of folds and solvers; structural SVMs, slow and solved to a gap of 1e-3, get the first only.
 SEEDS = (0, 1, 2)
 
-#: Measured for a plain label powerset of logistic regressions: to be beaten.
-TO_BEAT = {
-    "exact_match": 0.683,
-    "hamming_loss": 0.094,
-    "f_micro": 0.731,
-    "f_macro": 0.736,
-    "f_samples": 0.734,
-}
+#: The strongest baseline, drawn as a line in the figure.
+BASELINE = "powersetk"
 
 #: Other ways to order or decode the kernel network; they are shown but not ranked.
 VARIANTS = ("LMSBNkf-greedy", "LMSBNkl", "LMSBNkf-macro", "LMSBNkf-exact")
@@ -99,9 +93,8 @@ def tables(rows: Rows) -> list[Table]:
     }
     columns = [Column("system", "system"), Column("what it is", "title")]
     columns += [Column(m.replace("_", " "), m, str) for m in pt.metrics.MEASURES]
-    lines: list[dict[str, Any]] = [{"system": "to beat", "title": "label powerset, logistic, C = 1"}]
-    lines[0] |= {m: f"{value:.3f}" for m, value in TO_BEAT.items()}
-    for name in values["exact_match"]:
+    lines: list[dict[str, Any]] = []
+    for name in (n for n in SYSTEMS if n in values["exact_match"]):
         line = {"system": name, "title": SYSTEMS[name].title}
         for m in pt.metrics.MEASURES:
             mean, spread = np.mean(values[m][name]), np.std(values[m][name])
@@ -128,16 +121,17 @@ def _values(rows: Rows) -> dict[str, dict[str, list[float]]]:
 def draw(rows: Rows, originals: Originals) -> Figure:
     """Figure 4: a panel per measure with a bar per system."""
     values = _values(rows)
-    names = list(values["exact_match"])
+    names = [n for n in SYSTEMS if n in values["exact_match"]]
     figure, axes = panels(1, len(pt.metrics.MEASURES), (3.0, 0.7 + 0.3 * len(names)), sharey=True)
     for ax, measure in zip(axes[0], pt.metrics.MEASURES, strict=True):
-        middle = np.array([np.mean(v) for v in values[measure].values()])
+        middle = np.array([np.mean(values[measure][n]) for n in names])
         less = measure == "hamming_loss"
         colours = ["C1" if m == (middle.min() if less else middle.max()) else "C0" for m in middle]
-        spread = [np.std(v) for v in values[measure].values()]
+        spread = [np.std(values[measure][n]) for n in names]
         ax.barh(range(len(names)), middle, xerr=spread, color=colours)
-        ax.axvline(TO_BEAT[measure], color="black", linestyle=":", linewidth=1)
-        ax.set_xlim(0.85 * middle.min(), 1.05 * max(middle.max(), TO_BEAT[measure]))
+        if BASELINE in names:
+            ax.axvline(middle[names.index(BASELINE)], color="black", linestyle=":", linewidth=1)
+        ax.set_xlim(0.85 * middle.min(), 1.05 * middle.max())
         ax.set_title(measure.replace("_", " ") + " (less is better)" * less)
     axes[0, 0].set_yticks(range(len(names)), names)
     axes[0, 0].invert_yaxis()

@@ -15,7 +15,7 @@ import potentia as pt
 
 from .._types import Floats
 from ..multilabel.bounds import states_below
-from ..multilabel.network import Network
+from ..multilabel.network import DirectedNetwork
 from ..multilabel.relaxation import Relaxation
 from ..report.rows import Cell, Row
 from ..report.tables import Column, Table
@@ -100,7 +100,7 @@ def _time(cell: Cell, data: pt.datasets.MultiLabelData) -> Row:
     }
 
 
-def randomised(network: Network, seed: int) -> Network:
+def randomised(network: DirectedNetwork, seed: int) -> DirectedNetwork:
     """The same network with normal weights, of the trained weights' deviations."""
     rng = np.random.default_rng(seed)
     K = len(network.order)

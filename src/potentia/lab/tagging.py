@@ -40,7 +40,9 @@ def tables(rows: Rows) -> list[Table]:
         Column("recall", "span_recall", score), Column("F1", "span_f1", score), Column("iterations", "iterations", str),
     ]  # fmt: skip
     speeds = [
-        Column("data", "data"), Column("seconds", "fit_seconds", ratio), Column("CRFsuite", "crfsuite_seconds", ratio),
+        Column("data", "data"), Column("F1 or accuracy", "quality", score),
+        Column("CRFsuite", "crfsuite_quality", score),
+        Column("seconds", "fit_seconds", ratio), Column("CRFsuite", "crfsuite_seconds", ratio),
         Column("times as fast", "seconds_ratio", ratio), Column("predicting", "predict_seconds", ratio),
         Column("CRFsuite", "crfsuite_predict_seconds", ratio), Column("times as fast", "predict_seconds_ratio", ratio),
         Column("memory, share of CRFsuite's", "memory_ratio", ratio),

@@ -15,7 +15,7 @@ from .._types import Bools, Floats, Ints
 from ..kernels.search import NetworkTerms
 from .features import Features, Gamma, HingeSolver, Kernel
 from .margin import UNLIMITED, MarginClassifier
-from .network import Network, learn_network
+from .network import DirectedNetwork, learn_network
 from .orders import by_f_score, by_validation
 from .resumable import WeightedClassifier
 from .selection import CV, LABEL_SCALES, ORDER_RULES, WIDTHS, Plan, alpha_path, choose
@@ -327,14 +327,14 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         chosen |= {name: found[name] for name in chosen if found[name] is not None}
         self.alpha_, self.label_scale_ = chosen["alpha"], chosen["label_scale"]
         links = NetworkTerms(*(found[f"network/{name}"] for name in NetworkTerms._fields))
-        self.network_ = Network(own, bias, order, links)
+        self.network_ = DirectedNetwork(own, bias, order, links)
         self._publish_network()
 
 
-def _empty(n_features: int) -> Network:
+def _empty(n_features: int) -> DirectedNetwork:
     """A network without labels: all were constant in training."""
     none = np.zeros(0, dtype=np.int64)
     links = NetworkTerms(
         np.zeros((0, 0)), np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(1, dtype=np.int64), none
     )
-    return Network(np.zeros((0, n_features)), np.zeros(0), none, links)
+    return DirectedNetwork(np.zeros((0, n_features)), np.zeros(0), none, links)

@@ -30,7 +30,7 @@ class Found(NamedTuple):
     optimal: Bools
 
 
-class Network(NamedTuple):
+class DirectedNetwork(NamedTuple):
     """Weights of all labels: base scores are `matrix @ own.T + bias`; `links` and `order` number labels by place."""
 
     own: Floats
@@ -113,7 +113,7 @@ def _over_rows(n: int, work: Any, chunk: int = _CHUNK) -> None:
 
 def learn_network(
     features: Features, signs: Floats, solver: HingeSolver, order: Ints, *structure: Any
-) -> Network:
+) -> DirectedNetwork:
     """Solve every label's hinge-loss problem; `structure` is as of `learn_networks`."""
     return learn_networks(features, signs, [solver], order, *structure)[0]
 
@@ -126,7 +126,7 @@ def learn_networks(
     parents: list[set[int]] | None = None,
     interactions: int = 1,
     label_scale: float = 1.0,
-) -> list[Network]:
+) -> list[DirectedNetwork]:
     """A network per solver, of falling alpha: label by label, each solution started from the one before.
 
     A label's problem has the labels before it as further features [LMSBN Eq. 6].
@@ -158,7 +158,7 @@ def learn_networks(
     for solver, solved in zip(solvers, zip(*paths, strict=True), strict=True):
         warn_unless_converged(solved, solver)
         own, bias = np.stack([s.own for s in solved])[place], np.array([s.bias for s in solved])[place]
-        networks.append(Network(own, bias, order, _links(terms, [s.signs for s in solved])))
+        networks.append(DirectedNetwork(own, bias, order, _links(terms, [s.signs for s in solved])))
     return networks
 
 

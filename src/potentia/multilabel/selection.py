@@ -12,7 +12,7 @@ import numpy as np
 from .._types import ConvergenceWarning, Floats, Ints
 from ..metrics import exact_match, hamming_loss
 from .features import Features, HingeSolver
-from .network import Network, learn_networks
+from .network import DirectedNetwork, learn_networks
 from .orders import splits
 
 #: Stands for an option that cross-validation chooses.
@@ -93,7 +93,7 @@ def choose(
 
 def _networks(
     plan: Plan, gamma: float, part: Features, signs: Floats, solver: HingeSolver
-) -> list[tuple[Options, Network]]:
+) -> list[tuple[Options, DirectedNetwork]]:
     """A network for every candidate with this gamma."""
     solvers = [replace(solver, alpha=alpha) for alpha in plan.alphas]
     found = []
@@ -106,7 +106,7 @@ def _networks(
     return found
 
 
-def _measures(network: Network, matrix: Any, signs: Floats) -> Floats:
+def _measures(network: DirectedNetwork, matrix: Any, signs: Floats) -> Floats:
     found = network.search(network.base(matrix), np.inf, _BUDGET).signs[:, 0] > 0
     return np.array([exact_match(signs > 0, found), hamming_loss(signs > 0, found)])
 

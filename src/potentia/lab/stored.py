@@ -1,0 +1,21 @@
+"""Rows stored in the repository: those of full runs of the studies, and of `potentia bench`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..report.rows import Row, read_rows
+
+
+def study_rows(name: str, root: Path) -> list[Row]:
+    """Rows of a study's full run; none where there is no file."""
+    rows = read_rows(root / "experiments" / "results" / name / "rows.jsonl")
+    return [row for row in rows if not row["cell"].get("quick")]
+
+
+def bench_rows(root: Path) -> list[dict[str, Any]]:
+    """Rows of the last full run of `potentia bench`; none where there is no file."""
+    path = root / "benchmarks" / "results.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
