@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests that need data read it from this folder, and are skipped where there is none.
 POTENTIA_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: demo test coverage faults lint browser docs links clean
+.PHONY: demo test coverage faults tables lint browser docs links clean
 
 demo: .venv/installed
 	$(BIN)/potentia demo --out demo
@@ -23,6 +23,10 @@ faults: .venv/installed
 	$(BIN)/python tests/faults/kills.py --kills 25 --seed 1
 	$(BIN)/python tests/faults/workers.py
 	$(BIN)/python tests/faults/soak.py --calls 20000 --seed 1
+
+# Tables of README and docs from the rows of experiments/results and benchmarks.
+tables: .venv/installed
+	$(BIN)/python -m potentia.lab.document
 
 docs: .venv/installed
 	$(BIN)/python -m sphinx -W -q -b html docs docs/_build

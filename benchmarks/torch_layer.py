@@ -1,6 +1,6 @@
 """`pt.torch` beside pytorch-crf (chains) and beside message passing in plain PyTorch (grids), in one run.
 
-    python benchmarks/torch_layer.py [--threads 1] [--repeats 5]
+    python benchmarks/torch_layer.py [--threads 1] [--repeats 5] [--out benchmarks/torch_layer.jsonl]
 
 Prints one row per size: milliseconds forward and backward of both, their ratio, and the largest relative difference
 of losses. Runs alternate, the fastest of each counts. Chains get new lengths in every run. Needs `potentia[torch]` and
@@ -10,10 +10,12 @@ of losses. Runs alternate, the fastest of each counts. Chains get new lengths in
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,8 +43,8 @@ def fastest(ours: Run, theirs: Run, repeats: int) -> tuple[float, float]:
     return min(seconds[0]), min(seconds[1])
 
 
-def report(name: str, ours: Run, theirs: Run, other: str, repeats: int) -> None:
-    """Compare the losses once, then measure."""
+def measured(name: str, ours: Run, theirs: Run, other: str, repeats: int) -> dict[str, Any]:
+    """Compare the losses once, then measure; prints the row."""
     torch.manual_seed(1)
     a = ours().item()
     torch.manual_seed(1)
@@ -53,9 +55,11 @@ def report(name: str, ours: Run, theirs: Run, other: str, repeats: int) -> None:
         f"difference {abs(a - b) / abs(b):.1e}",
         flush=True,
     )
+    return {"part": "torch", "what": name, "beside": other, "ms": fast * 1e3, "other_ms": slow * 1e3,
+            "ratio": slow / fast}  # fmt: skip
 
 
-def chains(batch: int, steps: int, n_tags: int, repeats: int) -> None:
+def chains(batch: int, steps: int, n_tags: int, repeats: int) -> dict[str, Any]:
     """Log-likelihood and its gradient in float32, with a mask of new lengths in every run."""
     import torchcrf
 
@@ -74,12 +78,12 @@ def chains(batch: int, steps: int, n_tags: int, repeats: int) -> None:
         loss.backward()
         return loss.detach()
 
-    report(
+    return measured(
         f"chains {batch} x {steps} x {n_tags}", lambda: run(ours), lambda: run(theirs), "pytorch-crf", repeats
     )
 
 
-def grids(side: int, n_states: int, dtype: torch.dtype, repeats: int) -> None:
+def grids(side: int, n_states: int, dtype: torch.dtype, repeats: int) -> dict[str, Any]:
     """TRW marginals of variables and the gradient of a function of them by nodes and pairs."""
     graph = pt.Graph.grid((side, side), n_states=n_states)
     n, m = graph.n_variables, len(graph.scopes["edge"])
@@ -96,7 +100,7 @@ def grids(side: int, n_states: int, dtype: torch.dtype, repeats: int) -> None:
         torch.autograd.grad(loss, (node, edge))
         return loss.detach()
 
-    report(
+    return measured(
         f"grid {side} x {side} x {n_states} {str(dtype).removeprefix('torch.')}",
         lambda: run(lambda: layer({"node": node, "edge": edge})["variables"]),
         lambda: run(lambda: twin(node, edge, ITERATIONS)[0]),
@@ -112,15 +116,17 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=1, help="threads of both (default 1)")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     with using_threads(given.threads):
-        for batch, steps, n_tags in CHAINS:
-            chains(batch, steps, n_tags, 4 * given.repeats)
-        for side, n_states in GRIDS:
-            for dtype in (torch.float64, torch.float32):
-                grids(side, n_states, dtype, given.repeats)
+        rows = [chains(*sizes, 4 * given.repeats) for sizes in CHAINS]
+        rows += [
+            grids(*sizes, dtype, given.repeats) for sizes in GRIDS for dtype in (torch.float64, torch.float32)
+        ]
+    if given.out:
+        given.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def made(tmp_path_factory):
     return out, rows, path, said
 
 
-def test_rows_have_what_the_page_needs_and_the_papers_numbers(made):
+def test_rows_have_what_the_page_needs(made):
     out, rows, path, said = made
     assert rows["denoising"] == read_rows(out / "denoising" / "rows.jsonl")
     for row in rows["denoising"]:
@@ -30,9 +30,7 @@ def test_rows_have_what_the_page_needs_and_the_papers_numbers(made):
         assert row["history"][-1]["objective"] <= row["history"][0]["objective"]
         assert len(row["pictures"]) == 2
         assert len(row["pictures"][0]["truth"]) == 16 * 16
-    papers = {(r["cell"]["node"], r["cell"]["edge"]): r["paper"] for r in rows["denoising"] if r["paper"]}
-    assert papers["boosting", "boosting"]["test_error"] == 0.009
-    assert "smaller than the paper's" in rows["denoising"][0]["data"]
+    assert "not comparable" in rows["denoising"][0]["data"]
     assert path == out / "report.html"
     assert any("boosting nodes" in text for text in said)
 
@@ -40,7 +38,7 @@ def test_rows_have_what_the_page_needs_and_the_papers_numbers(made):
 def test_labels_that_depend_are_better_predicted_together(made):
     match = {row["cell"]["system"]: row["exact_match"] for row in made[1]["multilabel"]}
     assert match["LMSBN"] > match["independent"]
-    assert match["LMSBN, RBF kernel"] > match["LMSBN"]
+    assert match["LMSBN, RBF kernel"] > max(match["LMSBN"], match["independent, RBF kernel"])
 
 
 def test_the_page_shows_both_studies(made):
@@ -64,7 +62,7 @@ def test_examples_in_help_work_as_printed(tmp_path, monkeypatch, capsys):
         (example,) = cli_examples()[command]
         assert main(shlex.split(example)[1:]) == 0
     printed = capsys.readouterr()
-    assert "0.009" in printed.out
+    assert "test error" in printed.out
     assert "demo/report.html" in printed.out
     assert "mlp nodes" in printed.err
 

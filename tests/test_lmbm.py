@@ -1,4 +1,4 @@
-"""Large-margin Boltzmann machines: the learning problem, the three ways to decode, and scikit-learn's conventions."""
+"""Large-margin Boltzmann machines: the learning problem, the ways to decode, and scikit-learn's conventions."""
 
 import itertools
 
@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import potentia as pt
 from data_sets import DATA, needs
 from potentia._types import ConvergenceWarning, PotentiaError
+from potentia.multilabel import decoding
 from potentia.multilabel.decoding import find_labelling
 from potentia.multilabel.joint import Machine, as_cliques, clique_sets
 from potentia.multilabel.lmbm import LMBM
@@ -236,7 +237,45 @@ def test_map_of_many_labels_goes_through_the_linear_program():
             assert margins(sets, s, machine.weight, other).sum() <= value + 1e-9
 
 
-@pytest.mark.parametrize("decode", ["exact", "lp", "map"])
+@pytest.mark.parametrize(("order", "scale"), [(2, 1.5), (2, 0.4), (3, 0.3)])
+def test_branch_and_bound_proves_what_relaxation_leaves_open(order, scale):
+    machine, _, scores = random_machine(7, order, 0, scale)
+    exact, relaxed = (find_labelling(machine, scores, decode) for decode in ("exact", "lp"))
+    assert not np.all(decoding.is_optimal(relaxed.loss, relaxed.bound))
+    found = find_labelling(machine, scores, "branch")
+    np.testing.assert_allclose(found.loss, exact.loss, atol=1e-6)
+    np.testing.assert_allclose(found.bound, exact.loss, atol=1e-5)
+    np.testing.assert_allclose(machine.losses(scores, found.signs), found.loss)
+
+
+def test_branch_and_bound_that_gives_up_still_has_a_bound(monkeypatch):
+    monkeypatch.setattr(decoding, "_PROGRAMS", 4)
+    machine, _, scores = random_machine(7, 2, 0, scale=0.4)
+    exact, found = (find_labelling(machine, scores, decode) for decode in ("exact", "branch"))
+    assert np.all(found.bound <= exact.loss + 1e-6)
+    assert np.all(found.loss >= exact.loss - 1e-6)
+    assert not np.all(decoding.is_optimal(found.loss, found.bound))
+
+
+def test_labellings_that_are_not_predicted_lose_the_threshold():
+    X, Y = rows(60, K=4, seed=3)
+    model = LMBM(alpha=0.05, cliques=3, eta0=200.0).fit(X, Y)
+    facts = pt.error_bound(model, X, Y)
+    assert 0 < facts.threshold < 1
+    assert facts.error <= facts.bound == facts.mean_loss / facts.threshold
+    best = model.search(X, "exact").labels
+    for y in labellings(4):
+        other = np.tile(y > 0, (len(X), 1)).astype(int)
+        differs = np.any(other != best, axis=1)
+        assert np.all(model.labelling_loss(X, other)[differs] >= facts.threshold - 1e-9)
+    coupled = LMBM(alpha=1e-3, eta0=0.0).fit(X, Y)
+    assert np.abs(coupled.clique_weights_).sum() > 1
+    strong = pt.error_bound(coupled, X, Y)
+    assert strong.threshold == 0
+    assert strong.bound == np.inf
+
+
+@pytest.mark.parametrize("decode", ["exact", "lp", "branch", "map"])
 def test_scores_agree_with_predictions(decode):
     X, Y = rows(K=4)
     model = LMBM(alpha=0.02, decode=decode).fit(X, Y)
@@ -286,7 +325,7 @@ def test_constant_labels_are_no_part_of_the_model():
     [
         ({"alpha": 0}, "alpha must be a finite number above 0"),
         ({"eta0": -1}, "eta0 must be a finite number, at least 0"),
-        ({"decode": "greedy"}, "decode must be one of 'auto', 'exact', 'lp', 'map'"),
+        ({"decode": "greedy"}, "decode must be one of 'auto', 'exact', 'lp', 'branch', 'map'"),
         ({"cliques": 0}, "cliques must be at least 1"),
         ({"cliques": "all"}, "cliques must be a whole number or a list"),
         ({"cliques": [(0, 0)]}, "two or more different labels"),

@@ -353,6 +353,21 @@ def test_theorems_hold_on_their_own_rows():
         pt.search_bound(model, X, Y, [0.5])
 
 
+def test_hinge_losses_bound_the_sigmoid_networks_log_loss():
+    X, Y = labelled_rows(n=60, K=4)
+    model = pt.LMSBN(1e-2, interactions=2).fit(X, Y)
+    every = np.array(list(product((0, 1), repeat=4)))
+    total = np.zeros(len(X))
+    for labelling in every:
+        found = pt.likelihood_bound(model, X, np.tile(labelling, (len(X), 1)))
+        assert np.all(found.log_loss <= found.bound)
+        total += np.exp(-found.log_loss)
+    np.testing.assert_allclose(total, 1.0, atol=1e-12)
+    ones = every[every[:, 1] == 1]
+    p = sum(np.exp(-model.log_loss(X, np.tile(y, (len(X), 1)))) for y in ones)
+    np.testing.assert_allclose(p, model.label_probabilities(X).values[:, 1], atol=1e-12)
+
+
 def test_states_below_a_bound_are_counted():
     assert states_below(3, 1) == 3
     assert states_below(3, 2) == 3 + (1 + 2 + 3)
@@ -369,9 +384,9 @@ def test_states_below_a_bound_are_counted():
     ids=["linear", "kernel", "chosen"],
 )
 def test_scikit_learn_accepts_it(model):
-    # folds and tolerances differ between a row of weight 2 and two rows; a test below compares without them
+    # the check passes a list of splits as `cv`, which is a number here; a test below compares a row of weight 2 with two
     kinds = ("dense", "sparse")
-    known = {f"check_sample_weight_equivalence_on_{kind}_data": "chosen on folds of rows" for kind in kinds}
+    known = {f"check_sample_weight_equivalence_on_{kind}_data": "cv is a number of folds" for kind in kinds}
     for outcome in check_estimator(model, on_fail=None, on_skip=None, expected_failed_checks=known):
         assert outcome["status"] in ("passed", "skipped", "xfail"), (
             outcome["check_name"],

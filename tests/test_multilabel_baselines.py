@@ -6,7 +6,11 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain as SklearnChain
 from sklearn.svm import LinearSVC
-from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.estimator_checks import (
+    check_estimator,
+    check_sample_weight_equivalence_on_dense_data,
+    check_sample_weight_equivalence_on_sparse_data,
+)
 
 import potentia as pt
 from potentia.data.multilabel import multilabel
@@ -35,6 +39,13 @@ def test_scikit_learn_accepts_every_baseline(model):
             outcome["check_name"],
             outcome["exception"],
         )
+
+
+@pytest.mark.parametrize("kernel", [None, "rbf"])
+def test_a_row_of_weight_two_is_two_rows(kernel):
+    model = pt.IndependentClassifiers(kernel=kernel, gamma=0.5, tol=1e-10, passes=100_000)
+    check_sample_weight_equivalence_on_dense_data("IndependentClassifiers", model)
+    check_sample_weight_equivalence_on_sparse_data("IndependentClassifiers", model)
 
 
 def test_independent_classifiers_are_support_vector_machines(tmp_path):

@@ -33,7 +33,6 @@ def _row(node, edge, error, k=0, **more):
     return {
         "cell": {"study": "toy", "node": node, "edge": edge, "seed": 0},
         "test_error": error,
-        "paper": {"test_error": 0.059},
         "history": history,
         "curves": {"node": curve},
         "pictures": [_kept_image(f"image {i}", k + i) for i in range(2)],
@@ -59,7 +58,7 @@ def folder(tmp_path_factory):
     toy = [
         _row("linear", "linear", 0.0756, 0, settled=True, iterations=7),
         _row("boosting", "boosting", 0.0143, 3, settled=False, iterations=20),
-        _row("mlp", "mlp", 0.101, 5, iterations=20) | {"paper": {}},
+        _row("mlp", "mlp", 0.101, 5, iterations=20),
     ]
     odd = [
         {"cell": {"system": "<script>alert(1)</script>"}, "score": 0.5, "seconds": 0.1, "versions": VERSIONS}
@@ -111,8 +110,8 @@ def test_runs_are_named_by_what_tells_them_apart(folder):
     assert names(usual) == ["k 0", "k 1", "k 2", "k 3", "k 4, mode piecewise"]
     assert names(rows[:1]) == ["node linear, edge linear, seed 0"]
     _, columns, lines = runs_table("All", rows)
-    paper = next(c for c in columns if c.heading == "paper")
-    assert [shown(paper, line) for line in lines] == ["0.059", "0.059", "–"]
+    steps = next(c for c in columns if c.heading == "iterations")
+    assert [shown(steps, line) for line in lines] == ["7", "20", "20"]
     facts = study_facts(rows)
     assert facts["seed"] == "0"
     assert facts["versions"] == "numpy 2.0, python 3.12"
@@ -138,7 +137,6 @@ def test_studies_of_the_papers_show_their_tables(tmp_path, capsys):
         (None, "no rows.jsonl"),
         ('{"a": 1}\n{"b": 2}\n', "line 1 is not a result row"),
         ("x\n{}\n", "line 1 is not JSON"),
-        ('{"cell": {}, "paper": null}\n', "cannot be shown"),
         ('{"cell": {}, "seconds": null}\n', "cannot be shown"),
         ('{"cell": {}, "history": [{"objective": 1.0}]}\n', "cannot be shown (KeyError: 'iteration')"),
         ('{"cell": {}, "pictures": [{"input": 1}]}\n', "cannot be shown"),

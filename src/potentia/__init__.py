@@ -63,7 +63,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 if TYPE_CHECKING:
     from .chain_crf import ChainCRF
     from .multilabel.baselines import ClassifierChain, IndependentClassifiers, LabelPowerset
-    from .multilabel.bounds import error_bound, search_bound
+    from .multilabel.bounds import error_bound, likelihood_bound, search_bound
     from .multilabel.label_network import LabelNetwork
     from .multilabel.lmbm import LMBM
     from .multilabel.lmsbn import LMSBN
@@ -83,6 +83,7 @@ _LATER = {
     "LabelPowerset": "multilabel.baselines",
     "ThresholdClassifier": "multilabel.thresholds",
     "error_bound": "multilabel.bounds",
+    "likelihood_bound": "multilabel.bounds",
     "search_bound": "multilabel.bounds",
 }
 
@@ -161,6 +162,7 @@ __all__ = [
     "features",
     "indicators_to_labels",
     "labels_to_indicators",
+    "likelihood_bound",
     "linear_response",
     "load",
     "loss_and_gradient",

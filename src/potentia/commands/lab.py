@@ -79,8 +79,7 @@ def demo(arguments: argparse.Namespace) -> None:
         print(json_text({"rows": kept, "report": str(path), "seconds": seconds}))
         return
     for name, part in rows.items():
-        beside = ": ours beside the paper's" if any(row.get("paper") for row in part) else ""
-        print_table(*runs_table(name + beside, part))
+        print_table(*runs_table(name, part))
         print(f"data: {part[0]['data']}\n")
     print(f"done in {seconds:.0f} s; open {path} in a browser")
 

@@ -6,7 +6,7 @@ Run in the project's folder. Pages are written by hand, except for what stands b
 `<!-- end -->`, which is replaced:
 
     <!-- rows: NAME -->          the tables of study NAME, from experiments/results/NAME/rows.jsonl
-    <!-- bench: PART ... -->     the tables of these parts of `potentia bench`, from benchmarks/results.jsonl
+    <!-- bench: PART ... -->     the tables of these parts of `potentia bench`, from benchmarks/*.jsonl
     <!-- headline: NAME -->      a short table of the README, from either: see `headlines`
 
 Without arguments all pages with such comments are rebuilt.
@@ -29,7 +29,7 @@ _PART = re.compile(r"(<!-- (rows|bench|headline): ([^\n]+) -->\n).*?(<!-- end --
 
 def markdown(table: Table) -> str:
     """A Markdown table under its title, if it has one; a missing value is a dash."""
-    cells = [[c.heading for c in table.columns], ["---"] * len(table.columns)]
+    cells = [[c.heading for c in table.columns], ["---" if c.show is None else "---:" for c in table.columns]]
     cells += [[shown(column, line) for column in table.columns] for line in table.lines]
     title = [f"{table.title}:", ""] if table.title else []
     return "\n".join([*title, *(f"| {' | '.join(line)} |" for line in cells)])
@@ -47,7 +47,11 @@ def fill(page: str, root: Path) -> str:
     def part(found: re.Match[str]) -> str:
         opening, kind, names, closing = found.groups()
         made = _TABLES[kind](names, root)
-        return opening + "".join(f"\n{markdown(table)}\n" for table in made) + f"\n{closing}" if made else found[0]
+        return (
+            opening + "".join(f"\n{markdown(table)}\n" for table in made) + f"\n{closing}"
+            if made
+            else found[0]
+        )
 
     return _PART.sub(part, page)
 

@@ -100,7 +100,9 @@ def speed(root: Path) -> list[Table]:
     """Forward sweeps of TRW beside their floors."""
     rows = bench_rows(root)
     exp = next(row["numpy_exp_ns"] for row in rows if row["part"] == "machine")
-    found = {(r["graph"], r["asked_threads"]): r for r in rows if r["part"] == "sweep" and r["method"] == "TRW"}
+    found = {
+        (r["graph"], r["asked_threads"]): r for r in rows if r["part"] == "sweep" and r["method"] == "TRW"
+    }
     lines = []
     for graph in _GRAPHS:
         one, two = found[graph, 1], found[graph, 2]
@@ -115,4 +117,19 @@ def speed(root: Path) -> list[Table]:
     return [Table("", columns, lines)]
 
 
-HEADLINES: dict[str, Callable[[Path], list[Table]]] = {"results": results, "speed": speed}
+def torch_speed(root: Path) -> list[Table]:
+    """`pt.torch` beside pytorch-crf and plain PyTorch."""
+    rows = [row for row in bench_rows(root) if row["part"] == "torch"]
+    number = "{:.1f}".format
+    columns = [
+        Column("forward and backward", "what"), Column("ms", "ms", number), Column("beside", "beside"),
+        Column("its ms", "other_ms", number), Column("times as fast", "ratio", number),
+    ]  # fmt: skip
+    return [Table("", columns, rows)] if rows else []
+
+
+HEADLINES: dict[str, Callable[[Path], list[Table]]] = {
+    "results": results,
+    "speed": speed,
+    "torch": torch_speed,
+}

@@ -16,6 +16,6 @@ def study_rows(name: str, root: Path) -> list[Row]:
 
 
 def bench_rows(root: Path) -> list[dict[str, Any]]:
-    """Rows of the last full run of `potentia bench`; none where there is no file."""
-    path = root / "benchmarks" / "results.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Rows of the last full runs of `potentia bench` and the other benchmarks."""
+    files = sorted((root / "benchmarks").glob("*.jsonl"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""What theory says of a fitted network, computed from data: Theorems 4 and 9 of [LMSBN]."""
+"""What theory says of a fitted model, computed from data: Remarks 3, 5 and 6, Theorems 4 and 9 of [LMSBN]."""
 
 from __future__ import annotations
 
@@ -8,18 +8,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._types import Floats, PotentiaError
+from .lmbm import LMBM
 from .lmsbn import LMSBN
+from .margin import UNLIMITED
 
-#: Remark 6: a labelling other than the predicted one has loss at least 1.
-THRESHOLD = 1.0
+#: The least b with log(1 + exp(-z)) <= [1 - z]_+ + b for all z; the paper's log(e + 1 / e) is larger.
+_HINGE_GAP = float(np.log1p(np.exp(-1.0)))
 
 
 class ErrorBound(NamedTuple):
-    """Mean loss of true labellings, the bound mean / threshold on the share of rows predicted wrong, that share."""
+    """Mean loss of true labellings, the bound mean / threshold on the share of rows predicted wrong, that share.
+
+    threshold: labellings other than the predicted one have at least this loss; without one, 0, the bound is infinite.
+    """
 
     mean_loss: float
     bound: float
     error: float
+    threshold: float
+
+
+class LikelihoodBound(NamedTuple):
+    """Per row: minus the log-likelihood of the labelling in the sigmoid network, and its bound by hinge losses."""
+
+    log_loss: Floats
+    bound: Floats
 
 
 class SearchBound(NamedTuple):
@@ -36,18 +49,48 @@ class SearchBound(NamedTuple):
     visited: list[int]
 
 
-def error_bound(model: LMSBN, X: Any, y: Any) -> ErrorBound:
-    """Theorem 4 with the threshold 1 of Remark 6: P(prediction != truth) <= E[loss of the truth] / 1.
+def error_bound(model: LMSBN | LMBM, X: Any, y: Any) -> ErrorBound:
+    """Theorem 4: P(prediction != truth) <= E[loss of the truth] / threshold.
 
-    On the rows given it holds for their means; on rows that the model has not learned from these estimate the
-    expectations. Predictions are exact here, whatever the model's `bound`.
+    The threshold of an LMSBN is 1 (Remark 6); that of an LMBM falls with its couplings (Remark 5):
+    min_i [1 - sum of |v_C| over cliques C that hold i]_+. On the rows given it holds for their means; on rows that the
+    model has not learned from these estimate the expectations. Predictions are exact here, whatever the model's
+    options: those of an LMBM by branch and bound, which refuses rows that it cannot prove.
     """
     losses = model.labelling_loss(X, y)
-    predicted = model.search(X, bound=np.inf).labels
+    found = model.search(X, np.inf, UNLIMITED) if isinstance(model, LMSBN) else model.search(X, "branch")
+    if not np.all(found.optimal):
+        raise PotentiaError(
+            f"the labellings of {np.sum(~found.optimal)} rows are not proven optimal; fit with a larger eta0."
+        )
     truth = np.asarray(y.toarray() if hasattr(y, "toarray") else y).reshape(len(losses), -1)
-    wrong = np.any(predicted.reshape(len(losses), -1) != truth, axis=1)
-    mean = float(np.mean(losses))
-    return ErrorBound(mean, mean / THRESHOLD, float(np.mean(wrong)))
+    wrong = np.any(found.labels.reshape(len(losses), -1) != truth, axis=1)
+    mean, threshold = float(np.mean(losses)), _threshold(model)
+    return ErrorBound(mean, mean / threshold if threshold else np.inf, float(np.mean(wrong)), threshold)
+
+
+def _threshold(model: LMSBN | LMBM) -> float:
+    """What every labelling but the predicted one loses at least.
+
+    Let y and the prediction differ in label i, and let A be the part of z_i that is the same for both: z_i is A + B for
+    y and A - B for the prediction. If B < 0, y loses [1 - A - B]_+ > [1 - A]_+ in label i; else y loses no less than
+    the prediction, which loses [1 - A + B]_+ >= [1 - A]_+. As y_i x turns, A holds cliques only.
+    """
+    if isinstance(model, LMSBN):
+        return 1.0
+    total = np.zeros(model.n_labels_)
+    for clique, weight in zip(model.cliques_, model.clique_weights_, strict=True):
+        total[list(clique)] += abs(weight)
+    return float(max(0.0, 1.0 - total.max(initial=0.0)))
+
+
+def likelihood_bound(model: LMSBN, X: Any, y: Any) -> LikelihoodBound:
+    """Remark 3: sum_i log(1 + exp(-z_i)), the loss of the sigmoid network, is at most the hinge sum plus K b.
+
+    b = log(1 + 1 / e), the least that holds; labels that are constant in training are left out of K and of the loss.
+    """
+    log_loss = model.log_loss(X, y)
+    return LikelihoodBound(log_loss, model.labelling_loss(X, y) + _HINGE_GAP * len(model.order_))
 
 
 def search_bound(model: LMSBN, X: Any, y: Any, bounds: Any) -> SearchBound:

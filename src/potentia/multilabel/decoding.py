@@ -1,9 +1,11 @@
-"""Labellings of a large-margin Boltzmann machine: all compared, relaxed and rounded, or of the largest score."""
+"""Labellings of a large-margin Boltzmann machine: all compared, relaxed, branched on, or of the largest score."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -21,10 +23,12 @@ from ..parallel.connection import map_anywhere
 from .joint import Machine
 from .relaxation import Relaxation
 
-Decode = Literal["auto", "exact", "lp", "map"]
+Decode = Literal["auto", "exact", "lp", "branch", "map"]
 DECODES = get_args(Decode)
 #: "auto" enumerates all labellings up to the first number of labels, "exact" refuses beyond the second.
 _EXACT, _LARGEST = 14, 20
+#: Linear programs that "branch" solves per row at most.
+_PROGRAMS = 1_000
 #: Rows whose labellings are compared in one piece of work.
 _ROWS = 4096
 #: Regions inferred together by elimination, and by the linear program.
@@ -47,7 +51,6 @@ def find_labelling(machine: Machine, scores: Floats, decode: str) -> Labelling:
     if decode == "map":
         signs = _largest_score(machine, scores)
         return Labelling(signs, machine.losses(scores, signs), np.zeros(n))
-    loss = np.empty(n)
     if decode == "exact":
         if K > _LARGEST:
             raise PotentiaError(
@@ -57,10 +60,54 @@ def find_labelling(machine: Machine, scores: Floats, decode: str) -> Labelling:
         found = map_anywhere(partial(_compare_all, machine), pieces)
         signs, loss = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
         return Labelling(signs, loss, loss)
-    means, bound = Relaxation(machine.sets(), machine.weight, K).solve(scores)
-    signs = np.where(means > 0, 1.0, -1.0)
-    _over_rows(n, lambda a, b: improve_rows(machine.cliques, machine.weight, scores, a, b, signs, loss))
+    relaxation = Relaxation(machine.sets(), machine.weight, K)
+    means, bound = relaxation.solve(scores)
+    rounded = _rounded(machine, scores, means, bound)
+    if decode == "branch":
+        for row in np.flatnonzero(~is_optimal(rounded.loss, bound)).tolist():
+            _branch(machine, relaxation, scores[row], means[row], rounded, row)
+    return rounded
+
+
+def is_optimal(loss: Any, bound: Any) -> Any:
+    """Whether losses of labellings meet their bounds, up to rounding."""
+    return loss <= bound + 1e-6 * (1.0 + bound)
+
+
+def _rounded(machine: Machine, scores: Floats, means: Floats, bound: Floats) -> Labelling:
+    """The signs of the means, improved by flips."""
+    signs, loss = np.where(means > 0, 1.0, -1.0), np.empty(len(scores))
+    _over_rows(
+        len(scores), lambda a, b: improve_rows(machine.cliques, machine.weight, scores, a, b, signs, loss)
+    )
     return Labelling(signs, loss, bound)
+
+
+def _branch(
+    machine: Machine, relaxation: Relaxation, scores: Floats, means: Floats, found: Labelling, row: int
+) -> None:
+    """Branch and bound from a row's relaxed means: improves the row's labelling and bound in `found`.
+
+    The subproblem of the lowest bound is split at its least certain label, until no bound is below the best loss.
+    Exponential in the worst case: it gives up after `_PROGRAMS` linear programs.
+    """
+    pair, number = np.stack([scores, scores]), count()  # numbers break ties between equal bounds
+    nodes = [(float(found.bound[row]), next(number), np.zeros(len(scores)), means)]
+    for _ in range(_PROGRAMS // 2):
+        _, _, fixed, means = heappop(nodes)
+        label = int(np.argmin(np.where(fixed == 0, np.abs(means), np.inf)))
+        children = np.stack([fixed, fixed])
+        children[:, label] = -1.0, 1.0
+        both, bounds = relaxation.solve(pair, children)
+        halves = _rounded(machine, pair, both, bounds)
+        best = int(np.argmin(halves.loss))
+        if halves.loss[best] < found.loss[row]:
+            found.signs[row], found.loss[row] = halves.signs[best], halves.loss[best]
+        for child in range(2):
+            heappush(nodes, (float(bounds[child]), next(number), children[child], both[child]))
+        found.bound[row] = min(nodes[0][0], found.loss[row])
+        if is_optimal(found.loss[row], found.bound[row]):
+            return
 
 
 def costs_of_flips(machine: Machine, scores: Floats, signs: Floats, hinge: bool) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 from .._options import check_choice, check_number
 from .._schema import Array, Rule, Schema, Size
 from .._types import Bools, Floats
-from .decoding import DECODES, Decode, costs_of_flips, find_labelling
+from .decoding import DECODES, Decode, costs_of_flips, find_labelling, is_optimal
 from .features import Gamma, Kernel
 from .joint import CliqueOption, Machine, as_cliques, clique_sets, learn_machine
 from .margin import MarginClassifier
@@ -48,8 +48,10 @@ class LMBM(MarginClassifier):
         gamma, degree, coef0: the kernel's options; gamma "scale" is as in scikit-learn's SVC, "median" is 1 / median
             squared distance of rows.
         decode: "exact" (all labellings, up to 20 labels), "lp" (linear programming over local marginals, then
-            rounding and flips; a labelling that meets the program's bound is certainly optimal), "auto" ("exact"
-            up to 14 labels, else "lp"), or "map": the labelling of the largest sum_i z_i / 2, which is another one.
+            rounding and flips; a labelling that meets the program's bound is certainly optimal), "branch" (the same
+            with branch and bound where it is not; exponential in the worst case, at most 1,000 linear programs per
+            row), "auto" ("exact" up to 14 labels, else "lp"), or "map": the labelling of the largest sum_i z_i / 2,
+            which is another one.
         tol, passes: learning stops when the duality gap is at most `tol` of the objective, and gives up with a
             warning after this many passes over rows and labels.
         random_state: seed of the order of descent.
@@ -154,8 +156,8 @@ class LMBM(MarginClassifier):
         X, decode = self._checked(X), self.decode if decode is None else decode
         check_choice("decode", decode, DECODES)
         signs, loss, bound = find_labelling(self._machine, self._scores(X), decode)
-        optimal = loss <= bound + 1e-6 * (1.0 + bound)
-        return Decoded(self._coding.decode(self._spread(signs, lambda s: s)), loss, bound, optimal)
+        labels = self._coding.decode(self._spread(signs, lambda s: s))
+        return Decoded(labels, loss, bound, is_optimal(loss, bound))
 
     def _losses(self, X: Any, signs: Floats) -> Floats:
         return self._machine.losses(self._scores(X), signs)

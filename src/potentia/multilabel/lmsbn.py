@@ -276,6 +276,14 @@ class LMSBN(WeightedClassifier, MarginClassifier):
     def _losses(self, X: Any, signs: Floats) -> Floats:
         return self.network_.losses(self._base(X), signs)
 
+    def log_loss(self, X: Any, y: Any) -> Floats:
+        """Minus the log-likelihood (n) of each row's labelling in the sigmoid network of `label_probabilities`.
+
+        Labels that are constant in training are left out.
+        """
+        X, signs = self._with_labels(X, y)
+        return self.network_.log_losses(self._base(X), np.ascontiguousarray(signs[:, self._coding.varying]))
+
     def label_probabilities(
         self, X: Any, samples: int = 1000, exact_up_to: int = 12, random_state: int = 0
     ) -> Probabilities:

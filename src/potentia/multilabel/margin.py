@@ -147,13 +147,18 @@ class MarginClassifier(ResumableClassifier):
 
     def labelling_loss(self, X: Any, y: Any) -> Floats:
         """The hinge sum (n) of each row's labelling; a label constant in training adds 2 where y differs from it."""
-        X, signs = self._checked(X), self._signs(y)
-        if len(signs) != X.shape[0]:
-            raise PotentiaError(f"X has {X.shape[0]} rows but y {len(signs)}.")
+        X, signs = self._with_labels(X, y)
         constant = self._coding.signs
         surprises = np.sum((constant != 0) & (signs != constant), axis=1)
         varying = np.ascontiguousarray(signs[:, self._coding.varying])
         return self._losses(X, varying) + 2.0 * surprises
+
+    def _with_labels(self, X: Any, y: Any) -> tuple[Any, Floats]:
+        """Rows, and their labels as signs."""
+        X, signs = self._checked(X), self._signs(y)
+        if len(signs) != X.shape[0]:
+            raise PotentiaError(f"X has {X.shape[0]} rows but y {len(signs)}.")
+        return X, signs
 
     @abstractmethod
     def _losses(self, X: Any, signs: Floats) -> Floats:

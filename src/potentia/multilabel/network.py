@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +68,16 @@ class DirectedNetwork(NamedTuple):
         placed, labels, loss = self._placed(base), self._placed(signs), np.empty(len(base))
         _over_rows(len(base), lambda a, b: kernel.losses(self.links, placed, labels, a, b, loss))
         return loss
+
+    def log_losses(self, base: Floats, signs: Floats) -> Floats:
+        """sum_i log(1 + exp(-z_i)) (n) of labellings, their loss in the sigmoid network [LMSBN Eq. 2]."""
+        links, y = self.links, self._placed(signs)
+        scores = self._placed(base) + y @ links.coupling.T
+        for i, (first, last) in enumerate(pairwise(links.term_ptr.tolist())):
+            for t in range(first, last):
+                members = links.members[links.member_ptr[t] : links.member_ptr[t + 1]]
+                scores[:, i] += links.weight[t] * y[:, members].prod(axis=1)
+        return np.asarray(np.logaddexp(0.0, -y * scores).sum(axis=1))
 
     def margins(self, base: Floats, budget: int) -> Floats:
         """How much more a row's least loss is with label i at -1 than at +1, (n, K), by K + 1 searches per row."""

@@ -58,13 +58,19 @@ class Relaxation:
                 number += 1
         return sparse.csr_array((values, (rows, columns)), shape=(number, self.n_moments))
 
-    def solve(self, scores: Floats) -> tuple[Floats, Floats]:
-        """Means t_i (n, K) of the labels at the optimum, and its value (n), a lower bound on any labelling's loss."""
+    def solve(self, scores: Floats, fixed: Floats | None = None) -> tuple[Floats, Floats]:
+        """Means t_i (n, K) of the labels at the optimum, and its value (n), a lower bound on every labelling's loss.
+
+        fixed (n, K): labels held at +1 or -1, 0 where free; the bound is then on the labellings that agree.
+        """
         step = max(1, _VARIABLES // (self.n_moments + self.n_labels))
-        found = map_anywhere(self._solve, [scores[a : a + step] for a in range(0, len(scores), step)])
+        fixed = np.zeros(scores.shape) if fixed is None else fixed
+        pieces = [(scores[a : a + step], fixed[a : a + step]) for a in range(0, len(scores), step)]
+        found = map_anywhere(self._solve, pieces)
         return np.concatenate([t for t, _ in found]), np.concatenate([value for _, value in found])
 
-    def _solve(self, scores: Floats) -> tuple[Floats, Floats]:
+    def _solve(self, piece: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        scores, fixed = piece
         m, K, T = len(scores), self.n_labels, self.n_moments
         each = sparse.eye_array(m)
         single = (np.arange(m)[:, None] * T + np.arange(K)).ravel()
@@ -77,6 +83,8 @@ class Relaxation:
         right = np.repeat([-1.0, 1.0], [m * K, m * self.local.shape[0]])
         cost = np.repeat([0.0, 1.0], [m * T, m * K])
         box = np.repeat([[-1.0, 1.0], [0.0, np.inf]], [m * T, m * K], axis=0)
+        held = fixed.ravel() != 0
+        box[single[held]] = fixed.ravel()[held, None]
         answer = linprog(cost, A_ub=matrix, b_ub=right, bounds=box, method="highs")
         if answer.status != 0:
             raise PotentiaError(f"the LP solver failed: {answer.message}.")

@@ -1,4 +1,4 @@
-"""What rows of any study have in common: names of runs, measures beside the paper's, and facts of the study."""
+"""What rows of any study have in common: names of runs, measures, and facts of the study."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tables import Column, Table
 #: Keys of a cell that say where it belongs, not what it is.
 _PLACE = ("study", "quick")
 #: Keys of a row that are no measures.
-_OTHER = ("cell", "data", "paper", "seconds", "learner", "versions", "curves", "pictures", "image_errors")
+_OTHER = ("cell", "data", "seconds", "learner", "versions", "curves", "pictures", "image_errors")
 _LONG = 40
 #: A value that more than this share of runs has goes without saying.
 _MOST = 0.7
@@ -44,9 +44,8 @@ def names(rows: Sequence[Row]) -> list[str]:
 
 
 def runs_table(title: str, rows: Sequence[Row]) -> Table:
-    """All runs: what varies, every measure (the paper's beside ours where a row knows it), and the time."""
+    """All runs: what varies, every measure, and the time."""
     keys = varying(rows) or [key for key in rows[0]["cell"] if key not in _PLACE]
-    papers = {key for row in rows for key in row.get("paper", {})}
     named = {key for row in rows for key in row["cell"]}
     measures = [
         key
@@ -54,16 +53,9 @@ def runs_table(title: str, rows: Sequence[Row]) -> Table:
         if key not in named and _is_measure(key, rows)
     ]
     columns = [Column(_heading(key), key, _show([row["cell"].get(key) for row in rows])) for key in keys]
-    for key in measures:
-        columns.append(Column(_heading(key), key, _show([row.get(key) for row in rows])))
-        if key in papers:
-            columns.append(Column("paper", f"paper {key}", number))
+    columns += [Column(_heading(key), key, _show([row.get(key) for row in rows])) for key in measures]
     columns.append(Column("seconds", "seconds", "{:.1f}".format))
-    lines = [
-        {**row, **row["cell"], **{f"paper {key}": v for key, v in row.get("paper", {}).items()}}
-        for row in rows
-    ]
-    return Table(title, columns, lines)
+    return Table(title, columns, [row | row["cell"] for row in rows])
 
 
 def study_facts(rows: Sequence[Row]) -> dict[str, str]:
