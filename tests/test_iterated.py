@@ -711,8 +711,8 @@ def test_a_delta_where_an_example_lacks_a_kind_and_a_variable_counts_nothing():
 def test_single_trees_on_the_gradient_lower_the_dual_bound():
     """Gradient tree boosting of a CRF with inexact inference, which ILR-nips leaves to future work.
 
-    At fixed messages the biased logistic loss has the gradient of the dual bound; one tree per iteration, its leaves the
-    mean gradients, is a step of functional gradient descent on the bound.
+    At fixed messages the biased logistic loss has the gradient of the dual bound; one tree per iteration, its leaves
+    the mean gradients, is a step of functional gradient descent on the bound.
     """
     train = noisy(4)
     boosting = {"rounds": 1, "more_rounds": 1, "refit": False}

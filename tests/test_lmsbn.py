@@ -384,7 +384,7 @@ def test_states_below_a_bound_are_counted():
     ids=["linear", "kernel", "chosen"],
 )
 def test_scikit_learn_accepts_it(model):
-    # the check passes a list of splits as `cv`, which is a number here; a test below compares a row of weight 2 with two
+    # the check passes a list of splits as `cv`, which is a number here; a test below compares weights and rows
     kinds = ("dense", "sparse")
     known = {f"check_sample_weight_equivalence_on_{kind}_data": "cv is a number of folds" for kind in kinds}
     for outcome in check_estimator(model, on_fail=None, on_skip=None, expected_failed_checks=known):

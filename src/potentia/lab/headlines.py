@@ -54,8 +54,6 @@ RESULTS = (
         "Scene, LMSBN with RBF kernel: exact match [LMSBN figure 4]", "scene", 0, "LMSBNkf", "exact_match",
         "the paper prints no numbers; `label_scale` is tuned, too",
     ),
-    Headline("Scene, label powerset with RBF kernel: exact match", "scene", 0, "powersetk", "exact_match",
-             f"not in the paper; {_EFFORT}"),
     Headline("Scene, independent RBF machines: exact match", "scene", 0, "BCk", "exact_match", _EFFORT),
     Headline(
         "twelve multi-label sets, `LabelNetwork()`: mean rank of nine systems by exact match", "multilabel-tables", 0,
