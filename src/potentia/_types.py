@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +35,14 @@ class WidthError(PotentiaError):
 
 class ConvergenceWarning(UserWarning):
     """An iterative method stopped at its iteration limit before it met its tolerance."""
+
+
+def warn_caller(message: str, category: type[Warning]) -> None:
+    """Warn at the line of the user's code that led here: the first frame outside this package."""
+    package, level, frame = __name__.partition(".")[0], 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def whole_numbers(values: ArrayLike, name: str) -> Ints:

@@ -151,7 +151,6 @@ class CRF(Registered):
                 evaluate=_Evaluation(self, fit, examples, validation),
                 callback=after,
                 checkpoint=checkpoint,
-                stacklevel=3,
             )
             self.converged_ = len(self.history_) < fit.limit or fit.settled(self.history_)
 

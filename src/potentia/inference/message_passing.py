@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ import numpy as np
 
 from .._options import check_count, check_share
 from .._threads import thread_count
-from .._types import ArrayLike, Floats, PotentiaError
+from .._types import ArrayLike, Floats, PotentiaError, warn_caller
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from . import entropy as entropies
@@ -64,7 +63,7 @@ class MessagePassingMethod(Inference):
 
     def __post_init__(self) -> None:
         if isinstance(self.schedule, str) and self.schedule == "greedy":
-            warnings.warn("schedule='greedy' is now called 'residual'.", FutureWarning, stacklevel=3)
+            warn_caller("schedule='greedy' is now called 'residual'.", FutureWarning)
             self.schedule = "residual"
 
     @property

@@ -80,7 +80,7 @@ def check_kinds(name: str, example: Example, kinds: Sequence[str]) -> None:
 
 
 def restricted(example: Example) -> tuple[Graph, dict[str, Any] | None]:
-    """The graph of the labelled variables, and the rows that are left of each kind; None where all are labelled."""
+    """The graph of the labelled variables, and the rows that are left of each kind; None if all are labelled."""
     keep = observed(example)
     if keep.all():
         return example.graph, None

@@ -10,7 +10,6 @@ such a loss can be trained, and the objective never rises.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from typing import Any, ClassVar, Literal
@@ -18,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from .._options import check_count, check_number
-from .._types import ArrayLike, Floats, PotentiaError, real_number
+from .._types import ArrayLike, Floats, PotentiaError, real_number, warn_caller
 from ..data.example import Example
 from ..data.parts import Examples
 from ..inference.base import Inference
@@ -93,7 +92,7 @@ class IteratedLogistic(Learner):
 
     def __post_init__(self, rest: float | None) -> None:
         if rest is not None:
-            warnings.warn("`rest` is now called `message_tol`.", DeprecationWarning, stacklevel=3)
+            warn_caller("`rest` is now called `message_tol`.", DeprecationWarning)
             self.message_tol = rest
 
     def scales(self, kinds: Sequence[str]) -> dict[str, float]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from .._digest import digest_of, stable_repr
-from .._types import ConvergenceWarning, PotentiaError
+from .._types import ConvergenceWarning, PotentiaError, warn_caller
 from ..data.parts import Examples, Held, Parts, Source
 from ..parallel.connection import map_anywhere
 from ..potentials.base import Potential
@@ -41,7 +40,6 @@ def run(
     evaluate: Evaluate | None = None,
     callback: Callback | None = None,
     checkpoint: Store | None = None,
-    stacklevel: int = 2,
 ) -> list[dict[str, Any]]:
     """Drive a fit to its end; returns the history, one dictionary per iteration.
 
@@ -75,7 +73,7 @@ def run(
             checkpoint.flush()
     complaint = None if stopped else fit.complaint(history)
     if complaint is not None:
-        warnings.warn(complaint, ConvergenceWarning, stacklevel=stacklevel + 1)
+        warn_caller(complaint, ConvergenceWarning)
     return history
 
 

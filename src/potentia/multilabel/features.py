@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 from scipy import sparse
 
-from .._types import ConvergenceWarning, Floats, Ints, PotentiaError
+from .._types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
 from ..kernels.coordinate import Exceptions, FeatureRows, Weights, descend
 from .interior import by_matrix, by_rows, solve_dual
 
@@ -289,9 +288,8 @@ def warn_unless_converged(solutions: Sequence[Solution], solver: HingeSolver) ->
     """One warning for all labels whose problem met the limit on passes."""
     open_ones = sum(not s.converged for s in solutions)
     if open_ones:
-        warnings.warn(
+        warn_caller(
             f"{open_ones} of {len(solutions)} labels did not reach tol = {solver.tol:g} in {solver.passes} passes; "
-            "raise passes or alpha, or scale the features",
+            "raise passes or alpha, or scale the features.",
             ConvergenceWarning,
-            stacklevel=6,
         )

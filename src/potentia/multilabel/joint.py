@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from .._types import ConvergenceWarning, Floats, PotentiaError, whole_numbers
+from .._types import ConvergenceWarning, Floats, PotentiaError, warn_caller, whole_numbers
 from ..kernels.coordinate import FeatureRows
 from ..kernels.coordinate_joint import Cliques, DualState, descend, fields
 from .features import HingeSolver
@@ -125,11 +124,10 @@ def learn_machine(
         spread = 0.2 * spread if reached <= spread else spread
         if solver.solved is not None:
             solver.solved.put(state._asdict() | {"limits": np.array([spread, left])})
-    warnings.warn(
-        f"the gap was still {machine.gap / machine.objective:.2g} of the objective after {solver.passes} passes; "
-        "raise passes or alpha, or scale the features",
+    warn_caller(
+        f"The gap was still {machine.gap / machine.objective:.2g} of the objective after {solver.passes} passes; "
+        "raise passes or alpha, or scale the features.",
         ConvergenceWarning,
-        stacklevel=5,
     )
     return machine
 
