@@ -2,14 +2,17 @@
 
 import json
 import runpy
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 import potentia as pt
 from potentia.cli import main
-from potentia.workflows import image_pipeline, image_stages, images, windows
+from potentia.workflows import image_pipeline, image_stages, images, pixel_context, windows
 from potentia.workflows.array_files import read_given
 from potentia.workflows.classes import find_classes
 from potentia.workflows.image_files import ImageFile, Mask, image_files, paired_files, read_image, read_mask
@@ -25,8 +28,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 
 def blobs(shape, seed=0, noise=0.15):
     """An image of bright and dark blobs with noise, and its mask."""
-    from scipy import ndimage
-
     rng = np.random.default_rng(seed)
     mask = (ndimage.gaussian_filter(rng.normal(size=shape), 3) > 0).astype(int)
     return mask + noise * rng.normal(size=shape), mask
@@ -201,6 +202,36 @@ def test_drawn_windows_lie_inside_and_hold_something_known():
     assert windows.draw_window(outer, 10**6, known, rng) == outer
 
 
+def write_deep_png(path, values):
+    """A PNG file of 16 bits, rows filtered by turns by nothing and by the pixel to the left."""
+    height, width, channels = values.shape
+    rows = values.astype(">u2").reshape(height, -1).view(np.uint8)
+    lines = []
+    for k, row in enumerate(rows):
+        left = np.concatenate([np.zeros(2 * channels, np.uint8), row[: -2 * channels]])
+        lines.append(bytes([k % 2]) + (row - left * (k % 2)).astype(np.uint8).tobytes())
+    kind = {2: 4, 3: 2, 4: 6}[channels]
+    parts = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"".join(lines))),
+        (b"IEND", b""),
+    )
+    chunks = [
+        struct.pack(">I", len(own)) + name + own + struct.pack(">I", zlib.crc32(name + own))
+        for name, own in parts
+    ]
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_png_of_sixteen_bits_is_read_without_loss(tmp_path, channels):
+    values = np.random.default_rng(0).integers(0, 65536, (9, 7, channels)).astype(np.uint16)
+    write_deep_png(tmp_path / "a.png", values)
+    found = read_image(tmp_path / "a.png")
+    assert found.dtype == np.uint16
+    assert np.array_equal(found, values[..., 0] if channels == 2 else values[..., :3])
+
+
 # -- training ----------------------------------------------------------------------------------------------------
 
 
@@ -222,8 +253,10 @@ def test_defaults_learn_blobs_and_are_saved_whole(trained, tmp_path):
 
 def test_pairs_are_trained_on_predictions_of_models_that_did_not_see_them():
     rng = np.random.default_rng(0)
+    places = np.zeros((200, 2), dtype=np.int32)
     samples = [
-        Sample(rng.normal(size=(200, 5)).astype(np.float32), rng.integers(0, 2, 200)) for _ in range(5)
+        Sample(rng.normal(size=(200, 5)).astype(np.float32), rng.integers(0, 2, 200), places)
+        for _ in range(5)
     ]
     made = cross_fit(lambda: pt.Boosting(rounds=30, subsample=None), samples, 2)
     assert sorted(np.bincount(made.folds)) == [1, 1, 1, 2]
@@ -238,13 +271,73 @@ def test_position_is_used_where_it_helps():
 
     def sample(by_position):
         x = rng.random((300, 4)).astype(np.float32)
-        return Sample(x, (x[:, 3 if by_position else 0] > 0.5).astype(int))
+        places = np.zeros((300, 2), dtype=np.int32)
+        return Sample(x, (x[:, 3 if by_position else 0] > 0.5).astype(int), places)
 
     for helps in (True, False):
         made = cross_fit(lambda: pt.Linear(), [sample(helps) for _ in range(4)], 2, positions=2)
         assert made.position == helps or not helps
         assert (made.tried[True] < made.tried[False] - 0.1) == helps
         assert made.final.n_features_ == (4 if made.position else 2)
+
+
+def test_context_is_what_a_classifier_says_around_a_pixel():
+    rng = np.random.default_rng(0)
+    size = 45, 62
+    soft = rng.random((*pixel_context.coarse_size(size), 2)).astype(np.float32)
+    found = pixel_context.Context(soft)
+    places = pixel_context.places_in((slice(8, 20), slice(40, 44)))
+    assert places.tolist() == [[r, c] for r in range(8, 20) for c in range(40, 44)]
+    x = found.at(places)
+    assert x.shape == (48, found.n_features) == (48, 20)
+    # at a pixel of the coarse grid, the average itself; 16 pixels above it, that of row -8: the border's
+    smooth = ndimage.gaussian_filter(soft, (2.0, 2.0, 0.0), mode="nearest")
+    assert np.allclose(x[0, :2], smooth[2, 10], atol=1e-6)
+    assert np.allclose(x[0, 2:4], smooth[0, 10], atol=1e-6)
+    assert np.allclose(x[2, :2], (smooth[2, 10] + smooth[2, 11]) / 2, atol=1e-6)
+    # every pixel of the coarse grid is in exactly one tile, at its own place
+    count = np.zeros(soft.shape[:2], dtype=int)
+    rows, columns = np.indices(size)
+    for tile in windows.tiles(windows.whole(size), 11):
+        inner, outer = pixel_context.coarse_window(tile)
+        count[outer] += 1
+        assert np.array_equal(rows[tile][inner], 4 * np.indices(soft.shape[:2])[0][outer])
+        assert np.array_equal(columns[tile][inner], 4 * np.indices(soft.shape[:2])[1][outer])
+    assert (count == 1).all()
+
+
+@pytest.mark.parametrize(("n", "smooth"), [(1, True), (4, True), (4, False)])
+def test_context_is_used_where_it_helps(tmp_path, n, smooth):
+    """A given feature says little of a pixel; its surroundings tell more only where labels are smooth."""
+    rng = np.random.default_rng(0)
+    for part in ("images", "masks", "features"):
+        (tmp_path / part).mkdir()
+    for k in range(n):
+        mask = np.zeros((64, 64), dtype=np.uint8)
+        mask[:, 20 + 5 * k :] = 1
+        if not smooth:
+            mask = rng.permuted(mask.ravel()).reshape(mask.shape)
+        Image.fromarray(np.full(mask.shape, 9, dtype=np.uint8)).save(tmp_path / "images" / f"{k}.png")
+        Image.fromarray(mask).save(tmp_path / "masks" / f"{k}.png")
+        np.save(tmp_path / "features" / f"{k}.npy", mask[..., None] + rng.normal(size=(*mask.shape, 1)))
+    options = {"features": tmp_path / "features", "feature_set": "given", "position": "no", "node": "linear"}
+    said = []
+    pipeline, facts = images.train(
+        tmp_path / "images",
+        tmp_path / "masks",
+        **options,
+        iterations=1,
+        pixels=4000,
+        rare="keep",
+        run=Run(say=said.append),
+    )
+    chosen = "with" if smooth else "without"
+    assert any(f"classified {chosen} the predictions around them" in line for line in said), said
+    assert facts["pixel_features"] == (21 if smooth else 1)
+    pipeline.save(tmp_path / "model")
+    photo, beside = read_image(tmp_path / "images" / "0.png"), np.load(tmp_path / "features" / "0.npy")
+    found = pipeline.predict_marginals(photo, beside)
+    assert np.array_equal(pt.load(tmp_path / "model").predict_marginals(photo, beside), found)
 
 
 def test_tiled_predictions_equal_whole_ones(trained, monkeypatch):
@@ -388,7 +481,7 @@ def test_the_estimate_is_said_before_work_starts(trained):
     assert "4 images of up to 30 x 24, 2 classes: about" in said[0]
     assert "GB of memory" in said[0]
     assert "position" in said[1]
-    assert image_stages.N_ROWS > 500
+    assert image_stages.n_drawn(500, 2) == (500, 500)
 
 
 def test_a_report_shows_the_run_of_training_and_of_evaluation(trained, tmp_path, monkeypatch, capsys):

@@ -15,7 +15,7 @@ import potentia as pt
 from ..report.rows import Cell, Row
 from ..report.tables import Column, Table
 from ..segmentation import boundary_counts, confusion_matrix, segmentation_scores
-from ..workflows.image_stages import N_ROWS
+from ..workflows.image_stages import n_drawn
 from ..workflows.images import train
 from ..workflows.training import Run
 from .study import Rows, Study, grid
@@ -58,11 +58,15 @@ METHODS = ("potentia", "forest")
 
 
 def load(quick: bool, name: str) -> ImageSet:
-    """The first images of both splits."""
+    """Images at equal distances in the lists of both splits, which are ordered by where images come from."""
     chosen = SETS[name]
     sizes = chosen.quick if quick else chosen.full
-    own, test = (chosen.read(split)[:n] for split, n in zip(("train", "test"), sizes, strict=True))
+    own, test = (_spaced(chosen.read(split), n) for split, n in zip(("train", "test"), sizes, strict=True))
     return ImageSet(own, test, chosen.classes)
+
+
+def _spaced(pictures: Images, n: int) -> Images:
+    return [pictures[k] for k in np.linspace(0, len(pictures) - 1, n).round().astype(int)]
 
 
 def run(cell: Cell, data: ImageSet) -> Row:
@@ -72,6 +76,7 @@ def run(cell: Cell, data: ImageSet) -> Row:
     predict, facts = fit(data, cell["quick"], cell["seed"])
     seconds = time.perf_counter() - begun
     n = len(data.classes)
+    seen = sum(n_drawn(_limit(cell["quick"]), n))
     confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
     for labelled in data.test:
         found, truth = predict(labelled.image), labelled.labels.astype(np.int64)
@@ -83,8 +88,14 @@ def run(cell: Cell, data: ImageSet) -> Row:
         **kept,
         **facts,
         "training_seconds": seconds,
-        "data": f"{len(data.train)} and {len(data.test)} images",
+        "training_pixels": seen,
+        "data": f"{len(data.train)} and {len(data.test)}",
     }
+
+
+def _limit(quick: bool) -> int | None:
+    """The option `--pixels`."""
+    return 20_000 if quick else None
 
 
 def _command(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarray], Any], dict[str, Any]]:
@@ -103,7 +114,7 @@ def _command(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarr
             folder / "images",
             folder / "masks",
             void="255",
-            pixels=20_000 if quick else None,
+            pixels=_limit(quick),
             run=Run(seed=seed),
         )
     codes = np.array(pipeline.classes.codes)
@@ -111,7 +122,7 @@ def _command(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarr
 
 
 def _forest(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarray], Any], dict[str, Any]]:
-    """100 trees on scikit-image's multi-scale features of as many pixels as the command draws."""
+    """100 trees on scikit-image's multi-scale features of as many pixels as the command's two stages see together."""
     from skimage.feature import multiscale_basic_features
     from sklearn.ensemble import RandomForestClassifier
 
@@ -120,7 +131,7 @@ def _forest(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarra
         return np.asarray(found).reshape(image.shape[0] * image.shape[1], -1)
 
     rng = np.random.default_rng(seed)
-    n_rows = (20_000 if quick else N_ROWS) // len(data.train)
+    n_rows = sum(n_drawn(_limit(quick), len(data.classes))) // len(data.train)
     x, y = [], []
     for labelled in data.train:
         labels = labelled.labels.ravel()
@@ -138,6 +149,7 @@ def tables(rows: Rows) -> list[Table]:
     number = "{:.4f}".format
     columns = [
         Column("images", "set"),
+        Column("training and test", "data"),
         Column("method", "method"),
         Column("error", "test_error", number),
         Column("mean IoU", "test_mean_iou", number),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -139,13 +139,36 @@ def read_image(file: ImageFile | Path) -> np.ndarray:
         values = np.asarray(loaded)
         return values if values.dtype == np.uint16 else np.clip(values, 0, 65535).astype(np.uint16)
     if path.suffix.lower() == ".png" and _png_bits(path) == 16:
-        raise PotentiaError(
-            f"{path}: colours of 16 bits cannot be read from PNG without loss; save it as TIFF (or as 8 bits)."
-        )
+        return _read_deep_png(path)
     if loaded.mode in ("1", "L", "LA") and "transparency" not in loaded.info:
         return np.asarray(loaded.convert("L"))
     through = loaded.convert("RGBA") if "transparency" in loaded.info else loaded
     return np.asarray(through.convert("RGB"))
+
+
+def _read_deep_png(path: Path) -> np.ndarray:
+    """The colours, or grey values, of a PNG image of 16 bits, without its transparency.
+
+    Pillow unpacks the upper byte of each number, and the lower one where it takes the file for little-endian. Grey with
+    transparency is read as four channels of one byte.
+    """
+    from PIL import Image, ImageOps
+
+    found: list[np.ndarray] = []
+    for end in "BL":
+        with Image.open(path) as picture:
+            (tile,) = picture.tile
+            layout = str(tile[3])
+            grey = layout.startswith("LA")
+            picture.tile = [_with_layout(tile, "RGBA" if grey else layout[:-1] + end)]
+            found.append(np.asarray(ImageOps.exif_transpose(picture)).astype(np.uint16))
+    upper, lower = (found[0][..., 0], found[0][..., 1]) if grey else (part[..., :3] for part in found)
+    return upper * 256 + lower
+
+
+def _with_layout(tile: Any, layout: str) -> Any:
+    """A tile as Pillow lists it, a tuple or a named one, with another layout of its pixels."""
+    return tile._replace(args=layout) if hasattr(tile, "_replace") else (*tile[:3], layout)
 
 
 def _png_bits(path: Path) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .._available import check_memory
+from .pixel_context import n_context
 from .pixel_rows import TILE_SIDES, PixelRows
 from .training import Run
 
@@ -28,9 +29,10 @@ def estimate_bytes(
     if rows is None:
         return _PROGRAM + labels + paired
     largest = max(float(np.prod([min(side, TILE_SIDES[axes] + 128) for side in size])) for size in sizes)
-    features = 2.5 * largest * rows.n_features * 4
-    drawn = n_rows * rows.n_features * (4 + 4 + 8 + 1)
-    return _PROGRAM + labels + max(features + n_rows * rows.n_features * 4, drawn, paired + features)
+    n_features = rows.n_features + n_context(n_states, axes)
+    features = 2.5 * largest * n_features * 4
+    drawn = n_rows * n_features * (4 + 4 + 8 + 1)
+    return _PROGRAM + labels + max(features + n_rows * n_features * 4, drawn, paired + features)
 
 
 def say_estimate(

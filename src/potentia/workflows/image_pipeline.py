@@ -28,6 +28,7 @@ from .image_files import ImageFile
 from .image_inputs import Given, InputReader, input_reader
 from .intensity import Intensity
 from .pipeline import Pipeline
+from .pixel_context import Context, coarse_size, coarse_window, n_context
 from .pixel_rows import TILE_SIDES, PixelRows
 from .windows import Window, blend, inside, tiles, whole, window_size
 
@@ -45,10 +46,59 @@ class PixelStage:
     Attributes:
         rows: what it sees.
         function: fitted to all training images.
+        second: the classifier that also sees `function`'s probabilities around a pixel, and takes its place.
     """
 
     rows: PixelRows
     function: Potential
+    second: Potential | None = None
+
+    def context(self, values: np.ndarray, given: Given) -> Context | None:
+        """What the second classifier sees of a whole image beside the first one's features."""
+        if self.second is None:
+            return None
+        size = values.shape[:-1]
+        found = np.empty((*coarse_size(size), self.function.n_outputs_), dtype=np.float32)
+        self.fill_coarse(found, values, whole(size), given)
+        return Context(found)
+
+    def fill_coarse(self, found: np.ndarray, values: np.ndarray, window: Window, given: Given) -> None:
+        """Write the first classifier's probabilities of a window's pixels into the coarse grid over an image."""
+        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
+            inner, outer = coarse_window(tile)
+            x = self.rows.rows(values, tile, given.features).reshape(*window_size(tile), -1)[inner]
+            scores = pixel_classifier.log_probabilities(self.function, x.reshape(-1, x.shape[-1]))
+            found[outer] = np.exp(scores).reshape(found[outer].shape)
+
+    def scores(self, values: np.ndarray, window: Window, given: Given, context: Context | None) -> np.ndarray:
+        """Log-probabilities (*window, n_classes) in float32, tile by tile."""
+        function = self.function if self.second is None else self.second
+        found = np.empty((*window_size(window), function.n_outputs_), dtype=np.float32)
+        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
+            x = self.rows.rows(values, tile, given.features, context)
+            place = inside(tile, window)
+            found[place] = pixel_classifier.log_probabilities(function, x).reshape(found[place].shape)
+        return found
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The classifiers and their arrays, by name."""
+        content: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
+        for name, function in (("pixels", self.function), ("second", self.second)):
+            if function is not None:
+                content[name], own = function.state()
+                arrays |= {f"{name}:{key}": value for key, value in own.items()}
+        return content, arrays
+
+    @classmethod
+    def restore(cls, rows: PixelRows, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> PixelStage:
+        """The stage that `state` describes."""
+        stage = cls(rows, _restored("pixels", content, arrays))
+        stage.function.check_features(rows.n_features)
+        if "second" in content:
+            stage.second = _restored("second", content, arrays)
+            stage.second.check_features(rows.n_features + n_context(stage.function.n_outputs_, rows.axes))
+        return stage
 
 
 @dataclass(repr=False)
@@ -128,21 +178,18 @@ class ImagePipeline(Pipeline):
         """The model, with the pixel classifier's arrays beside its own."""
         content, arrays = self.model.state()
         if self.pixels is not None:
-            meta, own = self.pixels.function.state()
-            content = content | {"pixels": meta}
-            arrays = arrays | {f"pixels:{name}": value for name, value in own.items()}
+            classifiers, own = self.pixels.state()
+            content, arrays = content | classifiers, arrays | own
         return content, arrays
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> ImagePipeline:
         """The pipeline that `settings` and the model's state describe."""
         check_number("reduce", settings["reduce"], 0.0, 1.0)
-        own = {name: value for name, value in arrays.items() if not name.startswith("pixels:")}
+        own = {name: value for name, value in arrays.items() if not name.startswith(("pixels:", "second:"))}
         stage = None
         if settings.get("rows") is not None:
-            beside = {n.removeprefix("pixels:"): v for n, v in arrays.items() if n.startswith("pixels:")}
-            stage = PixelStage(PixelRows(**settings["rows"]), Potential.from_state(content["pixels"], beside))
-            stage.function.check_features(stage.rows.n_features)
+            stage = PixelStage.restore(PixelRows(**settings["rows"]), content, arrays)
         return cls(
             CRF.from_state(content, own),
             Classes(**settings["classes"]),
@@ -193,12 +240,14 @@ class ImagePipeline(Pipeline):
             raise PotentiaError(f"the model needs {wanted} given features with every image.")
         return Given(None if features is None else self.shrink(features), soft)
 
-    def node_scores(self, values: np.ndarray, window: Window, given: Given) -> np.ndarray:
-        """Log-probabilities (*window, n_classes) of single pixels, in float32."""
-        if self.pixels is None:
-            assert given.probabilities is not None
-            return given.probabilities[window]
-        return stage_scores(self.pixels, self.pixels.function, values, window, given)
+    def node_scores(self, values: np.ndarray, given: Given) -> Callable[[Window], np.ndarray]:
+        """Log-probabilities (*window, n_classes) of single pixels of an image, in float32, by window."""
+        soft, stage = given.probabilities, self.pixels
+        if stage is None:
+            assert soft is not None
+            return lambda window: soft[window]
+        context = stage.context(values, given)
+        return lambda window: stage.scores(values, window, given, context)
 
     def window_example(
         self,
@@ -279,11 +328,10 @@ class ImagePipeline(Pipeline):
                 return np.asarray(values[segments])
             return upsample_marginals(values, reduced_size(full, self.reduce), full)
         seen, beside = self.prepare(image), self.prepare_given(given, full)
-        size = seen.shape[:-1]
+        size, scores = seen.shape[:-1], self.node_scores(seen, beside)
 
         def of(window: Window) -> np.ndarray:
-            scores = self.node_scores(seen, window, beside)
-            (found,) = predict([self.window_example(seen, window, scores)])
+            (found,) = predict([self.window_example(seen, window, scores(window))])
             return np.asarray(found, dtype=np.float32).reshape(*window_size(window), -1)
 
         entries = self.axes * len(self.classes) ** 2 * int(np.prod(size))
@@ -331,16 +379,9 @@ class ImagePipeline(Pipeline):
         return evaluate_images(self, source, **options)
 
 
-def stage_scores(
-    stage: PixelStage, function: Potential, values: np.ndarray, window: Window, given: Given
-) -> np.ndarray:
-    """Log-probabilities (*window, n_classes) by a classifier with the stage's features, tile by tile."""
-    found = np.empty((*window_size(window), function.n_outputs_), dtype=np.float32)
-    for tile in tiles(window, TILE_SIDES[stage.rows.axes]):
-        x = stage.rows.rows(values, tile, given.features)
-        place = inside(tile, window)
-        found[place] = pixel_classifier.log_probabilities(function, x).reshape(found[place].shape)
-    return found
+def _restored(name: str, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Potential:
+    own = {key.removeprefix(f"{name}:"): v for key, v in arrays.items() if key.startswith(f"{name}:")}
+    return Potential.from_state(content[name], own)
 
 
 def _squeezed(values: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,15 @@ from ..features.edges import typical_contrast
 from ..potentials import Potential
 from .image_inputs import Given
 from .image_memory import say_estimate
-from .image_pipeline import ImagePipeline, PixelStage, grid, stage_scores
+from .image_pipeline import ImagePipeline, PixelStage, grid
 from .pixel_classifier import CrossFitted, Sample, boosted_pixels, cross_fit
+from .pixel_context import Context, coarse_size, n_context, places_in
 from .pixel_rows import TILE_SIDES, PixelRows
 from .training import Run, make_potential
 from .windows import Window, bands, draw_window, tiles, whole, window_size
 
 #: Pixels drawn for the classifier, and those that pairs are trained on: fewer where more classes make tables large.
-N_ROWS, N_PAIRED, _LEAST_PAIRED = 150_000, 400_000, 20_000
+_N_ROWS, _N_PAIRED, _LEAST_PAIRED = 150_000, 400_000, 20_000
 _PAIR_ENTRIES = 16_000_000
 #: Pixels of a window, at least, and windows, at least.
 _WINDOW_PIXELS, _FEWEST_WINDOWS = 64**2, 8
@@ -64,6 +65,42 @@ class StageSettings:
     weights: Floats | None
 
 
+@dataclass(eq=False)
+class CrossStage:
+    """Cross-fitted classifiers of pixels.
+
+    Attributes:
+        rows: the features of both, but for the second one's context.
+        first, second: the second sees the first one's predictions around a pixel; None where that does not help.
+        coarse: by image the first one's out-of-fold probabilities on a coarse grid.
+    """
+
+    rows: PixelRows
+    first: CrossFitted
+    second: CrossFitted | None = None
+    coarse: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def final(self) -> PixelStage:
+        """The classifiers that saw all images."""
+        return PixelStage(self.rows, self.first.final, None if self.second is None else self.second.final)
+
+    def unseen(self, number: int) -> PixelStage:
+        """The classifiers that did not see sample `number`."""
+        second = None if self.second is None else self.second.unseen(number)
+        return PixelStage(self.rows, self.first.unseen(number), second)
+
+    @property
+    def loss(self) -> float:
+        """The cross-validated loss."""
+        return (self.first if self.second is None else self.second).loss
+
+    @property
+    def n_features(self) -> int:
+        """The number of features that the last classifier sees."""
+        more = 0 if self.second is None else n_context(self.first.final.n_outputs_, self.rows.axes)
+        return self.rows.n_features + more
+
+
 def two_stages(
     training: TrainingImages, own: Sequence[int], held: Sequence[int], settings: StageSettings, run: Run
 ) -> tuple[list[Example], dict[str, Any]]:
@@ -71,7 +108,8 @@ def two_stages(
     pipeline, rng = training.pipeline, np.random.default_rng(run.seed)
     units = training.units(own)
     n = len(pipeline.classes)
-    chosen, windows = _draw_windows(training, units, _n_paired(settings, n, pipeline.axes), rng)
+    n_rows, n_wanted = n_drawn(settings.pixels, n, pipeline.axes)
+    chosen, windows = _draw_windows(training, units, n_wanted, rng)
     n_given = _given_channels(training, own[0], settings)
     rows = None
     if pipeline.node != "probabilities":
@@ -80,15 +118,14 @@ def two_stages(
             rows.position = False
     sizes = [training.labels[k].shape for k in (*own, *held)]
     n_paired = sum(int(np.prod(window_size(window))) for window in windows)
-    say_estimate(run, sizes, rows, n_paired, n, _n_rows(settings))
+    say_estimate(run, sizes, rows, n_paired, n, n_rows)
     pipeline.typical = _typical(training, own, pipeline.axes)
     facts: dict[str, Any] = {}
     crossed = None
     if rows is not None:
-        crossed = _classify(training, rows, units, settings, run)
-        facts = _say_chosen(crossed, rows, run)
-        rows.position = crossed.position
-        pipeline.pixels = PixelStage(rows, crossed.final)
+        crossed = _classify(training, rows, units, n_rows, settings, run)
+        facts = {"pixel_features": crossed.n_features, "pixel_loss": crossed.loss}
+        pipeline.pixels = crossed.final()
     examples = []
     with Bar(run.progress) as bar:
         for number, window in zip(bar.over(chosen, "out-of-fold predictions"), windows, strict=False):
@@ -96,11 +133,11 @@ def two_stages(
     return examples, facts
 
 
-def _n_paired(settings: StageSettings, n_states: int, axes: int) -> int:
-    """Pixels that pairs are trained on: as many as tables of a fixed size allow."""
-    if settings.pixels is not None:
-        return settings.pixels
-    return max(_LEAST_PAIRED, min(N_PAIRED, _PAIR_ENTRIES // (axes * n_states**2)))
+def n_drawn(limit: int | None, n_states: int, axes: int = 2) -> tuple[int, int]:
+    """Pixels that the classifier is fitted to, and those that pairs are: as many as tables of a fixed size allow."""
+    if limit is not None:
+        return min(_N_ROWS, limit), limit
+    return _N_ROWS, max(_LEAST_PAIRED, min(_N_PAIRED, _PAIR_ENTRIES // (axes * n_states**2)))
 
 
 def _draw_windows(
@@ -120,19 +157,15 @@ def _draw_windows(
     return chosen, windows
 
 
-def _n_rows(settings: StageSettings) -> int:
-    return N_ROWS if settings.pixels is None else min(N_ROWS, settings.pixels)
-
-
 def _classify(
     training: TrainingImages,
     rows: PixelRows,
     units: Sequence[tuple[int, Window]],
+    n_rows: int,
     settings: StageSettings,
     run: Run,
-) -> CrossFitted:
+) -> CrossStage:
     rng = np.random.default_rng([run.seed, 1])
-    n_rows = _n_rows(settings)
     with Bar(run.progress) as bar:
         samples = [
             _sample(training, rows, k, window, max(1, n_rows // len(units)), rng)
@@ -140,21 +173,71 @@ def _classify(
         ]
     found = {}
     for node in settings.nodes:
-        with Bar(run.progress) as bar:
-            bar.begin("pixels", 7)
-            found[node] = cross_fit(
-                partial(_classifier, node, run.seed),
-                samples,
-                len(training.pipeline.classes),
-                positions=rows.axes if rows.position else 0,
-                position={"yes": True, "no": False, None: None}[settings.position],
-                class_weight=settings.weights,
-                seed=run.seed,
-                advance=partial(bar.advance, None),
-            )
+        position = {"yes": True, "no": False, None: None}[settings.position]
+        positions = rows.axes if rows.position else 0
+        found[node] = _cross_fit(training, node, samples, settings, run, positions, position)
         if len(settings.nodes) > 1:
             run.say(f"--node {node}: cross-validated loss of pixels {found[node].loss:.4f}")
-    return min(found.values(), key=lambda fitted: fitted.loss)
+    node, first = min(found.items(), key=lambda item: item[1].loss)
+    _say_position(first, run)
+    crossed = CrossStage(replace(rows, position=first.position), first)
+    if len(first.by_fold) > 1:
+        _add_context(crossed, training, units, samples, partial(_cross_fit, training, node), settings, run)
+    return crossed
+
+
+def _cross_fit(
+    training: TrainingImages,
+    node: str,
+    samples: Sequence[Sample],
+    settings: StageSettings,
+    run: Run,
+    positions: int = 0,
+    position: bool | None = None,
+) -> CrossFitted:
+    with Bar(run.progress) as bar:
+        bar.begin("pixels", 5 if position is not None or not positions else 7)
+        return cross_fit(
+            partial(_classifier, node, run.seed),
+            samples,
+            len(training.pipeline.classes),
+            positions=positions,
+            position=position,
+            class_weight=settings.weights,
+            seed=run.seed,
+            advance=partial(bar.advance, None),
+        )
+
+
+def _add_context(
+    crossed: CrossStage,
+    training: TrainingImages,
+    units: Sequence[tuple[int, Window]],
+    samples: Sequence[Sample],
+    fit: Callable[[Sequence[Sample], StageSettings, Run], CrossFitted],
+    settings: StageSettings,
+    run: Run,
+) -> None:
+    """Fit the second classifier, and keep it if its cross-validated loss is lower."""
+    with Bar(run.progress) as bar:
+        for number, (k, window) in enumerate(bar.over(units, "context")):
+            values, given = training.image(k)
+            if k not in crossed.coarse:
+                size = coarse_size(values.shape[:-1])
+                crossed.coarse[k] = np.empty((*size, len(training.pipeline.classes)), dtype=np.float32)
+            crossed.unseen(number).fill_coarse(crossed.coarse[k], values, window, given)
+    more = []
+    for (k, _), own in zip(units, samples, strict=True):
+        seen = own.x[:, : crossed.rows.n_features]
+        more.append(own._replace(x=np.hstack([seen, Context(crossed.coarse[k]).at(own.places)])))
+    second = fit(more, settings, run)
+    chosen = "with" if second.loss < crossed.first.loss else "without"
+    run.say(
+        f"pixels are classified {chosen} the predictions around them: the cross-validated loss is "
+        f"{second.loss:.4f} with them and {crossed.first.loss:.4f} without."
+    )
+    if second.loss < crossed.first.loss:
+        crossed.second = second
 
 
 def _classifier(node: str, seed: int) -> Potential:
@@ -175,24 +258,24 @@ def _sample(
         wanted = min(len(places), round(n * len(places) / max(1, known)))
         if wanted:
             chosen = np.sort(rng.choice(places, wanted, replace=False))
-            found.append(
-                Sample(rows.rows(values, tile, given.features)[chosen], own[chosen].astype(np.int64))
-            )
+            x = rows.rows(values, tile, given.features)[chosen]
+            found.append(Sample(x, own[chosen].astype(np.int64), places_in(tile)[chosen]))
     if not found:
-        return Sample(np.zeros((0, rows.n_features), dtype=np.float32), np.zeros(0, dtype=np.int64))
-    return Sample(np.concatenate([s.x for s in found]), np.concatenate([s.labels for s in found]))
+        nothing = np.zeros((0, rows.n_features), dtype=np.float32)
+        return Sample(nothing, np.zeros(0, dtype=np.int64), np.zeros((0, rows.axes), dtype=np.int32))
+    return Sample(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
 def _window_example(
-    training: TrainingImages, k: int, window: Window, crossed: CrossFitted | None, number: int
+    training: TrainingImages, k: int, window: Window, crossed: CrossStage | None, number: int
 ) -> Example:
     pipeline = training.pipeline
     values, given = training.image(k)
     if crossed is None:
-        scores = pipeline.node_scores(values, window, given)
+        scores = pipeline.node_scores(values, given)(window)
     else:
-        assert pipeline.pixels is not None
-        scores = stage_scores(pipeline.pixels, crossed.unseen(number), values, window, given)
+        context = None if crossed.second is None else Context(crossed.coarse[k])
+        scores = crossed.unseen(number).scores(values, window, given, context)
     return pipeline.window_example(values, window, scores, training.labels[k][window], training.names[k])
 
 
@@ -202,20 +285,18 @@ def held_examples(training: TrainingImages, held: Sequence[int]) -> list[Example
     for k in held:
         values, given = training.image(k)
         window = whole(values.shape[:-1])
-        scores = pipeline.node_scores(values, window, given)
+        scores = pipeline.node_scores(values, given)(window)
         made.append(pipeline.window_example(values, window, scores, training.labels[k], training.names[k]))
     return made
 
 
-def _say_chosen(crossed: CrossFitted, rows: PixelRows, run: Run) -> dict[str, Any]:
+def _say_position(crossed: CrossFitted, run: Run) -> None:
     if crossed.tried:
         chosen = "with" if crossed.position else "without"
         run.say(
             f"pixels are classified {chosen} their position: the cross-validated loss is {crossed.tried[True]:.4f} "
             f"with it and {crossed.tried[False]:.4f} without."
         )
-    n = rows.n_features - (rows.axes if rows.position and not crossed.position else 0)
-    return {"pixel_features": n, "pixel_loss": crossed.loss}
 
 
 def _typical(training: TrainingImages, own: Sequence[int], axes: int) -> list[float]:

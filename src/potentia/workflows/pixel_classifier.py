@@ -26,10 +26,11 @@ _LEAST = np.log(1e-4)
 
 
 class Sample(NamedTuple):
-    """Pixels drawn from one image or a part of it: features (n, d), labels (n,)."""
+    """Pixels drawn from one image or a part of it: features (n, d), labels (n,), where they are (n, axes)."""
 
     x: np.ndarray
     labels: Ints
+    places: np.ndarray
 
 
 @dataclass

@@ -9,6 +9,7 @@ import numpy as np
 
 from .._types import PotentiaError
 from ..features.filters import filter_bank, filter_reach, n_filters
+from .pixel_context import Context, places_in
 from .windows import Window, inside, widened, window_size
 
 #: Sets of features that a pixel classifier takes: the filter bank, or only those that the user gives.
@@ -45,13 +46,21 @@ class PixelRows:
         filters = n_filters(self.channels, axes=self.axes) if self.features == "filters" else 0
         return filters + self.given + (self.axes if self.position else 0)
 
-    def rows(self, values: np.ndarray, window: Window, given: np.ndarray | None) -> np.ndarray:
-        """Features (n, n_features) in float32 of a window's pixels, in raster order; positions are last.
+    def rows(
+        self,
+        values: np.ndarray,
+        window: Window,
+        given: np.ndarray | None,
+        context: Context | None = None,
+    ) -> np.ndarray:
+        """Features (n, n_features) in float32 of a window's pixels, in raster order; then those of context.
 
-        values: the whole image (*size, channels), normalised. given: (*size, n) of the user.
+        values: the whole image (*size, channels), normalised. given: (*size, n) of the user. Positions come last of
+        the image's own features.
         """
         size = values.shape[:-1]
-        found = np.empty((*window_size(window), self.n_features), dtype=np.float32)
+        n_features = self.n_features + (0 if context is None else context.n_features)
+        found = np.empty((*window_size(window), n_features), dtype=np.float32)
         column = 0
         if self.features == "filters":
             around = widened(window, filter_reach(), size)
@@ -71,4 +80,7 @@ class PixelRows:
                 shares = (np.arange(own.start, own.stop, dtype=np.float32) + 0.5) / side
                 shape_ = [-1 if a == axis else 1 for a in range(self.axes)]
                 found[..., column + axis] = shares.reshape(shape_)
-        return found.reshape(-1, self.n_features)
+        flat = found.reshape(-1, n_features)
+        if context is not None:
+            flat[:, self.n_features :] = context.at(places_in(window))
+        return flat
