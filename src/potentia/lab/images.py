@@ -45,12 +45,12 @@ SETS = {
         lambda split: pt.datasets.nuclei(split=split), pt.datasets.NUCLEI_CLASSES, (20, 10), (3, 1)
     ),
     "horses": _Set(
-        lambda split: pt.datasets.horses(split=split), pt.datasets.HORSE_CLASSES, (100, 64), (6, 3)
+        lambda split: pt.datasets.horses(split=split), pt.datasets.HORSE_CLASSES, (60, 30), (6, 3)
     ),
     "backgrounds": _Set(
         lambda split: pt.datasets.stanford_backgrounds(split=split),
         pt.datasets.BACKGROUND_CLASSES,
-        (120, 60),
+        (80, 40),
         (6, 3),
     ),
 }
@@ -71,10 +71,10 @@ def _spaced(pictures: Images, n: int) -> Images:
 
 def run(cell: Cell, data: ImageSet) -> Row:
     """Train, predict every test image, and score."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     fit = _command if cell["method"] == "potentia" else _forest
     predict, facts = fit(data, cell["quick"], cell["seed"])
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     n = len(data.classes)
     seen = sum(n_drawn(_limit(cell["quick"]), n))
     confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
@@ -155,7 +155,7 @@ def tables(rows: Rows) -> list[Table]:
         Column("mean IoU", "test_mean_iou", number),
         Column("mean F1", "test_mean_f1", number),
         Column("boundary F1", "test_mean_boundary_f1", number),
-        Column("training seconds", "training_seconds", "{:.0f}".format),
+        Column("processor seconds of training", "training_seconds", "{:.0f}".format),
     ]
     lines = [row | {"set": row["cell"]["set"], "method": row["cell"]["method"]} for row in rows]
     return [

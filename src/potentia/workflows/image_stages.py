@@ -24,7 +24,7 @@ from .training import Run, make_potential
 from .windows import Window, bands, draw_window, tiles, whole, window_size
 
 #: Pixels drawn for the classifier, and those that pairs are trained on: fewer where more classes make tables large.
-_N_ROWS, _N_PAIRED, _LEAST_PAIRED = 150_000, 400_000, 20_000
+_N_ROWS, _N_PAIRED, _LEAST_PAIRED = 150_000, 200_000, 20_000
 _PAIR_ENTRIES = 16_000_000
 #: Pixels of a window, at least, and windows, at least.
 _WINDOW_PIXELS, _FEWEST_WINDOWS = 64**2, 8
@@ -196,7 +196,7 @@ def _cross_fit(
     position: bool | None = None,
 ) -> CrossFitted:
     with Bar(run.progress) as bar:
-        bar.begin("pixels", 5 if position is not None or not positions else 7)
+        bar.begin("pixels", 5 if position is not None or not positions else 9)
         return cross_fit(
             partial(_classifier, node, run.seed),
             samples,

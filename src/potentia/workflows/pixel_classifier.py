@@ -19,7 +19,7 @@ from ..potentials import Boosting, Potential
 
 #: Folds of images, and of them those on which position is tried.
 _FOLDS, _TRIED = 4, 2
-#: Fits of a hundred trees each, and by how much of itself the held-out loss must fall for another one.
+#: Fits of fifty trees each, and by how much of itself the held-out loss must fall for another one.
 _STAGES, _ENOUGH = 5, 1e-3
 #: Log-probabilities are at least this.
 _LEAST = np.log(1e-4)
@@ -43,7 +43,7 @@ class CrossFitted:
         folds: the fold of every sample.
         position: whether the last columns, positions, are used.
         loss: mean log-loss of the samples by the models that did not see them.
-        tried: that with and without position on two folds, where both were tried.
+        tried: that with and without position on two folds after one fit, where both were tried.
         stages: fits that each model took.
     """
 
@@ -62,7 +62,7 @@ class CrossFitted:
 
 def boosted_pixels(seed: int) -> Boosting:
     """Boosted trees that generalise to other images: small ones, in small steps."""
-    return Boosting(rounds=100, more_rounds=100, shrinkage=0.05, max_leaves=16, seed=seed)
+    return Boosting(rounds=50, more_rounds=50, shrinkage=0.1, max_leaves=16, seed=seed)
 
 
 def log_probabilities(function: Potential, x: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ def cross_fit(
         position = bool(positions) and position is not False
     elif position is None:
         some = range(min(_TRIED, n_folds))
-        tried = {use: float(np.mean([fits.fold(k, use).loss for k in some])) for use in (False, True)}
+        tried = {use: float(np.mean([fits.fold(k, use, 1).loss for k in some])) for use in (False, True)}
         position = tried[True] < tried[False]
     found = [fits.fold(k, position) for k in range(n_folds)]
     stages = int(np.median([fit.stages for fit in found]))
@@ -130,31 +130,33 @@ class _Fits:
     ) -> None:
         self.make, self.samples, self.n_states, self.folds = make, samples, n_states, folds
         self.class_weight, self.positions, self.advance = class_weight, positions, advance
-        self.done: dict[tuple[int, bool], _Fit] = {}
+        self.limit = _STAGES if isinstance(make(), Boosting) else 1
+        self.done: dict[tuple[int, bool, int], _Fit] = {}
 
-    def fold(self, number: int, position: bool) -> _Fit:
+    def fold(self, number: int, position: bool, limit: int = _STAGES) -> _Fit:
         """The classifier that does not see a fold, stopped once its loss there no longer falls."""
-        key = number, position
+        key = number, position, min(limit, self.limit)
         if key not in self.done:
             held = self.folds == number
             if not held.all() and held.any():
-                self.done[key] = self._stopped(self._rows(~held, position), self._rows(held, position))
+                self.done[key] = self._stopped(
+                    self._rows(~held, position), self._rows(held, position), key[2]
+                )
             else:
-                self.done[key] = _Fit(self.make(), np.nan, _STAGES)
+                self.done[key] = _Fit(self.make(), np.nan, self.limit)
             self.advance(f"pixels, fold {number + 1}")
         return self.done[key]
 
     def all(self, position: bool, stages: int) -> Potential:
         """The classifier that sees everything."""
         function, (x, y) = self.make(), self._rows(np.ones(len(self.samples), dtype=bool), position)
-        for _ in range(stages if isinstance(function, Boosting) else 1):
+        for _ in range(stages):
             function.fit(x, y, weight=self._weights(y), n_outputs=self.n_states)
         self.advance("pixels, all images")
         return function
 
-    def _stopped(self, own: tuple[np.ndarray, Ints], held: tuple[np.ndarray, Ints]) -> _Fit:
+    def _stopped(self, own: tuple[np.ndarray, Ints], held: tuple[np.ndarray, Ints], limit: int) -> _Fit:
         function, best = self.make(), None
-        limit = _STAGES if isinstance(function, Boosting) else 1
         for stage in range(1, limit + 1):
             function.fit(*own, weight=self._weights(own[1]), n_outputs=self.n_states)
             loss = function.loss(*held, weight=self._weights(held[1])) / len(held[1])
