@@ -820,3 +820,18 @@ def test_the_residual_schedule_updates_the_largest_pending_change_first():
 def test_the_old_name_of_the_residual_schedule_warns():
     with pytest.warns(FutureWarning, match="residual"):
         assert pt.TRW(schedule="greedy").schedule == "residual"
+
+
+@pytest.mark.parametrize("scale", [10, 30, 300])
+@pytest.mark.parametrize("damping", [None, 0.0, 0.3, 0.7])
+def test_saturated_marginals_hide_neither_a_wrong_value_nor_messages_under_way(scale, damping):
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        chain = pt.Graph.chain(4, n_states=3)
+        theta = {"node": scale * rng.normal(size=(4, 3)), "edge": rng.normal(size=(3, 3, 3))}
+        truth = pt.Exact().infer(chain, theta).value
+        for method, iterations in ((pt.TRW, 5), (pt.LoopyBP, 8), (pt.Kikuchi, 20), (pt.TRW, 500)):
+            result = method(iterations=iterations, tol=1e-6, damping=damping).infer(chain, theta)
+            assert result.bound == ("exact" if result.converged else "estimate")
+            assert not result.converged or result.value == pytest.approx(truth, rel=1e-6)
+            assert result.converged or iterations < 500

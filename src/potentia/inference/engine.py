@@ -97,6 +97,8 @@ class ResidualEngine(Engine, Protocol):
 class DampedEngine(Engine, Protocol):
     """An engine whose messages can be damped."""
 
+    damping: float
+
     def damp(self, damping: float) -> None:
         """Give old messages this weight from now on."""
         ...
@@ -237,27 +239,38 @@ class Session:
         if recorder is not None:
             recorder.reading()
         read = self.engine.read(cliques)
-        if self.sharp and recorder is None and cliques:
+        if (self.sharp or outcome.oscillating) and recorder is None and cliques:
             outcome, read = self._settle(outcome, read)
         return self.finish(outcome, read)
 
     def _settle(self, outcome: Outcome, read: Readout) -> tuple[Outcome, Readout]:
-        """Iterate on until the value stands still, too.
+        """Iterate on until the value stands still, too; without iterations left for that it has not converged.
 
-        Scores of hundreds make marginals of 0 and 1, which stand still while messages are still on their way.
+        Large scores make marginals near 0 and 1, which stand still while messages still move, damped ones slowly.
         """
         # the residual schedule goes by pending changes, which seem to be none
         schedule = "coloured" if self.schedule == "residual" else self.schedule
+        damping = cast(DampedEngine, self.engine).damping
+        calm = 0
         while outcome.converged and outcome.iterations < self.iterations:
             residual = iterate(self.engine, schedule, self.seed, outcome.iterations)
             after = self.engine.read()
-            still = abs(after.value - read.value) <= self.tol * (1.0 + abs(read.value))
-            done, read = outcome.iterations + 1, after
-            if still and residual <= self.tol:
-                return outcome._replace(iterations=done, residual=residual, converged=True), read
-            # not the end, but what the loop needs to continue
-            outcome = outcome._replace(iterations=done, residual=residual, converged=done < self.iterations)
-        return outcome, read
+            moved = abs(after.value - read.value)
+            if damping:  # what is hidden moves slowly, by this share of the way that is left
+                moved = max(moved, _largest_change(read.messages, after.messages)) / (1.0 - damping)
+            still = moved <= self.tol * (1.0 + abs(read.value)) and residual <= self.tol
+            # a value that turns back stands still for one iteration
+            calm = calm + 1 if still else 0
+            outcome, read = outcome._replace(iterations=outcome.iterations + 1, residual=residual), after
+            if calm == 2:
+                return outcome, read
+        return outcome._replace(converged=False), read
+
+
+def _largest_change(before: Floats, after: Floats) -> float:
+    """Of a message that is finite both times."""
+    finite = np.isfinite(before) & np.isfinite(after)
+    return float(np.abs(after[finite] - before[finite]).max(initial=0.0))
 
 
 def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, watch: bool = True) -> float:

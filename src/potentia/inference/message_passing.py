@@ -24,8 +24,8 @@ from .region_engine import RegionEngine
 from .tree_weights import forest_bound, optimise_rho
 from .weight_engine import WeightEngine, suits_weights
 
-#: Scores beyond this may make marginals of 0 and 1 that hide what messages do.
-_SHARP = 100.0
+#: Scores beyond this may make marginals near 0 and 1 that hide what messages do.
+_SHARP = 10.0
 #: Largest residual that counts as a fixed point, whatever the tolerance asked for.
 _FIXED = 1e-4
 
@@ -124,7 +124,7 @@ class MessagePassingMethod(Inference):
             )
 
         def finish(outcome: Outcome, read: Readout) -> Result:
-            fixed = entropy.always or outcome.residual <= min(self.tol, _FIXED)
+            fixed = entropy.always or (outcome.converged and outcome.residual <= _FIXED)
             return Result(
                 graph=scores.graph,
                 marginals=read.marginals,
@@ -142,7 +142,7 @@ class MessagePassingMethod(Inference):
                 upper=self.upper_bound,
             )
 
-        sharp = self.tol > 0 and scores.largest() > _SHARP
+        sharp = bool(self.damping) or scores.largest() > _SHARP
         # a bound that holds at any messages falls in every update, so that they cannot oscillate
         adapt = self.damping is None and not entropy.always
         return Session(
