@@ -289,7 +289,7 @@ def test_iterations_done_together_are_those_done_one_by_one(states, schedule, mo
     graph = pt.Graph.grid((9, 11), n_states=states)
     theta = {"node": rng.normal(size=(99, states)), "edge": rng.normal(size=(178, states, states))}
     y = rng.integers(states, size=99)
-    method = pt.TRW(iterations=9, tol=0, schedule=schedule, seed=3)
+    method = pt.TRW(iterations=13, tol=0, schedule=schedule, seed=3)
 
     def found():
         result = method.infer(graph, theta)
@@ -835,3 +835,16 @@ def test_saturated_marginals_hide_neither_a_wrong_value_nor_messages_under_way(s
             assert result.bound == ("exact" if result.converged else "estimate")
             assert not result.converged or result.value == pytest.approx(truth, rel=1e-6)
             assert result.converged or iterations < 500
+
+
+def test_a_sequential_schedule_waits_for_both_directions():
+    # what is updated last on the way there is updated first on the way back, where it finds nothing new
+    inf = np.inf
+    graph = pt.Graph([1, 3, 4, 3], {"edge": [[3, 1], [1, 2]], "clique": [[1, 2, 3, 0]]})
+    first = [[3.15, 3.76, -9.25], [8.74, -inf, -inf], [-inf, -inf, -inf]]
+    second = [[-inf, -inf, -5.8, -1.66], [-inf, 4.78, 5.87, -inf], [-inf, -inf, -inf, -4.55]]
+    theta = {"edge": [np.array(first), np.array(second)]}
+    result = pt.TRW(schedule="sequential", tol=1e-6, iterations=300).infer(graph, theta)
+    more = pt.TRW(schedule="sequential", tol=0, iterations=2).infer(graph, theta, start=result)
+    assert result.converged
+    assert np.abs(more.variable_marginals - result.variable_marginals).max() < 1e-4

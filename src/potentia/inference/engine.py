@@ -180,13 +180,17 @@ def drive(
 ) -> Outcome:
     """Iterate (every message once per iteration) until the largest change of a marginal is below `tol`.
 
+    A sequential schedule counts the last two iterations: what is updated last in one direction is updated first in the
+    other, where it finds nothing new.
+
     adapt: damp messages from the iteration on at which they turn out to oscillate.
     """
     changes: list[float] = []
     stages = list(_DAMPING if adapt else ())
     n_units = int(engine.group_ptr[-1])
     priority = np.full(n_units, np.inf)
-    residual = np.inf if n_units else 0.0
+    residual = before = np.inf if n_units else 0.0
+    lag = 2 if schedule == "sequential" else 1
     done = 0
     while done < iterations and n_units and not residual < tol:
         room = iterations if recorder is None else recorder.before(done)
@@ -194,12 +198,14 @@ def drive(
             many = 1
             residual = cast(ResidualEngine, engine).residual_sweep(priority)
         else:
-            # a change is between two iterations; without tolerance only the last one counts
-            watch = tol > 0 or done >= iterations - 2
-            many = 1 if watch else min(room, engine.bulk, iterations - 2 - done)
-            residual = iterate(engine, schedule, seed, done, many, watch)
+            # a change is between two iterations; without tolerance only the last ones count
+            unwatched = 0 if tol > 0 else iterations - 1 - lag - done
+            watch = unwatched <= 0
+            many = 1 if watch else min(room, engine.bulk, unwatched)
+            change = iterate(engine, schedule, seed, done, many, watch)
             # the first iteration compares with nothing
-            residual = np.inf if done == 0 else residual
+            change = np.inf if done == 0 else change
+            residual, before = max(change, before) if lag == 2 else change, change
         done += many
         changes.append(float(residual))
         if stages and _oscillate(changes, stages[0][1]):
