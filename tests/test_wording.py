@@ -42,7 +42,7 @@ def _prose(path):
     """(line number, text) of comments and strings of a module, or of every line of a page."""
     text = path.read_text()
     if path.suffix != ".py":
-        yield from enumerate(text.splitlines(), 1)
+        yield from enumerate((re.sub(r"`[^`]*`", "`code`", line) for line in text.splitlines()), 1)
         return
     kinds = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -65,6 +65,23 @@ def _found(paths):
 def test_pages_are_plain_technical_english():
     # the page of the reproduction quotes the papers
     assert not _found(p for p in PAGES if p.name != "reproduction.md")
+
+
+def test_formulas_on_pages_are_typeset():
+    ascii_formula = re.compile(
+        r"\bsum_\w|\w\^[\d{(]|\bsqrt\(|\blog sum exp\b|\bO\([A-Za-z]|\bsum over \w+ of\b"
+    )
+    found = []
+    for page in (p for p in PAGES if p.parts[-2] != ROOT.name):
+        text = re.sub(
+            r"```.*?```|\$\$.*?\$\$|\$[^$\n]*\$",
+            lambda m: "\n" * m[0].count("\n"),
+            page.read_text(),
+            flags=re.S,
+        )
+        lines = enumerate(text.splitlines(), 1)
+        found += [f"{page.name}:{number}: {line}" for number, line in lines if ascii_formula.search(line)]
+    assert not found
 
 
 @pytest.mark.parametrize("folder", ["src", "examples", "benchmarks"])

@@ -71,7 +71,7 @@ class CrossStage:
 
     Attributes:
         rows: the features of both, but for the second one's context.
-        first, second: the second sees the first one's predictions around a pixel; None where that does not help.
+        first, second: the second sees the first one's predictions around a pixel; None if that does not help.
         coarse: by image the first one's out-of-fold probabilities on a coarse grid.
     """
 

@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from .windows import Window, window_size
 
-#: Probabilities are computed at every so many pixels along each axis.
+#: Probabilities are computed at every n-th pixel along each axis.
 STRIDE = 4
 #: Standard deviations, in pixels, of the Gaussians that probabilities are averaged by.
 _SCALES = (8.0, 32.0)
