@@ -477,9 +477,12 @@ def test_marginal_learner_trains_pairs_with_any_inference(trained):
 def test_the_estimate_is_said_before_work_starts(trained):
     folder, _, _ = trained
     said = []
-    images.train(folder / "images", folder / "masks", node="constant", pixels=500, run=Run(say=said.append))
-    assert "4 images of up to 30 x 24, 2 classes: about" in said[0]
+    images.train(
+        folder / "images", folder / "masks", node="constant", pixels=500, reduce=0.8, run=Run(say=said.append)
+    )
+    assert "4 images of up to 24 x 19, 2 classes: about" in said[0]
     assert "GB of memory" in said[0]
+    assert "--reduce 0.56 on half-size images" in said[0]
     assert "position" in said[1]
     assert image_stages.n_drawn(500, 2) == (500, 500)
 
@@ -493,8 +496,11 @@ def test_a_report_shows_the_run_of_training_and_of_evaluation(trained, tmp_path,
     scores = json.loads(capsys.readouterr().out)
     assert "shown" not in scores
     assert {"mean_iou", "mean_f1", "mean_boundary_f1", "calibration_error", "reliability"} <= set(scores)
+    assert main(f"evaluate model {line}".split()) == 0
+    assert f"{scores['reliability'][0]['confidence']:.4f}  " in capsys.readouterr().out.replace("│", " ")
     assert main(["report", "model", "--json"]) == 0
     page = (tmp_path / "model.runs" / "report.html").read_text()
+    assert f"numpy {np.__version__}" in page
     for part in (
         "Learning curves",
         "Classes",

@@ -79,12 +79,14 @@ def show_facts(arguments: argparse.Namespace, title: str, facts: dict[str, Any])
 
 
 def show_lines(arguments: argparse.Namespace, title: str, lines: list[dict[str, Any]]) -> None:
-    """Lines as a table whose headings are their keys, unless --quiet; the first column is text."""
+    """Lines as a table whose headings are their keys, unless --quiet; a first column of names is aligned left."""
     from ..report.tables import Column, print_table
 
     if not getattr(arguments, "quiet", False):
-        first, *others = lines[0]
-        print_table(title, [Column(first, first), *(Column(key, key, _shown) for key in others)], lines)
+        columns = [Column(key, key, _shown) for key in lines[0]]
+        if isinstance(next(iter(lines[0].values())), str):
+            columns[0] = Column(columns[0].heading, columns[0].key)
+        print_table(title, columns, lines)
 
 
 def _shown(value: Any) -> str:

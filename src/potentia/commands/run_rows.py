@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..report.image_panels import pack
-from ..report.rows import append_row, read_rows
+from ..report.rows import append_row, read_rows, versions
 from .common import plain
 
 #: What is shown of a label map: longer sides are reduced.
@@ -41,7 +41,8 @@ def keep_run(
         path.unlink(missing_ok=True)
     cell = {"command": command, "run": len(read_rows(path)) + 1, "data": str(source)}
     moved = {"classes": "class_scores", "images": "image_errors"}
-    row = {"cell": cell, **{moved.get(key, key): value for key, value in facts.items()}, "seconds": seconds}
+    row = {"cell": cell, **{moved.get(key, key): value for key, value in facts.items()}}
+    row |= {"seconds": seconds, "versions": versions()}
     if command == "train":
         row.pop("class_scores", None)  # names only
     if history:

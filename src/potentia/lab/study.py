@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
-from importlib.metadata import version
 from io import BytesIO
 from itertools import product
 from pathlib import Path
@@ -18,7 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ..report.image_panels import Original
-from ..report.rows import Cell, Row, append_row, read_rows
+from ..report.rows import Cell, Row, append_row, read_rows, versions
 from ..report.tables import Column, Table
 
 #: Packages whose versions go into every row.
@@ -134,7 +132,7 @@ def run_cells(
     """Run every cell that has no row in out/rows.jsonl yet, adding its row at once; all rows of the given cells."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "rows.jsonl"
-    facts = {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
+    facts = versions()
     rows = []
     for cell in cells:
         key = key_of(cell)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from .._types import PotentiaError
 from ..io.files import locked_folder, replacing
 
+#: Packages whose versions go into every row.
+_PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")
 #: The values that identify a run, and its result.
 Cell = dict[str, Any]
 Row = dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """The versions that a row's result was made with."""
+    return {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -42,12 +42,15 @@ def say_estimate(
     n_paired: int,
     n_states: int,
     n_rows: int,
+    reduce: float,
 ) -> None:
     """Tell the user how much memory is needed, and what would halve it; refuse more than there is."""
     needed = estimate_bytes(sizes, rows, n_rows, n_paired, n_states)
     largest = max(sizes, key=lambda size: float(np.prod(size)))
     shown = " x ".join(map(str, largest[::-1]))
-    fewer = f"--pixels {max(1, n_paired // 2)} trains pairs on half as many pixels, --reduce 0.7 on half-size images"
+    fewer = f"--pixels {max(1, n_paired // 2)} trains pairs on half as many pixels"
+    if len(largest) == 2:
+        fewer += f", --reduce {0.7 * reduce:.2g} on half-size images"
     check_memory(needed, f"training on {len(sizes)} images of up to {shown}", fewer)
     run.say(
         f"{len(sizes)} images of up to {shown}, {n_states} classes: about {needed / 1e9:.1f} GB of memory. {fewer}."

@@ -118,7 +118,7 @@ def two_stages(
             rows.position = False
     sizes = [training.labels[k].shape for k in (*own, *held)]
     n_paired = sum(int(np.prod(window_size(window))) for window in windows)
-    say_estimate(run, sizes, rows, n_paired, n, n_rows)
+    say_estimate(run, sizes, rows, n_paired, n, n_rows, pipeline.reduce)
     pipeline.typical = _typical(training, own, pipeline.axes)
     facts: dict[str, Any] = {}
     crossed = None
