@@ -113,6 +113,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
         axis.set_title(title, fontsize=11)
         axis.axis("off")
     figure.savefig(given.out, dpi=100, facecolor="white")
+    plt.close(figure)
     return errors
 
 

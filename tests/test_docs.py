@@ -16,7 +16,7 @@ PAGES = sorted(p for p in DOCS.rglob("*.md") if "```python" in p.read_text() and
 
 
 def test_there_are_pages_with_examples():
-    assert {"quickstart.md", "image.md", "sequence.md", "multilabel.md", "custom.md"} <= {
+    assert {"quickstart.md", "image.md", "sequence.md", "multilabel.md", "migration.md", "tuning.md"} <= {
         p.name for p in PAGES
     }
 
@@ -44,3 +44,20 @@ def test_the_site_builds_without_a_warning(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "recipes" / "image.html").exists()
+    pages = [str(DOCS.parent / name) for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    command = [sys.executable, str(DOCS / "check_links.py"), str(tmp_path), *pages]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_broken_links_are_found(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html">x</a><a href="#no">y</a><a href="https://x.org/z">z</a><p id="p">'
+    )
+    (tmp_path / "page.md").write_text("[good](a.html) [bad](c.html)")
+    command = [sys.executable, str(DOCS / "check_links.py"), str(tmp_path), str(tmp_path / "page.md")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert [line.rpartition(": ")[2] for line in done.stdout.splitlines()] == [
+        "b.html", "#no (no such anchor)", "c.html"
+    ]  # fmt: skip
