@@ -260,7 +260,7 @@ class ChainCRF(Registered, Params):
         ]
 
     def score(self, X: Iterable[Iterable[Token]], y: Sequence[Sequence[Label | None]]) -> float:
-        """Share of known labels predicted right."""
+        """Share of known labels that are predicted correctly."""
         found = self.predict(X)
         check_lengths(y, [len(row) for row in found])
         pairs = [

@@ -189,7 +189,7 @@ class CRF(Registered):
         return self.inference_.run(part.scores_of(part.shards[0], self._predictor()), None)
 
     def score(self, examples: Examples, y: None = None) -> float:
-        """Share of labelled variables predicted right, weighted by the variables' weights where given."""
+        """Share of labelled variables that are predicted correctly, weighted by the variables' weights if given."""
         self._check()
         with releasing():
             return self._score(self._parts(examples))

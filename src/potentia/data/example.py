@@ -21,7 +21,7 @@ class Example:
     """A graph, features and inputs per kind, labels and weights, checked once; frozen.
 
     Args:
-        graph: what touches what. Examples may share one graph.
+        graph: its variables and regions. Examples may share one graph.
         features: for each kind a matrix (n_regions, n_features), dense or SciPy-sparse (kept as CSR). float64 and
             float32 are kept without a copy, other numbers become float64. A kind may be left out or be None.
         labels: (n_variables,) states, -1 where hidden; None if nothing is known, as at prediction time.

@@ -167,7 +167,7 @@ class Graph:
         return self.cached("digest", make)
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
-        """The value stored under `key`, made on first use."""
+        """The value stored under `key`, computed at first use."""
         if key not in self._cache:
             self._cache[key] = make()
         value: T = self._cache[key]

@@ -207,7 +207,7 @@ class Inference(Registered, ABC):
         """Inference on validated scores."""
 
     def session(self, scores: Scores, start: Result | None) -> Session | None:
-        """An iteration still to be driven, for gradients through its steps; None if there are no such steps."""
+        """An iteration that the caller drives, for gradients through its steps; None if there are no such steps."""
         return None
 
     def maximise(self, scores: Scores) -> Ints:

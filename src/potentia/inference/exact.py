@@ -36,7 +36,7 @@ class Exact(Inference):
     max_table: int = 2**26
 
     def run(self, scores: Scores, start: Result | None) -> Result:
-        """Exact inference; `start` has no use."""
+        """Exact inference; `start` is ignored."""
         check_count("max_table", self.max_table, 1)
         session = self.session(scores, start)
         return elimination.eliminate(scores, self.max_table) if session is None else session.run()

@@ -69,7 +69,7 @@ class Windows:
                     pending[self.neighbours(block)] = True
 
     def kick_on(self, labels: Ints) -> None:
-        """Kicks until the time is over; without a limit until many in a row were in vain."""
+        """Random kicks until the time limit; without one, until many in a row bring no gain."""
         quiet = 0
         while not self.task.over and (self.task.timed or quiet < _PATIENCE):
             quiet = 0 if self.kick(labels) and self.task.offer(labels, _PART) else quiet + 1

@@ -44,7 +44,7 @@ SOLVERS = ("auto", "alternating", "direct", "mixed")
 
 @dataclass(repr=False)
 class IteratedLogistic(Learner):
-    """Trains potentials of any sort jointly on the entropy-smoothed margin loss.
+    """Trains potentials of any class jointly on the entropy-smoothed margin loss.
 
     Attributes:
         epsilon: smoothing, one number or {kind: number}.

@@ -46,19 +46,19 @@ class Fit(ABC):
     limit_name: ClassVar[str] = "iterations"
 
     def prepare(self) -> None:
-        """What comes before the first iteration of a fit that is not resumed."""
+        """Work before the first iteration of a fit that is not resumed."""
         return
 
     @abstractmethod
     def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """One iteration: what the history notes, at least {"objective": ...}; None if nothing can be gained."""
+        """One iteration: returns the row of the history, at least {"objective": ...}; None if nothing can be gained."""
 
     def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the objective fell by at most `tol` of itself in the last ten iterations."""
         return self.tol > 0 and len(history) > WINDOW and fall(history) <= self.tol
 
     def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """What to warn of when the fit was cut off at its limit."""
+        """The warning if the fit was stopped by its iteration limit."""
         cut = 2 <= len(history) >= self.limit
         if cut and not self.settled(history) and fall(history) > (self.tol or STILL_FALLING):
             return (

@@ -23,7 +23,7 @@ from .weights import ClassWeight
 
 
 class IndependentClassifiers(WeightedClassifier, MarginClassifier):
-    """One support vector machine per label, none of which knows the others.
+    """One support vector machine per label, independent of the others.
 
     Args: as of `LMSBN`, without choices by cross-validation; alpha is common to all labels, C = 1 / (alpha n).
 
