@@ -1,4 +1,4 @@
-# Both targets make and use .venv and need nothing installed by hand.
+# All targets create and use .venv and need nothing installed by hand.
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests that need data read it from this folder, and are skipped where there is none.

@@ -111,7 +111,7 @@ def _parser() -> Parser:
 
 
 def _add_infer(infer: argparse.ArgumentParser) -> None:
-    infer.add_argument("model", type=Path)
+    infer.add_argument("model", type=Path, help="a model in the UAI format (.uai or .uai.xz)")
     infer.add_argument(
         "--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format"
     )
@@ -120,13 +120,21 @@ def _add_infer(infer: argparse.ArgumentParser) -> None:
         help="marginals and log Z by --method (default), or the best labelling by a portfolio",
     )  # fmt: skip
     infer.add_argument("--seconds", type=float, help="time limit of --task map (default: none)")
-    infer.add_argument("--method", choices=sorted(_METHODS), help="of --task marginals; default: exact")
+    infer.add_argument(
+        "--method", choices=sorted(_METHODS), help="method of --task marginals (default: exact)"
+    )
     infer.add_argument("--epsilon", type=float, help="smoothing of --method smoothed (0: max-product)")
     infer.add_argument("--iterations", type=int, help="limit on iterations")
-    infer.add_argument("--tol", type=float, help="stop when no marginal changes by more")
+    infer.add_argument("--tol", type=float, help="stop when no marginal changes by more than this")
     infer.add_argument("--damping", type=float, help="weight of old messages, 0 to 1")
-    infer.add_argument("--schedule", choices=["coloured", "sequential", "random", "residual"])
-    infer.add_argument("--out", type=Path, metavar="DIR", help="write PR, MAR and MAP result files there")
+    infer.add_argument(
+        "--schedule",
+        choices=["coloured", "sequential", "random", "residual"],
+        help="order of message updates",
+    )
+    infer.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder to write PR, MAR and MAP result files to"
+    )
 
 
 _METHODS = {

@@ -23,7 +23,9 @@ SEED = whole_number(0, 2**32 - 1)
 def add_quiet_and_threads(parser: argparse.ArgumentParser) -> None:
     """The options of every command that may take long."""
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors (and --json)")
-    parser.add_argument("--threads", type=whole_number(), metavar="N", help="default: all cores")
+    parser.add_argument(
+        "--threads", type=whole_number(), metavar="N", help="number of threads (default: all cores)"
+    )
 
 
 def plain(value: Any) -> Any:

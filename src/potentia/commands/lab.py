@@ -17,18 +17,21 @@ from .common import SEED, json_text
 #: What --help says of each command, and its example.
 TEXTS = {
     "demo": (
-        "Train CRFs on noisy images and a network of labels on digits; writes rows and report.html (a minute).",
+        "Train CRFs on noisy images and label networks on digits, and write rows and report.html (one to two minutes).",
         "potentia demo --out demo",
     ),
     "reproduce": (
-        "Run a paper's table, ours beside the paper's; finished cells are not run again.",
+        "Reproduce a table of a paper and show it next to the paper's; finished cells are not run again.",
         "potentia reproduce denoising --quick --out results",
     ),
     "report": (
         "One HTML page of all result rows under a folder: tables, curves, images, run facts.",
         "potentia report demo --out demo/report.html",
     ),
-    "bench": ("Speed of inference beside two floors measured in the same run.", "potentia bench --quick"),
+    "bench": (
+        "Measure the speed of inference, compared with two lower bounds on it measured in the same run.",
+        "potentia bench --quick",
+    ),
 }
 
 #: The studies; their modules come at first use, for they bring scikit-learn along.
@@ -57,9 +60,9 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
             "folder",
             type=Path,
             metavar="DIR",
-            help="searched for rows.jsonl files, or a model that was trained",
+            help="a folder with rows.jsonl files, or a model that `potentia train` wrote",
         )
-        add("--out", type=Path, metavar="FILE", help="default: report.html in DIR")
+        add("--out", type=Path, metavar="FILE", help="the page to write (default: report.html in DIR)")
     else:
         add("--quick", action="store_true", help="smaller grids, fewer repetitions")
         add("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")

@@ -51,16 +51,18 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
     for form in forms.values():
         source.add_argument(f"--{form.name}", type=Path, metavar=form.metavar, help=form.help)
     if command != "evaluate":
-        text = "the file to save to" if command == "train" else "file or folder to write"
+        text = "the model file to write" if command == "train" else "file or folder to write"
         parser.add_argument("--out", type=Path, required=True, metavar="PATH", help=text)
     if command == "train":
-        parser.add_argument("--validation", type=float, metavar="SHARE", help="share to hold out and measure")
-        parser.add_argument("--seed", type=SEED, default=0, help="of everything random (default: 0)")
+        parser.add_argument(
+            "--validation", type=float, metavar="SHARE", help="share of the data to hold out and evaluate on"
+        )
+        parser.add_argument("--seed", type=SEED, default=0, help="seed of all random choices (default: 0)")
     add_quiet_and_threads(parser)
     parser.add_argument(
         "--cluster",
         metavar="WHERE",
-        help="work on a Dask cluster: a scheduler's address (tcp://...) or 'local'",
+        help="run on a Dask cluster: a scheduler's address (tcp://...) or 'local'",
     )
     shared: dict[str, dict[str, Option]] = {}
     for form in forms.values():

@@ -18,7 +18,7 @@ from .training import INFERENCE, TRAINABLE, Run
 _ENCODING = Option("of the file, such as latin-1 (default: UTF-8, or UTF-16 by its mark)", metavar="NAME")
 _DECODE = Option("map (default): best whole sequence; mpm: best label of each token", choices=("map", "mpm"))
 _MASKS = Option("folder of masks (PNG, TIFF), or one file", Path, "DIR", required=True)
-_ITERATIONS = Option("limit of iterations", whole_number(), "N", alias="--epochs")
+_ITERATIONS = Option("limit on iterations", whole_number(), "N", alias="--epochs")
 
 
 def _split(text: str) -> list[str]:
@@ -67,13 +67,15 @@ class Images(_Own):
             "masks": _MASKS,
             "palette": Option("lines value,name[,#rrggbb] of classes", Path, "FILE"),
             "void": Option("values that mean unknown, such as 255 or #000000", metavar="VALUES"),
-            "rare": Option("what mask values in a few pixels only become", choices=RARE),
+            "rare": Option("how to treat mask values that occur in few pixels", choices=RARE),
             "feature_set": Option(
                 "filters (default), papers, or given: only what --features has",
                 choices=("filters", "papers", "given"),
             ),
             **_GIVEN,
-            "position": Option("use positions of pixels (default: found out)", choices=("yes", "no")),
+            "position": Option(
+                "use positions of pixels (default: decided by cross-validation)", choices=("yes", "no")
+            ),
             "normalise": Option(
                 "intensities by type, over the set, or per image (default: type for 8 bits, else set)",
                 choices=NORMALISATIONS,
@@ -113,7 +115,7 @@ class Images(_Own):
     notes: ClassVar = {
         "train": "Images and masks of one name (a.tif, a.png or a_mask.png) belong together; masks are PNG or TIFF. "
         "Every value in the masks is a class unless --void or a --palette says otherwise.",
-        "predict": "Of images, --out is a folder with label maps in the masks' own values (labels/), images with "
+        "predict": "For images, --out is a folder with label maps in the masks' own values (labels/), images with "
         "the classes' colours over them (overlays/) and, if asked for, marginals/.",
     }
 
@@ -141,7 +143,7 @@ class Tables(_Own):
     options: ClassVar = {
         "train": {
             "labels": Option("label columns, with commas between", metavar="COLUMNS", required=True),
-            "ignore": Option("columns that are no features", metavar="COLUMNS"),
+            "ignore": Option("columns to leave out of the features", metavar="COLUMNS"),
             "categorical": Option("columns whose numbers are codes of categories", metavar="COLUMNS"),
             "model": Option(
                 "network (default), lmsbn, lmbm, independent",
@@ -176,7 +178,7 @@ class Tables(_Own):
         "one-hot encoded. A missing number is replaced by the mean (with an indicator column if several are "
         "missing), a missing text has no indicator; missing are empty cells, ?, NA, N/A, NaN, null and none "
         "in any case.",
-        "predict": "Of tables, --out is a CSV or Parquet file of the label columns.",
+        "predict": "For tables, --out is a CSV or Parquet file of the label columns.",
     }
 
     def train(self, source: Path, *, run: Run, **options: Any) -> tuple[Pipeline, dict[str, Any]]:
@@ -198,7 +200,7 @@ class Sequences(_Own):
             "c1": Option("coefficient of absolute weights, for small models (default: 0.1)", float),
             "c2": Option("coefficient of squared weights, of the whole file (default: 0.1)", float),
             "scheme": Option(
-                "forbid what it does not know (default: what the labels keep to)", choices=(*SCHEMES, "none")
+                "tag scheme to enforce (default: recognised from the labels)", choices=(*SCHEMES, "none")
             ),
             "gazetteers": Option("text files with a known phrase per line, commas between", metavar="FILES"),
             "encoding": _ENCODING,
@@ -215,7 +217,7 @@ class Sequences(_Own):
         "predict": "model --sequences test.tsv --out predicted.tsv",
         "evaluate": "model --sequences test.tsv",
     }
-    notes: ClassVar = {"predict": "Of sequences, --out has the file's columns and the predicted label."}
+    notes: ClassVar = {"predict": "For sequences, --out has the file's columns and the predicted label."}
     distributed: ClassVar = False
 
     def train(self, source: Path, *, run: Run, **options: Any) -> tuple[Pipeline, dict[str, Any]]:
