@@ -7,8 +7,11 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
+import sys
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -444,3 +447,36 @@ def test_workers_that_are_added_get_parts_in_mid_fit(name, lost, straight, proce
     check_same(crf, straight[name])
     assert [row["workers"] for row in crf.history_][::2] == [1, 1 + len(others)]
     assert crf.history_[1]["moved_parts"] > 0
+
+
+INTERRUPTED = """
+import potentia as pt
+from sample_images import noisy
+
+if __name__ == "__main__":
+    try:
+        with pt.cluster("local", workers=2):
+            learner = pt.IteratedLogistic(iterations=100_000, sweeps=2, tol=0.0)
+            crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, learner)
+            crf.fit(noisy(2), callback=lambda history: print(len(history), flush=True))
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_ctrl_c_reaches_the_client_only(tmp_path):
+    """A terminal sends it to all processes of a command."""
+    script = tmp_path / "script.py"
+    script.write_text(INTERRUPTED)
+    command = subprocess.Popen(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert command.stdout.readline() == "1\n"
+    os.killpg(command.pid, signal.SIGINT)
+    out, errors = command.communicate(timeout=60)
+    assert (out.split("\n")[-2], errors, command.returncode) == ("interrupted", "", 0)

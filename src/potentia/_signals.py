@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
@@ -86,6 +87,28 @@ def stopping(received: list[int]) -> Iterator[None]:
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def postponing() -> Iterator[None]:
+    """Let signals wait until the end; threads and processes started inside are spared Ctrl-C, which all would get."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    resource_tracker.ensure_running()  # whoever starts it unblocks Ctrl-C afterwards
+    received: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: received.append(number)) for number in _wanted()
+    }
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if received:
+            signal.raise_signal(received[0])
 
 
 def _loses_exceptions(frame: FrameType | None) -> bool:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from .._options import check_count
+from .._signals import postponing
 from .._types import PotentiaError
 from . import worker
 from .worker import Answer, Call
@@ -84,16 +85,17 @@ def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, s
     check_count("threads", threads, 1)
     if workers is not None:
         check_count("workers", workers, 1)
-    made = LocalCluster(
-        n_workers=workers or max(1, (os.cpu_count() or 1) // threads),
-        threads_per_worker=threads,
-        memory_limit=memory_limit,
-        processes=True,
-        dashboard_address=":0",  # any free port: there may be other clusters on this machine
-        silence_logs=logging.ERROR,
-    )
-    stack.enter_context(made)
-    return stack.enter_context(Client(made))
+    with postponing():  # a cluster that is half made cannot be closed
+        made = LocalCluster(
+            n_workers=workers or max(1, (os.cpu_count() or 1) // threads),
+            threads_per_worker=threads,
+            memory_limit=memory_limit,
+            processes=True,
+            dashboard_address=":0",  # any free port: there may be other clusters on this machine
+            silence_logs=logging.CRITICAL,  # what goes wrong is raised here
+        )
+        stack.enter_context(made)
+        return stack.enter_context(Client(made))
 
 
 def iterate_anywhere(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
