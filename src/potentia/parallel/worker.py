@@ -7,12 +7,14 @@ state alone, so a part built again is the part that was lost.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import pickle
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +25,8 @@ from .._types import PotentiaError
 from .._version import __version__
 from .backend import tree_total
 
+#: glibc's options M_MMAP_THRESHOLD and M_TRIM_THRESHOLD with the largest values that it takes by itself.
+_MALLOC_OPTIONS = {-3: 32 << 20, -1: 64 << 20}
 #: Share of a worker's memory that parts may take: Dask pauses a worker at 80 %.
 _MAX_SHARE = 0.6
 
@@ -108,6 +112,7 @@ _turn = threading.RLock()
 def run(call: Call, payload: bytes, states: Mapping[int, bytes | None]) -> Answer:
     """Do a round's work on this worker's parts; `states` of parts that other workers have given up."""
     begun = time.perf_counter()
+    _keep_freed_memory()
     address, threads, limit = _worker()
     check_fingerprint(fingerprint(), call.fingerprint, address)
     with _turn, one_blas_thread(), using_threads(threads):
@@ -231,10 +236,25 @@ def held_parts() -> dict[str, int]:
 
 def apply(function: bytes, item: bytes, wanted: str) -> bytes:
     """A function of one item, both pickled, for a client whose fingerprint is `wanted`."""
+    _keep_freed_memory()
     address, threads, _ = _worker()
     check_fingerprint(fingerprint(), wanted, address)
     with _turn, one_blas_thread(), using_threads(threads):
         return pickle.dumps(pickle.loads(function)(pickle.loads(item)), protocol=5)
+
+
+@lru_cache(maxsize=1)
+def _keep_freed_memory() -> None:
+    """Let malloc use memory again, as it does by default.
+
+    Dask sets MALLOC_TRIM_THRESHOLD_ for its workers, so that every array above 128 KiB is fresh memory of the system:
+    to touch its pages takes up to six times as long as the work on them.
+    """
+    if "MALLOC_TRIM_THRESHOLD_" in os.environ:
+        with suppress(OSError, AttributeError):  # another system's malloc
+            libc = ctypes.CDLL(None)
+            for option, value in _MALLOC_OPTIONS.items():
+                libc.mallopt(option, value)
 
 
 def _worker() -> tuple[str, int, int]:
