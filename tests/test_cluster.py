@@ -72,19 +72,23 @@ def data_of(name):
     return DATA[data](noisy(5, (6, 8)))
 
 
-@pytest.fixture(scope="module")
-def straight():
-    """Digests of fits in this process, with one and with two threads."""
-    found = {}
-    for name in NAMES:
+class Straight(dict):
+    """By name the fits in this process, with one and with two threads, made when they are asked for."""
+
+    def __missing__(self, name):
         potentials, learner = FITS[name]
         held = pt.parts(data_of(name), part_entries=TWO_IMAGES)
-        threaded = [name for name in ("threads",) if name in vars(learner)]
+        threaded = [option for option in ("threads",) if option in vars(learner)]
         with_threads = [replace(learner, **dict.fromkeys(threaded, n)) for n in (1, 2)]
         fits = [pt.CRF(potentials, learner).fit(held) for learner in with_threads]
         assert digest(fits[0]) == digest(fits[1])
-        found[name] = fits[0]
-    return found
+        self[name] = fits[0]
+        return fits[0]
+
+
+@pytest.fixture(scope="module")
+def straight():
+    return Straight()
 
 
 def check_same(crf, other, n_workers=None):
