@@ -453,6 +453,37 @@ def test_workers_that_are_added_get_parts_in_mid_fit(name, lost, straight, proce
     assert crf.history_[1]["moved_parts"] > 0
 
 
+FAULTS = """
+import resource
+import numpy as np
+from potentia.parallel.worker import _keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        np.ones(2**17)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+fresh = faults()
+_keep_freed_memory()
+faults()
+print(fresh, faults())
+"""
+
+
+def test_workers_use_freed_memory_again():
+    """Dask's setting makes every large array fresh memory, whose pages are slow to touch."""
+    found = subprocess.run(
+        [sys.executable, "-c", FAULTS],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MALLOC_TRIM_THRESHOLD_": "65536"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    fresh, kept = map(int, found.stdout.split())
+    assert kept < fresh / 10
+
+
 INTERRUPTED = """
 import potentia as pt
 from sample_images import noisy
