@@ -320,8 +320,19 @@ def test_a_study_leads_with_its_result_and_its_images(page_file):
             "The lowest test error is 0.1000 on a (set a, k 1); 0.2000 on b (set b, k 2).",
         ),
         ([{"cell": {"k": 1}, "objective": 3.0}], ""),
+        (
+            [
+                {"cell": {"command": "train", "run": 1, "data": "photos"}, "accuracy": 0.9},
+                {
+                    "cell": {"command": "evaluate", "run": 2, "data": "photos"},
+                    "accuracy": 0.8,
+                    "mean_iou": 0.7,
+                },
+            ],
+            "The mean IoU is 0.7000.",
+        ),
     ],
-    ids=["one run", "several runs", "several sets", "no measure"],
+    ids=["one run", "several runs", "several sets", "no measure", "own runs"],
 )
 def test_the_result_is_one_sentence(rows, sentence):
     assert result_sentence(rows) == sentence

@@ -15,13 +15,17 @@ _MEASURES = {
     "mean_iou": False, "span_f1": False, "accuracy": False,
 }  # fmt: skip
 #: Keys of cells that say what a run is measured on: results of different ones are not compared.
-_DATA = ("set", "data", "noise", "part", "labels", "fold", "command")
+_DATA = ("set", "data", "noise", "part", "labels", "fold")
 #: Methods in a strip, and groups in a sentence, at most.
 _MOST = 8
 
 
 def result_sentence(rows: Sequence[Row]) -> str:
-    """The best result and the range of the others, for each data set; empty if rows have no known measure."""
+    """The best result and the range of the others, for each data set; empty if rows have no known measure.
+
+    Of a user's own runs, the evaluations count, if there are any.
+    """
+    rows = [row for row in rows if row["cell"].get("command") == "evaluate"] or rows
     key = _measure(rows)
     if key is None:
         return ""
