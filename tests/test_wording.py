@@ -63,8 +63,7 @@ def _found(paths):
 
 
 def test_pages_are_plain_technical_english():
-    # the page of the reproduction quotes the papers
-    assert not _found(p for p in PAGES if p.name != "reproduction.md")
+    assert not _found(PAGES)
 
 
 def test_formulas_on_pages_are_typeset():

@@ -22,7 +22,7 @@ class Headline(NamedTuple):
     differs: str = ""
 
 
-_HORSES = "random split, a quarter of the resolution, pixel features computed at full size (the paper states neither)"
+_HORSES = "random split, a quarter of the resolution (the paper states neither), pixel features computed at full size"
 _EFFORT = "options chosen in five folds from 36 candidates, like the network's"
 
 RESULTS = (

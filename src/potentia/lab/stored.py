@@ -10,7 +10,7 @@ from ..report.rows import Row, read_rows
 
 
 def study_rows(name: str, root: Path) -> list[Row]:
-    """Rows of a study's full run; empty if there is no file."""
+    """Rows of a study's full run; an empty list if there is no file."""
     rows = read_rows(root / "experiments" / "results" / name / "rows.jsonl")
     return [row for row in rows if not row["cell"].get("quick")]
 
