@@ -103,6 +103,7 @@ def tables(rows: Rows) -> list[Table]:
         lines.append(line)
     title = "Scene: mean ± spread over seeds (rank; the paper has LMSBNkf first on all five)"
     others = [row | row["cell"] for row in rows if row["cell"]["set"] != "scene"]
+    others.sort(key=lambda line: (SETS.index(line["set"]), SET_SYSTEMS.index(line["system"])))
     more = [Column("set", "set"), Column("system", "system")]
     more += [Column(m.replace("_", " "), m, "{:.3f}".format) for m in pt.metrics.MEASURES]
     more += [Column(f"{part}, s", f"{part}_seconds", "{:.2f}".format) for part in ("fit", "predict")]
