@@ -25,8 +25,8 @@ from .study import grid
 #: Options by name, and the values that cross-validation chooses from.
 Grid = dict[str, Sequence[Any]]
 
-# Independent machines, the label powerset and LMSBN choose among 36 candidates each with an RBF kernel; the table states
-# the number for every system.
+# With an RBF kernel, independent machines, the label powerset and LMSBN choose among 36 candidates each; the table
+# states the number for every system.
 _LINEAR: Grid = {"alpha": (1e-3, 3e-3, 1e-2, 3e-2)}
 _LOGISTIC: Grid = {"C": (0.3, 1.0, 3.0)}
 _GAMMAS = (0.02, 0.04, 0.06, 0.08, 0.12, 0.16)
