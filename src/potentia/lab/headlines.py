@@ -23,7 +23,6 @@ class Headline(NamedTuple):
 
 
 _HORSES = "random split, a quarter of the resolution (the paper states neither), pixel features computed at full size"
-_EFFORT = "options chosen in five folds from 36 candidates, like the network's"
 
 RESULTS = (
     Headline(
@@ -54,7 +53,10 @@ RESULTS = (
         "Scene, LMSBN with RBF kernel: exact match [LMSBN figure 4]", "scene", 0, "LMSBNkf", "exact_match",
         "the paper prints no numbers; `label_scale` is tuned, too",
     ),
-    Headline("Scene, independent RBF machines: exact match", "scene", 0, "BCk", "exact_match", _EFFORT),
+    Headline("Scene, label powerset with RBF kernel: exact match", "scene", 0, "powersetk", "exact_match",
+             "not in the paper; options chosen in five folds from 36 candidates, as the network's"),
+    Headline("Scene, independent RBF machines: exact match", "scene", 0, "BCk", "exact_match",
+             "options chosen in five folds from 16 candidates"),
     Headline(
         "twelve multi-label sets, `LabelNetwork()`: mean rank of nine systems by exact match", "multilabel-tables", 0,
         "label network", "rank", "not in a paper; three folds of 600 rows and 25 labels",

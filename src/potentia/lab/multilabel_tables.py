@@ -173,9 +173,14 @@ def _mean(rows: Rows, name: str, system: str, measure: str) -> float:
     return float(np.mean(found)) if len(found) else np.nan
 
 
+def _is_left_out(cell: Cell) -> bool:
+    """LMSBN on cal500, where no system predicts a whole row."""
+    return bool(cell["set"] == "cal500" and cell["system"] == "LMSBN, RBF")
+
+
 STUDY = Study(
     "multilabel-tables",
-    grid(set=MULTILABEL_SETS, system=SYSTEMS, part=range(PARTS)),
+    [cell for cell in grid(set=MULTILABEL_SETS, system=SYSTEMS, part=range(PARTS)) if not _is_left_out(cell)],
     grid(set=["emotions", "medical"], system=(OURS, "chain, linear", "powerset, RBF"), part=[0]),
     run,
     tables,

@@ -124,7 +124,7 @@ def _values(rows: Rows) -> dict[str, dict[str, list[float]]]:
 
 
 def draw(rows: Rows, originals: Originals) -> Figure:
-    """Figure 4: a panel per measure with a bar per system."""
+    """Figure 4: a panel per measure with a point per system."""
     values = _values(rows)
     names = [n for n in SYSTEMS if n in values["exact_match"]]
     figure, axes = panels(1, len(pt.metrics.MEASURES), (3.0, 0.7 + 0.3 * len(names)), sharey=True)
@@ -133,10 +133,11 @@ def draw(rows: Rows, originals: Originals) -> Figure:
         less = measure == "hamming_loss"
         colours = ["C1" if m == (middle.min() if less else middle.max()) else "C0" for m in middle]
         spread = [np.std(values[measure][n]) for n in names]
-        ax.barh(range(len(names)), middle, xerr=spread, color=colours)
+        ax.errorbar(middle, range(len(names)), xerr=spread, fmt="none", ecolor="C0")
+        ax.scatter(middle, range(len(names)), color=colours)
+        ax.grid(axis="y", linewidth=0.5)
         if BASELINE in names:
             ax.axvline(middle[names.index(BASELINE)], color="black", linestyle=":", linewidth=1)
-        ax.set_xlim(0.85 * middle.min(), 1.05 * middle.max())
         ax.set_title(measure.replace("_", " ") + " (less is better)" * less)
     axes[0, 0].set_yticks(range(len(names)), names)
     axes[0, 0].invert_yaxis()
