@@ -25,7 +25,7 @@ from .study import grid
 #: Options by name, and the values that cross-validation chooses from.
 Grid = dict[str, Sequence[Any]]
 
-# With an RBF kernel, the label powerset and LMSBN choose among 36 candidates each; the table states every system's number.
+# With an RBF kernel, label powerset and LMSBN choose among 36 candidates; the table states every system's number.
 _LINEAR: Grid = {"alpha": (1e-3, 3e-3, 1e-2, 3e-2)}
 _LOGISTIC: Grid = {"C": (0.3, 1.0, 3.0)}
 _KERNEL: Grid = {"alpha": (1e-4, 3e-4, 1e-3, 3e-3), "gamma": (0.02, 0.04, 0.08, 0.16)}
