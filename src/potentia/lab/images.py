@@ -157,7 +157,10 @@ def tables(rows: Rows) -> list[Table]:
         Column("boundary F1", "test_mean_boundary_f1", number),
         Column("processor seconds of training", "training_seconds", "{:.0f}".format),
     ]
-    lines = [row | {"set": row["cell"]["set"], "method": row["cell"]["method"]} for row in rows]
+    ordered = sorted(
+        rows, key=lambda row: (list(SETS).index(row["cell"]["set"]), METHODS.index(row["cell"]["method"]))
+    )
+    lines = [row | {"set": row["cell"]["set"], "method": row["cell"]["method"]} for row in ordered]
     return [
         Table("The image command with defaults, and a random forest on multi-scale filters", columns, lines)
     ]

@@ -51,7 +51,6 @@ def say_estimate(
     fewer = f"--pixels {max(1, n_paired // 2)} trains pairs on half as many pixels"
     if len(largest) == 2:
         fewer += f", --reduce {0.7 * reduce:.2g} on half-size images"
-    check_memory(needed, f"training on {len(sizes)} images of up to {shown}", fewer)
-    run.say(
-        f"{len(sizes)} images of up to {shown}, {n_states} classes: about {needed / 1e9:.1f} GB of memory. {fewer}."
-    )
+    images = f"{len(sizes)} images of up to {shown}" if len(sizes) > 1 else f"one image of {shown}"
+    check_memory(needed, f"training on {images}", fewer)
+    run.say(f"{images}, {n_states} classes: about {needed / 1e9:.1f} GB of memory. {fewer}.")
