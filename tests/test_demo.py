@@ -32,7 +32,11 @@ def test_rows_have_what_the_page_needs(made):
         assert len(row["pictures"][0]["truth"]) == 16 * 16
     assert "not comparable" in rows["denoising"][0]["data"]
     assert path == out / "report.html"
-    assert any("boosting nodes" in text for text in said)
+    results = [text for text in said if "test error" in text]
+    assert results[0].startswith("learner iterated, node linear, edge zero: test error"), (
+        "the fastest model first"
+    )
+    assert len(results) == len(rows["denoising"])
 
 
 def test_labels_that_depend_are_better_predicted_together(made):
@@ -64,7 +68,7 @@ def test_examples_in_help_work_as_printed(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr()
     assert "test error" in printed.out
     assert "demo/report.html" in printed.out
-    assert "mlp nodes" in printed.err
+    assert "node mlp, edge mlp: test error" in printed.err
 
 
 def test_json_is_one_object_and_a_second_run_replaces_the_first(tmp_path, monkeypatch, capsys):
