@@ -89,6 +89,8 @@ def _series(path: Path, read: bool) -> tuple[Any, str, tuple[int, ...]]:
         raise PotentiaError(f"{path}: this is not a readable TIFF file ({reason}).") from None
     if "Y" not in axes or "X" not in axes or 0 in shape:
         raise PotentiaError(f"{path}: the TIFF file holds no image (axes {axes}, shape {shape}).")
+    if values is not None and values.shape != tuple(shape):
+        raise PotentiaError(f"{path}: the TIFF file holds {values.shape} values instead of {tuple(shape)}.")
     return values, axes, shape
 
 
