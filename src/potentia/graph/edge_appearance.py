@@ -48,6 +48,8 @@ def is_acyclic(graph: Graph) -> bool:
         parts: tuple[Graph, ...] = graph.cached("parts", tuple)
         if parts:
             return all(is_acyclic(part) for part in parts)
+        if (flat_regions(graph).order[cliques] - 1).sum() >= graph.n_variables:  # a forest joins fewer
+            return False
         order, used = np.arange(len(cliques)), np.zeros(len(cliques))
         return bool(grow_forest(*_scopes(graph), order, graph.n_variables, used) == len(cliques))
 

@@ -106,7 +106,8 @@ def is_forest(graph: Graph) -> bool:
     """Whether the graph has regions of at most two variables and its pairs form no loop."""
 
     def check() -> bool:
-        if graph.max_order > 2:
+        # that many pairs form a loop, whatever they are
+        if graph.max_order > 2 or len(pairs_of(graph)) >= graph.n_variables:
             return False
         roots = int((tree_order(graph)[1] < 0).sum())
         return len(pairs_of(graph)) == graph.n_variables - roots

@@ -119,7 +119,9 @@ class _Climb:
         self.bonds = bonds(scores.graph)
         self.pairs = pairs
         self.allowed = scores.singles > -np.inf
-        self.hard = find_hard(*self.flat)
+        kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] > 1 and len(scope)]
+        soft = all(scores.bounds(kind) is not None for kind in kinds)
+        self.hard = np.zeros(len(scores.regions.size), dtype=np.bool_) if soft else find_hard(*self.flat)
         self.impossible = False
         self.work = 0
 
