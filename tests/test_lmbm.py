@@ -354,3 +354,17 @@ def test_scene():
     model = LMBM().fit(z["X_train"], z["Y_train"])
     assert model.gap_ <= 1e-6 * model.objective_
     assert np.all(model.predict(z["X_test"]) == z["Y_test"], axis=1).mean() > 0.64
+
+
+def test_a_fit_killed_after_its_last_pass_resumes_with_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr("potentia.multilabel.fit_progress._EVERY", -1.0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4))
+    Y = (X @ rng.normal(size=(4, 5)) + rng.normal(size=(60, 5)) > 0).astype(int)
+    model = pt.LMBM(1e-4, passes=3, tol=1e-14)
+    found = []
+    for _ in range(2):
+        with pytest.warns(pt.ConvergenceWarning, match="passes"):
+            model.fit(X, Y, checkpoint=tmp_path / "state")
+        found.append(model.decision_function(X))
+    np.testing.assert_array_equal(*found)

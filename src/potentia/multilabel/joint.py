@@ -106,10 +106,12 @@ def learn_machine(
     cost, spread, left = solver.cost(n), 0.1, solver.passes
     kept = None if solver.solved is None else solver.solved.get("limits", (2,))
     if solver.solved is not None and kept is not None:
-        spread, left = float(kept[0]), min(max(1, int(kept[1])), solver.passes)
+        spread, left = float(kept[0]), min(max(0, int(kept[1])), solver.passes)
         for name, array in state._asdict().items():
             found = solver.solved.get(name, array.shape)
             array[...] = 0.0 if found is None else found
+    if left == 0:  # the fit had reached its limit
+        machine = _machine(X, gram, signs, cliques, state, eta, cost)
     while left > 0:
         block = min(left, _BLOCK)
         visits = block * max(n * K, 1000)
