@@ -5,8 +5,9 @@
 The training data are the scribbled pixels of this one photograph; the labels of all other pixels are hidden (-1). Three
 models see the same features of pixels, a multi-scale filter bank: a linear function and boosted trees, which label each
 pixel by itself, and a CRF with a linear function of pixels and one of pairs. The CRF is trained through inference on
-the whole grid, so that pairs learn how far a scribble reaches, and where boundaries stop it. No option was tuned. The
-truth was drawn by hand and is used for nothing but the errors.
+the whole grid, so that pairs learn how far a scribble reaches, and where boundaries stop it. Options
+are defaults; strokes were added where a first result was wrong, as a user would. The truth was drawn by hand and is
+used for nothing but the errors.
 
 The photograph, by Rachel Michetti and courtesy of Pikolo Espresso Bar, is in the public domain (CC0) and comes with
 scikit-image.
