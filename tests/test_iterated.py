@@ -12,6 +12,7 @@ import potentia as pt
 import reference
 import zoo
 from potentia.data.example import Example
+from potentia.io.checkpoint import Checkpoint
 from potentia.learn import joint as joint_module
 from potentia.learn.dataset import Dataset
 from potentia.learn.joint import Joint, JointPart
@@ -723,3 +724,20 @@ def test_single_trees_on_the_gradient_lower_the_dual_bound():
     assert np.all(np.diff(objective) <= 1e-9 * objective[0])
     assert objective[-1] < 0.8 * objective[0]
     assert crf.potentials_["node"].n_trees > 20
+
+
+def test_a_checkpoint_with_a_damaged_function_gets_one_sentence(tmp_path, monkeypatch):
+    from sklearn.preprocessing import PolynomialFeatures
+
+    make = lambda: {"node": pt.Linear(transformer=PolynomialFeatures(2)), "edge": pt.Constant()}  # noqa: E731
+    pt.CRF(make(), pt.IteratedLogistic(iterations=2)).fit(noisy(), checkpoint=tmp_path / "state")
+    load = Checkpoint.load
+
+    def damaged(self):
+        saved = load(self)
+        del saved["potentials"]["node"][0]["fitted"]["transformer_"]["transformer"]["class"]
+        return saved
+
+    monkeypatch.setattr(Checkpoint, "load", damaged)
+    with pytest.raises(pt.PotentiaError, match="The checkpoint is damaged"):
+        pt.CRF(make(), pt.IteratedLogistic(iterations=3)).fit(noisy(), checkpoint=tmp_path / "state")

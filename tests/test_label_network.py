@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
+from potentia.io.files import file_kind, read_file, write_file
 from potentia.multilabel.beam import beam, most_probable
 from potentia.multilabel.conditionals import Conditionals, learn_conditionals
 from potentia.multilabel.labelling_forest import learn_forest
@@ -280,3 +281,14 @@ def test_rows_of_weight_zero_are_left_out_and_balance_finds_more():
             for weight in (None, "balanced")
         )
         assert balanced > plain
+
+
+def test_a_file_whose_forest_has_no_trees_is_refused(tmp_path):
+    X, Y = labelled_rows()
+    pt.LabelNetwork(["linear"], **{**SMALL, "n_trees": 3}).fit(X, Y).save(tmp_path / "m")
+    kind = file_kind(tmp_path / "m")
+    content, arrays = read_file(tmp_path / "m", kind)
+    (roots,) = (name for name in arrays if name.endswith("roots"))
+    write_file(tmp_path / "m", kind, content, {**arrays, roots: arrays[roots][:0]})
+    with pytest.raises(pt.PotentiaError, match="trees are inconsistent"):
+        pt.load(tmp_path / "m")

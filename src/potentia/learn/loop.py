@@ -92,6 +92,16 @@ def _resume(fit: Fit, potentials: Mapping[str, Potential], checkpoint: Store) ->
     saved = checkpoint.load()
     if saved is None:
         return []
+    try:
+        return _take_up(saved, fit, potentials)
+    except PotentiaError:
+        raise
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        raise PotentiaError(f"The checkpoint is damaged ({error}); delete it to start again.") from None
+
+
+def _take_up(saved: Mapping[str, Any], fit: Fit, potentials: Mapping[str, Potential]) -> list[dict[str, Any]]:
+    """Put functions and state of a checkpoint where they belong; its history."""
     if set(saved["potentials"]) != set(potentials):
         raise PotentiaError(f"The checkpoint has potentials for {sorted(saved['potentials'])}.")
     for kind, (meta, arrays) in saved["potentials"].items():
@@ -105,12 +115,7 @@ def _resume(fit: Fit, potentials: Mapping[str, Potential], checkpoint: Store) ->
             )
         potentials[kind].reset().__dict__.update(loaded._fitted())
     history = list(saved["history"])
-    try:
-        fit.restore(SavedFit(history, saved["arrays"], saved["parts"]))
-    except PotentiaError:
-        raise
-    except (LookupError, TypeError, ValueError) as error:
-        raise PotentiaError(f"The checkpoint is damaged ({error}); delete it to start again.") from None
+    fit.restore(SavedFit(history, saved["arrays"], saved["parts"]))
     return history
 
 

@@ -26,10 +26,13 @@ FOREST: Schema = {
     "indices": Array("i8", ("nnz",), low=0, below="L"),
     "indptr": Array("i8", ("m+1",), ends="nnz"),
     "trees": Rule(
-        lambda found: all(
-            bool(np.all((side == -1) == (found["left"] == -1)))
-            and bool(np.all((side == -1) | (side > np.arange(len(side)))))
-            for side in (found["left"], found["right"])
+        lambda found: (
+            len(found["roots"]) > 0
+            and all(
+                bool(np.all((side == -1) == (found["left"] == -1)))
+                and bool(np.all((side == -1) | (side > np.arange(len(side)))))
+                for side in (found["left"], found["right"])
+            )
         ),
         "are inconsistent",
     ),
