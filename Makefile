@@ -10,7 +10,7 @@ demo: .venv/installed
 	$(BIN)/potentia demo --out demo
 
 test: .venv/installed lint browser
-	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2
+	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Kernels are compiled, so lines inside them do not count as covered.
 coverage: .venv/installed browser

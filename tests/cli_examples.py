@@ -8,6 +8,7 @@ def cli_examples():
     found = {}
     for name, parser in _parser()._subparsers._group_actions[0].choices.items():
         _, _, after = parser.format_help().partition("example:")
-        lines = [line.strip() for line in after.splitlines()]
+        # what a shell does with the output is not the parser's
+        lines = [line.partition(" >")[0].strip() for line in after.splitlines()]
         found[name] = [line for line in lines if line.startswith("potentia ")]
     return found

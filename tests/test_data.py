@@ -101,7 +101,7 @@ def test_repr_says_what_is_there(chain):
         ({"node": [["a"]] * 3}, None, None, "must hold real numbers"),
         ({"node": [[1j]] * 3}, None, None, "must hold real numbers, not complex128"),
         ({"edge": [[0, 1], [2, np.nan]]}, None, None, r"\['edge'\] .* not finite at row 1, column 1"),
-        ({"node": sparse.csr_array([[np.inf], [0], [0]])}, None, None, r"\['node'\] .* not finite$"),
+        ({"node": sparse.csr_array([[np.inf], [0], [0]])}, None, None, r"\['node'\] .* not finite\.$"),
         ({"pair": [[0]]}, None, None, "features has kind 'pair', but the graph has node, edge"),
         ([[1]], None, None, "features must be a mapping"),
         ({}, [0, 1], None, r"labels has shape \(2,\); the graph needs \(3,\)"),

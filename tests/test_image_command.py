@@ -107,7 +107,7 @@ def test_pages_are_images_or_a_volume(tmp_path):
     write_tiff(tmp_path / "w.tif", stack)
     assert np.array_equal(read_tiff(tmp_path / "w.tif"), stack)
     Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / "flat.png")
-    with pytest.raises(pt.PotentiaError, match="no TIFF file"):
+    with pytest.raises(pt.PotentiaError, match="is not a TIFF file"):
         image_files(tmp_path, "volumes")
 
 

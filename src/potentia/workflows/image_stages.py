@@ -196,7 +196,7 @@ def _cross_fit(
     position: bool | None = None,
 ) -> CrossFitted:
     with Bar(run.progress) as bar:
-        bar.begin("pixels", 5 if position is not None or not positions else 9)
+        bar.begin("pixels", 5 if position is not None or not positions else 13)
         return cross_fit(
             partial(_classifier, node, run.seed),
             samples,
@@ -292,10 +292,10 @@ def held_examples(training: TrainingImages, held: Sequence[int]) -> list[Example
 
 def _say_position(crossed: CrossFitted, run: Run) -> None:
     if crossed.tried:
-        chosen = "with" if crossed.position else "without"
+        chosen, needed = ("with", "") if crossed.position else ("without", "; it must be lower in every fold")
         run.say(
             f"pixels are classified {chosen} their position: the cross-validated loss is {crossed.tried[True]:.4f} "
-            f"with it and {crossed.tried[False]:.4f} without."
+            f"with it and {crossed.tried[False]:.4f} without{needed}."
         )
 
 

@@ -17,8 +17,8 @@ from scipy.special import log_softmax
 from .._types import Floats, Ints, PotentiaError
 from ..potentials import Boosting, Potential
 
-#: Folds of images, and of them those on which position is tried.
-_FOLDS, _TRIED = 4, 2
+#: Folds of images.
+_FOLDS = 4
 #: Fits of fifty trees each, and by how much of itself the held-out loss must fall for another one.
 _STAGES, _ENOUGH = 5, 1e-3
 #: Log-probabilities are at least this.
@@ -43,7 +43,7 @@ class CrossFitted:
         folds: the fold of every sample.
         position: whether the last columns, positions, are used.
         loss: mean log-loss of the samples by the models that did not see them.
-        tried: that with and without position on two folds after one fit, where both were tried.
+        tried: that with and without position after one fit, where both were tried.
         stages: fits that each model took.
     """
 
@@ -87,7 +87,7 @@ def cross_fit(
     Args:
         make: an unfitted classifier.
         samples: of images that must be distinguished; the last `positions` columns are positions.
-        position: whether to use those; None finds out on two folds.
+        position: whether to use those; None uses them if the loss is lower in every fold.
         class_weight: weight of every class.
         advance: called after every fit with a text.
     """
@@ -98,9 +98,10 @@ def cross_fit(
     if not positions or n_folds == 1:
         position = bool(positions) and position is not False
     elif position is None:
-        some = range(min(_TRIED, n_folds))
-        tried = {use: float(np.mean([fits.fold(k, use, 1).loss for k in some])) for use in (False, True)}
-        position = tried[True] < tried[False]
+        losses = {use: np.array([fits.fold(k, use, 1).loss for k in range(n_folds)]) for use in (False, True)}
+        tried = {use: float(own.mean()) for use, own in losses.items()}
+        # few images show chance positions, too: a mean alone would take them up
+        position = bool(np.all(losses[True] < losses[False]))
     found = [fits.fold(k, position) for k in range(n_folds)]
     stages = int(np.median([fit.stages for fit in found]))
     final = fits.all(position, stages)
