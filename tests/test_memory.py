@@ -11,6 +11,7 @@ BIG = 2**17
 
 
 def fresh_pool(monkeypatch):
+    gc.collect()  # what other tests left would come back into the pool later
     monkeypatch.setattr(_memory, "_idle", [])
     _memory._returned.clear()
 

@@ -231,6 +231,7 @@ class Session:
     tol: float
     seed: int
     finish: Callable[[Outcome, Readout], Result]
+    #: Whether marginals may hide what messages do, so that the value decides on convergence, too.
     sharp: bool = False
     #: Whether the messages began as functions of the scores, which a gradient through all iterations must follow.
     uniform: bool = False
@@ -250,9 +251,10 @@ class Session:
         return self.finish(outcome, read)
 
     def _settle(self, outcome: Outcome, read: Readout) -> tuple[Outcome, Readout]:
-        """Iterate on until the value stands still, too; without iterations left for that it has not converged.
+        """Continue until the value no longer changes either; not converged if the iterations run out first.
 
-        Large scores make marginals near 0 and 1, which stand still while messages still move, damped ones slowly.
+        Large scores make marginals near 0 and 1, which no longer change while messages still move, and damping makes
+        messages move slowly.
         """
         # the residual schedule goes by pending changes, which seem to be none
         schedule = "coloured" if self.schedule == "residual" else self.schedule
@@ -265,7 +267,7 @@ class Session:
             if damping:  # what is hidden moves slowly, by this share of the way that is left
                 moved = max(moved, _largest_change(read.messages, after.messages)) / (1.0 - damping)
             still = moved <= self.tol * (1.0 + abs(read.value)) and residual <= self.tol
-            # a value that turns back stands still for one iteration
+            # a value that changes direction may not change for one iteration
             calm = calm + 1 if still else 0
             outcome, read = outcome._replace(iterations=outcome.iterations + 1, residual=residual), after
             if calm == 2:

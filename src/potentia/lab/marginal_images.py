@@ -18,7 +18,7 @@ from .figures import Figure, grid_size, image_figure, strips
 from .marginal import LOCAL, NAMES, Data, Part, loss_named, run_loss, truncated_inference
 from .study import Originals, Rows, Study, matrix
 
-#: Errors (training, test) by number of iterations, empty for what the paper has not; 0 stands for losses that need no
+#: Errors (training, test) by number of iterations, empty if the paper reports none; 0 stands for losses that need no
 #: inference to train.
 Printed = Mapping[tuple[str, str], Mapping[int, tuple[float, float]]]
 

@@ -96,7 +96,7 @@ def _resume(fit: Fit, potentials: Mapping[str, Potential], checkpoint: Store) ->
         return _take_up(saved, fit, potentials)
     except PotentiaError:
         raise
-    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise PotentiaError(f"The checkpoint is damaged ({error}); delete it to start again.") from None
 
 

@@ -182,7 +182,7 @@ class ClassifierChain(MultiLabelClassifier):
 class LabelPowerset(MultiLabelClassifier):
     """One classifier of whole labellings: every labelling seen in training is a class; no other is ever predicted.
 
-    A label's score is the best score of a labelling that has it minus the best of one that has not.
+    A label's score is the best score of a labelling that has it minus the best of one without it.
 
     Args:
         estimator: a classifier with `decision_function`, one column per class; logistic regression if None.
