@@ -24,7 +24,7 @@ faults: .venv/installed
 	$(BIN)/python tests/faults/workers.py
 	$(BIN)/python tests/faults/soak.py --calls 20000 --seed 1
 
-# Tables of README and docs from the rows of experiments/results and benchmarks.
+# Tables and numbers of README and docs from the rows of experiments/results and benchmarks.
 tables: .venv/installed
 	$(BIN)/python -m potentia.lab.document
 

@@ -1,9 +1,11 @@
 """Sphinx configuration; `make docs` builds the site with warnings as errors."""
 
+import re
+
 from potentia import __version__
 
 project = "potentia"
-author = "the potentia developers"
+author = copyright = "the potentia developers"
 release = version = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
@@ -19,9 +21,22 @@ autodoc_typehints_description_target = "documented"
 nitpicky = False
 
 
+MATH_ROLE = re.compile(r"(:math:`[^`]*`)")
+
+
 def plain_text(app, what, name, obj, options, lines):
-    """Docstrings are plain text with formulas: |w|^2 and stars mean themselves."""
-    lines[:] = [line.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*") for line in lines]
+    """Docstrings are plain text, in which bars and stars mean themselves, except for formulas and code."""
+    formula = False
+    for number, line in enumerate(lines):
+        # a directive and the indented lines below it
+        formula = line.lstrip().startswith(".. math::") or (formula and (not line or line[0] == " "))
+        if not formula:
+            parts = MATH_ROLE.split(line)
+            lines[number] = "".join(part if k % 2 else _escaped(part) for k, part in enumerate(parts))
+
+
+def _escaped(text):
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*")
 
 
 def setup(app):

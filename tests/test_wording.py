@@ -1,12 +1,15 @@
 """Phrases that read as translated stay out of pages, messages, help texts, docstrings and comments."""
 
 import ast
+import inspect
 import io
 import re
 import tokenize
 from pathlib import Path
 
 import pytest
+
+import potentia as pt
 
 ROOT = Path(__file__).parent.parent
 
@@ -66,21 +69,46 @@ def test_pages_are_plain_technical_english():
     assert not _found(PAGES)
 
 
+ASCII_FORMULA = re.compile(
+    r"\b(?:sum|prod|min|max|argmin|argmax)_[a-zA-Z]{1,2}\b|\w\^[\w{(]|\b(?:sqrt|exp|O)\([-A-Za-z]|\blog sum exp\b"
+    r"|\bsum over \w+ of\b|(?<![\w`/.])[A-Za-z]_[a-z\d]\b|\|\w\||\blog\("
+)
+
+
+def _formulas(name, text, typeset):
+    """Where a text has a formula outside what is typeset or code."""
+    text = re.sub(typeset, lambda m: "\n" * m[0].count("\n"), text, flags=re.S)
+    lines = enumerate(text.splitlines(), 1)
+    return [f"{name}:{number}: {line}" for number, line in lines if ASCII_FORMULA.search(line)]
+
+
 def test_formulas_on_pages_are_typeset():
-    ascii_formula = re.compile(
-        r"\bsum_\w|\w\^[\d{(]|\bsqrt\(|\blog sum exp\b|\bO\([A-Za-z]|\bsum over \w+ of\b"
-    )
-    found = []
-    for page in (p for p in PAGES if p.parts[-2] != ROOT.name):
-        text = re.sub(
-            r"```.*?```|\$\$.*?\$\$|\$[^$\n]*\$",
-            lambda m: "\n" * m[0].count("\n"),
-            page.read_text(),
-            flags=re.S,
-        )
-        lines = enumerate(text.splitlines(), 1)
-        found += [f"{page.name}:{number}: {line}" for number, line in lines if ascii_formula.search(line)]
-    assert not found
+    typeset = r"```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$"
+    pages = (p for p in PAGES if p.parts[-2] != ROOT.name)
+    assert not [line for p in pages for line in _formulas(p.name, p.read_text(), typeset)]
+
+
+def _public_docstrings():
+    """(name, docstring) of what the reference page shows."""
+    listed = re.findall(r"potentia\.([\w.]+)", (ROOT / "docs" / "api.md").read_text())
+    for name in dict.fromkeys(listed):
+        shown = pt
+        for part in name.split("."):
+            shown = getattr(shown, part)
+        yield name, inspect.getdoc(shown) or ""
+        if inspect.isclass(shown):
+            for member, value in vars(shown).items():
+                function = getattr(value, "__func__", getattr(value, "fget", getattr(value, "func", value)))
+                if not member.startswith("_") and inspect.isroutine(function):
+                    yield f"{name}.{member}", inspect.getdoc(function) or ""
+
+
+def test_formulas_in_the_reference_are_typeset():
+    pytest.importorskip("torch")
+    typeset = r":math:`[^`]*`|``.*?``|`[^`]*`|\.\. math::.*?(?=\n\S|\Z)"
+    found = list(_public_docstrings())
+    assert len(found) > 200
+    assert not [line for name, text in found for line in _formulas(name, text, typeset)]
 
 
 @pytest.mark.parametrize("folder", ["src", "examples", "benchmarks"])

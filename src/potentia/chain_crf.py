@@ -53,9 +53,9 @@ class LabelPath(NamedTuple):
 
 
 class ChainCRF(Registered, Params):
-    """A linear-chain conditional random field over sparse features, as CRFsuite trains it.
+    r"""A linear-chain conditional random field over sparse features, as CRFsuite trains it.
 
-    Minimises  -log-likelihood + c1 |w|_1 + c2 |w|^2  over a weight per attribute and label and one per pair of
+    Minimises :math:`-\log p(y \mid x) + c_1 |w|_1 + c_2 |w|^2` over one weight per attribute and label and per pair of
     neighbouring labels. `X` is a list of sequences, each a list of tokens, each a dictionary: texts ({"word": "The"} is
     the attribute "word:The"), numbers and booleans ({"is_title": True}), nested dictionaries, lists and sets as
     python-crfsuite takes them; an array of numbers, such as {"embedding": vector}, is a block of dense features. `y`

@@ -50,7 +50,7 @@ class CRF(Registered):
             the learner trains for, "map" with `MaxMargin` and "mpm" otherwise.
 
     After `fit`: `potentials_`, `history_` (one dict per iteration), `converged_` (whether the fit ended by itself, not
-    at its limit of iterations), `scales_` (theta = scale * f per kind),
+    at its limit of iterations), `scales_` (factors between `f` and theta, per kind),
     `shapes_` (of the tables of each kind) and `inference_`. Works with scikit-learn's `clone` and cross-validation over
     lists of examples.
     """

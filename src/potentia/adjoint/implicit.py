@@ -143,9 +143,10 @@ def _constraints(graph: Graph, entropy: Entropy, start: Ints) -> Any:
 def linear_response(
     inference: Inference, graph: Graph, theta: Any, pairs: ArrayLike, observed: ArrayLike | None = None
 ) -> list[Floats]:
-    """Joint marginals of any two variables from the sensitivity of their marginals [MBL-tpami sec. 6; Welling and Teh].
+    r"""Joint marginals of any two variables from sensitivities of their marginals [MBL-tpami sec. 6; Welling and Teh].
 
-    p(y_i, y_j) is taken as mu_i(y_i) mu_j(y_j) + d mu_j(y_j) / d theta_i(y_i), which is exact where inference is.
+    :math:`p(y_i, y_j) \approx \mu_i(y_i) \mu_j(y_j) + \mathrm{d} \mu_j(y_j) / \mathrm{d} \theta_i(y_i)`, which is exact
+    if inference is.
 
     Args:
         pairs: (n, 2) variables, adjacent or not.

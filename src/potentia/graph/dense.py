@@ -18,20 +18,20 @@ _FEW = 2048
 
 
 class DenseGaussian:
-    """A value of theta: a pair term for every two variables, for `pt.MeanField` [Kraehenbuehl and Koltun 2011].
+    r"""A value of theta: a pair term for every two variables, for `pt.MeanField` [Kraehenbuehl and Koltun 2011].
 
-    The score of labels a, b of variables i and j is -weight k(i, j) compatibility[a, b], where k(i, j) is
-    exp(-|f_i - f_j|^2 / 2), divided by sqrt(D_i D_j) with `normalisation`. The name that theta gives it must not be one
-    of the graph's kinds.
+    The score of labels a, b of variables i and j is :math:`-\text{weight} \, k(i, j) \, \text{compatibility}[a, b]`
+    with :math:`k(i, j) = \exp(-|f_i - f_j|^2 / 2)`, divided by :math:`\sqrt{D_i D_j}` with `normalisation`. Its name
+    in theta must not be one of the graph's kinds.
 
     Args:
         features: (n_variables, d), divided by the kernel's standard deviations; see `pt.features.bilateral`.
         weight: a number.
         compatibility: (L, L), the cost of two labels, symmetric; None is Potts, [a != b].
-        normalisation: "symmetric", as in densecrf: D_i is the sum of exp(-|f_i - f_j|^2 / 2) over all j, i included;
-            or None.
-        exact: whether to sum over all pairs, in O(n^2); False filters by a permutohedral lattice, in time linear in n,
-            and None does that beyond 2048 variables.
+        normalisation: "symmetric", as in densecrf: :math:`D_i = \sum_j \exp(-|f_i - f_j|^2 / 2)` over all variables j,
+            i included; or None.
+        exact: True sums over all pairs, in time :math:`O(n^2)`; False filters by a permutohedral lattice, in linear
+            time; None does so for more than 2048 variables.
     """
 
     def __init__(

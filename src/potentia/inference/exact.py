@@ -113,9 +113,10 @@ class Exact(Inference):
         *,
         observed: ArrayLike | None = None,
     ) -> Ranking:
-        """The k labellings of highest score of a chain or forest, fewer where no more are allowed.
+        """The k labellings of highest score of a chain or forest; fewer if no more are allowed.
 
-        Labellings that tie are all listed, in any order. Linear in the variables: O(n L^2 k^2) at worst.
+        Labellings with equal scores are listed in any order. The cost is linear in the variables, at worst
+        :math:`O(n L^2 k^2)`.
         """
         check_count("k", k, 1)
         if not is_forest(graph):

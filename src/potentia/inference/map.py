@@ -75,14 +75,15 @@ class _Interrupted(KeyboardInterrupt):
 
 @dataclass
 class MAP(Inference):
-    """The best labelling argmax_y F(y) by a portfolio, with an upper bound as `value` and the distance as `gap`.
+    """The labelling of highest score, by a portfolio of methods.
 
-    In turn, until the labelling is proven best or the time is over: constraint propagation; elimination of narrow
-    components; roof duality of binary models; dual ascent (TRW-S) with rounding; expansion and swap moves; local
-    search on windows that elimination solves exactly, from the marginals of belief propagation and TRW, too; beside
-    it toulbar2's exact search where `potentia[map]` is installed. `bound` is "exact" when the labelling is proven
-    best (to a relative 1e-9). Ctrl-C makes `infer` return the best so far; see `MAPResult`. Marginals are the
-    labelling's indicators. `start` may be a result of any method; its labelling is the first to beat.
+    `value` is an upper bound on the score, and `gap` the distance to it. These steps follow one another until the
+    labelling is proven best or the time is over: constraint propagation; elimination of narrow components; roof duality
+    of binary models; dual ascent (TRW-S) with rounding; expansion and swap moves; local search on windows that
+    elimination solves exactly, also from the marginals of belief propagation and TRW; in parallel with it, the exact
+    search of toulbar2 if `potentia[map]` is installed. `bound` is "exact" if the labelling is proven best (to a
+    relative 1e-9). Ctrl-C makes `infer` return the best labelling so far; see `MAPResult`. Marginals are the
+    labelling's indicators. `start` may be a result of any method, whose labelling is the first candidate.
 
     Attributes:
         time_limit: seconds; the kernel call under way is finished. None lets every part run until it no longer

@@ -21,7 +21,9 @@ from .mean_field_engine import MeanFieldEngine
 
 @dataclass
 class MeanField(Inference):
-    """Coordinate ascent on E_q[theta] + H(q) over product distributions q [MBL-tpami sec. 3.2]: a lower bound on log Z.
+    r"""Mean field [MBL-tpami sec. 3.2]: a lower bound on log Z.
+
+    Coordinate ascent on :math:`E_q[\theta] + H(q)` over product distributions q.
 
     theta may hold `pt.DenseGaussian` terms. Then all variables are updated at once, starting at the softmax of their
     own scores: the algorithm of dense CRFs, which need not ascend. `argmax` is then each variable's likeliest label.

@@ -159,10 +159,11 @@ class MessagePassingMethod(Inference):
 
 @dataclass
 class Smoothed(MessagePassingMethod):
-    """The entropy-smoothed LP [ILR-chapter Thm 1.3]: value >= the best score at any messages.
+    r"""The entropy-smoothed LP [ILR-chapter Thm 1.3]: the value is an upper bound on the best score at any messages.
 
-    At convergence LP <= value <= LP + epsilon * sum of log table sizes. epsilon is one number or {kind: number};
-    0 is max-product coordinate descent on the LP's dual, which may stall above the LP. `Result.argmax` rounds and
+    At convergence it exceeds that of the LP by at most :math:`\epsilon \sum_\alpha \log |\alpha|`, where
+    :math:`|\alpha|` are the sizes of the tables. epsilon is one number or {kind: number}; 0 is max-product coordinate
+    descent on the LP's dual, which may stall above the LP. `Result.argmax` rounds and
     searches locally, `Result.gap` is the distance to the bound.
     """
 

@@ -1,4 +1,4 @@
-"""Tables of the README and the documentation, made from stored rows.
+"""Tables and numbers of the README and the documentation, made from stored rows.
 
     python -m potentia.lab.document [PAGE ...]
 
@@ -8,8 +8,10 @@ Run in the project's folder. Pages are written by hand, except for what stands b
     <!-- rows: NAME -->          the tables of study NAME, from experiments/results/NAME/rows.jsonl
     <!-- bench: PART ... -->     the tables of these parts of `potentia bench`, from benchmarks/*.jsonl
     <!-- headline: NAME -->      a short table of the README, from either: see `headlines`
+    <!-- value: NAME -->         a number in a sentence, from either: see `values`; never at the beginning of a line,
+                                 where Markdown would end the paragraph
 
-Without arguments all pages with such comments are rebuilt.
+Without arguments, all pages with such comments are rebuilt.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from .bench.run import PARTS
 from .headlines import HEADLINES
 from .stored import bench_rows, study_rows
 from .studies import study_named
+from .values import value
 
+_VALUE = re.compile(r"(<!-- value: ([^\n]+?) -->)[^\n]*?(<!-- end -->)")
 _PART = re.compile(r"(<!-- (rows|bench|headline): ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -36,13 +40,13 @@ def markdown(table: Table) -> str:
 
 
 def pages(root: Path) -> list[Path]:
-    """The README and the pages of the documentation that have tables made from rows."""
-    found = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
-    return [page for page in found if page.exists() and _PART.search(page.read_text())]
+    """The README and the pages of the documentation that have tables or numbers made from rows."""
+    found = [page for page in (root / "README.md", *sorted((root / "docs").rglob("*.md"))) if page.exists()]
+    return [page for page in found if any(rule.search(page.read_text()) for rule in (_PART, _VALUE))]
 
 
 def fill(page: str, root: Path) -> str:
-    """The page with the tables that it names; a table without rows keeps what stands there."""
+    """The page with the tables and numbers that it names; a table without rows stays as it is."""
 
     def part(found: re.Match[str]) -> str:
         opening, kind, names, closing = found.groups()
@@ -53,7 +57,7 @@ def fill(page: str, root: Path) -> str:
             else found[0]
         )
 
-    return _PART.sub(part, page)
+    return _VALUE.sub(lambda found: found[1] + value(found[2], root) + found[3], _PART.sub(part, page))
 
 
 def _study_tables(name: str, root: Path) -> list[Table]:
@@ -74,7 +78,7 @@ _TABLES = {"rows": _study_tables, "bench": _bench_tables, "headline": _headline_
 
 
 def main(arguments: list[str]) -> None:
-    """Rebuild the tables of pages in place."""
+    """Rebuild the tables and numbers of pages in place."""
     root = Path()
     for page in map(Path, arguments) if arguments else pages(root):
         page.write_text(fill(page.read_text(), root))

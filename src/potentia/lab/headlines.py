@@ -1,4 +1,4 @@
-"""The README's short tables: results of the studies, each with what differs from the paper, and speed."""
+"""Short tables of the README and other pages: results with what differs from the papers, speed, and fault campaigns."""
 
 from __future__ import annotations
 
@@ -128,8 +128,20 @@ def torch_speed(root: Path) -> list[Table]:
     return [Table("", columns, rows)] if rows else []
 
 
+def faults(root: Path) -> list[Table]:
+    """Runs of the programs of `tests/faults`, as their rows were noted."""
+    rows = [row for row in bench_rows(root) if row["part"] == "faults"]
+    number = "{:,}".format
+    columns = [
+        Column("campaign", "campaign"), Column("program", "program"), Column("seeds", "seeds"),
+        Column("trials", "trials", number), Column("failures", "failures", number), Column("cause", "cause"),
+    ]  # fmt: skip
+    return [Table("", columns, rows)] if rows else []
+
+
 HEADLINES: dict[str, Callable[[Path], list[Table]]] = {
     "results": results,
     "speed": speed,
     "torch": torch_speed,
+    "faults": faults,
 }

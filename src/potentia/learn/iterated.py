@@ -96,7 +96,7 @@ class IteratedLogistic(Learner):
             self.message_tol = rest
 
     def scales(self, kinds: Sequence[str]) -> dict[str, float]:
-        """theta = scale * f at prediction: epsilon of each kind."""
+        """Factors between f and theta at prediction: epsilon of each kind."""
         given = self.epsilon if isinstance(self.epsilon, Mapping) else dict.fromkeys(kinds, self.epsilon)
         if set(given) != set(kinds):
             raise PotentiaError(f"epsilon must name the kinds {list(kinds)}, not {list(given)}.")

@@ -102,7 +102,7 @@ class Learner(Registered, ABC):
         """Begin to train the potentials, in place; examples are a list, or `pt.parts` where those were given."""
 
     def scales(self, kinds: Sequence[str]) -> dict[str, float]:
-        """theta = scale * f at prediction, per kind."""
+        """Factors between f and theta at prediction, per kind."""
         return dict.fromkeys(kinds, 1.0)
 
     def predictor(self, kinds: Sequence[str]) -> Inference:

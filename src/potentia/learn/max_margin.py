@@ -31,13 +31,15 @@ SOLVERS = ("frank_wolfe", "one_slack")
 
 @dataclass(repr=False)
 class MaxMargin(Learner):
-    """Trains potentials that are linear in their parameters as a structural SVM (margin rescaling):
+    r"""Trains potentials that are linear in their parameters as a structural SVM (margin rescaling).
 
-        min over w of  ridge / 2 |w|^2 + 1/n ( sum_k max_y [Delta_k(y) + F_k(y) - F_k(y^k)] + penalties )
+    .. math:: \min_w \tfrac{1}{2} \text{ridge} |w|^2
+        + \tfrac{1}{n} \Bigl( \sum_k \max_y [\Delta_k(y) + F_k(y) - F_k(y^k)] + \text{penalties} \Bigr)
 
-    over n examples; w are all tables of all kinds in the features' own units, intercepts included, and penalties are
-    the potentials' own (`Linear(ridge)`: ridge / 2 |W|^2 without intercept), added to the summed loss as everywhere
-    else. In terms of a cost C of the summed loss, ridge = 1 / (C n). A fit always starts at w = 0.
+    over n examples k with labels :math:`y^k`. w holds the tables of all kinds in the features' own units, intercepts
+    included. Penalties are those of the potentials (`Linear(ridge)`: without intercept), added to the summed loss as
+    in every learner. In terms of a cost C of the summed loss, :math:`\text{ridge} = 1 / (C n)`. A fit always starts at
+    zero.
 
     The gap between this objective and the dual is a proof of how far from optimal w is: true of the problem where
     `inference` is exact, of its relaxation where it is `LinearProgram()`, an estimate with other methods.

@@ -31,9 +31,9 @@ STARTS = ("independent", "surrogate_likelihood", "zero")
 
 @dataclass(repr=False)
 class MarginalRisk(Learner):
-    """Trains differentiable potentials (Linear, Constant, MLP, networks) so that inference predicts well:
+    r"""Trains differentiable potentials (Linear, Constant, MLP, networks) so that inference predicts well.
 
-        min over w of  sum of losses / (weight of labelled variables) + ridge / 2 |w|^2
+    .. math:: \min_w \frac{\text{sum of losses}}{\text{weight of labelled variables}} + \tfrac{1}{2} \text{ridge} |w|^2
 
     The loss looks at what `inference` makes of the scores after its iterations, so that training makes up for what
     inference leaves out. Losses with hidden labels (-1) work on all variables.

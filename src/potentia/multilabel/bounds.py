@@ -50,12 +50,12 @@ class SearchBound(NamedTuple):
 
 
 def error_bound(model: LMSBN | LMBM, X: Any, y: Any) -> ErrorBound:
-    """Theorem 4: P(prediction != truth) <= E[loss of the truth] / threshold.
+    r"""Theorem 4: the probability of a wrong prediction is at most E[loss of the truth] / threshold.
 
     The threshold of an LMSBN is 1 (Remark 6); that of an LMBM falls with its couplings (Remark 5):
-    min_i [1 - sum of |v_C| over cliques C that hold i]_+. On the rows given it holds for their means; on rows that the
-    model has not learned from these estimate the expectations. Predictions are exact here, whatever the model's
-    options: those of an LMBM by branch and bound, which refuses rows that it cannot prove.
+    :math:`\min_i [1 - \sum_{C \ni i} |v_C|]_+` over labels i and cliques C. The bound holds for the means over the
+    given rows, which estimate the expectations if the model was not trained on these rows. Predictions are exact
+    here, whatever the model's options: those of an LMBM by branch and bound, which refuses rows that it cannot prove.
     """
     losses = model.labelling_loss(X, y)
     found = model.search(X, np.inf, UNLIMITED) if isinstance(model, LMSBN) else model.search(X, "branch")
@@ -85,16 +85,20 @@ def _threshold(model: LMSBN | LMBM) -> float:
 
 
 def likelihood_bound(model: LMSBN, X: Any, y: Any) -> LikelihoodBound:
-    """Remark 3: sum_i log(1 + exp(-z_i)), the loss of the sigmoid network, is at most the hinge sum plus K b.
+    r"""Remark 3: the log-loss of the sigmoid network is at most the hinge sum plus a constant per label.
 
-    b = log(1 + 1 / e), the least that holds; labels that are constant in training are left out of K and of the loss.
+    :math:`\sum_i \log(1 + \exp(-z_i)) \le \sum_i [1 - z_i]_+ + K b` with K labels and :math:`b = \log(1 + 1 / e)`, the
+    least constant for which it holds. Labels that are constant in training are left out of both sums and of K.
     """
     log_loss = model.log_loss(X, y)
     return LikelihoodBound(log_loss, model.labelling_loss(X, y) + _HINGE_GAP * len(model.order_))
 
 
 def search_bound(model: LMSBN, X: Any, y: Any, bounds: Any) -> SearchBound:
-    """Theorem 9: with probability at least 1 - E[loss] / S the search below S finds the optimum, in O(K^S) states."""
+    r"""Theorem 9: a search for labellings of loss below S finds the optimum with a probability that grows with S.
+
+    The probability is at least :math:`1 - E[\text{loss}] / S`, and the search visits :math:`O(K^S)` states.
+    """
     S = np.asarray(bounds, dtype=float).ravel()
     if S.size == 0 or not np.all(S >= 1):
         raise PotentiaError("bounds must be numbers of at least 1.")

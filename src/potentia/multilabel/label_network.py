@@ -39,18 +39,21 @@ _CHUNK = 512
 
 
 class LabelNetwork(WeightedClassifier):
-    """A directed network of labels whose conditionals rest on any classifiers.
+    r"""A directed network of labels whose conditionals are built on any classifiers.
 
     Every unit is a classifier per label; its scores of a row come from folds that the row is not in. The label at
     place i of the order has log-odds that are linear in its units' scores and in the signs of the labels before it. A
     random forest over whole labellings adds what it has seen near a row:
 
-        log P(y | x) = sum_i log P(y_i | scores_i(x), y_1 .. y_{i-1}) + power log(forest's P(y | x) + 1e-3) + constant.
+    .. math:: \log P(y \mid x) = \sum_i \log P(y_i \mid s_i(x), y_1, \dots, y_{i - 1})
+        + \text{power} \cdot \log(F(y \mid x) + 10^{-3}) + \text{constant},
 
-    `predict` gives the most probable labelling, or with loss="hamming_loss" the labels that are each more probable
-    than not; these also with "exact_match" where they matched held-out rows as well and had less Hamming loss. The
-    search keeps `width` partial labellings per row: where no more are as probable as the labelling found it is exact,
-    which `search(X).optimal` says.
+    where :math:`s_i` are the units' scores and F is the forest's probability.
+
+    `predict` returns the most probable labelling, or with loss="hamming_loss" the labels that are each more probable
+    than not. It returns the latter with "exact_match", too, if they matched as many held-out rows and had less Hamming
+    loss. The search keeps `width` partial labellings per row. It is exact if no more of them are as probable as the
+    labelling found, which `search(X).optimal` says.
 
     Args:
         units: "auto" ("linear", and "rbf" up to 3000 rows), or a list of "linear" and "rbf" (support vector machines

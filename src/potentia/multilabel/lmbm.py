@@ -30,17 +30,20 @@ class Decoded(NamedTuple):
 
 
 class LMBM(MarginClassifier):
-    """Large-margin Boltzmann machine: labels that influence each other both ways, with hinge losses.
+    r"""Large-margin Boltzmann machine: an undirected network of labels with hinge losses.
 
-    With labels y in {-1, +1}, z_i = y_i (w_i . x + b_i) + sum over cliques C that hold i of v_C prod_{j in C} y_j, the
-    loss of a labelling is sum_i [1 - z_i]_+. Learning minimises
+    With labels :math:`y_i \in \{-1, +1\}` and margins
 
-        1/2 (|w|^2 + |b|^2 + (1 + eta0) |v|^2) + 1 / (alpha n) sum of losses
+    .. math:: z_i = y_i (w_i \cdot x + b_i) + \sum_{C \ni i} v_C \prod_{j \in C} y_j,
+
+    where C are the cliques, the loss of a labelling is :math:`\sum_i [1 - z_i]_+`. Learning minimises
+
+    .. math:: \tfrac{1}{2} (|w|^2 + |b|^2 + (1 + \text{eta0}) |v|^2) + \tfrac{1}{\alpha n} \sum \text{losses}
 
     by dual coordinate descent [LMSBN Algorithm 1]; prediction minimises the loss over labellings [LMSBN Eq. 5].
 
     Args:
-        alpha: the paper's lambda; C of a support vector machine is 1 / (alpha n).
+        alpha: the paper's lambda; C of a support vector machine is :math:`1 / (\alpha n)`.
         cliques: all sets of 2 up to this many labels (1: independent labels), or the sets of labels themselves.
         eta0: how much more the cliques' weights are regularised.
         kernel: None (linear), a name that scikit-learn knows ("rbf", "poly", ...), or a function of two matrices of
@@ -50,8 +53,8 @@ class LMBM(MarginClassifier):
         decode: "exact" (all labellings, up to 20 labels), "lp" (linear programming over local marginals, then
             rounding and flips; a labelling that meets the program's bound is certainly optimal), "branch" (the same
             with branch and bound where it is not; exponential in the worst case, at most 1,000 linear programs per
-            row), "auto" ("exact" up to 14 labels, else "lp"), or "map": the labelling of the largest sum_i z_i / 2,
-            which is another one.
+            row), "auto" ("exact" up to 14 labels, else "lp"), or "map": the labelling with the largest
+            :math:`\sum_i z_i / 2`, which may be a different one.
         tol, passes: learning stops when the duality gap is at most `tol` of the objective, and gives up with a
             warning after this many passes over rows and labels.
         random_state: seed of the order of descent.
@@ -145,9 +148,9 @@ class LMBM(MarginClassifier):
         return signs * (np.where(cost <= 2.0, cost / 2.0, cost - 1.0) if hinge else cost)
 
     def decision_function(self, X: Any) -> Floats:
-        """Scores (n, K), or (n,) after a flat y: what turning a label alone would cost the labelling predicted.
+        """Scores (n, K), or (n,) after a flat y: what flipping a label would add to the loss of the prediction.
 
-        On the scale of a lone support vector machine's score, which it is for K = 1.
+        They are on the scale of a support vector machine's scores, and equal to them for one label.
         """
         return super().decision_function(X)
 

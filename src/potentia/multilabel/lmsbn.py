@@ -57,16 +57,18 @@ class Probabilities(NamedTuple):
 
 
 class LMSBN(WeightedClassifier, MarginClassifier):
-    """Large-margin sigmoid belief network: a directed network of labels with hinge losses.
+    r"""Large-margin sigmoid belief network: a directed network of labels with hinge losses.
 
-    With labels y in {-1, +1} in an order, g_i = w_i . [1, x, y_parents, products of them], z_i = y_i g_i, the loss of a
-    labelling is sum_i [1 - z_i]_+. Learning minimises 1/2 |w|^2 + 1 / (alpha n) sum of losses [LMSBN Eq. 6], one
-    linear support vector machine per label; prediction minimises the loss over all labellings [LMSBN Eq. 5] by
+    Labels :math:`y_i \in \{-1, +1\}` have an order, and :math:`g_i = w_i \cdot [1, x, y_{\text{parents}}, \dots]` is
+    the score of label i given its parents (and products of them). With :math:`z_i = y_i g_i` the loss of a labelling is
+    :math:`\sum_i [1 - z_i]_+`. Learning minimises
+    :math:`\frac{1}{2} |w|^2 + \frac{1}{\alpha n} \sum \text{losses}` [LMSBN Eq. 6], one linear support vector machine
+    per label; prediction minimises the loss over all labellings [LMSBN Eq. 5] by
     branch and bound [LMSBN Algorithm 2].
 
     Args:
-        alpha: the paper's lambda, common to all labels; C of a support vector machine is 1 / (alpha n). "cv": chosen
-            by cross-validation along a path of falling values, each solution started from the one before.
+        alpha: the paper's lambda, common to all labels; C of a support vector machine is :math:`1 / (\alpha n)`. "cv":
+            chosen by cross-validation along a path of falling values, each solution started from the one before.
         order: "f-score" (labels that independent classifiers know best come first), "index", "learned" (the best of
             `n_orders` by loss on held-out rows), "cv" ("f-score" or "index"), or the labels' numbers in order.
         kernel: None (linear), a name that scikit-learn knows ("rbf", "poly", ...), or a function of two matrices of
@@ -76,8 +78,8 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         parents: "all" earlier labels, or the parents of each label, by number; an order that is not given outright
             is bent to have parents first.
         interactions: how many parents are multiplied in a feature at most.
-        label_scale: what labels are multiplied by as features; below 1 couplings are regularised more than the
-            features' weights, by 1 / label_scale^2. "cv": 1 or 1/4.
+        label_scale: factor of labels as features; below 1, couplings are regularised more than the features' weights,
+            by :math:`1 / \text{label_scale}^2`. "cv": 1 or 1/4.
         bound: predictions are sought among labellings of loss below it (the paper's S); where there is none the
             greedy labelling is predicted.
         budget: states visited per row at most; None for no limit. A search cut short gives the best it has seen.
@@ -241,11 +243,11 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         return np.where(size <= 2.0, difference / 2.0, np.sign(difference) * (size - 1.0))
 
     def decision_function(self, X: Any) -> Floats:
-        """Scores (n, K), or (n,) after a flat y: how much a label's other value would cost the best labelling.
+        """Scores (n, K), or (n,) after a flat y: how much a label's other value would add to the least loss.
 
-        The least loss with label i at its smaller value minus that at its larger, on the scale of a lone support
-        vector machine's score, which it is for K = 1. The sign is that of the best labelling of all, whatever
-        `bound` is. Costs K + 1 searches per row.
+        A score is the least loss with the label at its smaller value minus that at its larger, on the scale of a
+        support vector machine's scores, and equal to them for one label. Its sign is that of the best labelling,
+        whatever `bound` is. A row takes one search per label, and one more.
         """
         return super().decision_function(X)
 
@@ -287,9 +289,9 @@ class LMSBN(WeightedClassifier, MarginClassifier):
     def label_probabilities(
         self, X: Any, samples: int = 1000, exact_up_to: int = 12, random_state: int = 0
     ) -> Probabilities:
-        """Probabilities of labels in the sigmoid network prod_i 1 / (1 + exp(-z_i)) [LMSBN Eq. 2].
+        r"""Probabilities of labels in the sigmoid network :math:`\prod_i 1 / (1 + \exp(-z_i))` [LMSBN Eq. 2].
 
-        Exact for up to `exact_up_to` labels, by a walk over all 2^K labellings of each row; otherwise means over
+        Exact for up to `exact_up_to` labels, by enumeration of all labellings of each row; otherwise means over
         `samples` ancestral samples of each label's probability given the sampled labels before it.
         """
         check_count("samples", samples, 1)

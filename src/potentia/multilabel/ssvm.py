@@ -29,13 +29,14 @@ _CHUNK = 50_000
 
 
 class _SSVM(MultiLabelClassifier):
-    """A CRF with one binary variable per label, trained by `MaxMargin` on the Hamming loss.
+    r"""A CRF with one binary variable per label, trained by `MaxMargin` on the Hamming loss.
 
-    F(y) = sum_i w_i(y_i) . [x, 1] + sum_ij v_ij(y_i, y_j): every label has its own weights and every pair its own
-    table, all regularised alike: fitting minimises alpha / 2 (|w|^2 + |v|^2) + 1/n sum of structured hinge losses.
+    The score of a labelling is :math:`F(y) = \sum_i w_i(y_i) \cdot [x, 1] + \sum_{ij} v_{ij}(y_i, y_j)`: every label
+    has its own weights and every pair its own table, all regularised equally. Fitting minimises
+    :math:`\frac{\alpha}{2} (|w|^2 + |v|^2)` plus the mean structured hinge loss of the n rows.
 
     Args:
-        alpha: regularisation, above 0; a cost C of the summed loss is alpha = 1 / (C n).
+        alpha: regularisation, above 0; a cost C of the summed loss is :math:`\alpha = 1 / (C n)`.
         solver: "frank_wolfe" or "one_slack"; see `MaxMargin`.
         inference: what finds best labellings; None for `Exact()`, fit for a chain of any length and about 20 labels
             otherwise; `LinearProgram()` beyond that.

@@ -15,9 +15,9 @@ from potentia.potentials.problem import Batch, Problem
 
 
 class Constant(Differentiable):
-    """f(x) = v whatever x [ILR-chapter sec. 1.9.2]; penalty = ridge / 2 * |v|^2.
+    r"""A table :math:`f(x) = v` that does not depend on x [ILR-chapter sec. 1.9.2].
 
-    `parameters` is v, also in `table_` (K,).
+    The penalty is :math:`\frac{1}{2} \text{ridge} |v|^2`. `parameters` is v, also in `table_` (K,).
     """
 
     threaded: ClassVar[bool] = True
@@ -75,7 +75,7 @@ class Constant(Differentiable):
         self.table_ = self._checked(vector).copy()
 
     def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
-        """ridge / 2 * |v|^2 and ridge * v."""
+        r""":math:`\frac{1}{2} \text{ridge} |v|^2` and its gradient."""
         ridge = self.ridge if ridge is None else ridge
         return 0.5 * ridge * float(self.table_ @ self.table_), ridge * self.table_
 

@@ -22,9 +22,10 @@ _MAX_TRANSFORMED = 1_000_000
 
 
 class Linear(Differentiable):
-    """f(x) = x W + b [ILR-chapter Eq. 1.21]; penalty = ridge / 2 * |W|^2, added to the summed loss, b free.
+    r"""A linear function :math:`f(x) = x W + b` of the features [ILR-chapter Eq. 1.21].
 
-    ridge is the inverse of scikit-learn's C. x may be sparse (CSR). `transformer` is a scikit-learn
+    The penalty :math:`\frac{1}{2} \text{ridge} |W|^2` is added to the summed loss; b is not penalised. `ridge` is the
+    inverse of scikit-learn's C. x may be sparse (CSR). `transformer` is a scikit-learn
     transformer (PolynomialFeatures, SplineTransformer, ...), of which a copy is fitted to the rows of the
     first fit. L-BFGS stops when no component of the mean gradient exceeds tol, in coordinates in which the
     features are uncorrelated and of equal size, or after max_iter steps (20 when it continues an earlier
@@ -182,7 +183,7 @@ class Linear(Differentiable):
         return (self.basis_[:, None] * d_table if diagonal else self.basis_.T @ d_table).ravel()
 
     def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
-        """ridge / 2 * |W|^2 and its gradient with respect to the coordinates."""
+        r""":math:`\frac{1}{2} \text{ridge} |W|^2` and its gradient with respect to the coordinates."""
         d_table = (self.ridge if ridge is None else ridge) * self.table_
         if self.intercept:
             d_table[-1] = 0.0

@@ -18,16 +18,16 @@ _DRAWN = 256
 
 
 class MLP(Differentiable):
-    """f(x) = W tanh(V x), fitted by stochastic gradients with momentum [ILR-chapter sec. 1.9.5].
+    r"""A network :math:`f(x) = W \tanh(V x)`, fitted by stochastic gradients with momentum [ILR-chapter sec. 1.9.5].
 
-    Each step is `momentum` of the last one and the rest of the mean gradient of `batch` rows, and is taken
-    times `learning_rate`. A fit passes `epochs` times over the rows (over `sample` of them, drawn for each fit, where
-    there are more), starting from the fitted network, and keeps the best network, by the loss of all rows, met at the
-    end of a pass. Batches of 100 are the chapter's (ILR-nips: 1000), as is
-    the rate of .25 for single variables; for pairs it has .05, so pass `learning_rate=0.05` there. V and W
-    also see a constant input, and features are standardised on the rows of the first fit (`standardise`).
-    penalty = ridge / 2 * (|V|^2 + |W|^2), constants free. `parameters` is V (d + 1, hidden), then W (hidden +
-    1, K), flat, the constants' rows last; W starts at zero.
+    The direction of a step is `momentum` times the last one plus `1 - momentum` times the mean gradient of `batch`
+    rows; its length is scaled by `learning_rate`. A fit makes `epochs` passes over the rows, or over `sample` of them,
+    drawn for each fit, if there are more. It starts from the fitted network and keeps the network with the lowest
+    loss of all rows at the end of a pass. The chapter has batches of 100 (ILR-nips: 1000) and a rate of 0.25 for single
+    variables, which are the defaults; its rate for pairs is 0.05, so pass `learning_rate=0.05` there. V and W also see
+    a constant input, and features are standardised on the rows of the first fit (`standardise`). The penalty is
+    :math:`\frac{1}{2} \text{ridge} (|V|^2 + |W|^2)` without the constants' weights. `parameters` is V (d + 1, hidden),
+    then W (hidden + 1, K), flat, the constants' rows last; W starts at zero.
     """
 
     threaded: ClassVar[bool] = True
@@ -187,7 +187,7 @@ class MLP(Differentiable):
         self.weights_ = self._checked(vector).copy()
 
     def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
-        """ridge / 2 * (|V|^2 + |W|^2) and its gradient, without the constants' rows."""
+        r""":math:`\frac{1}{2} \text{ridge} (|V|^2 + |W|^2)` and its gradient, without the constants' rows."""
         gradient = (self.ridge if ridge is None else ridge) * self.weights_
         for layer in self._layers(gradient):
             layer[-1] = 0.0

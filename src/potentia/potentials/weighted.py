@@ -21,9 +21,10 @@ from potentia.potentials.problem import Batch, Problem
 
 
 class WeightPotential(WeightedTable, Linear):
-    """f(x) = w(x) T with one fixed table T and w(x) = x v + b; penalty = ridge / 2 * |v|^2, b free.
+    r"""Scores :math:`f(x) = w(x) T` with one fixed table T and a learned weight :math:`w(x) = x v + b`.
 
-    With `weight` it is a value of theta and not to be fitted. `coef_` (d, 1) and the last row of `table_` are v and b.
+    The penalty is :math:`\frac{1}{2} \text{ridge} |v|^2`; b is not penalised. With `weight` it is a value of theta and
+    cannot be fitted. `coef_` (d, 1) and the last row of `table_` are v and b.
     """
 
     affine: ClassVar[bool] = False
@@ -128,12 +129,12 @@ class Potts(WeightPotential):
 
     @property
     def cost(self) -> Cost:
-        """[d != 0]."""
+        r""":math:`[d \ne 0]` of a difference d of labels."""
         return Cost(0, 1.0)
 
 
 class TruncatedLinear(WeightPotential):
-    """The score -weight min(|a - b|, cut) of a pair of labels; see `WeightPotential`.
+    r"""The score :math:`-\text{weight} \min(|a - b|, \text{cut})` of a pair of labels; see `WeightPotential`.
 
     weight: a number or one per pair, (m,); None learns it. cut: in labels, infinity for none. Other options are those
     of `Linear`.
@@ -158,12 +159,12 @@ class TruncatedLinear(WeightPotential):
 
     @property
     def cost(self) -> Cost:
-        """min(d, cut)."""
+        r""":math:`\min(d, \text{cut})` of a difference d of labels."""
         return Cost(1, check_cut(self.cut))
 
 
 class TruncatedQuadratic(TruncatedLinear):
-    """The score -weight min((a - b)^2, cut) of a pair of labels; see `WeightPotential`.
+    r"""The score :math:`-\text{weight} \min((a - b)^2, \text{cut})` of a pair of labels; see `WeightPotential`.
 
     weight: a number or one per pair, (m,); None learns it. cut: the largest squared distance that counts, infinity for
     none. Other options are those of `Linear`.
@@ -171,12 +172,12 @@ class TruncatedQuadratic(TruncatedLinear):
 
     @property
     def cost(self) -> Cost:
-        """min(d^2, cut)."""
+        r""":math:`\min(d^2, \text{cut})` of a difference d of labels."""
         return Cost(2, check_cut(self.cut))
 
 
 class Scaled(WeightPotential):
-    """The score weight * table(a, b) of a pair of labels; see `WeightPotential`.
+    r"""The score :math:`\text{weight} \cdot \text{table}(a, b)` of a pair of labels; see `WeightPotential`.
 
     table: (L, L), finite. weight: a number or one per pair, (m,); None learns it. Other options are those of `Linear`.
     """

@@ -55,8 +55,8 @@ class Network(Differentiable):
         epochs: passes over the data per fit.
         batch: rows or examples per step; None for 256 rows or 4 examples. Also the most inputs in a stack.
         rate: first step size of Adam; also that of `MarginalRisk(batch=...)` for the network's parameters.
-        ridge: penalty = ridge / 2 times the sum of squares of all parameters with two or more dimensions (weights, not
-            biases or scales), added to the summed loss as `Linear`'s is.
+        ridge: the penalty is half of it times the sum of squares of all parameters with two or more dimensions
+            (weights, not biases or scales), added to the summed loss as `Linear`'s is.
         device: such as "cuda"; None for PyTorch's default device.
         seed: of initial parameters, the order of batches and dropout; PyTorch's global random state is left as it is.
         module__...: keywords of the module.
