@@ -13,6 +13,7 @@ from sklearn.model_selection import GridSearchCV
 import potentia as pt
 from potentia._types import PotentiaError
 from potentia.features.attributes import AttributeIndex
+from potentia.learn.chain_data import ChainData, chain_sources
 from potentia.learn.chain_fit import ChainFit, ChainOptions
 from potentia.learn.chain_labels import scheme_constraints
 from potentia.learn.chain_layout import Constraints
@@ -123,15 +124,17 @@ def test_the_objective_is_that_of_enumeration(c1, scheme, hidden):
 
 
 def begin(X, y, classes, allowed, **options):
-    index = AttributeIndex()
-    encoded = index.learn(X)
-    labels = np.array([-1 if b is None else classes.index(b) for row in y for b in row], dtype=np.int32)
     given = {
         "c1": 0.0, "c2": 0.3, "max_iterations": 5, "delta": 0.0, "min_freq": 0.0, "all_possible_states": False,
         "all_possible_transitions": True, "threads": 1,
     }  # fmt: skip
     weight = np.linspace(0.5, 1.5, len(X))
-    return ChainFit(encoded, labels, weight, len(index.numbers), allowed, ChainOptions(**given | options))
+    data = ChainData.of(*chain_sources(X, y, weight))
+    data.classes = classes  # also those that no label has
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("chain_data", "chain_part"):
+            patch.setattr(f"potentia.learn.{module}.scheme_constraints", lambda *_: allowed)
+        return ChainFit(data, None, ChainOptions(**given | options))
 
 
 @pytest.mark.parametrize("n_labels", [2, 8, 11, 35])

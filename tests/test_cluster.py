@@ -5,6 +5,9 @@ The tests share one scheduler, whose workers grow from one to three: they run in
 
 import contextlib
 import contextvars
+import gzip
+import itertools
+import json
 import logging
 import os
 import signal
@@ -12,6 +15,7 @@ import subprocess
 import sys
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +24,7 @@ from scipy import sparse
 
 import potentia as pt
 from potentia import Boosting, Example, Linear
+from potentia._digest import digest_of
 from potentia.parallel import distributed, worker
 from potentia.parallel.connection import Connection
 from potentia.parallel.distributed import Distributed, _shares
@@ -124,6 +129,79 @@ def test_any_number_of_processes_gives_the_bits_of_one(n, straight, processes, c
         ):
             np.testing.assert_array_equal(a, b)
     assert all(not held for held in client.run(worker.held_parts).values())
+
+
+def chains():
+    """Sequences in parts that workers make, one of them without labels, one with dense features."""
+
+    def part(number):
+        rng = np.random.default_rng(number)
+        X, y = [], []
+        for length in rng.integers(1, 7, 6):
+            words = rng.integers(0, 12 + number, length)
+            X.append([{"w": f"{w}", "size": float(w % 3), f"only {number}": True} for w in words])
+            y.append([None if w == 4 or number == 3 else "OBI"[w % 3] for w in words])
+            if number == 2:
+                X[-1] = [{**token, "v": rng.normal(size=3)} for token in X[-1]]
+        return X, y
+
+    return pt.parts([partial(part, number) for number in range(5)])
+
+
+CHAINS = [
+    pt.ChainCRF(0.0, 0.3, 12, delta=0.0, all_possible_transitions=True),
+    pt.ChainCRF(0.2, 0.1, 12, delta=0.0, min_freq=2.0, threads=1),
+]
+
+
+def chain_digest(model):
+    content, arrays = model.state()
+    objectives = [row["objective"].hex() for row in model.history_]
+    return digest_of([repr((content["labels"], content["columns"], objectives)), *arrays.values()])
+
+
+@pytest.fixture(scope="module")
+def chains_here():
+    """Digests of fits in this process: out of core, with all parts in memory, and as a list cut at the same places."""
+    found, given = [], chains()
+    for model in CHAINS:
+        lists = [source.sequences() for source in given.sources]
+        X, y = ([row for part in lists for row in part[k]] for k in (0, 1))
+        cuts = list(itertools.pairwise([0, *itertools.accumulate(len(part.X) for part in lists)]))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("potentia.learn.chain_data.cut_lengths", lambda _, cuts=cuts: cuts)
+            listed = pt.ChainCRF(**model.get_params()).fit(iter(X), y)
+        held = pt.ChainCRF(**model.get_params()).fit(
+            pt.parts([s.function for s in given.sources], resident=5)
+        )
+        own = pt.ChainCRF(**model.get_params()).fit(given)
+        assert chain_digest(own) == chain_digest(held) == chain_digest(listed)
+        assert own.predict(given) == listed.predict(X)
+        assert own.score(given) == listed.score(X, y)
+        found.append(chain_digest(own))
+    return found
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_chains_have_the_bits_of_one_process(n, chains_here, processes, client):
+    grow(processes, client, n)
+    with pt.cluster(client):
+        for model, wanted in zip(CHAINS, chains_here, strict=True):
+            assert chain_digest(model.fit(chains())) == wanted
+            assert model.history_[-1]["rounds"] > 0
+            X, y = chains().sources[0].sequences()[:2]
+            assert model.predict(chains())[: len(X)] == model.predict(X)
+            assert model.score(X, y) > 0.5
+    assert all(not held for held in client.run(worker.held_parts).values())
+
+
+@pytest.mark.parametrize("at", [3, 9, 20])
+def test_chains_survive_the_loss_of_a_worker(at, chains_here, processes, client):
+    """While names are gathered, while features are, and in mid-fit."""
+    grow(processes, client, 2)
+    with pt.cluster(client), killing(client, at) as killed:
+        assert chain_digest(CHAINS[1].fit(chains())) == chains_here[1]
+    assert killed
 
 
 @contextlib.contextmanager
@@ -395,8 +473,46 @@ def test_commands_give_the_same_files_on_a_cluster(processes, client, tmp_path, 
         found.append((labels, shown[2]))
     assert found[0] == found[1]
     assert found[0][0]
-    assert main(["train", "--sequences", "x", "--out", "y", "--cluster", "local"]) == 2
-    assert "--cluster does not go with --sequences" in capsys.readouterr().err
+
+
+def test_commands_read_sequences_on_the_workers(processes, client, tmp_path, monkeypatch, capsys):
+    from own_data import make_sequences
+    from potentia.cli import main
+    from potentia.workflows import sequences
+
+    grow(processes, client, 2)
+    (tmp_path / "corpus").mkdir()
+    make_sequences(tmp_path / "corpus" / "a.tsv", 20)
+    make_sequences(tmp_path / "corpus" / "b.tsv", 4)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sequences, "SPAN_BYTES", 300)
+    assert len(list(itertools.chain(*sequences._spans_by_file(Path("corpus"), None).values()))) > 4
+    found = []
+    for where in ([], ["--cluster", processes.scheduler_address]):
+        out = f"out{len(where)}"
+        commands = [
+            ["train", "--sequences", "corpus", "--validation", "0.2", "--out", f"{out}.model"],
+            ["predict", f"{out}.model", "--sequences", "corpus", "--out", out],
+            ["predict", f"{out}.model", "--sequences", "corpus/a.tsv", "--out", f"{out}.tsv.gz"],
+            ["evaluate", f"{out}.model", "--sequences", "corpus"],
+        ]
+        shown = []
+        for command in commands:
+            assert main([*command, *where, "--json"]) == 0, capsys.readouterr().err
+            shown.append(json.loads(capsys.readouterr().out))
+        assert ("workers" in shown[0]) == bool(where)
+        labels = [(tmp_path / out / name).read_text() for name in ("a.tsv", "b.tsv")]
+        assert labels[0] == gzip.decompress((tmp_path / f"{out}.tsv.gz").read_bytes()).decode()
+        found.append(
+            (chain_digest(pt.load(f"{out}.model").model), labels, shown[3], shown[0]["validation_span_f1"])
+        )
+    assert found[0] == found[1]
+    assert [line.rpartition("\t")[0] for line in labels[0].split("\n")] == (
+        (tmp_path / "corpus" / "a.tsv").read_text().split("\n")
+    )
+    (tmp_path / "corpus" / "b.tsv").write_text("word\n")
+    assert main(["train", "--sequences", "corpus", "--out", "y", *where]) == 2
+    assert "b.tsv has 1 columns, but" in capsys.readouterr().err
 
 
 def test_a_lost_scheduler_gets_one_sentence_and_the_checkpoint_resumes_without_a_cluster(tmp_path, straight):

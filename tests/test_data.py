@@ -15,6 +15,7 @@ from potentia import datasets
 from potentia._types import PotentiaError
 from potentia.data.example import Example
 from potentia.data.loaders import read_pixels
+from potentia.data.sequences import token_spans
 from potentia.graph.structure import Graph
 
 
@@ -344,6 +345,41 @@ def test_conll_refuses_damaged_text(tmp_path, content, message):
     path.write_bytes(content)
     with refused(re.escape(f"{path}: ") + message):
         datasets.conll(path)
+
+
+@pytest.mark.parametrize("separator", ["\t", " "])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", [None, "latin-1", "utf-16"])
+def test_spans_of_a_token_file_are_its_sentences(tmp_path, separator, end, encoding):
+    rows = [
+        "-DOCSTART- X O",
+        "",
+        "The DT O",
+        "café NN B",
+        " ",
+        "",
+        "One CD O",
+        "-DOCSTART- X O",
+        "two CD B",
+        "",
+        "",
+    ]
+    text = end.join(row.replace(" ", separator) if row.strip() else row for row in rows * 3)
+    path = tmp_path / "tokens.tsv"
+    path.write_bytes(text.encode(encoding or "utf-8-sig"))
+    for size in (1, 20, 50, 99, len(text) + 1):
+        spans = token_spans(path, encoding, size)
+        assert (len(spans) > 3) == (size < 50 and encoding != "utf-16")
+        for documents in (False, True):
+            joined = [sentence for span in spans for sentence in span.sentences(documents)]
+            assert joined == datasets.conll(path, encoding=encoding, documents=documents)
+
+
+def test_errors_in_a_span_name_the_line_of_the_file(tmp_path):
+    path = tmp_path / "tokens.tsv"
+    path.write_text("a\tO\n\n" * 5 + "b\n")
+    with refused(re.escape(f"{path}: ") + "line 11 has 1 columns, the first has 2"):
+        token_spans(path, None, 9)[-1].sentences()
 
 
 def test_conll_refuses_damaged_archives(tmp_path):

@@ -15,17 +15,26 @@ from ._types import PotentiaError
 DEFAULT_LIMIT = 2**28
 
 
-def read_text(path: str | os.PathLike[str], encoding: str, limit: int | None = None) -> str:
+def read_text(
+    path: str | os.PathLike[str],
+    encoding: str,
+    limit: int | None = None,
+    span: tuple[int, int] | None = None,
+) -> str:
     """The text of a file; names that end in `.gz` or `.xz` are unpacked, up to `limit` bytes.
 
     With the encoding "utf-8-sig" a file that begins with the mark of UTF-16 is read as such. limit: None for
-    POTENTIA_READ_LIMIT, or 256 MiB. A few kilobytes could otherwise unpack to all memory there is.
+    POTENTIA_READ_LIMIT, or 256 MiB. A few kilobytes could otherwise unpack to all memory there is. span: first byte and
+    end of the part to read, of a file that is not compressed.
     """
     source = Path(path)
     if source.is_fifo():  # reading waits until somebody writes
         raise PotentiaError(f"{source} is a pipe; write its content to a file.")
     try:
-        data = source.read_bytes() if source.suffix not in (".gz", ".xz") else _unpack(source, limit)
+        if span is not None:
+            data = read_span(source, *span)
+        else:
+            data = source.read_bytes() if source.suffix not in (".gz", ".xz") else _unpack(source, limit)
         marked = encoding == "utf-8-sig" and data[:2] in (b"\xff\xfe", b"\xfe\xff")
         return data.decode("utf-16" if marked else encoding)
     except UnicodeError:
@@ -37,6 +46,13 @@ def read_text(path: str | os.PathLike[str], encoding: str, limit: int | None = N
         raise PotentiaError(f"{source}: there is no such file.") from None
     except OSError as error:
         raise PotentiaError(f"{source}: the file cannot be read ({error.strerror or error}).") from None
+
+
+def read_span(source: Path, first: int, end: int) -> bytes:
+    """Bytes first .. end - 1 of a file."""
+    with source.open("rb") as file:
+        file.seek(first)
+        return file.read(end - first)
 
 
 def _unpack(source: Path, limit: int | None) -> bytes:

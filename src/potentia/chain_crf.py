@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -15,27 +16,23 @@ from ._progress import Bar
 from ._registry import Registered, build
 from ._schema import TEXT, Array, Count, Either, Items, Kind, Named, Number, Record, Rule, Schema, check
 from ._threads import one_blas_thread, thread_count
-from ._types import Floats, PotentiaError
-from .features.attributes import AttributeIndex, EncodedTokens
+from ._types import PotentiaError
+from .data.parts import HeldSequences, Parts, Sequences, Source
+from .features.attributes import AttributeIndex, check_sequences
 from .features.schemes import SCHEMES
 from .io.checkpoint import Checkpoint
 from .io.files import read_file, reading, write_file
 from .kernels import attributes as kernels
-from .learn.chain_fit import ChainFit, ChainOptions, ChainWeights, in_layout
-from .learn.chain_labels import (
-    MAX_LABELS,
-    Label,
-    check_allowed,
-    check_lengths,
-    encode_labels,
-    label_classes,
-    scheme_constraints,
-    sequence_weights,
-)
+from .learn.chain_data import ChainData, chain_sources, cut_lengths
+from .learn.chain_fit import ChainFit, ChainOptions, ChainWeights
+from .learn.chain_labels import MAX_LABELS, Label, check_lengths, scheme_constraints
 from .learn.chain_layout import ChainLayout, Features
 from .learn.chain_objective import Chains, Tables
+from .learn.chain_part import in_layout
 from .learn.chain_predict import best_labels, k_best_labels, marginals
 from .learn.loop import Callback, run
+from .parallel.backend import releasing
+from .parallel.connection import current, iterate_anywhere
 from .potentials.params import Params
 
 #: A token's features by name, or their names.
@@ -121,8 +118,8 @@ class ChainCRF(Registered, Params):
 
     def fit(
         self,
-        X: Iterable[Iterable[Token]],
-        y: Sequence[Sequence[Label | None]],
+        X: Iterable[Iterable[Token]] | Parts,
+        y: Sequence[Sequence[Label | None]] | None = None,
         *,
         sample_weight: Any = None,
         callback: Callback | None = None,
@@ -133,6 +130,8 @@ class ChainCRF(Registered, Params):
         """Train on sequences; X may be a generator, which is read once.
 
         Args:
+            X: sequences; or `pt.parts` of functions that return a pair (X, y) each, which need not fit in memory.
+            y: labels of the sequences; None with parts.
             sample_weight: weight of each sequence.
             callback: called after every iteration with the history; returning True stops.
             progress: show a progress bar.
@@ -143,19 +142,15 @@ class ChainCRF(Registered, Params):
         A fit that fails leaves the model as it was before.
         """
         self._check()
-        classes = label_classes(y)
-        index = AttributeIndex()
-        encoded = index.learn(X)
-        labels = encode_labels(y, classes, encoded)
-        weight = sequence_weights(sample_weight, len(encoded.sequence_ptr) - 1)
-        allowed = scheme_constraints(classes, self.scheme)
-        check_allowed(encoded.sequence_ptr, labels, classes, allowed, self.scheme)
-        if isinstance(checkpoint, str | os.PathLike):
-            checkpoint = Checkpoint(checkpoint, self._digest(encoded, index, classes, labels, weight))
-        fit = ChainFit(encoded, labels, weight, len(index.numbers), allowed, self._options())
-        if warm_start and hasattr(self, "weights_"):
-            fit.start_from(self._transferred(fit.weights, index, classes))
-        with Bar(progress) as bar, one_blas_thread():
+        sources, resident = chain_sources(X, y, sample_weight)
+        with Bar(progress) as bar, one_blas_thread(), releasing():
+            data = ChainData.of(sources, resident, isinstance(checkpoint, str | os.PathLike))
+            index, classes = data.index, data.classes
+            if isinstance(checkpoint, str | os.PathLike):
+                checkpoint = Checkpoint(checkpoint, self._digest(data.digests))
+            fit = ChainFit(data, self.scheme, self._options())
+            if warm_start and hasattr(self, "weights_"):
+                fit.start_from(self._transferred(fit.weights, index, classes))
             bar.begin("fitting", fit.limit)
 
             def after(history: list[dict[str, Any]]) -> bool:
@@ -170,7 +165,7 @@ class ChainCRF(Registered, Params):
     def _options(self) -> ChainOptions:
         return ChainOptions(
             float(self.c1), float(self.c2), self.max_iterations, float(self.delta), float(self.min_freq),
-            bool(self.all_possible_states), bool(self.all_possible_transitions), thread_count(self.threads),
+            bool(self.all_possible_states), bool(self.all_possible_transitions), self.threads,
         )  # fmt: skip
 
     def _adopt(
@@ -213,20 +208,28 @@ class ChainCRF(Registered, Params):
                 dense[first:end, both] = old.dense[columns[0] : columns[1], place[both]]
         return ChainWeights(fresh.features, state, pairs, dense)
 
-    def _digest(
-        self, encoded: EncodedTokens, index: AttributeIndex, classes: list[Label], labels: Any, weight: Floats
-    ) -> str:
+    def _digest(self, of_parts: Sequence[str]) -> str:
         """A digest of options and data: the checkpoint of a fit with another one is refused."""
         options = {k: v for k, v in self.get_params().items() if k not in _FREE_OPTIONS}
-        about = repr((options, classes, index.columns))
-        return digest_of([about, "\n".join(index.numbers), *encoded, labels, weight])
+        return digest_of([repr(options), *of_parts])
 
     # -- predicting ----------------------------------------------------------------------------------------
 
-    def predict(self, X: Iterable[Iterable[Token]]) -> list[list[Any]]:
-        """A list of labels per sequence, by `decode`."""
+    def predict(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[Any]]:
+        """A list of labels per sequence, by `decode`; the sequences may be `pt.parts`, as in `fit`, with y None."""
         self._check()
-        chains, tables = self._encoded(X)
+        return self._over(X, "_predict")
+
+    def _over(self, X: Iterable[Iterable[Token]] | Parts, method: str) -> list[Any]:
+        """What a method gives for each sequence, part by part, on the cluster if there is one."""
+        self._check_fitted()
+        if not isinstance(X, Parts) and current() is None:
+            return list(getattr(self, method)(Sequences(X)))
+        sources = X.sources if isinstance(X, Parts) else _held(X)
+        return list(chain.from_iterable(iterate_anywhere(partial(_apply, self, method), sources)))
+
+    def _predict(self, given: Sequences) -> list[list[Any]]:
+        chains, tables = self._encoded(given.X, given.first)
         if self.decode == "mpm":
             found = marginals(chains, tables, thread_count(self.threads))
             numbers = found.argmax(axis=1) if len(found) else np.zeros(0, dtype=np.int64)
@@ -240,9 +243,12 @@ class ChainCRF(Registered, Params):
         """The labels of one sequence."""
         return self.predict([xseq])[0]
 
-    def predict_marginals(self, X: Iterable[Iterable[Token]]) -> list[list[dict[Any, float]]]:
-        """The probability of every label of every token, as dictionaries."""
-        chains, tables = self._encoded(X)
+    def predict_marginals(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[dict[Any, float]]]:
+        """The probability of every label of every token, as dictionaries; the sequences may be `pt.parts`."""
+        return self._over(X, "_predict_marginals")
+
+    def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
+        chains, tables = self._encoded(given.X, given.first)
         rows = marginals(chains, tables, thread_count(self.threads)).tolist()
         return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], chains)
 
@@ -259,16 +265,22 @@ class ChainCRF(Registered, Params):
             for found in k_best_labels(chains, tables, k)
         ]
 
-    def score(self, X: Iterable[Iterable[Token]], y: Sequence[Sequence[Label | None]]) -> float:
-        """Share of known labels that are predicted correctly."""
-        found = self.predict(X)
-        check_lengths(y, [len(row) for row in found])
-        pairs = [
-            (a, b) for p, q in zip(found, y, strict=True) for a, b in zip(p, q, strict=True) if b is not None
-        ]
-        if not pairs:
+    def score(
+        self, X: Iterable[Iterable[Token]] | Parts, y: Sequence[Sequence[Label | None]] | None = None
+    ) -> float:
+        """Share of known labels that are predicted correctly; y is None for `pt.parts`, which bring their labels."""
+        if isinstance(X, Parts):
+            self._check_fitted()
+            counts = list(iterate_anywhere(partial(_apply, self, "_count"), X.sources))
+        else:
+            counts = [_compare(self.predict(X), [] if y is None else y)]
+        right, known = map(sum, zip(*counts, strict=True))
+        if not known:
             raise PotentiaError("y has no label to compare with.")
-        return sum(a == b for a, b in pairs) / len(pairs)
+        return right / known
+
+    def _count(self, given: Sequences) -> tuple[int, int]:
+        return _compare(self._predict(given), [] if given.y is None else given.y)
 
     @property
     def state_features_(self) -> dict[tuple[str, Any], float]:
@@ -287,15 +299,15 @@ class ChainCRF(Registered, Params):
         pairs, names = self.weights_.pairs, self.classes_
         return {(names[a], names[b]): float(pairs[a, b]) for a, b in np.argwhere(pairs).tolist()}
 
-    def _encoded(self, X: Iterable[Iterable[Token]]) -> tuple[Chains, Tables]:
+    def _encoded(self, X: Iterable[Iterable[Token]], first: int = 0) -> tuple[Chains, Tables]:
         self._check_fitted()
-        encoded = self.index_.encode(X)
+        encoded = self.index_.encode(X, first)
         if "_tables" not in self.__dict__:
             w = self.weights_
             layout = ChainLayout.of(w.features, len(self.classes_), len(w.dense))
             vector = layout.join(w.state, w.pairs, w.dense)
             self._tables = Tables.of(layout, vector, scheme_constraints(self.classes_, self.scheme))
-        chains = Chains(in_layout(kernels.Tokens(*encoded[:4]), self._tables.layout), encoded.dense)
+        chains = Chains(in_layout(kernels.Tokens(*encoded[:4]), self._tables.layout), encoded.dense, first)
         return chains, self._tables
 
     # -- saving --------------------------------------------------------------------------------------------
@@ -391,6 +403,28 @@ def _is_consistent(found: Mapping[str, Any]) -> bool:
     labels = found["labels"]
     distinct = len(set(labels)) == len(labels) and 0 < len(labels) <= MAX_LABELS
     return ascending and joined and edges[-1] == len(found["dense"]) and distinct
+
+
+def _held(X: Iterable[Any]) -> list[Source]:
+    """Sequences in memory, cut into parts."""
+    check_sequences(X)
+    kept = [list(sequence) if isinstance(sequence, Iterator) else sequence for sequence in X]
+    cuts = cut_lengths([len(sequence) if hasattr(sequence, "__len__") else 1 for sequence in kept])
+    return [HeldSequences(Sequences(kept[a:b], first=a)) for a, b in cuts]
+
+
+def _apply(model: ChainCRF, method: str, source: Source) -> Any:
+    """What a method of the model gives for a part, wherever it is read."""
+    return getattr(model, method)(source.sequences())
+
+
+def _compare(found: Sequence[Sequence[Any]], y: Sequence[Sequence[Label | None]]) -> tuple[int, int]:
+    """How many labels are right, and how many are known."""
+    check_lengths(y, [len(row) for row in found])
+    pairs = [
+        (a, b) for p, q in zip(found, y, strict=True) for a, b in zip(p, q, strict=True) if b is not None
+    ]
+    return sum(a == b for a, b in pairs), len(pairs)
 
 
 def _split(values: list[Any], chains: Chains) -> list[list[Any]]:

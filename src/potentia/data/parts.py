@@ -5,13 +5,31 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from .._digest import digest_of
-from .._types import PotentiaError
+from .._types import Floats, PotentiaError
 from .example import Example
+
+
+class Sequences(NamedTuple):
+    """Consecutive sequences of a data set.
+
+    Attributes:
+        X: feature dictionaries (or names) of the tokens of each sequence.
+        y: labels of each sequence's tokens; None if not known, for predictions.
+        weight: of each sequence; None for ones.
+        first: number of the first sequence in the data set, for messages.
+        total: number of sequences of the data set where it is known.
+    """
+
+    X: Iterable[Any]
+    y: Any = None
+    weight: Floats | None = None
+    first: int = 0
+    total: int | None = None
 
 
 class Source(ABC):
@@ -28,6 +46,12 @@ class Source(ABC):
     @abstractmethod
     def load(self) -> list[Example]:
         """The examples."""
+
+    def sequences(self) -> Sequences:
+        """Sequences of tokens with labels, for models that learn from such."""
+        raise PotentiaError(
+            f"{self.name} holds examples; a part of sequences is a function that returns a pair (X, y)."
+        )
 
     def digest(self) -> str:
         """Equal for equal examples, and only for those."""
@@ -70,14 +94,7 @@ class Loaded(Source):
 
     def load(self) -> list[Example]:
         """The examples, checked to be such."""
-        try:
-            found: Any = self.function()
-        except PotentiaError:
-            raise
-        except Exception as error:
-            raise PotentiaError(
-                f"the loader {self.name} raised {type(error).__name__}: {error}; correct it or leave this part out."
-            ) from error
+        found = self._call()
         if not isinstance(found, Iterable):
             raise PotentiaError(
                 f"the loader {self.name} must return a list of Example, not one {type(found).__name__}."
@@ -89,6 +106,48 @@ class Loaded(Source):
                     f"the loader {self.name} returned a {type(example).__name__} as item {number}, not an Example."
                 )
         return examples
+
+    def sequences(self) -> Sequences:
+        """The sequences, checked to be a pair."""
+        found = self._call()
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise PotentiaError(
+                f"the loader {self.name} must return a pair (X, y) of sequences and their labels, not one "
+                f"{type(found).__name__}."
+            )
+        return Sequences(*found)
+
+    def _call(self) -> Any:
+        try:
+            return self.function()
+        except PotentiaError:
+            raise
+        except Exception as error:
+            raise PotentiaError(
+                f"the loader {self.name} raised {type(error).__name__}: {error}; correct it or leave this part out."
+            ) from error
+
+
+class HeldSequences(Source):
+    """Sequences in memory, or an iterator over them, which is read once."""
+
+    in_memory: ClassVar[bool] = True
+
+    def __init__(self, held: Sequences) -> None:
+        self.held = held
+
+    @property
+    def name(self) -> str:
+        """The numbers of the sequences."""
+        return f"sequences from {self.held.first} on"
+
+    def load(self) -> list[Example]:
+        """Refused: these are no examples."""
+        raise PotentiaError(f"{self.name} are no examples.")
+
+    def sequences(self) -> Sequences:
+        """The sequences."""
+        return self.held
 
 
 class Parts:

@@ -68,11 +68,11 @@ class AttributeIndex:
             self._table = NameTable(self.numbers)
         return self._table.find(names, len(self.numbers))
 
-    def learn(self, X: Iterable[Any]) -> EncodedTokens:
-        """Encode sequences; every name that occurs gets a number."""
+    def learn(self, X: Iterable[Any], first: int = 0) -> EncodedTokens:
+        """Encode sequences; every name that occurs gets a number. Messages number the sequences from `first` on."""
         growing: defaultdict[str, int] = defaultdict(count().__next__)
         encoder = _Encoder(growing.__getitem__, self.columns, None)
-        found = encoder.encode(X)
+        found = encoder.encode(X, first)
         strange = next((name for name in growing if not isinstance(name, str)), None)
         if strange is not None:
             raise PotentiaError(f"X has a feature named {_shown(strange)}; names must be texts.")
@@ -80,9 +80,9 @@ class AttributeIndex:
         self.numbers = growing
         return found
 
-    def encode(self, X: Iterable[Any]) -> EncodedTokens:
+    def encode(self, X: Iterable[Any], first: int = 0) -> EncodedTokens:
         """Encode sequences; unknown names are left out, or get the number after the last."""
-        return _Encoder(self.numbers.get, self.columns, self.find).encode(X)
+        return _Encoder(self.numbers.get, self.columns, self.find).encode(X, first)
 
 
 class _Encoder:
@@ -102,12 +102,9 @@ class _Encoder:
         self.odd, self.odd_values = array("q"), array("d")
         self.dense: list[Any] = []
 
-    def encode(self, X: Iterable[Any]) -> EncodedTokens:
-        if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
-            raise PotentiaError(
-                f"X must be a list of sequences of feature dictionaries, not a {type(X).__name__}."
-            )
-        for row, given in enumerate(X):
+    def encode(self, X: Iterable[Any], first: int = 0) -> EncodedTokens:
+        check_sequences(X)
+        for row, given in enumerate(X, first):
             if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
                 raise PotentiaError(
                     f"X[{row}] must be a list of feature dictionaries, one per token, not a {type(given).__name__}."
@@ -265,6 +262,14 @@ class _Encoder:
         for number, rows in self.dense:
             joined[sequence_ptr[number] : sequence_ptr[number + 1], : rows.shape[1]] = rows
         return joined
+
+
+def check_sequences(X: Any) -> None:
+    """Refuse what cannot be a list of sequences."""
+    if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
+        raise PotentiaError(
+            f"X must be a list of sequences of feature dictionaries, not a {type(X).__name__}."
+        )
 
 
 def _flattened(where: str, key: Any, value: Any) -> Iterator[tuple[str, float]]:

@@ -68,15 +68,21 @@ def find_scheme(labels: Iterable[Sequence[str | None]]) -> str | None:
     None among labels stands for one that is not known, which is allowed anywhere.
     """
     sequences = list(labels)
+    names = {name for row in sequences for name in row if name is not None}
+    return None if names <= {"O"} else next(iter(possible_schemes(sequences)), None)
+
+
+def possible_schemes(sequences: Sequence[Sequence[str | None]]) -> list[str]:
+    """Those of BIO, BIOES and IOB1 that allow all these sequences, in this order."""
     names = sorted({name for row in sequences for name in row if name is not None})
-    if all(name == "O" for name in names):
-        return None
+    place: dict[str | None, int] = {name: k for k, name in enumerate(names)} | {None: -1}
+    found = []
     for scheme in SCHEMES:
         if all(_is_tag(name, scheme) for name in names):
-            allowed, place = allowed_tags(names, scheme), {name: k for k, name in enumerate(names)}
-            if all(_follows(allowed, [-1 if y is None else place[y] for y in row]) for row in sequences):
-                return scheme
-    return None
+            allowed = allowed_tags(names, scheme)
+            if all(_follows(allowed, [place[y] for y in row]) for row in sequences):
+                found.append(scheme)
+    return found
 
 
 def _follows(allowed: Allowed, row: Sequence[int]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._types import PotentiaError
 from .schemes import SCHEMES
@@ -21,21 +21,40 @@ def span_scores(truth: Labels, predicted: Labels, scheme: str | None = None) -> 
     in BIO, IOB1 and BIOES are all read rightly); "BIO", "BIOES" or "IOB1" counts spans only that are complete in the
     scheme, as seqeval's strict mode.
     """
-    right, wanted, found = _counts(truth, predicted, scheme)
-    return _scores(right.total(), wanted.total(), found.total())
+    return count_spans(truth, predicted, scheme).scores()
 
 
 def span_table(truth: Labels, predicted: Labels, scheme: str | None = None) -> list[dict[str, Any]]:
     """The same for every type of span, with the number of true ones (`support`); types in alphabetical order."""
-    right, wanted, found = _counts(truth, predicted, scheme)
-    return [
-        {"type": kind, **_scores(right[kind], wanted[kind], found[kind]), "support": wanted[kind]}
-        for kind in sorted({*wanted, *found})
-    ]
+    return count_spans(truth, predicted, scheme).table()
 
 
-def _counts(truth: Labels, predicted: Labels, scheme: str | None) -> tuple[Counter[str], ...]:
+class SpanCounts(NamedTuple):
     """By type: spans that are right, true and found."""
+
+    right: Counter[str]
+    wanted: Counter[str]
+    found: Counter[str]
+
+    def plus(self, other: SpanCounts) -> SpanCounts:
+        """The counts of both."""
+        return SpanCounts(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def scores(self) -> dict[str, float]:
+        """Precision, recall and F1 of all types together."""
+        return _scores(self.right.total(), self.wanted.total(), self.found.total())
+
+    def table(self) -> list[dict[str, Any]]:
+        """The same for every type, with the number of true ones."""
+        right, wanted, found = self
+        return [
+            {"type": kind, **_scores(right[kind], wanted[kind], found[kind]), "support": wanted[kind]}
+            for kind in sorted({*wanted, *found})
+        ]
+
+
+def count_spans(truth: Labels, predicted: Labels, scheme: str | None = None) -> SpanCounts:
+    """Spans of sequences that are right, true and found."""
     if scheme is not None and scheme not in SCHEMES:
         raise PotentiaError(f"scheme must be one of {', '.join(SCHEMES)} or None, not {scheme!r}.")
     if len(truth) != len(predicted):
@@ -49,7 +68,7 @@ def _counts(truth: Labels, predicted: Labels, scheme: str | None) -> tuple[Count
         own, other = set(spans(a, scheme)), set(spans(b, scheme))
         for counter, some in ((right, own & other), (wanted, own), (found, other)):
             counter.update(kind for _, _, kind in some)
-    return right, wanted, found
+    return SpanCounts(right, wanted, found)
 
 
 def _scores(right: int, wanted: int, found: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Fits of chains over attributes: from encoded tokens and labels to weights, one step of L-BFGS or OWL-QN at a time."""
+"""Fits of chains over attributes: from sequences in parts to weights, one step of L-BFGS or OWL-QN at a time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 
 from .._optimise import LBFGS, OWLQN
 from .._types import Bools, Floats
-from ..features.attributes import EncodedTokens
-from ..kernels import attributes as kernels
-from .chain_layout import ChainLayout, Constraints, Features, observed_features
-from .chain_objective import ChainObjective, Chains
+from ..parallel.backend import Backend
+from .chain_data import ChainData
+from .chain_layout import ChainLayout, Features
 from .learner import Fit, SavedFit
 
 #: Vector pairs that the optimiser remembers, as many as CRFsuite.
@@ -49,7 +48,33 @@ class ChainOptions(NamedTuple):
     min_freq: float
     all_possible_states: bool
     all_possible_transitions: bool
-    threads: int
+    threads: int | None
+
+
+class ChainObjective:
+    """-log-likelihood of the known labels + c2 |w|^2 as a function of the vector of all weights, summed over parts.
+
+    Args:
+        parts: of the data, in the layout.
+        observed: what the log-likelihood's numerator is linear in.
+        free: which entries of the vector are weights; the others stay zero.
+        c2: coefficient of the squared weights.
+        threads: of each process; None for all.
+    """
+
+    def __init__(self, parts: Backend, observed: Floats, free: Bools, c2: float, threads: int | None) -> None:
+        self.parts, self.observed, self.c2, self.threads = parts, observed, c2, threads
+        self._padding = np.flatnonzero(~free)
+        self.observed[self._padding] = 0.0
+
+    def __call__(self, vector: Floats) -> tuple[float, Floats]:
+        """Value and gradient."""
+        total, slopes = self.parts.total("log_partition", vector, self.threads)
+        gradient = 2.0 * self.c2 * vector
+        gradient -= self.observed
+        gradient += slopes
+        gradient[self._padding] = 0.0
+        return self.c2 * float(vector @ vector) - float(self.observed @ vector) + total, gradient
 
 
 class ChainFit(Fit):
@@ -57,30 +82,17 @@ class ChainFit(Fit):
 
     limit_name: ClassVar[str] = "max_iterations"
 
-    def __init__(
-        self,
-        encoded: EncodedTokens,
-        labels: Any,
-        weight: Floats,
-        n_attributes: int,
-        allowed: Constraints,
-        options: ChainOptions,
-    ) -> None:
+    def __init__(self, data: ChainData, scheme: str | None, options: ChainOptions) -> None:
         self.limit, self.tol = options.max_iterations, options.delta
-        n_labels, n_dense = len(allowed.start), encoded.dense.shape[1]
-        tokens = kernels.Tokens(*encoded[:4])
-        features = observed_features(tokens, labels, n_attributes, n_labels, options.all_possible_states)
-        pairs = _observed_pairs(encoded.sequence_ptr, labels, n_labels)
-        if options.min_freq > 0:
-            features = _frequent(tokens, labels, features, n_labels, options.min_freq)
+        allowed, self.features, pairs = data.number(scheme, options.all_possible_states, options.min_freq)
         known = np.ones_like(pairs, dtype=bool) if options.all_possible_transitions else pairs > 0
         known &= (pairs >= options.min_freq) & allowed.transitions
-        self.features, self.layout = features, ChainLayout.of(features, n_labels, n_dense)
-        chains = Chains(in_layout(tokens, self.layout), encoded.dense)
-        self.objective = ChainObjective(
-            chains, labels, weight, self.layout, allowed, self.layout.free(known), options.c2, options.threads
-        )
-        diagonal = 2.0 * options.c2 + _CURVATURE_SHARE * self.objective.curvature()
+        self.layout = ChainLayout.of(self.features, len(pairs), data.n_dense)
+        free = self.layout.free(known)
+        observed, curvature = data.parts.total("lay_out", self.layout, allowed, changes=True)
+        self.objective = ChainObjective(data.parts, observed, free, options.c2, options.threads)
+        p = 1.0 / len(pairs)
+        diagonal = 2.0 * options.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(free, curvature, 0.0))
         #: Weights are divided by the root of their curvature, which makes steps of L-BFGS count from the first on.
         self.scale = np.where(diagonal > 0.0, 1.0 / np.sqrt(np.maximum(diagonal, 1e-300)), 1.0)
         start = np.zeros(self.layout.size)
@@ -95,6 +107,10 @@ class ChainFit(Fit):
         value, gradient = self.objective(point * self.scale)
         gradient *= self.scale
         return value, gradient
+
+    def statistics(self) -> dict[str, Any]:
+        """What the rounds of an iteration took on a cluster."""
+        return self.objective.parts.statistics()
 
     def start_from(self, weights: ChainWeights) -> None:
         """Begin at these weights, whose features are this fit's."""
@@ -117,37 +133,3 @@ class ChainFit(Fit):
         """Where the fit stands."""
         state, pairs, dense = self.layout.split(self.search.point * self.scale)
         return ChainWeights(self.features, state[self.layout.place], pairs.copy(), dense.copy())
-
-
-def in_layout(tokens: kernels.Tokens, layout: ChainLayout) -> kernels.Tokens:
-    """Tokens with attributes numbered as the layout says; the one after its last goes. Spends the tokens given."""
-    item_ptr = np.zeros_like(tokens.item_ptr)
-    left = kernels.renumber(tokens, np.append(layout.number, -1), item_ptr)
-    value = tokens.value[:left] if tokens.value.size else tokens.value
-    return kernels.Tokens(tokens.sequence_ptr, item_ptr, tokens.attribute[:left], value)
-
-
-def _observed_pairs(sequence_ptr: Any, labels: Any, n_labels: int) -> Floats:
-    """How often each label is followed by each."""
-    follows = np.ones(max(len(labels) - 1, 0), dtype=bool)
-    inner = sequence_ptr[1:-1]
-    follows[inner[(inner > 0) & (inner < len(labels))] - 1] = False
-    before, after = labels[:-1], labels[1:]
-    both = follows & (before >= 0) & (after >= 0)
-    counts = np.bincount(before[both] * n_labels + after[both], minlength=n_labels**2)
-    return counts.reshape(n_labels, n_labels).astype(np.float64)
-
-
-def _frequent(
-    tokens: kernels.Tokens, labels: Any, features: Features, n_labels: int, least: float
-) -> Features:
-    """The features whose values sum to at least this much."""
-    owner = np.repeat(np.arange(len(features.ptr) - 1), np.diff(features.ptr))
-    code = owner * n_labels + features.label
-    item_label = np.repeat(labels, np.diff(tokens.item_ptr))
-    seen = np.flatnonzero(item_label >= 0)
-    at = np.searchsorted(code, tokens.attribute[seen].astype(np.int64) * n_labels + item_label[seen])
-    value = tokens.value[seen] if tokens.value.size else None
-    kept = np.bincount(at, value, minlength=len(code)) >= least
-    count = np.bincount(owner[kept], minlength=len(features.ptr) - 1)
-    return Features(np.concatenate([[0], np.cumsum(count)]), features.label[kept])

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from .._types import Floats, Ints, PotentiaError
-from ..features.attributes import EncodedTokens
 from ..features.schemes import allowed_tags
 from .chain_layout import Constraints
 
@@ -17,12 +16,12 @@ Label = str | int
 MAX_LABELS = 2**16 - 1
 
 
-def label_classes(y: Any) -> list[Label]:
-    """The different labels, in order."""
+def label_values(y: Any, first: int = 0) -> set[Any]:
+    """The different labels of sequences, of which the first has this number in messages."""
     if isinstance(y, str) or not isinstance(y, Sequence | np.ndarray):
         raise PotentiaError(f"y must be a list of lists of labels, not a {type(y).__name__}.")
     found: set[Any] = set()
-    for number, row in enumerate(y):
+    for number, row in enumerate(y, first):
         if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
             raise PotentiaError(f"y[{number}] must be a list of labels, not {row!r:.40}.")
         found.update(row.tolist() if isinstance(row, np.ndarray) else row)
@@ -34,6 +33,11 @@ def label_classes(y: Any) -> list[Label]:
         raise PotentiaError(
             f"labels must be texts or whole numbers, or None if not known, not {strange!r:.40}."
         )
+    return found
+
+
+def label_classes(found: set[Any]) -> list[Label]:
+    """The different labels of a data set, in order."""
     if len({isinstance(label, str) for label in found}) > 1:
         raise PotentiaError("y mixes texts and whole numbers; labels must be of one type.")
     if not found:
@@ -43,18 +47,21 @@ def label_classes(y: Any) -> list[Label]:
     return [str(label) if isinstance(label, str) else int(label) for label in sorted(found)]
 
 
-def check_lengths(y: Any, lengths: Sequence[int]) -> None:
-    """Refuse labels that do not belong to sequences of these lengths."""
+def check_lengths(y: Any, lengths: Sequence[int], first: int = 0, total: int | None = None) -> None:
+    """Refuse labels that do not belong to sequences of these lengths.
+
+    The sequences may be some of a data set of `total` sequences, where the first of them is number `first`.
+    """
     if len(y) != len(lengths):
-        raise PotentiaError(f"X has {len(lengths)} sequences, but y has {len(y)}.")
-    for number, (row, n) in enumerate(zip(y, lengths, strict=True)):
+        n_labelled = len(y) if total is None else total
+        raise PotentiaError(f"X has {first + len(lengths)} sequences, but y has {n_labelled}.")
+    for number, (row, n) in enumerate(zip(y, lengths, strict=True), first):
         if len(row) != n:
             raise PotentiaError(f"X[{number}] has {n} tokens, but y[{number}] has {len(row)} labels.")
 
 
-def encode_labels(y: Any, classes: list[Label], encoded: EncodedTokens) -> Any:
+def encode_labels(y: Any, classes: Sequence[Label]) -> Any:
     """Numbers of all labels, -1 where not known."""
-    check_lengths(y, np.diff(encoded.sequence_ptr).tolist())
     place: dict[Any, int] = {label: k for k, label in enumerate(classes)} | {None: -1}
     return np.fromiter((place[label] for row in y for label in row), dtype=np.int32)
 
@@ -66,8 +73,6 @@ def sequence_weights(given: Any, n: int) -> Floats:
     weight = np.asarray(given, dtype=np.float64)
     if weight.shape != (n,) or not np.isfinite(weight).all() or weight.min(initial=0.0) < 0:
         raise PotentiaError(f"sample_weight must be {n} finite numbers >= 0, one per sequence.")
-    if not weight.any():
-        raise PotentiaError("sample_weight is zero for every sequence.")
     return weight
 
 
@@ -83,9 +88,14 @@ def scheme_constraints(classes: Sequence[Label], scheme: str | None) -> Constrai
 
 
 def check_allowed(
-    sequence_ptr: Ints, labels: Any, classes: Sequence[Label], allowed: Constraints, scheme: str | None
+    sequence_ptr: Ints,
+    labels: Any,
+    classes: Sequence[Label],
+    allowed: Constraints,
+    scheme: str | None,
+    first: int = 0,
 ) -> None:
-    """Refuse labels that the scheme does not allow."""
+    """Refuse labels that the scheme does not allow; messages number the sequences from `first` on."""
     if scheme is None or not len(labels):
         return
     filled = np.flatnonzero(np.diff(sequence_ptr))
@@ -99,6 +109,6 @@ def check_allowed(
         token = int(np.argmax(bad))
         number = int(np.searchsorted(sequence_ptr, token, side="right")) - 1
         raise PotentiaError(
-            f"the label {classes[labels[token]]!r} of token {token - int(sequence_ptr[number])} in y[{number}] is not "
-            f"allowed there in the scheme {scheme}; correct it, or leave the scheme out."
+            f"the label {classes[labels[token]]!r} of token {token - int(sequence_ptr[number])} in y[{first + number}] "
+            f"is not allowed there in the scheme {scheme}; correct it, or leave the scheme out."
         )

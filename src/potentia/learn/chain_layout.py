@@ -137,13 +137,8 @@ def make_lanes(pairs: Floats, allowed: Constraints) -> Lanes:
     )
 
 
-def observed_features(
-    tokens: kernels.Tokens, labels: Any, n_attributes: int, n_labels: int, everything: bool
-) -> Features:
-    """Every attribute with the labels that it was seen with, or with all."""
-    if everything:
-        label = np.tile(np.arange(n_labels, dtype=np.uint16), n_attributes)
-        return Features(np.arange(n_attributes + 1) * n_labels, label)
+def observed_features(tokens: kernels.Tokens, labels: Any, n_attributes: int, n_labels: int) -> Features:
+    """Every attribute with the labels that it was seen with."""
     ptr, seen, count = kernels.count_labels(tokens, labels, n_attributes, n_labels)
     ends = np.concatenate([[0], np.cumsum(count)])
     label = np.empty(int(ends[-1]), dtype=np.uint16)

@@ -1,4 +1,4 @@
-"""The penalised log-likelihood of chains over attributes, and its gradient, in shards that threads share out."""
+"""The log-likelihood of chains over attributes, and its gradient, in shards that threads share out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._threads import iterate_items
-from .._types import Bools, Floats, InfeasibleError, Ints
+from .._types import Floats, InfeasibleError, Ints
 from ..kernels import attributes as kernels
 from ..kernels import chain_batch
 from ..kernels.lanes import Lanes
@@ -25,10 +25,14 @@ NO_LABELS = np.zeros(0, dtype=np.int32)
 
 
 class Chains(NamedTuple):
-    """Sequences of tokens with attributes numbered as a layout says, and dense columns (tokens, D)."""
+    """Sequences of tokens with attributes numbered as a layout says, and dense columns (tokens, D).
+
+    `first`: the number of the first sequence in messages.
+    """
 
     tokens: kernels.Tokens
     dense: Any
+    first: int = 0
 
     @property
     def n_sequences(self) -> int:
@@ -70,11 +74,12 @@ class _Slopes(NamedTuple):
     dense: Floats
 
 
-class ChainObjective:
-    """-log-likelihood of the known labels + c2 |w|^2 as a function of the vector of all weights.
+class ChainLikelihood:
+    """-log-likelihood of the known labels of sequences as a function of the vector of all weights.
 
-    Sequences of which some labels are not known (-1) count with the sum over these. What is summed in which order
-    depends on the data only, not on the number of threads.
+    It is `log_partition` minus the product of the weights with `observed`. Sequences of which some labels are not known
+    (-1) count with the sum over these. What is summed in which order depends on the data only, not on the number of
+    threads.
 
     Args:
         chains: the data.
@@ -82,9 +87,6 @@ class ChainObjective:
         weight: of each sequence.
         layout: of the vector.
         allowed: which labels may follow which.
-        free: which entries of the vector are weights; the others stay zero.
-        c2: coefficient of the squared weights.
-        threads: how many.
     """
 
     def __init__(
@@ -94,43 +96,32 @@ class ChainObjective:
         weight: Floats,
         layout: ChainLayout,
         allowed: Constraints,
-        free: Bools,
-        c2: float,
-        threads: int,
     ) -> None:
         self.chains, self.labels, self.layout, self.allowed = chains, labels, layout, allowed
-        self.c2, self.threads = c2, threads
-        self._padding = np.flatnonzero(~free)
         known = _known(chains.tokens.sequence_ptr, labels)
         # without any label a sequence says nothing
         self.weight = np.where(known > 0, weight, 0.0)
         self.partial = np.where(known < np.diff(chains.tokens.sequence_ptr), self.weight, 0.0)
-        self.observed = self._observed()
         work = int(chains.tokens.sequence_ptr[-1]) * layout.n_labels**2 + len(chains.tokens.attribute)
         most = max(2, min(_MAX_SHARDS, _MAX_ENTRIES // layout.size))
         self.shards = chains.cut(max(1, min(most, work // _SHARD_WORK)))
 
-    def __call__(self, vector: Floats) -> tuple[float, Floats]:
-        """Value and gradient."""
+    def log_partition(self, vector: Floats, threads: int) -> tuple[float, Floats]:
+        """The sum of log Z, given what is known of partly labelled sequences, and its gradient."""
         tables = Tables.of(self.layout, vector, self.allowed)
-        gradient = 2.0 * self.c2 * vector
-        gradient -= self.observed
+        value, gradient = 0.0, np.zeros(self.layout.size)
         state, pairs, dense = self.layout.split(gradient)
-        value = self.c2 * float(vector @ vector) - float(self.observed @ vector)
         n, width = self.layout.n_labels, self.layout.kernel.width
         psi = tables.lanes.psi.reshape(n, width)
-        for own, slopes in iterate_items(
-            lambda shard: self._of_shard(tables, *shard), self.shards, self.threads
-        ):
+        for own, slopes in iterate_items(lambda shard: self._of_shard(tables, *shard), self.shards, threads):
             value += own
             state += slopes.flat
             pairs += (psi * slopes.psi.reshape(n, width))[:, :n] + slopes.pair
             dense += slopes.dense[:, :n]
-        gradient[self._padding] = 0.0
         return value, gradient
 
     def curvature(self) -> Floats:
-        """Second derivatives of the negative log-likelihood at zero weights, without what labels share."""
+        """Second derivatives at zero weights, divided by p (1 - p) for p = 1 / L, without what labels share."""
         tokens, kernel, p = self.chains.tokens, self.layout.kernel, 1.0 / self.layout.n_labels
         vector = np.zeros(self.layout.size)
         state, pairs, dense = self.layout.split(vector)
@@ -144,8 +135,7 @@ class ChainObjective:
             for a, b in batches(self.chains, 0, self.chains.n_sequences):
                 mine = slice(tokens.sequence_ptr[a], tokens.sequence_ptr[b])
                 dense += (per_token[mine] @ self.chains.dense[mine].astype(np.float64) ** 2)[:, None]
-        vector[self._padding] = 0.0
-        return p * (1.0 - p) * vector
+        return vector
 
     def _of_shard(self, tables: Tables, first: int, last: int) -> tuple[float, _Slopes]:
         """Value and gradients of sequences first .. last - 1."""
@@ -185,7 +175,7 @@ class ChainObjective:
                 slopes.dense[...] += rows.T @ mu
         return float(weight[first:last] @ log_z[first:last])
 
-    def _observed(self) -> Floats:
+    def observed(self) -> Floats:
         """What the log-likelihood's numerator is linear in: counts of what labelled sequences have."""
         vector = np.zeros(self.layout.size)
         state, pairs, dense = self.layout.split(vector)
@@ -199,7 +189,6 @@ class ChainObjective:
             for y in range(self.layout.n_labels):
                 mine = np.flatnonzero((self.labels == y) & (per_token != 0.0))
                 dense[:, y] = per_token[mine] @ self.chains.dense[mine]
-        vector[self._padding] = 0.0
         return vector
 
 
@@ -246,7 +235,7 @@ def add_by_logarithms(
     chain = one_chain(scores_of(chains, tables, begin, end)[:, :n], labels[begin:end], tables)
     chain_batch.upward(chain, 0, 1)
     if not chain.value[0] > -np.inf:
-        raise InfeasibleError(f"sequence {k} has no labelling that the scheme allows.")
+        raise InfeasibleError(f"sequence {chains.first + k} has no labelling that the scheme allows.")
     mu, d_u, d_pair = (
         np.zeros((end - begin, tables.layout.kernel.width)),
         np.zeros((end - begin) * n),

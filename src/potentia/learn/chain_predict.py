@@ -39,7 +39,7 @@ def best_labels(chains: Chains, tables: Tables, threads: int) -> Any:
             )
 
     map_items(piece, _pieces(chains), threads)
-    refuse_infeasible(score)
+    refuse_infeasible(score, chains.first)
     return labels
 
 
@@ -81,7 +81,7 @@ def _k_best(chains: Chains, tables: Tables, number: int, k: int) -> list[tuple[l
     chain_batch.upward(chain, 0, 1)
     labels, score = np.empty((1, k, end - begin), dtype=np.int64), np.empty((1, k))
     chain_labels.k_best_labels(chain, labels, score)
-    refuse_infeasible(score[:, 0])
+    refuse_infeasible(score[:, 0], chains.first + number)
     return [
         (labels[0, j].tolist(), float(score[0, j] - chain.value[0]))
         for j in range(k)
@@ -89,12 +89,16 @@ def _k_best(chains: Chains, tables: Tables, number: int, k: int) -> list[tuple[l
     ]
 
 
-def refuse_infeasible(score: Floats) -> None:
-    """Refuse sequences of which no labelling is allowed."""
+def refuse_infeasible(score: Floats, first: int = 0) -> None:
+    """Refuse sequences of which no labelling is allowed; messages number them from `first` on."""
     if np.isnan(score).any():
-        raise PotentiaError(f"the scores of sequence {int(np.argmax(np.isnan(score)))} are not finite.")
+        raise PotentiaError(
+            f"the scores of sequence {first + int(np.argmax(np.isnan(score)))} are not finite."
+        )
     if np.any(score == -np.inf):
-        raise InfeasibleError(f"sequence {int(np.argmin(score))} has no labelling that the scheme allows.")
+        raise InfeasibleError(
+            f"sequence {first + int(np.argmin(score))} has no labelling that the scheme allows."
+        )
 
 
 def _pieces(chains: Chains) -> Any:

@@ -8,7 +8,7 @@ from .._types import Floats, PotentiaError
 from ..adjoint.gradient import class_factors
 from ..data.example import Example
 from ..data.parts import Examples, Held, Parts, Source
-from ..parallel.backend import Backend, Local, opened
+from ..parallel.backend import Backend, Local, Recipe, opened
 from ..parallel.connection import current
 from ..parallel.distributed import Distributed
 from ..parallel.out_of_core import OutOfCore
@@ -71,14 +71,8 @@ class Dataset:
         sources, resident = _sources(examples, part_entries)
         options = kinds, drop_hidden, whole, preparation or Preparation()
         recipes = [PartRecipe(source, kind_of_part, *options) for source in sources]
-        backend: Backend
-        if not here and (connection := current()) is not None:
-            backend = Distributed(connection, recipes)
-        elif here or all(source.in_memory for source in sources):
-            backend = Local([recipe.build() for recipe in recipes])
-        else:
-            backend = OutOfCore(recipes, resident)
-        data = cls(opened(backend), examples)
+        in_memory = here or all(source.in_memory for source in sources)
+        data = cls(open_backend(recipes, in_memory, resident, here), examples)
         if preparation is not None and preparation.class_weight is not None:
             class_factors(preparation.class_weight, data.n_states)
         return data
@@ -121,6 +115,18 @@ class Dataset:
         for kind in kinds:
             if kind not in self.shapes:
                 raise PotentiaError(f"no example has a region of kind {kind!r} to train its potential on.")
+
+
+def open_backend(
+    recipes: Sequence[Recipe], in_memory: bool, resident: int = 1, here: bool = False
+) -> Backend:
+    """Parts on the cluster if there is one, unless `here`; else in this process, `resident` of them at once."""
+    connection = None if here else current()
+    if connection is not None:
+        return opened(Distributed(connection, recipes))
+    if in_memory:
+        return opened(Local([recipe.build() for recipe in recipes]))
+    return opened(OutOfCore(recipes, resident))
 
 
 def _sources(examples: Examples, part_entries: int | None) -> tuple[Sequence[Source], int]:

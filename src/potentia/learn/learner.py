@@ -71,6 +71,10 @@ class Fit(ABC):
         """State beyond the potentials', as named arrays, for a checkpoint."""
         return {}
 
+    def statistics(self) -> dict[str, Any]:
+        """What the rounds of an iteration took on a cluster, for the history; nothing elsewhere."""
+        return {} if self.data is None else self.data.parts.statistics()
+
     def part_arrays(self) -> Iterable[dict[str, Floats]]:
         """State of every part of the data, for a checkpoint."""
         return []

@@ -61,8 +61,7 @@ def run(
             due = tracked if isinstance(tracked, bool) else row["iteration"] in tracked
             if due and evaluate is not None:
                 row |= evaluate()
-            if fit.data is not None:
-                row |= fit.data.parts.statistics()
+            row |= fit.statistics()
             history.append(row)
             stopped = bool(callback(history)) if callback is not None else False
             if checkpoint is not None:

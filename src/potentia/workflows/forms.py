@@ -192,7 +192,7 @@ class Sequences(_Own):
     """Tokens in columns."""
 
     name = "sequences"
-    help = "a token per line in columns, labels last (.gz too)"
+    help = "a token per line in columns, labels last (.gz too), or a folder of such files"
     place = ("sequences", "SequencePipeline")
     options: ClassVar = {
         "train": {
@@ -218,7 +218,6 @@ class Sequences(_Own):
         "evaluate": "model --sequences test.tsv",
     }
     notes: ClassVar = {"predict": "For sequences, --out has the file's columns and the predicted label."}
-    distributed: ClassVar = False
 
     def train(self, source: Path, *, run: Run, **options: Any) -> tuple[Pipeline, dict[str, Any]]:
         """With a list of files from a text."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from .._types import PotentiaError
 from ..io.files import hidden_name, locked_folder, regular, remove_leftovers, replacing
@@ -78,9 +79,19 @@ class Staging:
 
 def write_text(path: Path, text: str) -> None:
     """A text file in UTF-8, whole or not at all, compressed where its name ends in .gz."""
-    data = text.encode()
+    with write_stream(path) as raw:
+        raw.write(text.encode())
+
+
+@contextmanager
+def write_stream(path: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
+    """A file to write bytes to, whole or not at all, compressed where its name ends in .gz."""
     with replacing(path) as raw:
-        raw.write(gzip.compress(data) if path.suffix == ".gz" else data)
+        if path.suffix != ".gz":
+            yield raw
+            return
+        with gzip.open(raw, "wb") as packed:
+            yield packed
 
 
 def check_target(path: Path, source: Path | None = None) -> None:

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
 from .._digest import digest_of
 from .._schema import FLAG, TEXT, Count, Items, Named, Schema
-from .._types import PotentiaError
+from .._types import Ints, PotentiaError
 from ..chain_crf import ChainCRF
-from ..data.sequences import DOCUMENT_START, conll
+from ..data.example import Example
+from ..data.parts import Parts, Sequences, Source
+from ..data.sequences import DOCUMENT_START, TokenSpan, no_tokens, token_spans
 from ..estimators import CRF
 from ..features.gazetteers import Gazetteer
-from ..features.schemes import find_scheme
-from ..features.spans import span_scores, span_table
+from ..features.schemes import SCHEMES, possible_schemes
+from ..features.spans import SpanCounts, count_spans
 from ..features.tokens import Sentence, TokenFeatures
+from ..parallel.connection import current, iterate_anywhere, map_anywhere
 from ..potentials.linear import Linear
-from .outputs import check_target, write_text
+from .outputs import Staging, check_target, write_stream
 from .pipeline import Pipeline
-from .training import Run
+from .training import Run, cluster_facts
 
 #: Limit of steps, and the share of the objective by which ten of them must lower it: more changes no label.
 _ITERATIONS, _DELTA = 200, 1e-3
+#: Bytes of a file that are read as one part, up to the next sentence. Cuts never depend on the number of workers.
+SPAN_BYTES = 1 << 22
+#: Bytes that the attributes of a byte of text take, about.
+_BYTES_PER_BYTE = 16
 #: An attribute that every token has.
 _BIAS = "bias"
 #: Tokens up to which the share of training labels predicted right is measured.
@@ -102,19 +112,42 @@ class SequencePipeline(Pipeline):
     def predict_files(
         self, source: Path, out: Path, *, decode: str | None = None, encoding: str | None = None, **_: Any
     ) -> dict[str, Any]:
-        """The file's columns and the predicted label last, separated by tabs."""
-        check_target(out, source)
-        sentences = self._read(source, encoding, labelled=False)
-        found = self.predict(sentences, decode)
-        for sentence, labels in zip(sentences, found, strict=True):
-            if sentence[0] == [DOCUMENT_START] and "O" in self.model.classes_:
-                labels[:] = ["O"]
-        blocks = [
-            "".join("\t".join(token) + "\n" for token in zip(*columns, labels, strict=True))
-            for columns, labels in zip(sentences, found, strict=True)
-        ]
-        write_text(out, "\n".join(blocks))
-        return {"sentences": len(sentences), "tokens": sum(map(len, found)), "written": [str(out)]}
+        """The columns of a file and the predicted label last, separated by tabs; `out` is a folder if `source` is."""
+        files = _spans_by_file(source, encoding)
+        found = iterate_anywhere(partial(_label_numbers, self, decode), list(chain(*files.values())))
+        if source.is_dir():
+            if out.exists() and out.samefile(source):
+                raise PotentiaError(f"{out} is the data itself; --out needs another name.")
+            with Staging(out) as staging:
+                counts = [
+                    self._write(staging.file(path.name), path, spans, found) for path, spans in files.items()
+                ]
+            written = [str(out / path.name) for path in files]
+        else:
+            check_target(out, source)
+            counts = [self._write(out, path, spans, found) for path, spans in files.items()]
+            written = [str(out)]
+        sentences, tokens = map(sum, zip(*counts, strict=True))
+        return {"sentences": sentences, "tokens": tokens, "written": written}
+
+    def _write(
+        self, out: Path, path: Path, spans: Sequence[TokenSpan], found: Iterator[Any]
+    ) -> tuple[int, int]:
+        """Write a file with labels, whose numbers come span by span; numbers of sentences and tokens."""
+        n_sentences = n_tokens = 0
+        with write_stream(out) as raw:
+            for span in spans:
+                numbers = iter(next(found).tolist())
+                for sentence in span.sentences(documents=True):
+                    labels = [str(self.model.classes_[k]) for k in islice(numbers, len(sentence[0]))]
+                    if sentence[0] == [DOCUMENT_START] and "O" in self.model.classes_:
+                        labels = ["O"]
+                    lines = "".join("\t".join(token) + "\n" for token in zip(*sentence, labels, strict=True))
+                    raw.write(("\n" + lines if n_sentences else lines).encode())
+                    n_sentences, n_tokens = n_sentences + 1, n_tokens + len(labels)
+            if not n_sentences:
+                raise no_tokens(path)
+        return n_sentences, n_tokens
 
     def evaluate_files(
         self,
@@ -129,26 +162,94 @@ class SequencePipeline(Pipeline):
 
         Labels that training did not have are refused, or with `count_unknown` are just wrong.
         """
-        sentences = self._read(source, encoding, labelled=True)
-        truth = [list(sentence[-1]) for sentence in sentences]
-        known = set(self.model.classes_)
-        strange = next((label for labels in truth for label in labels if label not in known), None)
-        if strange is not None and not count_unknown:
-            raise PotentiaError(
-                f"{source}: the label {strange!r} did not occur in training; --count-unknown counts it as wrong."
-            )
-        found = self.predict(sentences, decode)
-        counts = {"sentences": len(truth), "tokens": sum(map(len, truth))}
-        return counts | _scores(truth, found, self.model.classes_)
+        files = _spans_by_file(source, encoding)
+        items = [(span, None) for spans in files.values() for span in spans]
+        judged = list(iterate_anywhere(partial(_judge, self, decode, count_unknown), items))
+        for path, spans in files.items():
+            own, judged = judged[: len(spans)], [*judged[len(spans) :], *judged[: len(spans)]]
+            if not any(counts.sentences for counts in own):
+                raise no_tokens(path)
+        counts = reduce(_Counts.plus, judged)
+        return {"sentences": counts.sentences, "tokens": counts.tokens} | counts.scores(self.model.classes_)
 
-    def _read(self, source: Path, encoding: str | None, labelled: bool) -> list[list[list[str]]]:
-        """The sentences of a file, whose last column may be left out where labels are not needed."""
-        sentences, wanted = conll(source, encoding=encoding, documents=not labelled), self.n_columns
-        has = len(sentences[0])
+    def read(self, span: TokenSpan, labelled: bool) -> list[list[list[str]]]:
+        """The sentences of a span, whose last column may be left out where labels are not needed."""
+        sentences, wanted = span.sentences(documents=not labelled), self.n_columns
+        has = len(sentences[0]) if sentences else wanted
         if has != wanted and (labelled or has != wanted - 1):
             other = "" if labelled else f" or, without labels, {wanted - 1}"
-            raise PotentiaError(f"{source} has {has} columns, but the model was trained on {wanted}{other}.")
+            raise PotentiaError(
+                f"{span.path} has {has} columns, but the model was trained on {wanted}{other}."
+            )
         return sentences
+
+
+def _spans_by_file(source: Path, encoding: str | None) -> dict[Path, list[TokenSpan]]:
+    """The spans of a token file, or of all files of a folder, in the order of their names."""
+    # workers of a cluster may be in another folder
+    given = source if current() is None else source.absolute()
+    files = [given]
+    if given.is_dir():
+        files = sorted(path for path in given.iterdir() if path.is_file() and not path.name.startswith("."))
+        if not files:
+            raise PotentiaError(f"{source} has no files.")
+    return {path: token_spans(path, encoding, SPAN_BYTES) for path in files}
+
+
+def _label_numbers(pipeline: SequencePipeline, decode: str | None, span: TokenSpan) -> Any:
+    """Numbers of the predicted labels of a span's tokens."""
+    found = pipeline.predict(pipeline.read(span, labelled=False), decode)
+    place = {label: k for k, label in enumerate(pipeline.model.classes_)}
+    return np.fromiter((place[label] for labels in found for label in labels), dtype=np.uint16)
+
+
+class _Counts(NamedTuple):
+    """Sentences, tokens, tokens whose label is right, and spans."""
+
+    sentences: int
+    tokens: int
+    right: int
+    spans: SpanCounts
+
+    def plus(self, other: _Counts) -> _Counts:
+        """The counts of both."""
+        return _Counts(
+            self.sentences + other.sentences,
+            self.tokens + other.tokens,
+            self.right + other.right,
+            self.spans.plus(other.spans),
+        )
+
+    def scores(self, classes: Iterable[Any]) -> dict[str, Any]:
+        """Share of tokens right, and scores of spans if the labels have such."""
+        scores: dict[str, Any] = {"accuracy": self.right / self.tokens}
+        if any(str(label)[:2] in ("B-", "I-", "E-", "S-") for label in classes):
+            scores |= {f"span_{name}": value for name, value in self.spans.scores().items()}
+            scores["spans"] = self.spans.table()
+        return scores
+
+
+#: A span and the numbers of the sentences wanted of it; None for all.
+_Chosen = tuple[TokenSpan, Ints | None]
+
+
+def _judge(pipeline: SequencePipeline, decode: str | None, count_unknown: bool, item: _Chosen) -> _Counts:
+    """Compare the predictions of sentences with their labels."""
+    sentences = _choose(pipeline.read(item[0], labelled=True), item[1])
+    truth = [sentence[-1] for sentence in sentences]
+    known = set(pipeline.model.classes_)
+    strange = next((label for labels in truth for label in labels if label not in known), None)
+    if strange is not None and not count_unknown:
+        raise PotentiaError(
+            f"{item[0].path}: the label {strange!r} did not occur in training; --count-unknown counts it as wrong."
+        )
+    found = pipeline.predict(sentences, decode)
+    right = sum(a == b for x, y in zip(truth, found, strict=True) for a, b in zip(x, y, strict=True))
+    return _Counts(len(truth), sum(map(len, truth)), right, count_spans(truth, found))
+
+
+def _choose(sentences: list[Any], numbers: Ints | None) -> list[Any]:
+    return sentences if numbers is None else [sentences[k] for k in numbers]
 
 
 def attributes(features: TokenFeatures, inputs: Sentence) -> Iterator[list[str]]:
@@ -167,72 +268,165 @@ def train(
     encoding: str | None = None,
     run: Run | None = None,
 ) -> tuple[SequencePipeline, dict[str, Any]]:
-    """A pipeline fitted to the sentences of a file by maximum likelihood, and facts of the fit.
+    """A pipeline fitted to the sentences of a file, or of a folder of files, by maximum likelihood; facts of the fit.
 
-    The file has a token per line, words first and labels last, and a blank line between sentences. scheme: "BIO",
+    A file has a token per line, words first and labels last, and a blank line between sentences. scheme: "BIO",
     "BIOES", "IOB1" or "none"; None for the one that the labels keep to, if any.
     """
     run = run or Run()
     features = TokenFeatures(
         spelling=True, gazetteers={path.stem: Gazetteer.read(path) for path in gazetteers}
     )
-    sentences = conll(source, encoding=encoding)
-    own, held = ([sentences[i] for i in part] for part in run.split(len(sentences)))
-    labels = [sentence[-1] for sentence in own]
-    _check_labels(source, own, labels)
-    known = find_scheme(labels) if scheme is None else None if scheme == "none" else scheme
+    spans = list(chain(*_spans_by_file(source, encoding).values()))
+    found = map_anywhere(_look, [(span, None) for span in spans])
+    n_columns = _check_columns(source, spans, found)
+    own, held = _split(run, spans, [facts.sentences for facts in found])
+    chosen = found if run.validation is None else map_anywhere(_look, own)
+    _check_labels(source, chosen)
+    known = _scheme(chosen) if scheme is None else None if scheme == "none" else scheme
     model = ChainCRF(c1, c2, _ITERATIONS if iterations is None else iterations, delta=_DELTA, scheme=known)
-    pipeline = SequencePipeline(model, features, len(sentences[0]))
+    pipeline = SequencePipeline(model, features, n_columns)
     options = {k: v for k, v in model.get_params().items() if k != "max_iterations"}
-    marks = [
-        digest_of(_texts(sentences)),
-        repr(options),
-        repr(sorted(pipeline.settings()["gazetteers"].items())),
-    ]
-    with run.resumable(marks) as checkpoint:
-        try:
-            model.fit(pipeline._attributes(own), labels, progress=run.progress, checkpoint=checkpoint)
-        except PotentiaError as error:
-            raise PotentiaError(f"{source}: {error}") from None
-    tokens = sum(len(sentence[0]) for sentence in sentences)
-    facts: dict[str, Any] = {
-        "sentences": len(sentences),
-        "tokens": tokens,
+    gazetteers_used = sorted(pipeline.settings()["gazetteers"].items())
+    marks = [*(facts.digest for facts in found), repr(options), repr(gazetteers_used)]
+    with run.resumable(marks) as checkpoint, _named(source):
+        sources = [SentenceSource(*item, pipeline) for item in own]
+        model.fit(Parts(sources, len(sources)), progress=run.progress, checkpoint=checkpoint)
+    facts = {
+        "sentences": sum(part.sentences for part in found),
+        "tokens": sum(part.tokens for part in found),
         "labels": model.classes_,
         "scheme": known,
+        "iterations": model.n_iter_,
+        "objective": model.history_[-1]["objective"],
+        **cluster_facts(model.history_),
     }
-    facts |= {"iterations": model.n_iter_, "objective": model.history_[-1]["objective"]}
-    measured = {"training": own if tokens <= _MEASURED_TOKENS else [], "validation": held}
-    for name, some in measured.items():
-        if some:
-            found = _scores([s[-1] for s in some], pipeline.predict(some), model.classes_)
-            facts |= {f"{name}_{key}": found[key] for key in ("accuracy", "span_f1") if key in found}
+    measured = {"training": own if facts["tokens"] <= _MEASURED_TOKENS else [], "validation": held}
+    for name, items in measured.items():
+        if items:
+            counts = reduce(_Counts.plus, map_anywhere(partial(_judge, pipeline, None, True), items))
+            scores = counts.scores(model.classes_)
+            facts |= {f"{name}_{key}": scores[key] for key in ("accuracy", "span_f1") if key in scores}
     return pipeline, facts
 
 
-def _scores(
-    truth: Sequence[Sequence[str]], found: Sequence[Sequence[str]], classes: Iterable[Any]
-) -> dict[str, Any]:
-    """Share of tokens right, and scores of spans if the labels have such."""
-    pairs = [(a, b) for x, y in zip(truth, found, strict=True) for a, b in zip(x, y, strict=True)]
-    scores: dict[str, Any] = {"accuracy": sum(a == b for a, b in pairs) / len(pairs)}
-    if any(str(label)[:2] in ("B-", "I-", "E-", "S-") for label in classes):
-        scores |= {f"span_{name}": value for name, value in span_scores(truth, found).items()}
-        scores["spans"] = span_table(truth, found)
-    return scores
+@dataclass(frozen=True)
+class SentenceSource(Source):
+    """Sentences of a token file as a part of a data set; whoever has the part reads them."""
+
+    span: TokenSpan
+    chosen: Ints | None
+    pipeline: SequencePipeline
+
+    @property
+    def name(self) -> str:
+        """The file, and which part of it."""
+        return self.span.name
+
+    def load(self) -> list[Example]:
+        """Refused: these are sequences."""
+        raise PotentiaError(f"{self.name} holds sequences, not examples.")
+
+    def sequences(self) -> Sequences:
+        """Attributes and labels of the sentences."""
+        sentences = _choose(self.span.sentences(), self.chosen)
+        return Sequences(self.pipeline._attributes(sentences), [sentence[-1] for sentence in sentences])
+
+    def n_bytes(self) -> int | None:
+        """About what the attributes take."""
+        return None if self.span.n_bytes is None else _BYTES_PER_BYTE * self.span.n_bytes
 
 
-def _check_labels(source: Path, own: Sequence[Sentence], labels: Sequence[Sequence[str]]) -> None:
-    """Refuse a file that there is nothing to learn from."""
-    if len(own[0]) < 2:
+class _Facts(NamedTuple):
+    """What some sentences have: schemes are those that allow all labels, `joined` is whether any has two tokens."""
+
+    sentences: int
+    tokens: int
+    columns: int | None
+    digest: str
+    labels: frozenset[str]
+    schemes: Sequence[str]
+    joined: bool
+
+
+def _look(item: _Chosen) -> _Facts:
+    """Read sentences for a first time."""
+    sentences = _choose(item[0].sentences(), item[1])
+    labels = [sentence[-1] for sentence in sentences]
+    return _Facts(
+        len(sentences),
+        sum(map(len, labels)),
+        len(sentences[0]) if sentences else None,
+        digest_of("\n".join("\t".join(column) for column in sentence) for sentence in sentences),
+        frozenset(label for row in labels for label in row),
+        possible_schemes(labels),
+        any(len(row) > 1 for row in labels),
+    )
+
+
+def _split(
+    run: Run, spans: Sequence[TokenSpan], counts: Sequence[int]
+) -> tuple[list[_Chosen], list[_Chosen]]:
+    """Spans with the sentences to train on, and with those that are held out."""
+    if run.validation is None:
+        return [(span, None) for span in spans], []
+    ends = np.cumsum([0, *counts])
+    own, held = (
+        [
+            (span, part[(part >= a) & (part < b)] - a)
+            for span, (a, b) in zip(spans, pairwise(ends), strict=True)
+        ]
+        for part in run.split(int(ends[-1]))
+    )
+    return own, [item for item in held if len(item[1])]
+
+
+def _scheme(found: Sequence[_Facts]) -> str | None:
+    """The first scheme that allows all labels; None if there is none or no label is a span's."""
+    if all(facts.labels <= {"O"} for facts in found):
+        return None
+    return next((name for name in SCHEMES if all(name in facts.schemes for facts in found)), None)
+
+
+def _check_columns(source: Path, spans: Sequence[TokenSpan], found: Sequence[_Facts]) -> int:
+    """The number of columns of all files, which must be one and at least two."""
+    numbers = {
+        span.path: facts.columns
+        for span, facts in zip(spans, found, strict=True)
+        if facts.columns is not None
+    }
+    if not numbers:
+        raise no_tokens(source)
+    first, wanted = next(iter(numbers.items()))
+    other = next((path for path, number in numbers.items() if number != wanted), None)
+    if other is not None:
+        raise PotentiaError(f"{other} has {numbers[other]} columns, but {first} has {wanted}.")
+    if wanted < 2:
         raise PotentiaError(f"{source}: sentences need at least two columns: words, and labels last.")
-    values = {label for row in labels for label in row}
+    return wanted
+
+
+def _check_labels(source: Path, found: Sequence[_Facts]) -> None:
+    """Refuse files that there is nothing to learn from."""
+    values = frozenset[str]().union(*(facts.labels for facts in found))
     if len(values) < 2:
+        shown = next(iter(values), "")
         raise PotentiaError(
-            f"{source}: the last column, which holds the labels, has only one value, {values.pop()!r}."
+            f"{source}: the last column, which holds the labels, has only one value, {shown!r}."
         )
-    if all(len(row) == 1 for row in labels):
+    if not any(facts.joined for facts in found):
         raise PotentiaError(f"{source}: no two words to train on are neighbours: each stands alone.")
+
+
+@contextmanager
+def _named(source: Path) -> Iterator[None]:
+    """Puts the source's name before sentences that do not name it."""
+    try:
+        yield
+    except PotentiaError as error:
+        if str(source) in str(error):
+            raise
+        raise PotentiaError(f"{source}: {error}") from None
 
 
 def _check_sentence(number: int, sentence: Sentence, n_columns: int) -> None:
@@ -273,7 +467,3 @@ def _chain_of(crf: CRF, labels: Sequence[str], indicators: Sequence[str]) -> Cha
         "dense": np.zeros((0, n)),
     }
     return ChainCRF.from_state(content, arrays)
-
-
-def _texts(sentences: Sequence[Sentence]) -> list[str]:
-    return ["\n".join("\t".join(column) for column in sentence) for sentence in sentences]

@@ -186,7 +186,7 @@ def fit(model: CRF, train: Examples, held: Examples, digest: str, run: Run) -> d
     with run.resumable(fit_marks(model, digest)) as checkpoint:
         model.fit(train, validation=held if len(held) else None, progress=run.progress, checkpoint=checkpoint)
         facts = {"iterations": len(model.history_), "objective": model.history_[-1]["objective"]}
-        facts |= _cluster_facts(model.history_)
+        facts |= cluster_facts(model.history_)
         parts = {"training": train, "validation": held}
         return facts | {f"{name}_accuracy": model.score(part) for name, part in parts.items() if len(part)}
 
@@ -195,7 +195,7 @@ def _has_neighbours(example: Example) -> bool:
     return any(len(scope) and scope.shape[1] > 1 for scope in example.graph.scopes.values())
 
 
-def _cluster_facts(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def cluster_facts(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the rounds of a fit on a cluster took; nothing for other fits."""
     rounds = sum(row.get("rounds", 0) for row in history)
     if not rounds:

@@ -1,0 +1,152 @@
+"""`ChainData`: sequences in parts behind a backend, whose attributes, labels and features are numbered alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from .._types import Floats, Ints, PotentiaError
+from ..data.parts import HeldSequences, Parts, Sequences, Source
+from ..features.attributes import AttributeIndex, check_sequences
+from ..parallel.backend import Backend
+from ..parallel.connection import current
+from .chain_labels import Label, label_classes, label_values, scheme_constraints, sequence_weights
+from .chain_layout import Constraints, Features
+from .chain_part import ChainRecipe, Columns, PartFacts, features_of
+from .dataset import open_backend
+
+#: Tokens of a part of sequences in memory. Cuts never depend on the number of threads or workers.
+PART_TOKENS = 1 << 18
+
+
+class ChainData:
+    """Parts of consecutive sequences, and what they have in common.
+
+    Names are numbered in the order of their first occurrence in the data set, part by part, so that nothing depends
+    on which worker has which part.
+
+    Attributes:
+        parts: the backend.
+        index: numbers of all attributes and columns of dense features.
+        classes: the labels, in order.
+    """
+
+    def __init__(self, parts: Backend, marked: bool = False) -> None:
+        self.parts = parts
+        facts: list[PartFacts] = parts.each("overview")
+        if not any(own.weighted for own in facts) and any(own.n_sequences for own in facts):
+            raise PotentiaError("sample_weight is zero for every sequence.")
+        self.classes: list[Label] = label_classes({label for own in facts for label in own.labels})
+        #: Of the data, where it was asked for.
+        self.digests: list[str] = parts.each("digest") if marked else []
+        self._numbers: list[Any] = []
+        names: dict[str, int] = {}
+        for part in range(parts.n_parts):
+            # one part's names at a time: the client holds those of the whole data set only once
+            own: list[str] = parts.at(part, "names")
+            found = (names.setdefault(name, len(names)) for name in own)
+            self._numbers.append(np.fromiter(found, dtype=np.int32, count=len(own)))
+        self.index = AttributeIndex(names, _join_columns([own.columns for own in facts]))
+
+    @classmethod
+    def of(cls, sources: Sequence[Source], resident: int = 1, marked: bool = False) -> ChainData:
+        """Sequences on the cluster if there is one, else in this process; `marked`: find their digests."""
+        in_memory = all(source.in_memory for source in sources)
+        lazy = not in_memory and current() is None
+        recipes = [ChainRecipe(source, lazy) for source in sources]
+        return cls(open_backend(recipes, in_memory, resident), marked)
+
+    @property
+    def n_dense(self) -> int:
+        """Number of columns of dense features."""
+        return max((end for _, end in self.index.columns.values()), default=0)
+
+    def number(
+        self, scheme: str | None, everything: bool, least: float
+    ) -> tuple[Constraints, Features, Floats]:
+        """Number all parts alike; what the scheme allows, the features, and how often each label follows each.
+
+        everything: features are all attributes with all labels. least: what the values of a feature must sum to.
+        """
+        allowed, n = scheme_constraints(self.classes, scheme), len(self.classes)
+        everything = everything and least <= 0
+        given = self.classes, self.index.columns, scheme, everything, least > 0
+        pairs: Floats = sum(self.parts.each("number", *given, own=self._numbers, changes=True))
+        self._numbers = []
+        n_attributes = len(self.index.numbers)
+        if everything:
+            return allowed, _all_features(n_attributes, n), pairs
+        found = (self.parts.at(part, "features") for part in range(self.parts.n_parts))
+        return allowed, features_of(_join_features(found, least), n_attributes, n), pairs
+
+
+def _all_features(n_attributes: int, n_labels: int) -> Features:
+    label = np.tile(np.arange(n_labels, dtype=np.uint16), n_attributes)
+    return Features(np.arange(n_attributes + 1) * n_labels, label)
+
+
+def _join_features(of_parts: Iterable[tuple[Ints, Floats | None]], least: float) -> Ints:
+    """The codes of all parts, ascending, without those whose values sum to less than `least`."""
+    joined: Ints = np.zeros(0, dtype=np.int64)
+    sums: Floats | None = None
+    for code, count in of_parts:
+        both, place = np.unique(np.concatenate([joined, code]), return_inverse=True)
+        if count is not None:
+            before = np.zeros(0) if sums is None else sums
+            sums = np.bincount(place, np.concatenate([before, count]), len(both)).astype(np.float64)
+        joined = both
+    return joined if sums is None else joined[sums >= least]
+
+
+def _join_columns(of_parts: Sequence[Columns]) -> dict[str, tuple[int, int]]:
+    """Columns of the dense features of all parts, in the order of their first occurrence."""
+    joined: dict[str, tuple[int, int]] = {}
+    for part, columns in enumerate(of_parts):
+        for name, (first, end) in columns.items():
+            begin = max((other for _, other in joined.values()), default=0)
+            known = joined.setdefault(name, (begin, begin + end - first))
+            if known[1] - known[0] != end - first:
+                raise PotentiaError(
+                    f"part {part} has {end - first} numbers in {name!r}, but others have {known[1] - known[0]}."
+                )
+    return joined
+
+
+def chain_sources(X: Any, y: Any, sample_weight: Any) -> tuple[Sequence[Source], int]:
+    """Where the parts of sequences come from, and how many of them are in memory at once."""
+    if isinstance(X, Parts):
+        if y is not None or sample_weight is not None:
+            raise PotentiaError("parts bring their labels: leave y and sample_weight out.")
+        return X.sources, X.resident
+    if y is None:
+        raise PotentiaError("y, the labels of the sequences, is needed to fit.")
+    label_classes(label_values(y))
+    check_sequences(X)
+    weight = None if sample_weight is None else sequence_weights(sample_weight, len(y))
+    return list(_cut(X, y, weight)), 1
+
+
+def _cut(X: Iterable[Any], y: Any, weight: Floats | None) -> Iterator[Source]:
+    """Consecutive sequences until a part would have too many tokens; the last part takes what is left of X."""
+    items = iter(X)
+    cuts = cut_lengths([len(row) for row in y])
+    for first, last in cuts:
+        own = islice(items, last - first if last < len(y) else None)
+        # a cluster may read it again, elsewhere
+        kept = own if current() is None else list(own)
+        chosen = None if weight is None else weight[first:last]
+        yield HeldSequences(Sequences(kept, y[first:last], chosen, first, len(y)))
+
+
+def cut_lengths(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Ranges of sequences of these lengths with at most `PART_TOKENS` tokens each, or one sequence."""
+    cuts, tokens = [0], 0
+    for number, n in enumerate(lengths):
+        if tokens + n > PART_TOKENS and number > cuts[-1]:
+            cuts.append(number)
+            tokens = 0
+        tokens += n
+    return [*zip(cuts, [*cuts[1:], len(lengths)], strict=True)]

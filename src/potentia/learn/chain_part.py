@@ -1,0 +1,267 @@
+"""`ChainPart`: consecutive sequences of a data set, wherever they are, numbered as the whole data set says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._digest import digest_of
+from .._threads import thread_count
+from .._types import Floats, Ints, PotentiaError
+from ..data.parts import HeldSequences, Source
+from ..features.attributes import AttributeIndex
+from ..kernels import attributes as kernels
+from .chain_labels import (
+    Label,
+    check_allowed,
+    check_lengths,
+    encode_labels,
+    label_values,
+    scheme_constraints,
+    sequence_weights,
+)
+from .chain_layout import ChainLayout, Constraints, Features, observed_features
+from .chain_objective import ChainLikelihood, Chains
+
+#: Columns of dense features by name, (first, end).
+Columns = Mapping[str, tuple[int, int]]
+
+
+class PartFacts(NamedTuple):
+    """What a part has: sequences, whether any has a positive weight, labels, columns of dense features."""
+
+    n_sequences: int
+    weighted: bool
+    labels: list[Label]
+    columns: Columns
+
+
+class ChainPart:
+    """Sequences of one source: read, numbered as all parts agree on, and put into the layout of the weights.
+
+    A part that is read has local numbers for attributes and labels. `number` replaces them by those of the data
+    set, and `lay_out` makes it ready for `log_partition`.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        #: What `suspend` gives: things that stay in memory, and arrays.
+        self.small: dict[str, Any] = {}
+        self.held: dict[str, Any] = {}
+        self._likelihood: ChainLikelihood | None = None
+
+    def read(self) -> None:
+        """Read the sequences, unless they were."""
+        if self.small:
+            return
+        try:
+            self._read()
+        except PotentiaError as error:
+            if isinstance(self.source, HeldSequences):
+                raise
+            raise type(error)(f"{self.source.name}: {error}") from None
+
+    def _read(self) -> None:
+        given = self.source.sequences()
+        values = list(label_values(given.y, given.first))
+        index = AttributeIndex()
+        encoded = index.learn(given.X, given.first)
+        check_lengths(given.y, np.diff(encoded.sequence_ptr).tolist(), given.first, given.total)
+        names = [name.encode("utf-8", "surrogatepass") for name in index.numbers]
+        weight = sequence_weights(given.weight, len(encoded.sequence_ptr) - 1)
+        self.held = {
+            **encoded._asdict(),
+            "labels": encode_labels(given.y, values),
+            "weight": weight,
+            "names": np.frombuffer(b"".join(names), dtype=np.uint8),
+            "name_ptr": np.cumsum([0, *map(len, names)]),
+        }
+        self.small = {"first": given.first, "labels": values, "columns": index.columns}
+
+    def overview(self) -> PartFacts:
+        """What the part has."""
+        self.read()
+        weight = self.held["weight"]
+        return PartFacts(len(weight), bool(weight.any()), self.small["labels"], self.small["columns"])
+
+    def names(self) -> list[str]:
+        """The names of the part's attributes, in the order in which they occur."""
+        return list(self._names())
+
+    def _names(self) -> Iterator[str]:
+        blob, ptr = self.held["names"].tobytes(), self.held["name_ptr"].tolist()
+        return (blob[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(ptr))
+
+    def digest(self) -> str:
+        """Equal for equal sequences, labels and weights."""
+        texts = np.array([*self.small["labels"], None], dtype=object)
+        spelled = "\n".join(map(repr, texts[self.held["labels"]].tolist()))
+        return digest_of([spelled, *(array for name, array in self.held.items() if name != "labels")])
+
+    # -- numbering -------------------------------------------------------------------------------------------
+
+    def number(
+        self,
+        numbers: Any,
+        classes: Sequence[Label],
+        columns: Columns,
+        scheme: str | None,
+        everything: bool,
+        counted: bool,
+    ) -> Floats:
+        """Number attributes, labels and columns as the data set does; how often each label follows each (L, L).
+
+        numbers: of the part's attributes. everything: the features need not be found. counted: find how often.
+        """
+        held, n = self.held, len(classes)
+        place = {label: k for k, label in enumerate(classes)}
+        known = np.array([*(place[label] for label in self.small["labels"]), -1], dtype=np.int32)
+        held["labels"] = labels = known[held["labels"]]
+        first = self.small["first"]
+        allowed = scheme_constraints(classes, scheme)
+        check_allowed(held["sequence_ptr"], labels, classes, allowed, scheme, first)
+        if not everything:
+            held |= _features(self._tokens(), labels, numbers, n, counted)
+        held["attribute"] = numbers[held["attribute"]]
+        held["dense"] = _spread(held["dense"], self.small["columns"], columns)
+        for name in ("names", "name_ptr"):
+            del held[name]
+        self.small = {"first": first}
+        return _observed_pairs(held["sequence_ptr"], labels, n)
+
+    def features(self) -> tuple[Ints, Floats | None]:
+        """Attribute * L + label of every feature, ascending, and the sum of its values, if it was counted."""
+        return self.held["code"], self.held.get("count")
+
+    def lay_out(self, layout: ChainLayout, allowed: Constraints) -> tuple[Floats, Floats]:
+        """Put the tokens into the layout; what is observed, and the curvature, as vectors of all weights."""
+        tokens = in_layout(self._tokens(), layout)
+        self.held |= {"item_ptr": tokens.item_ptr, "attribute": tokens.attribute, "value": tokens.value}
+        for name in ("code", "count"):
+            self.held.pop(name, None)
+        self.small |= {"layout": layout, "allowed": allowed}
+        likelihood = self._ready()
+        return likelihood.observed(), likelihood.curvature()
+
+    # -- training --------------------------------------------------------------------------------------------
+
+    def log_partition(self, vector: Floats, threads: int | None) -> tuple[float, Floats]:
+        """The sum of log Z of the sequences, and its gradient."""
+        return self._ready().log_partition(vector, thread_count(threads))
+
+    def _ready(self) -> ChainLikelihood:
+        if self._likelihood is None:
+            held, small = self.held, self.small
+            chains = Chains(self._tokens(), held["dense"], small["first"])
+            self._likelihood = ChainLikelihood(
+                chains, held["labels"], held["weight"], small["layout"], small["allowed"]
+            )
+        return self._likelihood
+
+    def _tokens(self) -> kernels.Tokens:
+        return kernels.Tokens(*(self.held[name] for name in kernels.Tokens._fields))
+
+    # -- backends --------------------------------------------------------------------------------------------
+
+    def n_bytes(self) -> int:
+        """Size of the arrays, or what the source takes it for."""
+        return sum(array.nbytes for array in self.held.values()) or self.source.n_bytes() or 0
+
+    def suspend(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What `resume` needs."""
+        return self.small, self.held
+
+    def resume(self, small: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        """Take back what `suspend` gave."""
+        self.small, self.held, self._likelihood = dict(small), dict(arrays), None
+
+    def reusable(self) -> None:
+        """Nothing that other parts would need."""
+        return
+
+
+@dataclass(frozen=True)
+class ChainRecipe:
+    """How to build a part; `lazy` parts are read when they are asked for something, not when they are built."""
+
+    source: Source
+    lazy: bool
+
+    @property
+    def name(self) -> str:
+        """What messages call the part."""
+        return self.source.name
+
+    def n_bytes(self) -> int | None:
+        """About how large it is, where that is known without reading it."""
+        return self.source.n_bytes()
+
+    def build(self) -> ChainPart:
+        """The part."""
+        part = ChainPart(self.source)
+        if not self.lazy:
+            part.read()
+        return part
+
+
+def in_layout(tokens: kernels.Tokens, layout: ChainLayout) -> kernels.Tokens:
+    """Tokens with attributes numbered as the layout says; the one after its last goes. Spends the tokens given."""
+    item_ptr = np.zeros_like(tokens.item_ptr)
+    left = kernels.renumber(tokens, np.append(layout.number, -1), item_ptr)
+    value = tokens.value[:left] if tokens.value.size else tokens.value
+    return kernels.Tokens(tokens.sequence_ptr, item_ptr, tokens.attribute[:left], value)
+
+
+def _spread(dense: Any, own: Columns, columns: Columns) -> Any:
+    """Dense rows with the columns of the data set."""
+    if own == columns:
+        return dense
+    rows = np.zeros((len(dense), max((end for _, end in columns.values()), default=0)), dtype=dense.dtype)
+    for name, (first, end) in own.items():
+        rows[:, slice(*columns[name])] = dense[:, first:end]
+    return rows
+
+
+def _features(
+    tokens: kernels.Tokens, labels: Any, numbers: Any, n_labels: int, counted: bool
+) -> dict[str, Any]:
+    """The features of a part by the numbers of the data set, ascending, with the sums of their values if asked for."""
+    features = observed_features(tokens, labels, len(numbers), n_labels)
+    owner = np.repeat(np.arange(len(features.ptr) - 1), np.diff(features.ptr))
+    code = numbers[owner].astype(np.int64) * n_labels + features.label
+    order = np.argsort(code, kind="stable")
+    found = {"code": code[order]}
+    if counted:
+        found["count"] = _counts(tokens, labels, owner * n_labels + features.label, n_labels)[order]
+    return found
+
+
+def _counts(tokens: kernels.Tokens, labels: Any, code: Ints, n_labels: int) -> Floats:
+    """The sum of the values of each feature; `code` ascends."""
+    item_label = np.repeat(labels, np.diff(tokens.item_ptr))
+    seen = np.flatnonzero(item_label >= 0)
+    at = np.searchsorted(code, tokens.attribute[seen].astype(np.int64) * n_labels + item_label[seen])
+    value = tokens.value[seen] if tokens.value.size else None
+    return np.bincount(at, value, minlength=len(code)).astype(np.float64)
+
+
+def _observed_pairs(sequence_ptr: Any, labels: Any, n_labels: int) -> Floats:
+    """How often each label is followed by each."""
+    follows = np.ones(max(len(labels) - 1, 0), dtype=bool)
+    inner = sequence_ptr[1:-1]
+    follows[inner[(inner > 0) & (inner < len(labels))] - 1] = False
+    before, after = labels[:-1], labels[1:]
+    both = follows & (before >= 0) & (after >= 0)
+    counts = np.bincount(before[both] * n_labels + after[both], minlength=n_labels**2)
+    return counts.reshape(n_labels, n_labels).astype(np.float64)
+
+
+def features_of(code: Ints, n_attributes: int, n_labels: int) -> Features:
+    """Features from their codes, attribute * L + label, ascending."""
+    owner, label = np.divmod(code, n_labels)
+    count = np.bincount(owner, minlength=n_attributes)
+    return Features(np.concatenate([[0], np.cumsum(count)]), label.astype(np.uint16))
