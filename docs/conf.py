@@ -14,7 +14,11 @@ html_theme = "furo"
 html_title = f"potentia {release}"
 html_static_path = ["_static"]
 html_css_files = ["phone.css"]
+html_js_files = ["tables.js"]
 exclude_patterns = ["_build"]
+# names in docstrings are code; attributes are a compact list, as parameters are
+default_role = "code"
+napoleon_use_ivar = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"

@@ -145,8 +145,9 @@ def linear_response(
 ) -> list[Floats]:
     r"""Joint marginals of any two variables from sensitivities of their marginals [MBL-tpami sec. 6; Welling and Teh].
 
-    :math:`p(y_i, y_j) \approx \mu_i(y_i) \mu_j(y_j) + \mathrm{d} \mu_j(y_j) / \mathrm{d} \theta_i(y_i)`, which is exact
-    if inference is.
+    .. math:: p(y_i, y_j) \approx \mu_i(y_i) \mu_j(y_j) + \mathrm{d} \mu_j(y_j) / \mathrm{d} \theta_i(y_i),
+
+    which is exact if inference is.
 
     Args:
         pairs: (n, 2) variables, adjacent or not.

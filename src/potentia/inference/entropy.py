@@ -1,4 +1,4 @@
-"""Entropies: counting numbers, parent-child links, and what the value then means (MATH section 2).
+"""Entropies: counting numbers, parent-child links, and what the value then means (docs/concepts.md).
 
 A(theta) = max over the local polytope of  theta . mu + sum_alpha c_alpha H(mu_alpha)
 """

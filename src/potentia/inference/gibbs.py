@@ -143,7 +143,7 @@ class Chain:
 
 
 def _entropy_value(scores: Scores, mu: Floats) -> float:
-    """theta . mu + sum_alpha c_alpha H(mu_alpha) with Kikuchi's counting numbers [MATH section 2].
+    """theta . mu + sum_alpha c_alpha H(mu_alpha) with Kikuchi's counting numbers (docs/concepts.md).
 
     mu: marginals of all regions one after another in the `Regions` numbering.
     """

@@ -21,7 +21,7 @@ METHODS = ("highs", "highs-ds", "highs-ipm")
 
 @dataclass
 class LinearProgram(Inference):
-    """max theta . mu over the local polytope, an upper bound on the best score [MATH section 2, row MAP].
+    """The linear program over the local polytope: an upper bound on the best score.
 
     Marginals agree on every containment between regions, as in the smoothed LP. Where the optimum is a
     labelling, its score is the exact maximum and `bound` says so. The result's `residual` is the largest

@@ -33,8 +33,8 @@ SOLVERS = ("frank_wolfe", "one_slack")
 class MaxMargin(Learner):
     r"""Trains potentials that are linear in their parameters as a structural SVM (margin rescaling).
 
-    .. math:: \min_w \tfrac{1}{2} \text{ridge} |w|^2
-        + \tfrac{1}{n} \Bigl( \sum_k \max_y [\Delta_k(y) + F_k(y) - F_k(y^k)] + \text{penalties} \Bigr)
+    .. math:: \min_w \; & \tfrac{1}{2} \text{ridge} |w|^2 \\
+        & + \tfrac{1}{n} \Bigl( \sum_k \max_y [\Delta_k(y) + F_k(y) - F_k(y^k)] + \text{penalties} \Bigr)
 
     over n examples k with labels :math:`y^k`. w holds the tables of all kinds in the features' own units, intercepts
     included. Penalties are those of the potentials (`Linear(ridge)`: without intercept), added to the summed loss as

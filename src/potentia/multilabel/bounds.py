@@ -87,8 +87,10 @@ def _threshold(model: LMSBN | LMBM) -> float:
 def likelihood_bound(model: LMSBN, X: Any, y: Any) -> LikelihoodBound:
     r"""Remark 3: the log-loss of the sigmoid network is at most the hinge sum plus a constant per label.
 
-    :math:`\sum_i \log(1 + \exp(-z_i)) \le \sum_i [1 - z_i]_+ + K b` with K labels and :math:`b = \log(1 + 1 / e)`, the
-    least constant for which it holds. Labels that are constant in training are left out of both sums and of K.
+    .. math:: \sum_i \log(1 + \exp(-z_i)) \le \sum_i [1 - z_i]_+ + K b
+
+    with K labels and :math:`b = \log(1 + 1 / e)`, the least constant for which it holds. Labels that are constant in
+    training are left out of both sums and of K.
     """
     log_loss = model.log_loss(X, y)
     return LikelihoodBound(log_loss, model.labelling_loss(X, y) + _HINGE_GAP * len(model.order_))

@@ -45,8 +45,8 @@ class LabelNetwork(WeightedClassifier):
     place i of the order has log-odds that are linear in its units' scores and in the signs of the labels before it. A
     random forest over whole labellings adds what it has seen near a row:
 
-    .. math:: \log P(y \mid x) = \sum_i \log P(y_i \mid s_i(x), y_1, \dots, y_{i - 1})
-        + \text{power} \cdot \log(F(y \mid x) + 10^{-3}) + \text{constant},
+    .. math:: \log P(y \mid x) &= \sum_i \log P(y_i \mid s_i(x), y_1, \dots, y_{i - 1}) \\
+        &+ \text{power} \cdot \log(F(y \mid x) + 10^{-3}) + \text{constant},
 
     where :math:`s_i` are the units' scores and F is the forest's probability.
 
