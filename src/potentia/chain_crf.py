@@ -56,17 +56,17 @@ class ChainCRF(Registered, Params):
     neighbouring labels. `X` is a list of sequences, each a list of tokens, each a dictionary: texts ({"word": "The"} is
     the attribute "word:The"), numbers and booleans ({"is_title": True}), nested dictionaries, lists and sets as
     python-crfsuite takes them; an array of numbers, such as {"embedding": vector}, is a block of dense features. `y`
-    is a list of lists of labels; None is a label that is not known, over which the likelihood sums.
+    is a list of lists of labels; None is an unknown label, over which the likelihood is summed.
 
     Args:
         c1: coefficient of the absolute weights; most weights become exactly zero, which makes models small.
         c2: coefficient of the squared weights, of the whole data, not per token.
         max_iterations: limit of steps (L-BFGS, or OWL-QN with c1 > 0).
         min_freq: features that occur less often are left out.
-        all_possible_states: give weights also to attributes with labels that they were never seen with.
-        all_possible_transitions: give weights also to pairs of labels that were never seen; others have weight zero.
+        all_possible_states: also give weights to pairs of attribute and label that never occur.
+        all_possible_transitions: also give weights to pairs of labels that never occur; otherwise their weight is zero.
         delta: stop when the objective falls by less than this share of itself in ten steps (0: run all).
-        scheme: "BIO", "BIOES" or "IOB1": sequences of labels that the scheme does not know get probability zero.
+        scheme: "BIO", "BIOES" or "IOB1": sequences of labels that violate the scheme get probability zero.
         decode: "map" predicts the best whole sequence (Viterbi), "mpm" the best label of each token.
         threads: None for all cores (or POTENTIA_THREADS).
 
@@ -135,8 +135,8 @@ class ChainCRF(Registered, Params):
             sample_weight: weight of each sequence.
             callback: called after every iteration with the history; returning True stops.
             progress: show a progress bar.
-            checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it. One
-                of other options or data is refused.
+            checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it. A
+                checkpoint of other options or data is refused.
             warm_start: start from the weights of an earlier fit, by the names of attributes and labels.
 
         A fit that fails leaves the model as it was before.

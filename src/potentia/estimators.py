@@ -49,8 +49,8 @@ class CRF(Registered):
         decode: "mpm" (the best state of each variable's marginal) or "map" (the best labelling found); None for what
             the learner trains for, "map" with `MaxMargin` and "mpm" otherwise.
 
-    After `fit`: `potentials_`, `history_` (one dict per iteration), `converged_` (whether the fit ended by itself, not
-    at its limit of iterations), `scales_` (factors between `f` and theta, per kind),
+    After `fit`: `potentials_`, `history_` (one dict per iteration), `converged_` (whether the fit ended before its
+    limit of iterations), `scales_` (factors between `f` and theta, per kind),
     `shapes_` (of the tables of each kind) and `inference_`. Works with scikit-learn's `clone` and cross-validation over
     lists of examples.
     """
@@ -95,9 +95,9 @@ class CRF(Registered):
             validation: examples whose error is tracked beside the training error.
             callback: called after every iteration with the history; returning True stops.
             progress: show a progress bar.
-            checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it. One
-                of other options or examples is refused.
-            warm_start: start from the potentials of an earlier fit, where their class is still the same.
+            checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it. A
+                checkpoint of other options or examples is refused.
+            warm_start: start from the potentials of an earlier fit if their class is the same.
 
         A fit that fails leaves the model as it was before.
         """
@@ -165,8 +165,8 @@ class CRF(Registered):
     def predict(self, examples: Examples, *, out: str | os.PathLike[str] | None = None) -> list[Any]:
         """A label array per example, by `decode`.
 
-        out: a folder to write a file per part to, for `numpy.load`, with an array per example; returns the files. On a
-        cluster the workers write them.
+        out: a folder for one file per part, readable by `numpy.load`, with an array per example; the files are
+        returned. On a cluster the workers write them.
         """
         self._check()
         return self._over(examples, "labels", out)
@@ -180,7 +180,7 @@ class CRF(Registered):
     def predict_marginals(
         self, examples: Examples, *, out: str | os.PathLike[str] | None = None
     ) -> list[Any]:
-        """Marginals of every variable per example, (n_variables, max states); `out` is as of `predict`."""
+        """Marginals of every variable per example, (n_variables, max states); `out` is as in `predict`."""
         return self._over(examples, "marginals", out)
 
     def infer(self, example: Example) -> Result:

@@ -88,7 +88,7 @@ class Graph:
 
     @classmethod
     def restored(cls, n_states: ArrayLike, regions: Mapping[str, ArrayLike], n_forests: int | None) -> Graph:
-        """A graph from a file, with what was known of how it was built."""
+        """A graph from a file, with what was recorded of its construction."""
         graph = cls(n_states, regions)
         if n_forests:
             graph._cache["forests"] = n_forests

@@ -31,14 +31,15 @@ class Result:
         marginals: (pseudo)marginals per kind, in the layout of the scores: (n_regions, *states) or a list.
         variable_marginals: marginal of every variable, (n_variables, max states), zero beyond its states.
         value: the method's objective at the end.
-        bound: what `value` is of its target: "exact", "upper", "lower" or "estimate".
-        target: what `value` speaks of: "log_partition" (log Z) or "max_score" (the best labelling's score).
+        bound: how `value` relates to its target: "exact", "upper", "lower" or "estimate".
+        target: the quantity that `value` bounds or estimates: "log_partition" (log Z) or "max_score" (the best
+            labelling's score).
         iterations: iterations run (each message or variable once per iteration).
         residual: largest change of a variable's marginal in the last iteration.
         converged: whether `residual` met the tolerance.
         oscillating: whether messages oscillated and were damped from then on.
         messages: opaque state for a warm start: pass the whole result as `start=`.
-        memo: what was computed from the result later and may be of use again.
+        memo: cache of what was computed from the result.
     """
 
     graph: Graph
@@ -59,7 +60,7 @@ class Result:
 
     @property
     def log_partition(self) -> float:
-        """`value`, where it speaks of log Z."""
+        """`value` if its target is log Z; an error otherwise."""
         if self.target != "log_partition":
             raise PotentiaError("this result's value bounds the best score, not log Z; read `value`.")
         return self.value
@@ -67,7 +68,8 @@ class Result:
     def upper_bound(self) -> float:
         """An upper bound on log Z that holds whether or not messages have converged.
 
-        Of `TRW` the average over explicit forests: one exact inference for each. Methods without one raise an error.
+        For `TRW` it is an average over explicit forests, with one exact inference for each. Other methods raise an
+        error.
         """
         if "upper_bound" not in self.memo:
             if self.target == "log_partition" and self.bound in ("exact", "upper"):
@@ -92,7 +94,7 @@ class Result:
 
     @property
     def feasible(self) -> bool:
-        """Whether `argmax()` is a labelling that is allowed; if not, none was found."""
+        """Whether `argmax()` is an allowed labelling; False if none was found."""
         return self.score(self.argmax()) > -np.inf
 
     def score(self, labels: ArrayLike) -> float:

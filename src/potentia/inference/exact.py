@@ -27,7 +27,7 @@ class Exact(Inference):
     """Exact log Z, marginals, best labelling and samples; on forests the k best labellings, too.
 
     Forests of pairs take two passes of belief propagation, linear in their size. Other graphs are eliminated
-    variable by variable; that needs a table of at most `max_table` entries, and is refused with the width otherwise.
+    variable by variable. If that needs a table of more than `max_table` entries, it is refused with the width.
     """
 
     threaded: ClassVar[bool] = True
@@ -81,7 +81,7 @@ class Exact(Inference):
         return bethe(graph) if _by_tree(graph) else None
 
     def expectations(self, scores: Scores, start: Result | None = None) -> Expectations:
-        """log Z and its gradient; on forests in two passes that make nothing else."""
+        """log Z and its gradient; on forests, two passes compute nothing else."""
         if _by_tree(scores.graph):
             found = log_partition(scores)
             if found is not None:

@@ -23,13 +23,13 @@ METHODS = ("highs", "highs-ds", "highs-ipm")
 class LinearProgram(Inference):
     """The linear program over the local polytope: an upper bound on the best score.
 
-    Marginals agree on every containment between regions, as in the smoothed LP. Where the optimum is a
-    labelling, its score is the exact maximum and `bound` says so. The result's `residual` is the largest
+    Marginals agree on every containment between regions, as in the smoothed LP. If the optimum is a
+    labelling, its score is the exact maximum and `bound` is "exact". The result's `residual` is the largest
     violation of a constraint. There is no warm start.
 
     Attributes:
-        iterations: the solver's limit, None for none. HiGHS hands over no point when cut short; the result is
-            then not converged and holds each region's own best configuration, a bound without agreement.
+        iterations: the solver's limit, or None. HiGHS returns no point when it is stopped by its limit. The result is
+            then not converged and consists of the best configuration of each region, a bound without agreement.
         tol: how far from 0 and 1 a variable's marginals may lie for the optimum to count as a labelling.
         method: SciPy's "highs" (its choice), "highs-ds" (dual simplex) or "highs-ipm" (interior point, then
             crossover to a vertex).

@@ -86,10 +86,10 @@ class MAP(Inference):
     labelling's indicators. `start` may be a result of any method, whose labelling is the first candidate.
 
     Attributes:
-        time_limit: seconds; the kernel call under way is finished. None lets every part run until it no longer
-            improves. Equal seeds give equal results where time does not decide.
+        time_limit: seconds; a kernel call that is running is finished first. None lets every step run until it no
+            longer improves. Equal seeds give equal results unless the time limit decides.
         seed: of the random choices in local search.
-        exact_search: whether to use toulbar2 where it is installed.
+        exact_search: whether to use toulbar2 if it is installed.
         threads: of belief propagation; None for all cores (or POTENTIA_THREADS).
     """
 

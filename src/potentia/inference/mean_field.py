@@ -26,7 +26,8 @@ class MeanField(Inference):
     Coordinate ascent on :math:`E_q[\theta] + H(q)` over product distributions q.
 
     theta may hold `pt.DenseGaussian` terms. Then all variables are updated at once, starting at the softmax of their
-    own scores: the algorithm of dense CRFs, which need not ascend. `argmax` is then each variable's likeliest label.
+    own scores. This is the algorithm of dense CRFs, whose objective need not rise. `argmax` is then the most likely
+    label of each variable.
 
     Attributes:
         iterations: limit; one iteration updates every variable once.

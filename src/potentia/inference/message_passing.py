@@ -179,11 +179,11 @@ class TRW(MessagePassingMethod):
 
     rho: clique appearance probabilities; None takes valid ones from spanning forests (1 on a forest, 0.5 on a
     four-neighbour grid), otherwise one number, one per clique, or {kind: number or array}. Messages start uniform.
-    After k iterations marginals of cliques are those of [MBL-tpami Algorithm 3]; marginals of variables are its own
-    after all messages have been refreshed once more. `Result.upper_bound()` holds at any messages.
+    After k iterations the marginals of cliques are those of [MBL-tpami Algorithm 3]; the marginals of variables are
+    those of the algorithm after one more update of all messages. `Result.upper_bound()` holds at any messages.
 
-    optimise_rho: choose the weights that make the bound tightest, by conditional gradient over spanning forests: up to
-    60 times the work. Such results have no gradient.
+    optimise_rho: choose the weights that make the bound tightest, by conditional gradient over spanning forests, in up
+    to 60 steps, each a run of message passing. Such results have no gradient.
     """
 
     uniform_start: ClassVar[bool] = True
@@ -200,7 +200,7 @@ class TRW(MessagePassingMethod):
         return entropies.reweighted(graph, self.rho)
 
     def run(self, scores: Scores, start: Result | None) -> Result:
-        """Message passing from uniform messages or those of `start`, with the weights asked for."""
+        """Message passing from uniform messages or those of `start`, with the given or chosen weights."""
         if not self.optimise_rho:
             return super().run(scores, start)
         if self.rho is not None:
@@ -239,8 +239,9 @@ class Kikuchi(MessagePassingMethod):
 class MessagePassing(MessagePassingMethod):
     """Message passing with custom counting numbers.
 
-    counting: {kind: one number or one per region}; kinds left out count 0. links: "star" (cliques to variables),
-    "containment" (every region to every region inside it) or "maximal" (regions inside no other to all inside).
+    counting: {kind: one number or one per region}; kinds that are left out have counting number 0. links: "star"
+    (cliques to variables), "containment" (every region to every region inside it) or "maximal" (regions inside no other
+    to all inside).
     """
 
     counting: Mapping[str, ArrayLike] = field(default_factory=dict)

@@ -52,16 +52,17 @@ class IteratedLogistic(Learner):
             one step of the direct solver. None for 25, or 500 with the direct solver.
         sweeps: message-passing sweeps after each fit, each twice over all variables (forward and backward, if
             sequential).
-        message_tol: message passing stops before that for a group of examples once none of its marginals changes by
-            more than this in half a sweep. None for 1e-3, and for 0 in the direct solver, whose line searches need
-            converged messages; 1e-2 is much faster with many states, where messages converge soon.
+        message_tol: message passing stops earlier for a group of examples once none of its marginals changes by more
+            than this in half a sweep. None is 1e-3, or 0 in the direct solver, whose line searches need converged
+            messages; 1e-2 is much faster with many states, where messages converge early.
         tol: stop when the objective falls by less than this share of itself in ten iterations (0: run all).
         mode: "joint"; "univariate_fixed" (single-variable kinds are fitted once with zero messages, then only the
             others); "piecewise" (every kind is fitted once with zero messages).
         solver: "direct": L-BFGS on the joint objective over all parameters at once, for differentiable potentials;
             "alternating": message passing and logistic regressions in turn, for any; "mixed": per iteration fits of the
-            other kinds and then five steps of L-BFGS over those that are convex, which alternating alone moves slowly;
-            "auto": direct where all potentials are differentiable, mixed where some are convex, else alternating.
+            other kinds and then five steps of L-BFGS over those that are convex, which converge slowly under
+            alternation; "auto": direct if all potentials are differentiable, mixed if some are convex, else
+            alternating.
         delta: "hamming", None, or a function of an example that returns {kind: table (n_regions, *states)}.
         hidden: labels of -1: "drop" trains on the labelled variables and the regions between them; "soft" keeps them
             and takes marginals given the labels as targets, lowering A(theta) - A(theta | labels), in mode "joint".

@@ -114,7 +114,7 @@ class Learner(Registered, ABC):
         return TRW(iterations=20)
 
     def check_choices(self, choices: Mapping[str, Sequence[str]]) -> None:
-        """Refuse an option that is none of its choices."""
+        """Refuse an option that is not one of its choices."""
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise PotentiaError(

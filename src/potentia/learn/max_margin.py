@@ -41,8 +41,8 @@ class MaxMargin(Learner):
     in every learner. In terms of a cost C of the summed loss, :math:`\text{ridge} = 1 / (C n)`. A fit always starts at
     zero.
 
-    The gap between this objective and the dual is a proof of how far from optimal w is: true of the problem where
-    `inference` is exact, of its relaxation where it is `LinearProgram()`, an estimate with other methods.
+    The gap between this objective and the dual bounds the distance to the optimum: of the problem itself if
+    `inference` is exact, of its relaxation with `LinearProgram()`. With other methods it is an estimate.
 
     Attributes:
         ridge: above 0; see the formula.
@@ -50,10 +50,11 @@ class MaxMargin(Learner):
         tol: stop when the gap is at most this share of the objective (0: run all iterations).
         solver: "frank_wolfe" (block-coordinate, a step after every example or batch) or "one_slack" (cutting
             planes: all examples make one constraint per iteration; also on clusters and out of core).
-        inference: what finds the best labelling, in training and in predictions; None for `Exact()`. Chains of one
-            number of states take Viterbi in one kernel with `Exact()`, everything else batches of examples.
-        batch: examples whose answers "frank_wolfe" seeks together where the kernel for chains does not apply; None for
-            a fiftieth of them, at least one. A number takes this way on chains too.
+        inference: what finds the best labelling, in training and in predictions; None for `Exact()`. With `Exact()`, a
+            Viterbi kernel decodes chains whose variables have equal numbers of states; all other examples are decoded
+            in batches.
+        batch: examples per batch of "frank_wolfe" if the kernel for chains does not apply; None for a fiftieth of them,
+            at least one. A number decodes chains in batches, too.
         delta: "hamming" (the weights of wrong variables), or a function of an example that returns
             {kind: table (n_regions, *states)}. Variables without label or of weight 0 are left out.
         track_error: predict the training examples after every iteration (and the validation examples, if given).

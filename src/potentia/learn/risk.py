@@ -35,21 +35,21 @@ class MarginalRisk(Learner):
 
     .. math:: \min_w \frac{\text{sum of losses}}{\text{weight of labelled variables}} + \tfrac{1}{2} \text{ridge} |w|^2
 
-    The loss looks at what `inference` makes of the scores after its iterations, so that training makes up for what
-    inference leaves out. Losses with hidden labels (-1) work on all variables.
+    The loss is a function of the marginals after the iterations of `inference`, so that training compensates for its
+    approximations. Losses with hidden labels (-1) work on all variables.
 
     Attributes:
         loss: a name (see `pt.losses`) or a loss object.
-        inference: what the loss is about, and what predictions use unless the CRF says otherwise.
+        inference: what the loss is computed through, and what predictions use unless the CRF has its own.
         gradient: "truncated", "backpropagation", "perturbation", "implicit" or an object of `pt.adjoint`; for losses of
             marginals. With all but the first, inference starts from the messages it had for the parameters before.
-        ridge: relative to the risk per variable; takes the place of the potentials' own ridge. None keeps those,
-            added to the summed loss.
+        ridge: relative to the risk per variable; replaces the ridge of the potentials. None keeps theirs, added to the
+            summed loss.
         iterations: limit of L-BFGS steps, or passes with `batch`.
         tol: stop when the objective falls by less than this share in ten steps (0: run all).
         start: "independent" fits the kinds of single variables by logistic regression and leaves the others at
-            zero; "surrogate_likelihood" then minimises that first (helps against the local minima of the smoothed
-            error); "zero"; None takes the second for smoothed errors and the first otherwise.
+            zero; "surrogate_likelihood" then minimises that loss first (which helps against the local minima of the
+            smoothed error); "zero"; None is the second for smoothed errors and the first otherwise.
         incremental: train on this many examples first, then on twice as many in half the steps, and so on
             [MBL-tpami sec. 8.4]; None for all at once.
         batch: examples per step of stochastic descent (Adam); None for L-BFGS on all.
@@ -57,9 +57,9 @@ class MarginalRisk(Learner):
         clamped: inference given the labels, for losses that need it; None for the same.
         class_weight: weight of each state of every variable, or None; multiplies the variables' own weights.
         track_error: predict the training examples after every iteration (and the validation examples, if given); None
-            does so where there are validation examples, or the data are small (one part, 4 million table entries).
+            does so if there are validation examples or the data are small (one part, 4 million table entries).
         seed: of the order of batches.
-        threads: None for all cores (or POTENTIA_THREADS); examples are shared out over them.
+        threads: None for all cores (or POTENTIA_THREADS); examples are divided among them.
     """
 
     loss: str | Loss = "univariate_logistic"
@@ -83,7 +83,7 @@ class MarginalRisk(Learner):
         return self.inference or TRW(iterations=20)
 
     def begin(self, potentials: Mapping[str, Potential], examples: Examples) -> Fit:
-        """Nothing is computed before the first step."""
+        """The fit; nothing is computed before its first step."""
         wanted = Preparation(labels=True, class_weight=self.class_weight)
         data = Dataset.of(
             examples, list(potentials), RiskPart, whole=whole_kinds(potentials), preparation=wanted

@@ -25,7 +25,7 @@ from .weights import ClassWeight
 class IndependentClassifiers(WeightedClassifier, MarginClassifier):
     r"""One support vector machine per label, independent of the others.
 
-    Args: as of `LMSBN`, without choices by cross-validation; alpha is common to all labels,
+    Args: as in `LMSBN`, without choices by cross-validation; alpha is common to all labels,
     :math:`C = 1 / (\alpha n)`.
 
     After `fit`: `intercept_` (K), and `coef_` (K, d), or with a kernel `dual_coef_` (K, n).

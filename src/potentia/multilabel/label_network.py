@@ -60,16 +60,16 @@ class LabelNetwork(WeightedClassifier):
             whose alpha and kernel width are chosen on held-out rows), "boosting" (LightGBM), and scikit-learn
             classifiers with `decision_function` or `predict_proba`.
         n_trees: of the forest; 0 for none.
-        sees_labels: units other than "linear" and "rbf" have the labels before theirs as features beside x.
+        sees_labels: units other than "linear" and "rbf" get the labels before theirs as further features.
         order: "frequency" (frequent labels first), "index", or the labels' numbers in order.
         n_orders: networks in the ensemble, those after the first in random orders; their log P are averaged.
-        parents: earlier labels at most in a conditional, those of the largest correlations.
-        loss: what predictions are meant to be good at, "exact_match" or "hamming_loss".
+        parents: maximum number of earlier labels in a conditional, those with the largest correlations.
+        loss: the measure that predictions optimise, "exact_match" or "hamming_loss".
         width: partial labellings kept per row.
         cv: folds of held-out scores, and of the choice of `power_` and `ridge_`.
-        class_weight: None, "balanced" (a label's two values weigh the same in sum), or {0: weight of a label's smaller
-            value, 1: of its larger}.
-        tol, passes: of "linear" and "rbf", as of `LMSBN`.
+        class_weight: None, "balanced" (both values of a label have equal total weight), or {0: weight of a label's
+            smaller value, 1: of its larger}.
+        tol, passes: of "linear" and "rbf", as in `LMSBN`.
         random_state: seed of folds, trees, orders and units.
 
     After `fit`: `units_` (names), `power_`, `ridge_`, `order_`, `whole_` (whether predictions are the most probable
@@ -331,7 +331,7 @@ class LabelNetwork(WeightedClassifier):
         return super().decision_function(X)
 
     def search(self, X: Any) -> Search:
-        """The most probable labellings with facts: loss is -log P up to a constant, states prefixes looked at."""
+        """The most probable labellings: `loss` is -log P up to a constant, `states` counts the prefixes visited."""
         X = self._checked(X)
         found = self._labelled(X)
         labels = self._coding.decode(self._spread(found.signs, lambda signs: signs))

@@ -44,7 +44,7 @@ class LMBM(MarginClassifier):
 
     Args:
         alpha: the paper's lambda; C of a support vector machine is :math:`1 / (\alpha n)`.
-        cliques: all sets of 2 up to this many labels (1: independent labels), or the sets of labels themselves.
+        cliques: the largest size of cliques, of which all are used (1: independent labels), or the sets of labels.
         eta0: how much more the cliques' weights are regularised.
         kernel: None (linear), a name that scikit-learn knows ("rbf", "poly", ...), or a function of two matrices of
             rows; it replaces x only.
@@ -155,7 +155,7 @@ class LMBM(MarginClassifier):
         return super().decision_function(X)
 
     def search(self, X: Any, decode: Decode | None = None) -> Decoded:
-        """Labellings with what is known of them; None takes the estimator's own `decode`."""
+        """Labellings with losses, bounds and proofs; None is the estimator's own `decode`."""
         X, decode = self._checked(X), self.decode if decode is None else decode
         check_choice("decode", decode, DECODES)
         signs, loss, bound = find_labelling(self._machine, self._scores(X), decode)

@@ -69,25 +69,26 @@ class LMSBN(WeightedClassifier, MarginClassifier):
     Args:
         alpha: the paper's lambda, common to all labels; C of a support vector machine is :math:`1 / (\alpha n)`. "cv":
             chosen by cross-validation along a path of falling values, each solution started from the one before.
-        order: "f-score" (labels that independent classifiers know best come first), "index", "learned" (the best of
+        order: "f-score" (labels that independent classifiers predict best come first), "index", "learned" (the best of
             `n_orders` by loss on held-out rows), "cv" ("f-score" or "index"), or the labels' numbers in order.
         kernel: None (linear), a name that scikit-learn knows ("rbf", "poly", ...), or a function of two matrices of
             rows. It replaces x only: labels act linearly in every case, so that search stays the same.
         gamma, degree, coef0: the kernel's options; gamma "scale" is as in scikit-learn's SVC, "median" is 1 / median
             squared distance of rows, and "cv" is chosen around that.
-        parents: "all" earlier labels, or the parents of each label, by number; an order that is not given outright
-            is bent to have parents first.
-        interactions: how many parents are multiplied in a feature at most.
+        parents: "all" earlier labels, or the parents of each label, by number; an order that is not given explicitly is
+            changed so that parents come first.
+        interactions: maximum number of parents that are multiplied in a feature.
         label_scale: factor of labels as features; below 1, couplings are regularised more than the features' weights,
             by :math:`1 / \text{label_scale}^2`. "cv": 1 or 1/4.
-        bound: predictions are sought among labellings of loss below it (the paper's S); where there is none the
-            greedy labelling is predicted.
-        budget: states visited per row at most; None for no limit. A search cut short gives the best it has seen.
+        bound: predictions are sought among labellings of loss below it (the paper's S); if there is none, the greedy
+            labelling is predicted.
+        budget: maximum number of states visited per row; None for no limit. A search that reaches it returns the best
+            labelling found.
         n_orders: orders tried by "learned".
         cv: folds of cross-validation over rows, which chooses the options "cv" together, by exact match and then by
             Hamming loss. With fewer than two rows per fold, it takes the middle of its candidates.
-        class_weight: None, "balanced" (a label's two values weigh the same in sum), or {0: weight of a label's smaller
-            value, 1: of its larger}.
+        class_weight: None, "balanced" (both values of a label have equal total weight), or {0: weight of a label's
+            smaller value, 1: of its larger}.
         tol, passes: a label's problem is solved when projected gradients of its dual differ by at most `tol`, and
             given up with a warning after this many passes over the rows.
         random_state: seed of the solver's order of rows, of folds and of tried orders.
@@ -252,9 +253,9 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         return super().decision_function(X)
 
     def search(self, X: Any, bound: float | None = None, budget: int | None = None) -> Search:
-        """Branch and bound with its facts; None takes the estimator's own `bound` and `budget`.
+        """Labellings by branch and bound, with losses, states visited and proofs; None is the estimator's own option.
 
-        Where no labelling's loss is below the bound, the greedy one is given and is not called optimal.
+        If no labelling has a loss below the bound, the greedy one is returned and not marked as optimal.
         """
         X = self._checked(X)
         found = self.network_.search(self._base(X), *self._limits(bound, budget))

@@ -38,10 +38,10 @@ class _SSVM(MultiLabelClassifier):
     Args:
         alpha: regularisation, above 0; a cost C of the summed loss is :math:`\alpha = 1 / (C n)`.
         solver: "frank_wolfe" or "one_slack"; see `MaxMargin`.
-        inference: what finds best labellings; None for `Exact()`, fit for a chain of any length and about 20 labels
-            otherwise; `LinearProgram()` beyond that.
+        inference: what finds best labellings; None for `Exact()`, which suits chains of any length and otherwise up to
+            about 20 labels; use `LinearProgram()` beyond that.
         tol: stop when the duality gap is at most this share of the objective.
-        passes: passes over the rows at most; a warning says so if the gap is then still larger.
+        passes: maximum number of passes over the rows; a warning says so if the gap is then still larger.
         random_state: seed of the order of rows.
 
     After `fit`: `crf_`, the trained model, with `crf_.history_` (objective, dual and gap of every pass).

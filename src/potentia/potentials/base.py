@@ -53,9 +53,8 @@ from potentia.potentials.validation import check_features, make_problem
 class Potential(Params, Registered, ABC):
     """A function from features to log-scores, fitted by lowering the biased logistic loss.
 
-    Fitting again continues: the fitted function is where a fit starts, or at least what it has to beat, and
-    the penalised loss never rises. Unfitted means the zero function. `sklearn.base.clone` and `reset`
-    start from zero.
+    Further fits continue from the fitted function, or keep it if they find no better one, so that the penalised loss
+    never rises. An unfitted potential is the zero function. `sklearn.base.clone` and `reset` start from zero.
     """
 
     #: What it reads: the features of each region, "row", or `Inputs` of whole examples, "example".

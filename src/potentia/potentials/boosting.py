@@ -30,15 +30,14 @@ class Boosting(Potential):
     least squares, fits its leaf vectors on the loss itself (`refit=False`: leaves the mean gradient), and
     adds it times `shrinkage`. Leaves hold at least `min_leaf` of the drawn weight, nodes lighter than
     `min_split` are not split, and features are cut into `bins` quantile bins. The first fit grows `rounds`
-    trees. Together they are then multiplied by the share (1, 1/2, ..., 1/16 or 0) with the lowest loss of all
-    rows: once the loss is low, trees fitted to the drawn rows mostly fit their noise. Draw more rows where
-    there are many configurations, so that a leaf has some for each.
+    trees. Together they are then multiplied by the factor (1, 1/2, ..., 1/16 or 0) with the lowest loss of all
+    rows: once the loss is low, trees fitted to the drawn rows mostly fit their noise. Draw more rows if there are
+    many configurations, so that a leaf has some for each.
 
-    What a further fit does: by default it adds `more_rounds` trees. The chapter instead grows `rounds` new
+    A further fit adds `more_rounds` trees by default. The chapter instead grows `rounds` new
     trees from the zero function; `restart=True` does that and keeps the new trees if their loss is lower.
-    They hardly ever are, because by then the biases are adapted to the old trees (denoising stops at .052
-    test error after one iteration, against .009 for adding 20 trees per iteration). Each fit draws different
-    rows; equal seeds give equal sequences of fits.
+    It rarely is, because by then the biases are adapted to the old trees, and learning stops early. Each fit
+    draws different rows; equal seeds give equal sequences of fits.
     """
 
     threaded: ClassVar[bool] = True

@@ -13,6 +13,11 @@ from .tables import Column, Table
 _PLACE = ("study", "quick")
 #: Keys of a row that are no measures.
 _OTHER = ("cell", "data", "seconds", "learner", "versions", "curves", "pictures", "image_errors")
+#: Headings of measures whose keys do not read well.
+_HEADINGS = {
+    "settled": "converged", "hamming_loss": "Hamming loss", "f_micro": "F1 (micro)", "f_macro": "F1 (macro)",
+    "f_samples": "F1 (samples)",
+}  # fmt: skip
 _LONG = 40
 #: A value that more than this share of runs has goes without saying.
 _MOST = 0.7
@@ -91,11 +96,11 @@ def _convergence(rows: Sequence[Row]) -> dict[str, str]:
     parts = []
     if known:
         open_ = [name for name, settled in known if not settled]
-        parts.append(f"{len(known) - len(open_)} of {len(known)} runs with a tolerance met it")
-        parts += [f"not met: {'; '.join(open_)}"] if open_ else []
+        stopped = f" (not {'; '.join(open_)})" if open_ else ""
+        parts.append(f"{len(known) - len(open_)} of {len(known)} runs with a tolerance converged{stopped}")
     if fixed:
         parts.append(f"{fixed} ran a fixed number of iterations")
-    return {"convergence": ", ".join(parts)} if parts else {}
+    return {"convergence": "; ".join(parts)} if parts else {}
 
 
 def duration(seconds: float) -> str:
@@ -141,4 +146,4 @@ def _show(values: Sequence[Any]) -> Callable[[Any], str] | None:
 
 
 def _heading(key: str) -> str:
-    return key.replace("_", " ")
+    return _HEADINGS.get(key) or key.replace("_", " ")
