@@ -205,16 +205,17 @@ def test_chains_survive_the_loss_of_a_worker(at, chains_here, processes, client)
 
 
 @contextlib.contextmanager
-def killing(client, at):
-    """Kill a worker that has parts when round number `at` begins; the process ids of those killed."""
+def killing(client, at, everyone=False):
+    """Kill a worker that has parts, or all, when round number `at` begins; the process ids of those killed."""
     original, killed = Distributed._round, []
 
     def round_with_a_murder(self, *args, **options):
         if self._serial == at and not killed and self._home:
             pids = client.run(os.getpid)
-            victim = sorted(set(self._home.values()) & set(pids))[0]
-            killed.append(pids[victim])
-            os.kill(pids[victim], signal.SIGKILL)
+            victims = sorted(pids) if everyone else sorted(set(self._home.values()) & set(pids))[:1]
+            for victim in victims:
+                killed.append(pids[victim])
+                os.kill(pids[victim], signal.SIGKILL)
         return original(self, *args, **options)
 
     Distributed._round = round_with_a_murder
@@ -230,7 +231,6 @@ def killing(client, at):
         ("alternating", 2),
         ("alternating", 9),
         ("alternating", 40),
-        ("direct", 12),
         ("mixed", 30),
         ("drawn", 8),
         ("mlp", 8),
@@ -250,6 +250,15 @@ def test_a_worker_that_is_killed_changes_nothing(name, at, straight, processes, 
     assert killed
     assert sum(row["moved_parts"] for row in crf.history_) > 0 or at < 5
     check_same(crf, straight[name])
+
+
+def test_calls_are_sent_again_where_all_workers_die(straight, processes, client, monkeypatch):
+    """Dask keeps a call for the worker that it was meant for if there is no other when it is sent."""
+    monkeypatch.setattr("potentia.parallel.connection.STRANDED_AFTER", 1.0)
+    with pt.cluster(client), killing(client, 12, everyone=True) as killed:
+        crf = fitted("direct")
+    assert killed
+    check_same(crf, straight["direct"])
 
 
 def test_parts_built_from_saved_state_change_nothing(straight, processes, client, monkeypatch, tmp_path):
@@ -513,6 +522,51 @@ def test_commands_read_sequences_on_the_workers(processes, client, tmp_path, mon
     (tmp_path / "corpus" / "b.tsv").write_text("word\n")
     assert main(["train", "--sequences", "corpus", "--out", "y", *where]) == 2
     assert "b.tsv has 1 columns, but" in capsys.readouterr().err
+
+
+def test_commands_read_tables_on_the_workers(processes, client, tmp_path, monkeypatch, capsys):
+    """Their features never reach the command, which has labels and weights only."""
+    from own_data import make_table
+    from potentia.cli import main
+    from potentia.workflows import tables
+
+    grow(processes, client, 2)
+    make_table(tmp_path / "data.csv")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tables, "PIECE_ROWS", 16)
+    found = {"lmsbn": [], "independent": [], "lmbm": []}
+    for where in ([], ["--cluster", processes.scheduler_address]):
+        if where:
+            monkeypatch.setattr(tables, "read_table", None)  # of this process
+        for model, results in found.items():
+            options = [
+                "--labels",
+                "a,b,c",
+                "--model",
+                model,
+                "--validation",
+                "0.2",
+                "--out",
+                model,
+                "--alpha",
+                "0.1",
+            ]
+            commands = [
+                ["train", "--table", "data.csv", *options],
+                ["predict", model, "--table", "data.csv", "--out", "found.csv", "--id", "colour", "--scores"],
+                ["evaluate", model, "--table", "data.csv"],
+            ]
+            shown = []
+            for command in commands:
+                assert main([*command, *where, "--json"]) == 0, capsys.readouterr().err
+                shown.append(json.loads(capsys.readouterr().out))
+            del shown[0]["seconds"]
+            _, arrays = pt.load(model).model.state()
+            results.append((shown, digest_of(arrays.values()), (tmp_path / "found.csv").read_text()))
+    for first, second in found.values():
+        assert first == second
+    assert main(["train", "--table", "data.csv", "--labels", "a", "--out", "m", *where]) == 2
+    assert "--model network is not trained on a cluster" in capsys.readouterr().err
 
 
 def test_a_lost_scheduler_gets_one_sentence_and_the_checkpoint_resumes_without_a_cluster(tmp_path, straight):

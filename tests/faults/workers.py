@@ -16,37 +16,46 @@ from distributed import Client, LocalCluster
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import potentia as pt
-from test_cluster import NAMES, fitted, grow, killing
+from test_cluster import CHAINS, NAMES, chain_digest, chains, fitted, grow, killing
 from test_parts import digest
+
+SEQUENCES = {"chain": CHAINS[0], "chain, l1": CHAINS[1]}
+LEARNERS = [*NAMES, *SEQUENCES]
+
+
+def fit(name):
+    """A fitted model and its digest."""
+    model = SEQUENCES[name].fit(chains()) if name in SEQUENCES else fitted(name)
+    return model, chain_digest(model) if name in SEQUENCES else digest(model)
 
 
 def campaign(names, processes, client):
     """How many fits of each learner were compared, how often workers were killed, and what was wrong."""
-    straight = {name: digest(fitted(name)) for name in names}
+    straight = {name: fit(name)[1] for name in names}
     fits, kills, rounds, wrong = Counter(), Counter(), {}, []
     for n in (1, 2, 3):
         grow(processes, client, n)
         for name in names:
             with pt.cluster(client):
-                crf = fitted(name)
+                model, found = fit(name)
             fits[name] += 1
-            rounds[name] = sum(row["rounds"] for row in crf.history_)
-            wrong += [] if digest(crf) == straight[name] else [f"{name}: other bits on {n} workers"]
+            rounds[name] = sum(row["rounds"] for row in model.history_)
+            wrong += [] if found == straight[name] else [f"{name}: other bits on {n} workers"]
     for name in names:
         for at in (2, rounds[name] // 2, rounds[name] - 1):
             grow(processes, client, 2)
             with pt.cluster(client), killing(client, at) as killed:
-                crf = fitted(name)
+                _, found = fit(name)
             fits[name] += 1
             kills[name] += len(killed)
-            if digest(crf) != straight[name]:
+            if found != straight[name]:
                 wrong.append(f"{name}: other bits after a kill at round {at} of {rounds[name]}")
     return fits, kills, wrong
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--learners", nargs="*", choices=NAMES, default=NAMES)
+    parser.add_argument("--learners", nargs="*", choices=LEARNERS, default=LEARNERS)
     names = parser.parse_args().learners
     warnings.simplefilter("ignore")
     options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": logging.CRITICAL}

@@ -15,6 +15,7 @@ from .._options import check_count
 from .._registry import SavedFunction
 from .._types import Floats, PotentiaError
 from .coding import as_labels, label_names, learn_coding
+from .remote_rows import RemoteRows
 from .saving import SavedClassifier
 from .weights import label_weights, row_weights
 
@@ -122,6 +123,9 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
 
     def _validated(self, X: Any, **options: Any) -> Any:
         """Rows as float64; scikit-learn's complaints, which take several lines, become one."""
+        if isinstance(X, RemoteRows):  # which whoever reads them has checked
+            self.n_features_in_ = X.shape[1]
+            return X
         try:
             return _doubles(validate_data(self, X, **_CHECKS, **options))
         except ValueError as error:

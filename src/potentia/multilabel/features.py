@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy import sparse
 from .._types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
 from ..kernels.coordinate import Exceptions, FeatureRows, Weights, descend
 from .interior import by_matrix, by_rows, solve_dual
+from .remote_rows import RemoteRows
 
 if TYPE_CHECKING:
     from .fit_progress import FitProgress
@@ -172,20 +174,34 @@ class Features(ABC):
 
 
 class RowFeatures(Features):
-    """Features themselves: X (n, d), dense or CSR."""
+    """Features themselves: X (n, d), dense or CSR, or rows that are read where a problem is solved."""
 
     def __init__(self, X: Any) -> None:
-        self._X = X
-        n, self.width = X.shape
-        self.n_rows, none = n, np.empty((n, 0))
-        if sparse.issparse(X):
-            # unsigned indices spare kernels a test for wrap-around; 32 bits where they come as such
-            unsigned = np.uint32 if X.indices.dtype.itemsize == 4 else np.uint64
-            self._rows = FeatureRows(none, none, X.data, X.indices.view(unsigned), X.indptr)
-            self._squares = np.asarray(X.multiply(X).sum(axis=1)).ravel()
-        else:
-            self._rows = FeatureRows(X, none, *_no_entries(n))
-            self._squares = np.einsum("ij,ij->i", X, X)
+        self._given = X
+        self.n_rows, self.width = X.shape
+
+    @cached_property
+    def _matrix(self) -> Any:
+        return self._given.read() if isinstance(self._given, RemoteRows) else self._given
+
+    @cached_property
+    def _rows(self) -> FeatureRows:  # type: ignore[override]
+        X, none = self._matrix, np.empty((self.n_rows, 0))
+        if not sparse.issparse(X):
+            return FeatureRows(X, none, *_no_entries(self.n_rows))
+        # unsigned indices spare kernels a test for wrap-around; 32 bits where they come as such
+        unsigned = np.uint32 if X.indices.dtype.itemsize == 4 else np.uint64
+        return FeatureRows(none, none, X.data, X.indices.view(unsigned), X.indptr)
+
+    @cached_property
+    def _squares(self) -> Floats:  # type: ignore[override]
+        return squared_lengths(self._matrix)
+
+    @property
+    def mean_square(self) -> float:
+        """The mean squared length of the rows."""
+        given = self._given
+        return given.ask(_mean_square) if isinstance(given, RemoteRows) else super().mean_square
 
     def _zeros(self, p: int) -> Weights:
         d1 = self._rows.dense.shape[1]
@@ -194,11 +210,11 @@ class RowFeatures(Features):
         )
 
     def _own(self, w: Weights, signed_dual: Floats) -> Floats:
-        return (w.sparse if sparse.issparse(self._X) else w.dense).copy()
+        return (w.sparse if sparse.issparse(self._matrix) else w.dense).copy()
 
     def _interior(self, columns: SignColumns, p: int, y: Floats, costs: Floats) -> Solution | None:
-        parts = [np.ones((self.n_rows, 1)), columns.scale * columns.signs[:, :p], self._X]
-        if sparse.issparse(self._X):
+        parts = [np.ones((self.n_rows, 1)), columns.scale * columns.signs[:, :p], self._matrix]
+        if sparse.issparse(self._matrix):
             Z = sparse.diags_array(y) @ sparse.hstack([sparse.csr_array(v) for v in parts], format="csr")
         else:
             Z = y[:, None] * np.hstack(parts)
@@ -214,7 +230,7 @@ class RowFeatures(Features):
         return Solution(w[1 + p :], float(w[0]), columns.scale * w[1 : 1 + p], True)
 
     def _split(self, train: Ints, test: Ints) -> tuple[Features, Any]:
-        return RowFeatures(self._X[train]), self._X[test]
+        return RowFeatures(self._given[train]), self._given[test]
 
 
 class GramFeatures(Features):
@@ -244,6 +260,17 @@ class GramFeatures(Features):
         return GramFeatures(np.ascontiguousarray(gram[np.ix_(train, train)])), gram[np.ix_(test, train)]
 
 
+def squared_lengths(X: Any) -> Floats:
+    """The squared lengths (n) of rows."""
+    if sparse.issparse(X):
+        return np.asarray(X.multiply(X).sum(axis=1)).ravel()
+    return np.asarray(np.einsum("ij,ij->i", X, X))
+
+
+def _mean_square(X: Any) -> float:
+    return float(np.mean(squared_lengths(X)))
+
+
 def _no_entries(n: int) -> tuple[Any, Any, Any]:
     """An empty sparse part: data, indices, indptr."""
     return np.empty(0), np.empty(0, dtype=np.uint32), np.zeros(n + 1, dtype=np.int32)
@@ -270,6 +297,8 @@ def kernel_matrix(A: Any, B: Any, kernel: Kernel, options: dict[str, Any]) -> Fl
 
 def scale_width(X: Any) -> float:
     """1 / (features x variance of X), as scikit-learn's SVC has it; 1 where X does not vary."""
+    if isinstance(X, RemoteRows):
+        return X.ask(scale_width)
     variance = X.multiply(X).mean() - X.mean() ** 2 if sparse.issparse(X) else X.var()
     return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0
 

@@ -22,6 +22,8 @@ from .worker import Answer, Call
 _LARGE = 1 << 20
 #: Seconds to wait for a first worker, and for one where all are gone.
 _PATIENCE = 60.0
+#: Seconds after which a call that no worker has is sent again; it is looked for twice.
+STRANDED_AFTER = 5.0
 
 _current: ContextVar[Connection | None] = ContextVar("potentia_cluster", default=None)
 
@@ -190,10 +192,16 @@ class Connection:
                 }
                 for _, call in calls
             ]
-            futures = [
-                self._submit(home, worker.run, self._sent(call, call.n_bytes), sent, own)
-                for (home, call), own in zip(calls, states, strict=True)
+            submits = [
+                partial(self._submit, home, worker.run, self._sent(call, call.n_bytes), sent)
+                for home, call in calls
             ]
+            futures = [submit(own) for submit, own in zip(submits, states, strict=True)]
+            while stranded := self._wait(futures, states):
+                for k in stranded:
+                    # a state that does not come counts as lost
+                    states[k] = dict.fromkeys(states[k])
+                    futures[k] = submits[k](states[k])
             return list(self._gather(futures))
 
     def _submit(self, home: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -212,6 +220,11 @@ class Connection:
             ]
         return [partial(self._result, future) for future in futures]
 
+    def everywhere(self, function: Callable[[], Any]) -> None:
+        """Call a function on every worker; those that cannot be reached are left out."""
+        with contextlib.suppress(Exception):
+            self.client.run(function, on_error="ignore")
+
     def _result(self, future: Any) -> Any:
         with self._reached():
             (found,) = self._gather([future])
@@ -221,6 +234,33 @@ class Connection:
         """The value, or a future of it where it is large."""
         large = (len(value) if size is None else size) > _LARGE
         return self.client.scatter(value, hash=False) if large else value
+
+    def _wait(self, futures: Sequence[Any], needed: Sequence[Mapping[int, Any]]) -> list[int]:
+        """Wait until all calls are done, or some will never be: no worker has them, or the states that they need.
+
+        That happens where all workers are gone when a call is sent: Dask keeps it for the worker that it was meant for,
+        even when others come.
+        """
+        from distributed import TimeoutError as NotYetError
+        from distributed import wait
+
+        before: set[int] = set()
+        while True:
+            try:
+                wait(futures, timeout=STRANDED_AFTER)
+                return []
+            except NotYetError:
+                self._wait_for_workers()
+            taken = {key for keys in self.client.processing().values() for key in keys}
+            now = {
+                k
+                for k, (future, states) in enumerate(zip(futures, needed, strict=True))
+                if future.status == "pending"
+                and not taken & {future.key, *(own.key for own in states.values() if own is not None)}
+            }
+            if now & before:
+                return sorted(now & before)
+            before = now
 
     def _gather(self, futures: Sequence[Any]) -> list[Any]:
         from distributed import TimeoutError as NotYetError

@@ -13,6 +13,7 @@ from typing import BinaryIO, Self
 
 from .._types import PotentiaError
 from ..io.files import hidden_name, locked_folder, regular, remove_leftovers, replacing
+from ..parallel.connection import current
 
 
 class Staging:
@@ -105,6 +106,11 @@ def check_target(path: Path, source: Path | None = None) -> None:
         raise PotentiaError(f"{path} cannot be written: there is no folder {path.absolute().parent}.")
     if not os.access(path.absolute().parent, os.W_OK):
         raise PotentiaError(f"{path} cannot be written: its folder is write-protected.")
+
+
+def seen_by_workers(path: Path) -> Path:
+    """The path; absolute on a cluster, whose workers may be in another folder."""
+    return path if current() is None else path.absolute()
 
 
 def _unwritable(path: Path, error: OSError) -> PotentiaError:

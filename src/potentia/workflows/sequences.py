@@ -25,9 +25,9 @@ from ..features.gazetteers import Gazetteer
 from ..features.schemes import SCHEMES, possible_schemes
 from ..features.spans import SpanCounts, count_spans
 from ..features.tokens import Sentence, TokenFeatures
-from ..parallel.connection import current, iterate_anywhere, map_anywhere
+from ..parallel.connection import iterate_anywhere, map_anywhere
 from ..potentials.linear import Linear
-from .outputs import Staging, check_target, write_stream
+from .outputs import Staging, check_target, seen_by_workers, write_stream
 from .pipeline import Pipeline
 from .training import Run, cluster_facts
 
@@ -186,8 +186,7 @@ class SequencePipeline(Pipeline):
 
 def _spans_by_file(source: Path, encoding: str | None) -> dict[Path, list[TokenSpan]]:
     """The spans of a token file, or of all files of a folder, in the order of their names."""
-    # workers of a cluster may be in another folder
-    given = source if current() is None else source.absolute()
+    given = seen_by_workers(source)
     files = [given]
     if given.is_dir():
         files = sorted(path for path in given.iterdir() if path.is_file() and not path.name.startswith("."))

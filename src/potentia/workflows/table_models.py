@@ -19,6 +19,18 @@ MODELS: dict[str, type[ResumableClassifier]] = {
 }
 
 
+#: Models that do their work on a cluster; of those with `False`, one worker does all of it.
+DISTRIBUTED: dict[str, bool] = {"lmsbn": True, "independent": True, "lmbm": False}
+
+
+def check_distributed(name: str) -> None:
+    """Refuse models that a cluster cannot train."""
+    if name not in DISTRIBUTED:
+        raise PotentiaError(
+            f"--model {name} is not trained on a cluster; leave --cluster out, or use --model lmsbn."
+        )
+
+
 def make_model(name: str, seed: int, **options: Any) -> ResumableClassifier:
     """A model with the options given; those not given that it can choose by cross-validation, it chooses."""
     kind = MODELS[name]

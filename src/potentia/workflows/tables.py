@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
 from .._digest import digest_of
 from .._schema import TEXT, Choice, Items, Kind, Number, Record, Rule, Schema
-from .._types import Floats, Ints, PotentiaError
+from .._types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
 from ..metrics import all_measures
+from ..multilabel.remote_rows import RemoteRows, forget_rows
+from ..multilabel.resumable import ResumableClassifier
+from ..parallel.connection import current, map_anywhere
 from .columns import Feature, Label, learn_feature, learn_label
-from .outputs import check_target
+from .outputs import check_target, seen_by_workers
 from .pipeline import Pipeline
 from .table_files import Table, read_table, write_table
-from .table_models import MODELS, chosen, make_model
+from .table_models import DISTRIBUTED, MODELS, check_distributed, chosen, make_model
 from .training import Run
 
+T = TypeVar("T")
+
+#: Rows that are predicted at once. Cuts never depend on the number of workers.
+PIECE_ROWS = 1 << 16
 #: Texts in a column that go without a word.
 _FEW = 20
 
@@ -140,7 +149,17 @@ class TablePipeline(Pipeline):
         id: columns that are copied before them. probabilities, scores: further columns after them, per label.
         """
         check_target(out, source)
-        table = read_table(source)
+        wanted = partial(self._columns, seen_by_workers(source), id, probabilities, scores)
+        pieces = self._by_rows(source, wanted)
+        columns = {name: [cell for piece in pieces for cell in piece[name]] for name in pieces[0]}
+        write_table(out, columns)
+        return {"rows": len(columns[self.labels[0].name]), "written": [str(out)]}
+
+    def _columns(
+        self, source: Path, id: Sequence[str], probabilities: bool, scores: bool, rows: slice
+    ) -> dict[str, Sequence[Any]]:
+        """What is written of some rows of a table."""
+        table = _rows_of(source, rows)
         with _named(source):
             _require(table, id)
             columns: dict[str, Sequence[Any]] = {
@@ -151,15 +170,28 @@ class TablePipeline(Pipeline):
                 columns |= {f"{name}_probability": p for name, p in self.predict_proba(table).items()}
             if scores:
                 columns |= {f"{name}_score": s for name, s in self.decision_function(table).items()}
-        write_table(out, columns)
-        return {"rows": len(columns[self.labels[0].name]), "written": [str(out)]}
+        return columns
 
     def evaluate_files(self, source: Path, **_: Any) -> dict[str, Any]:
         """The five measures of multi-label prediction."""
-        table = read_table(source)
-        with _named(source):
-            truth, found = self.truth(table), self.model.predict(self.matrix(table))
+        pieces = self._by_rows(source, partial(self._compared, seen_by_workers(source)))
+        truth, found = (np.concatenate(part) for part in zip(*pieces, strict=True))
         return {"rows": len(truth), **all_measures(truth, found)}
+
+    def _compared(self, source: Path, rows: slice) -> tuple[Ints, Ints]:
+        """True and predicted labels of some rows."""
+        table = _rows_of(source, rows)
+        with _named(source):
+            return self.truth(table), self.model.predict(self.matrix(table))
+
+    def _by_rows(self, source: Path, function: Callable[[slice], T]) -> list[T]:
+        """function(rows) for pieces of a table; on a cluster its workers read it."""
+        try:
+            n = map_anywhere(_count_rows, [seen_by_workers(source)])[0]
+            pieces = [slice(a, min(a + PIECE_ROWS, n)) for a in range(0, n, PIECE_ROWS)]
+            return map_anywhere(function, pieces)
+        finally:
+            _forget_all()
 
 
 def train(
@@ -179,33 +211,154 @@ def train(
     has them; without them cross-validation chooses.
     """
     run = run or Run()
+    X: Any
+    spec = TableSpec(source, tuple(labels), tuple(ignore), tuple(categorical), run.validation, run.seed)
+    if current() is not None:
+        check_distributed(model)
     estimator = make_model(model, run.seed, **options)
-    table = read_table(source)
-    with _named(source):
-        _require(table, [*labels, *ignore, *categorical])
-        names = [name for name in table if name not in {*labels, *ignore}]
-        if not names:
-            raise PotentiaError("no column is left that could be a feature.")
-        own, held = run.split(len(table[labels[0]]))
-        rows = {name: [column[i] for i in own] for name, column in table.items()}
-        features = [learn_feature(name, rows[name], name in categorical) for name in names]
-        for feature in features:
-            texts = len(feature.texts or ())
-            if texts > max(_FEW, len(own) // 2):
-                run.say(
-                    f"column {feature.name!r} has {texts} different texts in {len(own)} rows, and each becomes a "
-                    f"feature; --ignore {feature.name} leaves it out, and numbers need a decimal point"
-                )
-        pipeline = TablePipeline(estimator, model, features, [learn_label(n, table[n]) for n in labels])
-        X, y = pipeline.matrix(table), pipeline.truth(table)
-    digest = digest_of([X.tobytes(), y.tobytes(), *names, *labels])
-    with _named(source), run.resumable([digest, repr(estimator)]) as checkpoint:
-        estimator.fit(X[own], y[own], progress=run.progress, checkpoint=checkpoint)
-    facts = {"rows": len(y), "features": X.shape[1], "labels": list(labels), **chosen(estimator)}
-    facts |= _measured("training", y[own], estimator.predict(X[own]))
-    if len(held):
-        facts |= _measured("validation", y[held], estimator.predict(X[held]))
+    # a model with a kernel holds the rows themselves
+    if current() is None or (DISTRIBUTED[model] and options.get("kernel") == "rbf"):
+        found, X = spec.read()
+    else:
+        spec = replace(spec, source=seen_by_workers(source))
+        found = map_anywhere(_describe, [spec])[0]
+        X = RemoteRows(TableRows(spec, found.digest), found.shape)
+    for message in found.messages:
+        run.say(message)
+    own, held = run.split(len(found.y))
+    pipeline = TablePipeline(estimator, model, found.features, found.labels)
+    try:
+        with _named(source), run.resumable([found.digest, repr(estimator)]) as checkpoint:
+            if isinstance(X, RemoteRows) and not DISTRIBUTED[model]:
+                pipeline.model = estimator = _fit_by_one(estimator, X[own], found.y[own])
+            else:
+                estimator.fit(X[own], found.y[own], progress=run.progress, checkpoint=checkpoint)
+        facts = {"rows": len(found.y), "features": X.shape[1], "labels": list(labels), **chosen(estimator)}
+        for name, part in {"training": own, "validation": held}.items():
+            if len(part):
+                facts |= _measured(name, found.y[part], _predict(estimator, X[part]))
+    finally:
+        _forget_all()
     return pipeline, facts
+
+
+class Described(NamedTuple):
+    """What training needs of a table beside its features: columns, labels (n, K), and what to tell the user."""
+
+    features: list[Feature]
+    labels: list[Label]
+    y: Ints
+    shape: tuple[int, int]
+    digest: str
+    messages: list[str]
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table and what its columns are; features are learned from the rows that are not held out."""
+
+    source: Path
+    labels: tuple[str, ...]
+    ignore: tuple[str, ...]
+    categorical: tuple[str, ...]
+    validation: float | None
+    seed: int
+
+    def read(self) -> tuple[Described, Floats]:
+        """Read the table; its description and the features (n, d) of all rows."""
+        table, messages = read_table(self.source), []
+        with _named(self.source):
+            _require(table, [*self.labels, *self.ignore, *self.categorical])
+            names = [name for name in table if name not in {*self.labels, *self.ignore}]
+            if not names:
+                raise PotentiaError("no column is left that could be a feature.")
+            own = Run(validation=self.validation, seed=self.seed).split(len(table[self.labels[0]]))[0]
+            rows = {name: [table[name][i] for i in own] for name in names}
+            features = [learn_feature(name, rows[name], name in self.categorical) for name in names]
+            for feature in features:
+                texts = len(feature.texts or ())
+                if texts > max(_FEW, len(own) // 2):
+                    messages.append(
+                        f"column {feature.name!r} has {texts} different texts in {len(own)} rows, and each becomes a "
+                        f"feature; --ignore {feature.name} leaves it out, and numbers need a decimal point"
+                    )
+            labels = [learn_label(name, table[name]) for name in self.labels]
+            pipeline = TablePipeline(None, "", features, labels)
+            X, y = pipeline.matrix(table), pipeline.truth(table)
+        digest = digest_of([X.tobytes(), y.tobytes(), *names, *self.labels])
+        return Described(features, labels, y, (len(X), X.shape[1]), digest, messages), X
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The features of a table, for workers to read; the table must be the one that was described."""
+
+    spec: TableSpec
+    key: str
+
+    def rows(self) -> Floats:
+        """The features (n, d)."""
+        found, X = self.spec.read()
+        if found.digest != self.key:
+            raise PotentiaError(f"{self.spec.source} is not the same for all workers, or has changed.")
+        return X
+
+
+def _describe(spec: TableSpec) -> Described:
+    return spec.read()[0]
+
+
+def _fit_by_one(estimator: ResumableClassifier, rows: RemoteRows, y: Ints) -> ResumableClassifier:
+    """Fit by one worker, whose warnings are given here."""
+    fitted, messages = rows.ask(partial(_fit, estimator, y))
+    for message in messages:
+        warn_caller(message, ConvergenceWarning)
+    return fitted
+
+
+def _fit(estimator: ResumableClassifier, y: Ints, X: Floats) -> tuple[ResumableClassifier, list[str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        fitted = estimator.fit(X, y)
+    return fitted, [str(w.message) for w in caught if issubclass(w.category, ConvergenceWarning)]
+
+
+def _predict(estimator: ResumableClassifier, X: Any) -> Ints:
+    """Labels of rows, predicted where they are."""
+    if isinstance(X, RemoteRows):
+        return X.ask(estimator.predict)
+    found: Ints = estimator.predict(X)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _table(source: Path, state: tuple[int, int]) -> Table:
+    return read_table(source)
+
+
+def _rows_of(source: Path, rows: slice) -> Table:
+    """Some rows of a table; the process keeps the one that it read last."""
+    state = source.stat() if source.is_file() else None
+    table = _table(source, (state.st_mtime_ns, state.st_size) if state is not None else (0, 0))
+    return {name: column[rows] for name, column in table.items()}
+
+
+def _count_rows(source: Path) -> int:
+    return _n_rows(_rows_of(source, slice(None)))
+
+
+def _forget() -> None:
+    """Let go of what was read."""
+    _table.cache_clear()
+    forget_rows()
+
+
+def _forget_all() -> None:
+    """Let go of what was read, here and by the workers."""
+    _forget()
+    connection = current()
+    if connection is not None:
+        connection.everywhere(_forget)
 
 
 def _measured(part: str, truth: Ints, found: Ints) -> dict[str, float]:
