@@ -31,7 +31,12 @@ TEXTS = {
     "predict": "Predict with a model that `potentia train` saved.",
     "evaluate": "Compare a saved model's predictions with the truth.",
 }
-_NOTES = {"train": "After Ctrl-C the same command resumes from a checkpoint."}
+_PATHS = "Workers of a --cluster need the same paths as the command."
+_NOTES = {
+    "train": f"After Ctrl-C the same command resumes from a checkpoint. {_PATHS} They do not train --model network.",
+    "predict": _PATHS,
+    "evaluate": _PATHS,
+}
 
 
 def examples(command: str) -> str:
@@ -62,7 +67,7 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster",
         metavar="WHERE",
-        help="run on a Dask cluster: a scheduler's address (tcp://...) or 'local'",
+        help="run on a Dask cluster, whose workers read the data: a scheduler's address (tcp://...) or 'local'",
     )
     shared: dict[str, dict[str, Option]] = {}
     for form in forms.values():
