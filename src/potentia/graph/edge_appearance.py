@@ -51,7 +51,7 @@ def is_acyclic(graph: Graph) -> bool:
         if (flat_regions(graph).order[cliques] - 1).sum() >= graph.n_variables:  # a forest joins fewer
             return False
         order, used = np.arange(len(cliques)), np.zeros(len(cliques))
-        return bool(grow_forest(*_scopes(graph), order, graph.n_variables, used) == len(cliques))
+        return bool(grow_forest(*_scopes(graph), order, _single_trees(graph), used) == len(cliques))
 
     return graph.cached("is_acyclic", check)
 
@@ -80,7 +80,7 @@ def _even_forests(graph: Graph) -> Iterator[Ints]:
     enough = min(_FORESTS, _FOREST_WORK // max(n_cliques, 1))
     while kept < n_cliques and (rounds < max(enough, 1) or used.min(initial=1) == 0):
         runs = rng.permutation(-(-n_cliques // length))
-        kept = grow_even_forest(*scopes, runs, length, rounds, graph.n_variables, used)
+        kept = grow_even_forest(*scopes, runs, length, rounds, _single_trees(graph), used)
         rounds += 1
         yield used
 
@@ -134,7 +134,7 @@ def _directions(graph: Graph) -> Ints | None:
 def heaviest_forest(graph: Graph, weights: Floats) -> Bools:
     """The cliques of a forest of the largest weight (of pairs: a maximum spanning forest), as a mask."""
     used = np.zeros(len(weights))
-    grow_forest(*_scopes(graph), np.argsort(-weights, kind="stable"), graph.n_variables, used)
+    grow_forest(*_scopes(graph), np.argsort(-weights, kind="stable"), _single_trees(graph), used)
     return used > 0
 
 
@@ -155,10 +155,15 @@ def certified(graph: Graph, rho: Floats) -> bool:
     used, scopes = np.zeros(len(rho)), _scopes(graph)
     for rounds in range(1, _CERTIFICATE + 1):
         order = np.argsort(used - rounds * rho, kind="stable")
-        grow_forest(*scopes, order, graph.n_variables, used)
+        grow_forest(*scopes, order, _single_trees(graph), used)
         if np.all(rho <= used / rounds + 1e-12):
             return True
     return False
+
+
+def _single_trees(graph: Graph) -> Narrow:
+    """A forest of single variables: the root of each is itself."""
+    return np.arange(graph.n_variables, dtype=np.int32)
 
 
 def _scopes(graph: Graph) -> tuple[Ints, Narrow]:

@@ -92,14 +92,37 @@ def _groups(graph: Graph, order: str) -> Ints:
     """Group of each variable for "colours", "sequence" (0, 1, 2, ...) or "tree" (leaves to roots)."""
     ptr, adjacent = neighbours(graph)
     if order == "colours":
-        return greedy_colours(ptr, adjacent)
+        return colours(ptr, adjacent)
     steps = np.arange(graph.n_variables) if order == "sequence" else tree_order(graph)[0][::-1].copy()
-    return sequential_levels(ptr, adjacent, steps)
+    return levels(ptr, adjacent, steps)
+
+
+def colours(ptr: Ints, adjacent: Ints) -> Ints:
+    """A colour of each vertex that no neighbour has; two colours on any N-d axis grid."""
+    n = len(ptr) - 1
+    colour = np.full(n, -1, dtype=np.int64)
+    greedy_colours(ptr, adjacent, colour, np.full(n + 1, -1, dtype=np.int64))
+    return colour
+
+
+def levels(ptr: Ints, adjacent: Ints, order: Ints) -> Ints:
+    """Levels of vertices whose visit one after another is the same as in `order`, vertex by vertex."""
+    level = np.full(len(ptr) - 1, -1, dtype=np.int64)
+    sequential_levels(ptr, adjacent, order, level)
+    return level
+
+
+def walk(ptr: Ints, adjacent: Ints) -> tuple[Ints, Ints]:
+    """Breadth-first order from one root per component and every vertex' parent, -1 at roots."""
+    n = len(ptr) - 1
+    order, parent = np.empty(n, dtype=np.int64), np.full(n, -2, dtype=np.int64)
+    breadth_first(ptr, adjacent, order, parent)
+    return order, parent
 
 
 def tree_order(graph: Graph) -> tuple[Ints, Ints]:
     """Breadth-first order from one root per component and every variable's parent, -1 at roots."""
-    return graph.cached("tree_order", lambda: breadth_first(*neighbours(graph)))
+    return graph.cached("tree_order", lambda: walk(*neighbours(graph)))
 
 
 def is_forest(graph: Graph) -> bool:

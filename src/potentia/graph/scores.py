@@ -10,6 +10,7 @@ import numpy as np
 
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
 from ..kernels.score_checks import add_singles, first_bad_table, score_range
+from ..kernels.simd import CHUNK
 from .assign import observed_states
 from .dense import DenseGaussian, check_dense
 from .flat import Regions, flat_regions, table_sizes
@@ -111,7 +112,9 @@ class Scores:
     def bounds(self, kind: str) -> tuple[float, float] | None:
         """The smallest and the largest score of a kind; None if it has none or some are -inf."""
         if kind not in self._bounds:
-            low, high, bad = score_range(self._values[kind])
+            ends = np.empty((2, CHUNK))
+            bad = score_range(self._values[kind], ends)
+            low, high = ends[:, 0].tolist()
             self._bounds[kind] = None if bad or low > high else (low, high)
         return self._bounds[kind]
 

@@ -28,6 +28,8 @@ _REPAIRS = 10
 _RESTARTS, _DEAD_ENDS = 6, 100
 #: Classes of confidence in which variables are rounded.
 _LEVELS = 8
+#: Search goes on from fields made afresh, at most so often, where rounding had moved the old ones by this share.
+_REFILLS, _DRIFT = 3, 1e-11
 #: Smallest weight of a state that is not excluded.
 _LEAST = 1e-9
 
@@ -120,8 +122,12 @@ class _Climb:
         self.pairs = pairs
         self.allowed = scores.singles > -np.inf
         kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] > 1 and len(scope)]
-        soft = all(scores.bounds(kind) is not None for kind in kinds)
-        self.hard = np.zeros(len(scores.regions.size), dtype=np.bool_) if soft else find_hard(*self.flat)
+        self.hard = np.zeros(len(scores.regions.size), dtype=np.bool_)
+        if any(scores.bounds(kind) is None for kind in kinds):
+            find_hard(*self.flat, self.hard)
+        order = int(np.diff(scores.regions.scope_ptr).max(initial=1))
+        self.rounding_room = rounding.scratch(self.allowed.shape[1], order)
+        self.search_room = kernels.scratch(*self.allowed.shape)
         self.impossible = False
         self.work = 0
 
@@ -135,7 +141,16 @@ class _Climb:
             kernels.fill_fields(*self.flat, labels, fields)
         else:
             labels, fields = near.labels.copy(), kernels.Fields(*(a.copy() for a in near.fields))
-        self.work += kernels.local_search(*self.flat, self.bonds, labels, fields, start, self.pairs)
+        for _ in range(_REFILLS):
+            arguments = (self.bonds, labels, fields, start, self.pairs, self.search_room)
+            self.work += kernels.local_search(*self.flat, *arguments)
+            self.work += fields.good.shape[1] * len(self.flat[0].stride)
+            old = fields.good.copy()
+            kernels.fill_fields(*self.flat, labels, fields)
+            if np.abs(fields.good - old).max(initial=0.0) <= _DRIFT * np.abs(fields.good).max(initial=0.0):
+                break
+            start = labels
+        fields.flags[:] = False
         return _Optimum(labels, fields, *kernels.total_score(*self.flat, labels))
 
     def best_of(self, starts: Sequence[ArrayLike]) -> _Optimum:
@@ -158,7 +173,7 @@ class _Climb:
         order = np.argsort((-_LEVELS * q.max(axis=1)).astype(np.int16), kind="stable")
         labels = np.zeros(len(q), dtype=np.int64)
         if not (self.hard.any() and self._allowed_labelling(q, order, labels)):
-            rounding.round_in_order(*self.flat, q, order, labels)
+            rounding.round_in_order(*self.flat, q, order, labels, self.rounding_room)
         return labels
 
     def _allowed_labelling(self, q: Floats, order: Ints, labels: Ints) -> bool:
@@ -170,7 +185,7 @@ class _Climb:
         for k in range(0 if self.impossible else _RESTARTS):
             limit = (_DEAD_ENDS + len(order) // 20) << k
             found = constraint_search.find_labelling(
-                *self.flat, self.hard, weight.copy(), rank, conflict, limit, labels
+                *self.flat, self.hard, weight.copy(), rank, conflict, limit, labels, self.rounding_room
             )
             if found != constraint_search.STOPPED:
                 self.impossible = found == constraint_search.IMPOSSIBLE
@@ -188,7 +203,8 @@ class _Climb:
         passes = _KICK_PASSES * len(regions.stride) * rate.shape[1]
         labels, fields = best.labels.copy(), kernels.Fields(*(a.copy() for a in best.fields))
         limit = int(np.clip(passes, _KICK_LEAST, _KICK_MOST))
-        shaking.shake(*self.flat, labels, fields, rate, np.random.default_rng(seed), limit)
+        step = shaking.scratch(len(labels))
+        shaking.shake(*self.flat, labels, fields, rate, np.random.default_rng(seed), limit, step)
         return best.or_better(self(labels, best))
 
     def _repaired(self, best: _Optimum, rate: Floats, seed: int) -> _Optimum:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .._types import Floats, Ints, WidthError
+from ..graph.schedule import walk
 from ..kernels.ordering import greedy_order, order_cliques
-from ..kernels.traversal import breadth_first
 
 # Tables beyond this size are hopeless: the search stops there and the width is only bounded from below.
 _CUTOFF = 2.0**62
@@ -112,7 +112,7 @@ def _greedy(
 def _breadth_first(ptr: Ints, neighbour: Ints, states: Floats) -> Order:
     """The order of a breadth-first walk: without fill costs the position alone decides."""
     position = np.empty(len(states))
-    position[breadth_first(ptr, neighbour)[0]] = np.arange(len(states))
+    position[walk(ptr, neighbour)[0]] = np.arange(len(states))
     return _greedy(ptr, neighbour, states, np.zeros(len(states)), position, True)
 
 

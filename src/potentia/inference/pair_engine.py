@@ -321,9 +321,8 @@ class PairEngine:
             singles = (np.arange(singles.shape[1]) == singles.argmax(axis=1)[:, None]).astype(float)
         lam = self.messages()
         value = float(self.blocks.value.sum()) + self.shift
-        value += pair_kernels.variable_values(
-            self.scores.singles, self.pairs, lam, self.counting, self.entropy.maximum
-        )
+        own = self.scores.singles.copy()
+        value += pair_kernels.variable_values(own, self.pairs, lam, self.counting, self.entropy.maximum)
         # the result must not keep the engine alive
         tables = partial(_pair_scores, self.scores, self.pairs, self.count)
         marginals = PairMarginals(self.graph, singles, tables, lam, self.entropy.maximum, self.group_threads)

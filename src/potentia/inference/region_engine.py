@@ -10,10 +10,10 @@ from .._threads import map_ranges
 from .._types import Floats, InfeasibleError, Ints
 from ..graph.flat import flat_regions
 from ..graph.links import region_links
+from ..graph.schedule import colours, levels
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import regions as region_kernels
-from ..kernels.traversal import greedy_colours, sequential_levels
 from .engine import Readout, WholeStates
 from .entropy import Entropy, check_counting
 from .readout import all_singles, marginals_by_kind
@@ -46,11 +46,7 @@ def _build_order(graph: Graph, rule: str, order: str) -> RegionOrder:
     unit_of[units] = np.arange(len(units))
     tables = (*_csr(links.child, n), *_csr(links.parent, n), links.parent, links.child)
     ptr, adjacent = region_kernels.conflicts(*tables, unit_of, units)
-    group = (
-        greedy_colours(ptr, adjacent)
-        if order == "colours"
-        else sequential_levels(ptr, adjacent, np.arange(len(units)))
-    )
+    group = colours(ptr, adjacent) if order == "colours" else levels(ptr, adjacent, np.arange(len(units)))
     by_group = np.argsort(group, kind="stable")
     position = np.empty(len(units), dtype=np.int64)
     position[by_group] = np.arange(len(units))

@@ -48,7 +48,7 @@ class Layout(NamedTuple):
     slot_label: Any
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def count_labels(tokens, labels, n_attributes, n_labels):
     """Per attribute the items with labels, and the different labels among them; -1 is no label."""
     ptr = np.zeros(n_attributes + 1, dtype=np.int64)
@@ -80,7 +80,7 @@ def count_labels(tokens, labels, n_attributes, n_labels):
     return ptr, seen, count
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def collect_labels(ptr, seen, count, label):
     """The different labels of each attribute, ascending, one attribute after another."""
     to = 0
@@ -192,7 +192,7 @@ def _longest(tokens, first, last):
     return most
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_flat, d_psi, value):
     """Weighted log Z of sequences first .. last - 1, and the gradient of their sum added to d_flat and d_psi.
 
@@ -262,7 +262,7 @@ def add_squares(tokens, weight, sums):
             sums[tokens.attribute[j]] += weight[t] * v * v
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def best_labels(tokens, layout, flat, lanes, first, last, dense, labels, score):
     """The best labels of sequences first .. last - 1, by token, and their scores."""
     P, size = layout.width, _longest(tokens, first, last) * layout.width

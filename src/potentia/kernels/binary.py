@@ -6,12 +6,12 @@ import numpy as np
 
 from .jit import njit
 from .record import packed, slot_of
-from .simd import CHUNK, below8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
+from .simd import CHUNK, below8, div8, fma8, load8, mul8, run8, spread8, store8, sub8, zero8
 from .star_blocks import fetch_ahead
 from .vecmath import KERNEL, exp, log
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def sweep(blocks, units, damping, write, watch, record):
     """`star.sweep` where all blocks are PRODUCT, lanes come in chunks and nothing is damped."""
     W = blocks.lam.shape[2]
@@ -121,8 +121,14 @@ def _refresh(belief, p):
 def gather_exp(lam, W, opposite, low, high):
     """exp of the messages at the opposite ends, of states 0 and 1; the larger message is 0, so one exp serves both."""
     upper = lam[W:]
-    for i in range(opposite.size):
-        low[i], high[i] = lam[opposite[i]], upper[opposite[i]]
+    for x in range(0, opposite.size, CHUNK):
+        start = run8(opposite, x)
+        if start >= 0:
+            store8(low, x, load8(lam, start))
+            store8(high, x, load8(upper, start))
+        else:
+            for i in range(x, x + CHUNK):
+                low[i], high[i] = lam[opposite[i]], upper[opposite[i]]
     for i in range(opposite.size):
         e = exp(low[i] + high[i])
         low[i], high[i] = e if low[i] < 0.0 else 1.0, e if high[i] < 0.0 else 1.0
@@ -153,7 +159,7 @@ def log_odds_row(table, lines, at, row, shared, incoming, logm, s):
         logm[s, 0, x] = 0.0
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def absolute_row(blocks, row, incoming, logm):
     """Undo the constant that `log_odds_row` left out: it matters to the value."""
     step = 1 if blocks.shared else incoming.shape[1]

@@ -35,7 +35,7 @@ class BinaryCotangents(NamedTuple):
     table: Any
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def reverse(blocks, cotangents, record, units, damping):
     """Undo the updates of `units`, which were made in this order and left this record."""
     W = blocks.lam.shape[2]
@@ -67,7 +67,7 @@ def reverse(blocks, cotangents, record, units, damping):
     return shared
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def reverse_read(blocks, cotangents, record, units, d_belief):
     """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back; otherwise as `reverse`."""
     W = blocks.lam.shape[2]
@@ -249,7 +249,7 @@ def _spread(g, g_low, g_high):
     return g_low - g, -g_low, g - g_high, g_high
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def shared_table(sums):
     """The same for one table seen from one side, (4,)."""
     return np.array(_spread(sums[0], sums[1], sums[2]))

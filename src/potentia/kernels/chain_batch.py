@@ -55,7 +55,7 @@ class Chains(NamedTuple):
     logs: Any
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def upward(chains, first, last):
     """Fill alpha, message, value and logs of sequences first .. last - 1."""
     u = np.empty(chains.start.size)
@@ -137,7 +137,7 @@ def _scaled_upward(chains, k, u):
     return True
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def _log_upward(chains, k, u):
     """alpha_t(b) = u_t(b) + log sum_a exp(alpha_{t-1}(a) + pair(a, b)); `message` is left."""
     for t in range(chains.length[k]):
@@ -166,7 +166,7 @@ def _log_sum(x, y):
     return peak + np.log(total)
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def downward(chains, weight, d_scores, d_start, d_pair, d_end, first, last):
     """Gradient of sum_k weight_k log Z_k over sequences first .. last - 1.
 

@@ -38,7 +38,7 @@ def score_labels(chains, labels, score):
         score[k] = total
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def best_labels(chains, labels, score):
     """The best labels of every sequence, (sequences, steps), and their scores.
 
@@ -56,7 +56,7 @@ def best_labels(chains, labels, score):
         score[k] = found if good else np.nan
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def k_best_labels(chains, labels, score):
     """The k best labellings of every sequence, labels (sequences, k, steps), best first, and their scores.
 

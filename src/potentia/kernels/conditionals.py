@@ -8,7 +8,7 @@ from .jit import njit
 from .vecmath import KERNEL, exp
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def patch_losses(regions, theta, at, patch_ptr, patch, touch_ptr, touch, labels, weight, d_theta):
     """sum over patches of -w log p(y_patch | y_rest), adding its gradient to d_theta (aligned with theta).
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .jit import njit
-from .rounding import best_state, scratch
+from .rounding import best_state, likeliest
 from .support import ask, open_domains, propagate, remove
 from .vecmath import KERNEL
 
@@ -91,15 +91,15 @@ def _blame(regions, r, conflict):
         conflict[regions.scope[k]] += 1.0
 
 
-@njit(**KERNEL)
-def find_labelling(regions, values, where, hard, weight, rank, conflict, limit, labels):
+@njit(allocates=True, **KERNEL)
+def find_labelling(regions, values, where, hard, weight, rank, conflict, limit, labels, room):
     """Search for an allowed labelling, at most `limit` dead ends long: FOUND, STOPPED, or IMPOSSIBLE (proven).
 
     hard: `support.find_hard`. weight (n_variables, states): chances of states, zero where one is excluded;
     overwritten. rank (n): the order of variables that nothing else decides. conflict (n): dead ends that variables
-    took part in, at least 1, added to: a restart begins with the largest.
+    took part in, at least 1, added to: a restart begins with the largest. room: `rounding.scratch`.
     """
-    d, room = open_domains(regions, hard, weight), scratch(regions)
+    d = open_domains(regions, hard, weight)
     cap = 4 * rank.size + weight.size + 16
     heap = _Heap(np.empty(cap), np.empty(cap, dtype=np.int64), np.zeros(1, dtype=np.int64))
     path = np.empty((rank.size + 1, 3), dtype=np.int64)  # variable, state, length of the trail before
@@ -136,5 +136,5 @@ def find_labelling(regions, values, where, hard, weight, rank, conflict, limit, 
             failed = propagate(regions, values, where, d)
         _touch(d, conflict, rank, heap, begin, d.at[0])
     for i in range(rank.size):
-        labels[i] = np.argmax(d.weight[i])
+        labels[i] = likeliest(d.weight, i)
     return FOUND

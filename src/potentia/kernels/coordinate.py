@@ -61,7 +61,7 @@ class Weights(NamedTuple):
     scores: Any
 
 
-@njit(**_SUMS)
+@njit(allocates=True, **_SUMS)
 def descend(rows, extra, y, norms, costs, tol, visits, seed, dual, w):
     """Descend from the dual and w given (which must agree) until projected gradients differ by at most `tol`.
 

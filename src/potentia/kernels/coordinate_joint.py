@@ -40,7 +40,7 @@ class DualState(NamedTuple):
     v: Any
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def product(cliques, c, y):
     """prod_{j in C} y_j."""
     found = 1.0
@@ -103,7 +103,7 @@ def _coupling(cliques, i, y, v):
     return total
 
 
-@njit(**SUMS)
+@njit(allocates=True, **SUMS)
 def descend(rows, signs, cliques, squares, eta, cost, tol, visits, seed, state):
     """Take one dual variable after another to its optimum until projected gradients differ by at most `tol`.
 

@@ -77,7 +77,7 @@ def fill_statistics(residual, weight, statistics):
             statistics[i, k] = 0.0
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def histogram(codes, statistics, bin_ptr, first, last, rows, sums):
     """sums (bins of all features, P) = statistics added up per bin, for features first:last and the given rows."""
     sums[bin_ptr[first] : bin_ptr[last]] = 0.0
@@ -113,7 +113,7 @@ def _explained(total, n_outputs):
     return (square + last * last) / total[n_outputs - 1]
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def best_cut(sums, n_outputs, limits):
     """(gain, cut) of the cut of one feature that lowers squared error most; gain 0 where none is allowed.
 
@@ -201,7 +201,7 @@ def _walk(flat_codes, n_features, first, nodes, base, depth, at):
             place += width
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def add_trees(codes, nodes, values, node_ptr, depths, scores):
     """scores (n, K) += the leaf vectors values (m, K) that the rows codes (n, d) reach, tree after tree."""
     block = np.empty(_BLOCK, np.uint64)

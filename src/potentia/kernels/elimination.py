@@ -28,13 +28,13 @@ from .tables import (
 from .vecmath import KERNEL, exp
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def n_factors(program):
     """Number of ids that are factors; those beyond are messages."""
     return program.offset.size - program.clique_ptr.size
 
 
-@njit(**KERNEL)
+@njit(inner=True, allocates=True, **KERNEL)
 def clique_card(program, bucket):
     """States along the axes of the bucket's table."""
     first, end = program.clique_ptr[bucket], program.clique_ptr[bucket + 1]
@@ -44,7 +44,7 @@ def clique_card(program, bucket):
     return card
 
 
-@njit(**KERNEL)
+@njit(inner=True, allocates=True, **KERNEL)
 def bucket_sources(program, bucket, with_own):
     """Start of each source, (sources,), and its step along the clique's axes, 0 if missing, (sources, axes).
 
@@ -67,7 +67,7 @@ def bucket_sources(program, bucket, with_own):
     return base, strides
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def _send(program, store, bucket, maximise):
     """Write the bucket's message, its peak moved out, and return the peak (-inf: everything is forbidden)."""
     card = clique_card(program, bucket)
@@ -129,7 +129,7 @@ def _draw(scores, peak, uniform):
     return state
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def send_labels(program, store, uniforms, labels):
     """Labels from the last bucket to the first, after `send_up`: the best states, or drawn given later ones.
 

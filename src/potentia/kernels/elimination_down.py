@@ -10,7 +10,7 @@ from .tables import add_sources, advance, raise_row, read_block, reduce_axes, sp
 from .vecmath import KERNEL, exp, log
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def _exp_sources(program, store, bucket, card, shift, table):
     """table = exp(sources + answer from above - shift); returns the largest exponent before the shift."""
     base, strides = bucket_sources(program, bucket, True)
@@ -51,7 +51,7 @@ def _keep_scope(program, bucket, i, keep):
         keep[axis - first] = True
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def _answer_children(program, store, bucket, card, scratch, size):
     """Replace each message into the bucket by its answer: log marginal of the belief, less the message."""
     keep = np.empty(card.size, dtype=np.bool_)
@@ -79,7 +79,7 @@ def _write_marginal(target, marginal):
         target[j] = marginal[j] / total
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def _read_factors(program, store, bucket, card, scratch, size):
     """Replace the bucket's factors by their marginals of the belief.
 

@@ -16,7 +16,7 @@ from .vecmath import KERNEL
 _TIE = 1e-12
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def start(cliques, v, s, y, z):
     """z (K) of labelling y."""
     for i in range(y.size):
@@ -27,7 +27,7 @@ def start(cliques, v, s, y, z):
             z[cliques.member[m]] += amount
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def flip(cliques, v, s, i, y, z):
     """Turn y_i and bring z up to date."""
     z[i] -= 2.0 * y[i] * s[i]
@@ -39,7 +39,7 @@ def flip(cliques, v, s, i, y, z):
     y[i] = -y[i]
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def loss_of(z):
     """The hinge sum."""
     total = 0.0
@@ -48,7 +48,7 @@ def loss_of(z):
     return total
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def enumerate_rows(cliques, v, scores, first, last, labels, loss):
     """The best of all 2^K labellings of rows first .. last - 1, by a walk that flips one label at a time."""
     K = scores.shape[1]
@@ -71,7 +71,7 @@ def enumerate_rows(cliques, v, scores, first, last, labels, loss):
         loss[row] = loss_of(z)
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def improve_rows(cliques, v, scores, first, last, labels, loss):
     """Flip the label of rows first .. last - 1 that lowers the loss most until none does."""
     K = scores.shape[1]
@@ -94,7 +94,7 @@ def improve_rows(cliques, v, scores, first, last, labels, loss):
         loss[row] = best
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def flip_costs(cliques, v, scores, first, last, labels, cost, hinge):
     """cost (n, K): what turning each label alone adds to the loss (hinge), or takes from sum_i z_i / 2."""
     K = scores.shape[1]

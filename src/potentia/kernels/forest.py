@@ -41,7 +41,7 @@ class Forest(NamedTuple):
     top: Any
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def largest_range(forest, singles):
     """Fill `top`; the largest log-range that a variable's scores and its pairs' tables can add up to.
 
@@ -70,7 +70,7 @@ def _range_of(values):
     return high, high - low
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def fill_psi(forest):
     """psi of every pair, once where it is shared."""
     done = np.zeros(forest.psi.size, dtype=np.bool_)
@@ -91,7 +91,7 @@ def fill_psi(forest):
                     out[b * width + a] = exp(entries[a * n + b] - forest.top[i])
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def add_tables(forest, d_psi, out):
     """Add psi times d_psi, [child][parent], to cotangents of the scores, once where it is shared."""
     done = np.zeros(forest.psi.size, dtype=np.bool_)
@@ -155,7 +155,7 @@ def _send(forest, i, up, message):
         above[a] *= m[a]
 
 
-@njit(**_SUMS)
+@njit(allocates=True, **_SUMS)
 def downward(forest, up, message, mu, d_psi):
     """Marginals of variables into `mu`; adds up(b) r(a), pair marginals over psi, to d_psi."""
     ratio, sums = np.empty(mu.shape[1]), np.empty(mu.shape[1])

@@ -91,7 +91,7 @@ def margins(design, w, s, delta, out):
         out[k] = total
 
 
-@njit(**KERNEL)
+@njit(inner=True, allocates=True, **KERNEL)
 def move(design, dual, k, d, gain, most):
     """m += share d for example k, with the share of 0 .. most that raises the dual most; w follows.
 
@@ -156,7 +156,7 @@ def _shift(design, dual, first, last, d, ptr, column, share):
                 dual.work[p + c] = 0.0
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def step_batch(design, dual, first, last, s, losses):
     """Frank-Wolfe steps of examples first .. last - 1 towards s (flat, from the first example's entries on)."""
     most = most_entries(design, first, last)
@@ -181,7 +181,7 @@ def entries_of(design, a, b):
     return design.at[b - 1] + design.width[b - 1] - design.at[a] if b > a else 0
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def most_entries(design, first, last):
     """The largest number of scores of an example of first .. last - 1."""
     most = 1

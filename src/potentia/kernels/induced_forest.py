@@ -17,7 +17,7 @@ def _root(parent, v):
     return v
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def induced_forest(regions, order, inside):
     """Mark variables, in this order, unless they would close a loop or be third in a region.
 

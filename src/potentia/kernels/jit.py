@@ -13,6 +13,8 @@ from typing import Any
 
 import numba
 from llvmlite.binding import Linkage
+from numba import _dynfunc, types
+from numba.core import ir
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -22,19 +24,24 @@ _SOURCES = Path(__file__).resolve().parent
 _STAMP = "sources.sha256"
 
 
-def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` with the cache below instead of Numba's own.
+def njit(
+    *, allocates: bool = False, inner: bool = False, **options: Any
+) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` with the cache below instead of Numba's own, and with less to compile.
 
-    Functions whose names begin with _ are called by other kernels only: compiling them for Python, too, and keeping
-    them beside the kernels that hold their code would double their cost.
+    Functions whose names begin with _, and those declared `inner`, are called by other kernels only: they get no code
+    of their own, which would double their cost, and are not kept beside the kernels that hold their code. Only
+    functions declared with `allocates` may make arrays, or receive them from functions they call; the others do
+    without reference counts, a good part of the code of functions that mostly index the arrays they are given.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        inner = function.__name__.startswith("_")
+        hidden = inner or function.__name__.startswith("_")
         kernel = numba.njit(
-            no_cfunc_wrapper=True, no_cpython_wrapper=inner, pipeline_class=_Compiler, **options
-        )(function)
-        if not inner:
+            pipeline_class=_InnerCompiler if hidden else _Compiler,
+            no_cfunc_wrapper=True, no_cpython_wrapper=hidden, _nrt=allocates, **options,
+        )(function)  # fmt: skip
+        if not hidden:
             kernel._cache = _InMemory() if FOLDER is None else _OnDisk(function)
         return kernel
 
@@ -69,13 +76,65 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
             module.get_function(name).linkage = linkage
 
 
-class _Compiler(Compiler):  # type: ignore[misc]
-    """Numba's compiler, which compiles into the library above."""
+class _PlainLibrary(_Library):
+    """Code without reference counts, which Numba's two preparatory rounds of optimisation would serve to remove."""
 
-    def compile_extra(self, func: Callable[..., Any]) -> Any:
-        self.state.library = _Library(self.state.targetctx.codegen(), func.__qualname__)
+    def _optimize_final_module(self) -> None:
+        manager, builder = self._codegen._module_pass_manager()
+        manager.run(self._final_module, builder)
+
+
+class _InnerLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Code of a function that only kernels call: linked into them as it is, to be optimised and emitted there."""
+
+    def finalize(self) -> None:
+        self._raise_if_finalized()
+        for library in dict.fromkeys(self._linking_libraries):
+            self._reload_init.update(library._reload_init)
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._finalized = True
+
+
+class _Compiler(Compiler):  # type: ignore[misc]
+    """Numba's compiler, which refuses functions without reference counts where these would be needed."""
+
+    inner = False
+
+    def compile_extra(self, function: Callable[..., Any]) -> Any:
+        counted = self.state.flags.nrt
+        library = _InnerLibrary if self.inner else _Library if counted else _PlainLibrary
+        self.state.library = library(self.state.targetctx.codegen(), function.__qualname__)
         self.state.library.enable_object_caching()
-        return super().compile_extra(func)
+        result = super().compile_extra(function)
+        for name, kind in () if counted else self._received(result):
+            if self.state.targetctx.data_model_manager[kind].contains_nrt_meminfo():
+                raise TypeError(
+                    f"{function.__qualname__} must be declared with allocates=True: {name} is {kind}"
+                )
+        return result
+
+    def _received(self, result: Any) -> Iterator[tuple[str, Any]]:
+        """Types of the function's result and of the results of the kernels it calls."""
+        yield "its result", result.signature.return_type
+        for call, signature in self.state.calltypes.items():
+            if isinstance(call, ir.Expr) and call.op == "call":
+                called = self.state.typemap[call.func.name]
+                if isinstance(called, types.Dispatcher):
+                    yield called.dispatcher.__name__, signature.return_type
+
+
+class _InnerCompiler(_Compiler):
+    """The compiler without its last steps: a function that is never called from Python needs no machine code."""
+
+    inner = True
+
+    def compile_extra(self, function: Callable[..., Any]) -> Any:
+        self.state.flags.no_compile = True
+        result = super().compile_extra(function)
+        name = result.fndesc.qualname
+        nothing = _dynfunc.make_function(result.fndesc.lookup_module(), name, "", 0, result.environment, ())
+        self.state.targetctx.insert_user_function(nothing, result.fndesc, [result.library])
+        return result._replace(entry_point=nothing)
 
 
 def digest(sources: Path) -> str:

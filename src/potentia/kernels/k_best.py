@@ -21,7 +21,7 @@ def _insert(values, first, second, v, x, y):
     values[at], first[at], second[at] = v, x, y
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def k_best(order, parent, side, n_states, values, offset, singles, labels, scores):
     """Fill labels (k, n_variables) and scores (k), best first; -inf from where there are no more labellings.
 

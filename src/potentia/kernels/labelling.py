@@ -22,8 +22,6 @@ _SINGLE, _PAIR = 0, 1
 _MARGIN = 1e-12
 # Every pass improves the labelling, so this only cuts off endless tiny gains
 _PASSES = 1000
-# Search goes on from fields made afresh, but not forever, where rounding had moved the old ones by this share
-_DRIFT, _REFILLS = 1e-11, 3
 
 
 class Fields(NamedTuple):
@@ -74,52 +72,60 @@ def _start_of(regions, where, labels, r, i, j):
     """Where table r holds the labelling with i and j in state 0, and the steps of i and j (0: absent)."""
     at, step_i, step_j = where[r], 0, 0
     for k in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
-        if regions.scope[k] == i:
-            step_i = regions.stride[k]
-        elif regions.scope[k] == j:
-            step_j = regions.stride[k]
+        variable, step = regions.scope[k], regions.stride[k]
+        if variable == i:
+            step_i = step
+        elif variable == j:
+            step_j = step
         else:
-            at += regions.stride[k] * labels[regions.scope[k]]
+            at += step * labels[variable]
     return at, step_i, step_j
 
 
 @njit(inline="always", **KERNEL)
-def _add(value, sign, bad, good, s):
-    """Count a table's entry for state s, or take it back."""
+def _add(value, sign, bad, good, i, s):
+    """Count a table's entry for state s of row i, or take it back."""
     if value == -np.inf:
-        bad[s] += sign
+        bad[i, s] += sign
     else:
-        good[s] += sign * value
+        good[i, s] += sign * value
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def add_states(regions, values, where, labels, i, bad, good):
     """Forbidden counts and scores of each state of i, over its regions."""
     n = regions.n_states[i]
-    bad[:n] = 0
-    good[:n] = 0.0
+    for s in range(n):
+        bad[s], good[s] = 0, 0.0
     for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
-        at, step, _ = _start_of(regions, where, labels, regions.member[k], i, -1)
+        at, step, _ = _start_of(regions, where, labels, np.int64(regions.member[k]), i, -1)
         for s in range(n):
-            _add(values[at + s * step], 1, bad, good, s)
+            value = values[at + s * step]
+            if value == -np.inf:
+                bad[s] += 1
+            else:
+                good[s] += value
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def change(regions, values, where, labels, i, new, fields):
     """Give i the state `new`; the fields of the variables around it follow, and are flagged. Entries read."""
-    old, work = labels[i], 0
+    old, work, bad, good, flags = labels[i], 0, fields.bad, fields.good, fields.flags
     labels[i] = new
-    fields.flags[_PAIR, i] = True
+    flags[_PAIR, i] = True
     for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
-        r = regions.member[k]
-        for j in regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]:
+        r = np.int64(regions.member[k])
+        for m in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+            j = np.int64(regions.scope[m])
             if j == i:
                 continue
             at, step_i, step_j = _start_of(regions, where, labels, r, i, j)
+            before, after = at + old * step_i, at + new * step_i
             for s in range(regions.n_states[j]):
-                _add(values[at + old * step_i + s * step_j], -1, fields.bad[j], fields.good[j], s)
-                _add(values[at + new * step_i + s * step_j], 1, fields.bad[j], fields.good[j], s)
-            fields.flags[:, j] = True
+                _add(values[before + s * step_j], -1, bad, good, j, s)
+                _add(values[after + s * step_j], 1, bad, good, j, s)
+            flags[_SINGLE, j] = True
+            flags[_PAIR, j] = True
             work += regions.n_states[j]
     return work
 
@@ -127,16 +133,16 @@ def change(regions, values, where, labels, i, new, fields):
 @njit(**KERNEL)
 def _improve_singles(regions, values, where, labels, fields):
     """Iterated conditional modes: give flagged variables their best state until none changes [Besag 1986]."""
-    work = 0
+    work, bad, good = 0, fields.bad, fields.good
     for _ in range(_PASSES):
         changed = False
         for i in range(labels.size):
             if not fields.flags[_SINGLE, i]:
                 continue
             fields.flags[_SINGLE, i] = False
-            bad, good, best = fields.bad[i], fields.good[i], labels[i]
+            best = labels[i]
             for s in range(regions.n_states[i]):
-                if better(bad[s], good[s], bad[best], good[best]):
+                if better(bad[i, s], good[i, s], bad[i, best], good[i, best]):
                     best = s
             work += regions.n_states[i]
             if best != labels[i]:
@@ -147,83 +153,102 @@ def _improve_singles(regions, values, where, labels, fields):
     return work
 
 
-class _Joint(NamedTuple):
-    """Scratch: counts and scores of the states of a bond's ends, outside and inside the regions that hold both."""
+class Scratch(NamedTuple):
+    """Scratch of searches, made by `scratch`.
 
-    bad_i: Any
-    good_i: Any
-    bad_j: Any
-    good_j: Any
-    bad: Any
-    good: Any
+    ends_bad, ends_good (2, states), joint_bad, joint_good (states, states): counts and scores of the states of a
+    bond's ends, outside and inside the regions that hold both. pending (n_variables,): flags of the pass at work.
+    """
+
+    ends_bad: Any
+    ends_good: Any
+    joint_bad: Any
+    joint_good: Any
+    pending: Any
+
+
+def scratch(n_variables: int, n_states: int) -> Scratch:
+    """Scratch for graphs of so many variables of at most so many states."""
+    ends, joint = (2, n_states), (n_states, n_states)
+    return Scratch(
+        np.zeros(ends, dtype=np.int64), np.zeros(ends), np.zeros(joint, dtype=np.int64), np.zeros(joint),
+        np.zeros(n_variables, dtype=np.bool_),
+    )  # fmt: skip
 
 
 @njit(**KERNEL)
-def _count_jointly(regions, values, where, bonds, bond, labels, i, j, fields, joint):
+def _count_jointly(regions, values, where, bonds, bond, labels, i, j, fields, room):
     """Split the fields of i and j into what regions that hold both give to joint states, and the rest."""
     n, m = regions.n_states[i], regions.n_states[j]
     for s in range(n):
-        joint.bad_i[s], joint.good_i[s] = fields.bad[i, s], fields.good[i, s]
+        room.ends_bad[0, s], room.ends_good[0, s] = fields.bad[i, s], fields.good[i, s]
         for t in range(m):
-            joint.bad[s, t], joint.good[s, t] = 0, 0.0
+            room.joint_bad[s, t], room.joint_good[s, t] = 0, 0.0
     for t in range(m):
-        joint.bad_j[t], joint.good_j[t] = fields.bad[j, t], fields.good[j, t]
+        room.ends_bad[1, t], room.ends_good[1, t] = fields.bad[j, t], fields.good[j, t]
     for k in range(bonds.ptr[bond], bonds.ptr[bond + 1]):
         at, step_i, step_j = _start_of(regions, where, labels, bonds.regions[k], i, j)
         for s in range(n):
             row = at + s * step_i
-            _add(values[row + labels[j] * step_j], -1, joint.bad_i, joint.good_i, s)
+            _add(values[row + labels[j] * step_j], -1, room.ends_bad, room.ends_good, 0, s)
             for t in range(m):
-                _add(values[row + t * step_j], 1, joint.bad[s], joint.good[s], t)
+                _add(values[row + t * step_j], 1, room.joint_bad, room.joint_good, s, t)
+        row = at + labels[i] * step_i
         for t in range(m):
-            _add(values[at + labels[i] * step_i + t * step_j], -1, joint.bad_j, joint.good_j, t)
+            _add(values[row + t * step_j], -1, room.ends_bad, room.ends_good, 1, t)
 
 
 @njit(**KERNEL)
-def _best_joint(n, m, joint, a, b):
+def _best_joint(n, m, room, a, b):
     """The best joint state, (a, b) if none is better."""
-    bad, good = joint.bad[a, b] + joint.bad_j[b], joint.good[a, b] + joint.good_j[b]
-    bad, good = bad + joint.bad_i[a], good + joint.good_i[a]
+    ends_bad, ends_good, joint_bad, joint_good = (
+        room.ends_bad,
+        room.ends_good,
+        room.joint_bad,
+        room.joint_good,
+    )
+    bad = joint_bad[a, b] + ends_bad[1, b] + ends_bad[0, a]
+    good = joint_good[a, b] + ends_good[1, b] + ends_good[0, a]
     for s in range(n):
         for t in range(m):
-            new_bad = joint.bad[s, t] + joint.bad_j[t] + joint.bad_i[s]
-            new_good = joint.good[s, t] + joint.good_j[t] + joint.good_i[s]
+            new_bad = joint_bad[s, t] + ends_bad[1, t] + ends_bad[0, s]
+            new_good = joint_good[s, t] + ends_good[1, t] + ends_good[0, s]
             if better(new_bad, new_good, bad, good):
                 a, b, bad, good = s, t, new_bad, new_good
     return a, b
 
 
 @njit(**KERNEL)
-def _improve_pairs(regions, values, where, bonds, labels, fields, joint):
+def _improve_pairs(regions, values, where, bonds, labels, fields, room):
     """Give both ends of each flagged bond their best joint state, one pass; entries read and whether any changed."""
-    pending = fields.flags[_PAIR].copy()
-    fields.flags[_PAIR] = False
+    for i in range(labels.size):
+        room.pending[i], fields.flags[_PAIR, i] = fields.flags[_PAIR, i], False
     changed, work = False, 0
     for bond in range(bonds.ptr.size - 1):
         first = regions.scope_ptr[bonds.regions[bonds.ptr[bond]]]
-        i, j = regions.scope[first], regions.scope[first + 1]
-        if not (pending[i] or pending[j]):
+        i, j = np.int64(regions.scope[first]), np.int64(regions.scope[first + 1])
+        if not (room.pending[i] or room.pending[j]):
             continue
-        _count_jointly(regions, values, where, bonds, bond, labels, i, j, fields, joint)
+        _count_jointly(regions, values, where, bonds, bond, labels, i, j, fields, room)
         n, m = regions.n_states[i], regions.n_states[j]
-        a, b = _best_joint(n, m, joint, labels[i], labels[j])
+        a, b = _best_joint(n, m, room, labels[i], labels[j])
         work += n * m
-        if a != labels[i]:
-            work += change(regions, values, where, labels, i, a, fields)
-            changed = True
-        if b != labels[j]:
-            work += change(regions, values, where, labels, j, b, fields)
-            changed = True
+        for variable, best in ((i, a), (j, b)):
+            if best != labels[variable]:
+                work += change(regions, values, where, labels, variable, best, fields)
+                changed = True
     return work, changed
 
 
 @njit(**KERNEL)
 def fill_fields(regions, values, where, labels, fields):
-    """Make the fields of a labelling, everything flagged; how far the old ones were off, as a share of the largest."""
-    old = fields.good.copy()
-    fields.bad[:] = 0
-    fields.good[:] = 0.0
-    fields.flags[:] = True
+    """Make the fields of a labelling, everything flagged."""
+    bad, good, flags = fields.bad, fields.good, fields.flags
+    for i in range(labels.size):
+        flags[_SINGLE, i] = True
+        flags[_PAIR, i] = True
+        for s in range(bad.shape[1]):
+            bad[i, s], good[i, s] = 0, 0.0
     for r in range(where.size):  # in the order of the tables, which reads memory in one go
         full = where[r]
         for k in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
@@ -232,43 +257,27 @@ def fill_fields(regions, values, where, labels, fields):
             i, step = regions.scope[k], regions.stride[k]
             at = full - step * labels[i]
             for s in range(regions.n_states[i]):
-                _add(values[at + s * step], 1, fields.bad[i], fields.good[i], s)
-    moved, largest = 0.0, 0.0
-    for i in range(labels.size):
-        for s in range(regions.n_states[i]):
-            moved = max(moved, abs(fields.good[i, s] - old[i, s]))
-            largest = max(largest, abs(fields.good[i, s]))
-    return moved / largest if largest > 0.0 else 0.0
+                _add(values[at + s * step], 1, bad, good, i, s)
 
 
 @njit(**KERNEL)
-def local_search(regions, values, where, bonds, labels, fields, start, pairs):
+def local_search(regions, values, where, bonds, labels, fields, start, pairs, room):
     """From a labelling with its fields to `start`, then on until no change of one variable (or a bond's two) helps.
 
-    bonds: `graph.flat.bonds`. Returns the table entries read: a pass reads each table a bounded number of times,
-    and once more for every change of one of its variables.
+    bonds: `graph.flat.bonds`. room: `scratch`. Returns the table entries read: a pass reads each table a bounded
+    number of times, and once more for every change of one of its variables.
     """
-    n = regions.n_states.max()
-    joint = _Joint(
-        np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n, dtype=np.int64), np.zeros(n),
-        np.zeros((n, n), dtype=np.int64), np.zeros((n, n)),
-    )  # fmt: skip
     work = 0
     for i in range(labels.size):
         if start[i] != labels[i]:
             work += change(regions, values, where, labels, i, start[i], fields)
             fields.flags[_SINGLE, i] = True
-    for _ in range(_REFILLS):
-        for _ in range(_PASSES):
-            work += _improve_singles(regions, values, where, labels, fields)
-            if not pairs:
-                break
-            more, changed = _improve_pairs(regions, values, where, bonds, labels, fields, joint)
-            work += more
-            if not changed:
-                break
-        work += n * regions.stride.size
-        if fill_fields(regions, values, where, labels, fields) < _DRIFT:
+    for _ in range(_PASSES):
+        work += _improve_singles(regions, values, where, labels, fields)
+        if not pairs:
             break
-    fields.flags[:] = False
+        more, changed = _improve_pairs(regions, values, where, bonds, labels, fields, room)
+        work += more
+        if not changed:
+            break
     return work

@@ -95,7 +95,7 @@ def _product(table, L, P, x, at, out, to):
         store8(out, to + c, add8(s0, s1))
 
 
-@njit(**_SUMS)
+@njit(inner=True, **_SUMS)
 def forward(lanes, labels, first, n, u, alpha, m):
     """log Z of n steps with scores u; fills alpha and m. NaN where the scores' range needs logarithms.
 
@@ -150,7 +150,7 @@ def forward(lanes, labels, first, n, u, alpha, m):
     return value + np.log(scale)
 
 
-@njit(**_SUMS)
+@njit(inner=True, **_SUMS)
 def backward(lanes, weight, n, u, alpha, m, d_psi):
     """Marginals times weight into u, after `forward`; adds to d_psi (L * P,). Spends m."""
     L, P = lanes.n_states, lanes.start.size
@@ -224,7 +224,7 @@ def _best_before(pair, L, P, x, at, out, to):
         c += CHUNK
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def best_states(lanes, n, u, best, before, labels, to):
     """The best states of n steps with scores u, the first of equals, into labels[to:]; returns their score.
 

@@ -43,7 +43,7 @@ def _add_moments(p, weight, top, work, mean, hessian):
     return value
 
 
-@njit(**KERNEL)
+@njit(inner=True, allocates=True, **KERNEL)
 def leaf_value(scores, weight, target, v, gradient, hessian):
     """The loss at v (K,) of scores (K, n) with weight (n,) and target t (K,).
 
@@ -100,7 +100,7 @@ def _newton_step(gradient, hessian, weight, step):
         step[k] = entry / hessian[k, k]
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def fit_leaf(scores, weight, target, tol, v):
     """Fit v (K,) to scores (K, n) with weight (n,) until no mean gradient exceeds tol; returns the loss."""
     n_outputs = v.shape[0]
@@ -136,7 +136,7 @@ def fit_leaf(scores, weight, target, tol, v):
     return value
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def fit_leaves(rows, labels, soft, weight, order, spans, refit, tol, values):
     """Fill values (m, K) at every leaf of spans (leaves, 3), from scores-with-bias rows (n, K).
 

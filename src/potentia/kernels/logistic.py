@@ -23,7 +23,7 @@ LANES = 64
 SUMS: dict[str, Any] = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def softmax_lanes(z, top, total):
     """Turn scores z (K, LANES) into probabilities in place; `top` (LANES,) receives log sum exp."""
     n_outputs, lanes = z.shape
@@ -94,7 +94,7 @@ def _residual_lanes(z, labels, soft, weight, start, n, work):
     return value
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def loss_rows(scores, bias, labels, soft, weight, gradient):
     """The summed loss of n rows; `gradient` (n, K), unless empty, receives d loss / d scores = w (p - y).
 
@@ -139,7 +139,7 @@ def _add_products(columns, residual, gradient):
             gradient[j, k] += total
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def linear_loss_rows(x, coef, bias, labels, soft, weight, gradient):
     """The summed loss of the linear function x @ coef, adding its gradient (d, K) to `gradient`.
 

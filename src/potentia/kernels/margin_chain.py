@@ -63,7 +63,7 @@ def chain_answers(design, w, chains, n_states, s, losses):
             s[work.answer[r]] += 1.0
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def _workspace(design, chains, L):
     most = most_entries(design, 0, design.row_ptr.size - 1)
     longest = 1

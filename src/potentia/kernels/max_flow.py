@@ -91,7 +91,7 @@ def _find_parent(ptr, arc, head, residual, side, parent, stamp, depth, now, i):
     return best
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def max_flow(ptr, arc, head, residual, terminal, side, limit):
     """Make the flow maximal, or stop after `limit` steps; returns its value.
 

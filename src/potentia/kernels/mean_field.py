@@ -14,7 +14,7 @@ FORBIDDEN = -1e200
 HOPELESS = -1e130
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def sweep_variables(regions, stars, links, theta, at, pair_at, variables, q):
     """q_i = softmax(theta_i + sum over its regions of E[theta | y_i]) for each of `variables` in turn.
 
@@ -47,7 +47,9 @@ def _softmax(field, n, q, i):
         large = 1.0 / (1.0 + small)
         field[0], field[1] = (large, small * large) if field[0] >= field[1] else (small * large, large)
     else:
-        peak, total = np.max(field[:n]), 0.0
+        peak, total = field[0], 0.0
+        for a in range(1, n):
+            peak = max(peak, field[a])
         for a in range(n):
             field[a] = exp(field[a] - peak)
             total += field[a]

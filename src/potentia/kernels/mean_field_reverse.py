@@ -10,7 +10,7 @@ from .vecmath import KERNEL
 from .weighted_links import pull_links, pull_spread, spread_one
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def reverse_variables(
     regions, stars, links, theta, at, pair_at, variables, q, d_q, d_theta, d_spread, d_weight, old
 ):

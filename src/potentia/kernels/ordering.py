@@ -38,7 +38,7 @@ def _clique_cost(v, start, length, pool, card, weight, by_fill, cutoff, mark):
     return size, 0.5 * (total * total - squares - present)
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def _connect(v, start, length, room, pool, used, mark):
     """Remove v and join its neighbours; the pool (grown if need be), its end, and whether an edge is new."""
     grown = False
@@ -95,7 +95,7 @@ def _affected(v, start, length, pool, two_steps, mark, found):
     return n
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def greedy_order(ptr, neighbour, card, weight, noise, by_fill, cutoff):
     """Eliminate the cheapest vertex until none is left: by added edge weight, then by table size (or noise).
 
@@ -152,7 +152,7 @@ def greedy_order(ptr, neighbour, card, weight, noise, by_fill, cutoff):
     return order[:step], largest, total, members, widest
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def order_cliques(ptr, neighbour, order, members):
     """The clique of each vertex when it is eliminated: itself and its later neighbours, as sorted positions.
 

@@ -187,12 +187,11 @@ def take_messages(pairs, lam, out):
 
 
 @njit(**KERNEL)
-def variable_values(singles, pairs, lam, counting, maximum):
+def variable_values(b, pairs, lam, counting, maximum):
     """Sum over variables of c_i log sum exp(b_i / c_i), b_i = theta_i - sum_e lam_e; max b_i where c_i = 0.
 
-    States with a -inf score or message are dead and take no part.
+    b: theta_i on entry. States with a -inf score or message are dead and take no part.
     """
-    b = singles.copy()
     for e in range(pairs.shape[0]):
         for side in range(2):
             i = pairs[e, side]
@@ -204,7 +203,7 @@ def variable_values(singles, pairs, lam, counting, maximum):
     return value
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def smooth_max(values, c):
     """c log sum exp(values / c) over finite values; their max at c = 0; -inf when there are none."""
     sign = -1.0 if c < 0.0 else 1.0

@@ -58,7 +58,7 @@ def fill(profile, maximum, pair, weight, count, table):
                     table[at + d * W] = near if maximum else exp(near) - table[at]
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def sweep(profile, blocks, units, damping, write, watch, record):
     """`star.sweep` for tables of this profile; lanes come in chunks."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
@@ -148,7 +148,7 @@ def _beliefs(profile, blocks, u, x0, incoming, logm, p, sums, write, record):
             part[x] *= inverse[x]
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def sum_messages(profile, table, at, stride, v, out, x, L, width):
     """out(a) = sum_b psi(a, b) v(b) of eight lanes; psi is symmetric, so this is its own transpose."""
     t, total = load8(table, at), zero8()

@@ -17,7 +17,7 @@ from .star_blocks import fetch_ahead
 from .vecmath import KERNEL, exp, log
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def sweep(profile, common, blocks, units, damping, write, watch, record):
     """`parametric.sweep` for sums without damping; `common`: the counting number that all pairs have, or 0."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]

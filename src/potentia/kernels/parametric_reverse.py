@@ -36,7 +36,7 @@ class WeightCotangents(NamedTuple):
     slope: Any
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def reverse(profile, blocks, cotangents, record, units, damping, centre):
     """Undo the updates of `units`, which were made in this order and left this record."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
@@ -56,7 +56,7 @@ def reverse(profile, blocks, cotangents, record, units, damping, centre):
         _add_node(blocks, cotangents.node, u, scratch.dp)
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def reverse_read(profile, blocks, cotangents, record, units, d_belief):
     """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]

@@ -13,7 +13,7 @@ from .jit import njit
 from .vecmath import KERNEL
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def build(features, table, vertex, weight, keys):
     """Vertices and weights of every point (n, d + 1), numbered from 1; the vertices' coordinates; how many there are.
 
@@ -116,7 +116,7 @@ def _insert(table, keys, key, number):
         keys[number - 1, k] = key[k]
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def neighbours(table, keys, out):
     """out (d + 1, vertices, 2): the vertices before and after each along each axis, 0 where there is none."""
     d = keys.shape[1]

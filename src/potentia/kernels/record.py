@@ -34,7 +34,7 @@ def slot_of(record, k, blocks):
     return Record(record.inputs, record.slot + k // blocks.mode.size)
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def keep_row(record, row, n_rows, incoming, L, W):
     """A row's messages, [state][lane], into the record."""
     here = (record.slot * n_rows + row) * L * W
@@ -48,7 +48,7 @@ def keep_row(record, row, n_rows, incoming, L, W):
             here += CHUNK
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def take_row(record, row, n_rows, incoming):
     """A row's messages from the record: the reverse of `keep_row`."""
     L, W = incoming.shape

@@ -40,7 +40,7 @@ class RegionGraph(NamedTuple):
     belief_at: Any
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def sweep_regions(g, units, damping, write):
     """Update the regions in `units` one after another; without `write` only beliefs are refreshed.
 
@@ -71,7 +71,7 @@ def sweep_regions(g, units, damping, write):
     return change, empty
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def residual_regions(g, units, priority, reach_ptr, reach, damping):
     """As many updates as there are `units`, always of the one whose surroundings changed most since its own.
 
@@ -141,7 +141,7 @@ def _full_belief(g, region, without, out):
             out[y] = out[y] - v if v > -np.inf else -np.inf
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def _message(g, link, work, out):
     """m(y_nu) = c log sum over the rest of exp(b without lam / c) of the link's parent (`maximum`: max)."""
     parent, to = g.parent[link], g.map_at[link]
@@ -193,8 +193,9 @@ def _write(g, u, q, messages, damping):
 def _refresh(g, u, q):
     """softmax(Q / C) into the belief of region u; its largest change and whether any configuration is left."""
     old = g.belief[g.belief_at[u] : g.belief_at[u] + q.size]
-    peak = np.max(q)
-    total, change = 0.0, 0.0
+    peak, total, change = q[0], 0.0, 0.0
+    for y in range(q.size):
+        peak = max(peak, q[y])
     for y in range(q.size):
         q[y] = q[y] - peak if g.maximum else exp((q[y] - peak) / g.total[u])
         total += q[y]
@@ -207,7 +208,7 @@ def _refresh(g, u, q):
     return change, peak > -np.inf
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def read_regions(g, start, stop):
     """Beliefs of parentless regions among start..stop, and sum c log sum exp(b / c) over all of start..stop.
 
@@ -248,7 +249,7 @@ def message_terms(g, start, stop, out):
         at += g.size[r]
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def conflicts(up_ptr, up, down_ptr, down, parent, child, unit_of, units):
     """CSR over `units` of the units that may not be updated together: common parent, or one linked to the other.
 

@@ -79,7 +79,7 @@ def _pull_down(g, d_theta, d_lam, region, d_b, without):
                 d_lam[start + g.maps[to + y]] += d_b[y]
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def _pull_message(g, d_theta, d_lam, link, dm, work):
     """From the cotangent of m(y_nu) to everything in its parent's belief without that link's message."""
     parent, to, n = g.parent[link], g.map_at[link], g.size[g.child[link]]

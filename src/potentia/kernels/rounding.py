@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,115 +15,128 @@ from .labelling import better
 from .vecmath import KERNEL
 
 
-@njit(**KERNEL)
-def _expect(regions, table, r, i, q, work):
-    """Per state of i in region r: weight under q of what is allowed and forbidden, and the weighted scores.
+class Scratch(NamedTuple):
+    """Scratch of roundings, made by `scratch`.
 
-    work: scratch rows (mass, lost, mean, digits); the first three hold the result.
+    mass, lost, mean (states,): per state, weight of what is allowed and forbidden, and the weighted scores. digits:
+    states of a region's variables. bad, good (states,): regions that forbid a state, and its expected score.
     """
-    scope = regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]
-    mass, lost, mean, digits = work
-    mass[:] = 0.0
-    lost[:] = 0.0
-    mean[:] = 0.0
-    digits[: scope.size] = 0
-    for k in range(regions.size[r]):
+
+    mass: Any
+    lost: Any
+    mean: Any
+    digits: Any
+    bad: Any
+    good: Any
+
+
+def scratch(n_states: int, order: int) -> Scratch:
+    """Scratch for variables of at most so many states in regions of at most so many variables."""
+    mass, lost, mean, good = np.zeros((4, n_states))
+    return Scratch(
+        mass, lost, mean, np.zeros(order, dtype=np.int64), np.zeros(n_states, dtype=np.int64), good
+    )
+
+
+@njit(**KERNEL)
+def _expect(regions, values, first, r, i, q, room):
+    """Per state of i in region r, whose table begins at `first`: mass, lost and mean under q, into the scratch."""
+    begin, order = regions.scope_ptr[r], regions.scope_ptr[r + 1] - regions.scope_ptr[r]
+    digits = room.digits
+    for s in range(regions.n_states[i]):
+        room.mass[s], room.lost[s], room.mean[s] = 0.0, 0.0, 0.0
+    for axis in range(order):
+        digits[axis] = 0
+    for k in range(first, first + regions.size[r]):
         weight, state = 1.0, 0
-        for axis in range(scope.size):
-            if scope[axis] == i:
+        for axis in range(order):
+            j = regions.scope[begin + axis]
+            if j == i:
                 state = digits[axis]
             else:
-                weight *= q[scope[axis], digits[axis]]
-        if weight > 0.0 and table[k] == -np.inf:
-            lost[state] += weight
-        elif weight > 0.0:
-            mass[state] += weight
-            mean[state] += weight * table[k]
-        axis = scope.size - 1
+                weight *= q[j, digits[axis]]
+        if weight > 0.0:
+            if values[k] == -np.inf:
+                room.lost[state] += weight
+            else:
+                room.mass[state] += weight
+                room.mean[state] += weight * values[k]
+        axis = order - 1
         while axis >= 0:
             digits[axis] += 1
-            if digits[axis] < regions.n_states[scope[axis]]:
+            if digits[axis] < regions.n_states[regions.scope[begin + axis]]:
                 break
             digits[axis] = 0
             axis -= 1
 
 
 @njit(**KERNEL)
-def _expect_pair(regions, table, r, i, q, work):
+def _expect_pair(regions, values, at, r, i, q, room):
     """`_expect` for a region of two variables."""
     first = regions.scope_ptr[r]
     own = first if regions.scope[first] == i else first + 1
     other = 2 * first + 1 - own
-    j, mass, lost, mean = regions.scope[other], work[0], work[1], work[2]
+    j, down, right = regions.scope[other], regions.stride[own], regions.stride[other]
     for s in range(regions.n_states[i]):
-        mass[s], lost[s], mean[s] = 0.0, 0.0, 0.0
+        mass, lost, mean = 0.0, 0.0, 0.0
         for t in range(regions.n_states[j]):
-            value = table[s * regions.stride[own] + t * regions.stride[other]]
+            value = values[at + s * down + t * right]
             if value > -np.inf:
-                mass[s] += q[j, t]
-                mean[s] += q[j, t] * value
+                mass += q[j, t]
+                mean += q[j, t] * value
             else:
-                lost[s] += q[j, t]
+                lost += q[j, t]
+        room.mass[s], room.lost[s], room.mean[s] = mass, lost, mean
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def best_state(regions, values, where, q, i, room):
     """The state of i, among those with weight, of highest expected score when the rest follows q, up to its scale."""
-    work, bad, good = room
-    mass, lost, mean, _ = work
-    bad[:] = 0
-    good[:] = 0.0
+    n, bad, good = regions.n_states[i], room.bad, room.good
+    for s in range(n):
+        bad[s], good[s] = 0, 0.0
     for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
         r = regions.member[k]
         if regions.scope_ptr[r + 1] - regions.scope_ptr[r] == 2:
-            _expect_pair(regions, values[where[r] :], r, i, q, work)
+            _expect_pair(regions, values, where[r], r, i, q, room)
         else:
-            _expect(regions, values[where[r] :], r, i, q, work)
-        for s in range(regions.n_states[i]):
-            if mass[s] == 0.0:
+            _expect(regions, values, where[r], r, i, q, room)
+        for s in range(n):
+            mass, lost = room.mass[s], room.lost[s]
+            if mass == 0.0:
                 bad[s] += 1
             else:
-                good[s] += mean[s] / mass[s]
-                if lost[s] > 0.0:
-                    good[s] += math.log(mass[s] / (mass[s] + lost[s]))
-    best = np.argmax(q[i])
-    for s in range(regions.n_states[i]):
+                good[s] += room.mean[s] / mass
+                if lost > 0.0:
+                    good[s] += math.log(mass / (mass + lost))
+    best = likeliest(q, i)
+    for s in range(n):
         if q[i, s] > 0.0 and better(bad[s], good[s], bad[best], good[best]):
             best = s
     return best
 
 
-@njit(**KERNEL)
-def _largest_order(regions):
-    """Variables of the largest region (NumPy's diff would take seconds to compile)."""
-    order = 0
-    for r in range(regions.size.size):
-        order = max(order, regions.scope_ptr[r + 1] - regions.scope_ptr[r])
-    return order
+@njit(inner=True, **KERNEL)
+def likeliest(q, i):
+    """The first of the states of largest weight (NumPy's argmax takes longer to compile)."""
+    best = 0
+    for s in range(1, q.shape[1]):
+        if q[i, s] > q[i, best]:
+            best = s
+    return best
 
 
 @njit(**KERNEL)
-def scratch(regions):
-    """Room for `best_state`."""
-    width = regions.n_states.max()
-    digits = np.zeros(_largest_order(regions), dtype=np.int64)
-    return (
-        (np.zeros(width), np.zeros(width), np.zeros(width), digits),
-        np.zeros(width, dtype=np.int64),
-        np.zeros(width),
-    )
-
-
-@njit(**KERNEL)
-def round_in_order(regions, values, where, q, order, labels):
+def round_in_order(regions, values, where, q, order, labels, room):
     """Fix variables in this order, each at the state of highest expected score given those fixed before.
 
     The rest is taken as independent with marginals q (n_variables, states), overwritten by the labelling's
-    indicators. Without -inf the result scores at least E_q[F] [method of conditional expectations]. A state
-    pays the log of the share of weight that is not forbidden.
+    indicators. room: `scratch`. Without -inf the result scores at least E_q[F] [method of conditional expectations].
+    A state pays the log of the share of weight that is not forbidden.
     """
-    work = scratch(regions)
-    for i in order:
-        labels[i] = best_state(regions, values, where, q, i, work)
-        q[i] = 0.0
+    for k in range(order.size):
+        i = order[k]
+        labels[i] = best_state(regions, values, where, q, i, room)
+        for s in range(q.shape[1]):
+            q[i, s] = 0.0
         q[i, labels[i]] = 1.0

@@ -28,7 +28,7 @@ def _draw(bad, good, uniform):
     return last
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def sweep(regions, values, where, labels, uniforms):
     """Redraw every variable in turn given the rest, once per row of uniforms (n_sweeps, n_variables).
 

@@ -13,8 +13,11 @@ LARGEST = 1e100
 
 
 @njit(**KERNEL)
-def score_range(values):
-    """Smallest and largest score, and how many are NaN or beyond LARGEST, infinities among them; reads them once."""
+def score_range(values, ends):
+    """Smallest and largest score, and how many are NaN or beyond LARGEST, infinities among them; reads them once.
+
+    ends (2, CHUNK): scratch, which holds the first two in its first column.
+    """
     low, high, bad = spread8(np.inf), spread8(-np.inf), 0
     piece = 4096
     for start in range(0, values.size, piece):
@@ -27,12 +30,11 @@ def score_range(values):
             low, high = min8(v, low), max8(v, high)
         for k in range(whole, part.size):
             low, high = min8(spread8(part[k]), low), max8(spread8(part[k]), high)
-    ends = np.empty((2, CHUNK))
     store8(ends, 0, low)
     store8(ends, CHUNK, high)
     for k in range(1, CHUNK):
         ends[0, 0], ends[1, 0] = min(ends[0, 0], ends[0, k]), max(ends[1, 0], ends[1, k])
-    return ends[0, 0], ends[1, 0], bad
+    return bad
 
 
 @njit(**KERNEL)

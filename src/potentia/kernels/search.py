@@ -58,7 +58,7 @@ def losses(links, base, labels, first, last, out):
         out[row] = total
 
 
-@njit(**_SUMS)
+@njit(inner=True, **_SUMS)
 def scores(links, base, labels, first, last, out):
     """out[row, i] = g_i given the labels before i in labels[row]."""
     for row in range(first, last):
@@ -84,7 +84,7 @@ def _descend(links, base, row, y):
     return total
 
 
-@njit(**_SUMS)
+@njit(allocates=True, **_SUMS)
 def branch_and_bound(links, base, first, last, bound, budget, labels, loss, states, optimal):
     """The k = labels.shape[1] best labellings of rows first..last among those of loss below `bound`.
 
@@ -103,7 +103,7 @@ def branch_and_bound(links, base, first, last, bound, budget, labels, loss, stat
             loss[row, 0] = _descend(links, base, row, labels[row, 0])
 
 
-@njit(**_SUMS)
+@njit(allocates=True, **_SUMS)
 def other_losses(links, base, first, last, budget, best, out):
     """out[row, i] = least loss of a labelling that has label i other than best[row, i], an optimum's.
 
@@ -172,7 +172,7 @@ def _keep(y, total, labels, loss):
     return loss[k - 1]
 
 
-@njit(**_SUMS)
+@njit(allocates=True, **_SUMS)
 def exact_marginals(links, base, first, last, out):
     """out[row, i] = P(y_i = +1) of the sigmoid network prod_i 1 / (1 + exp(-z_i)), by a walk over all labellings."""
     K = base.shape[1]
@@ -198,7 +198,7 @@ def exact_marginals(links, base, first, last, out):
                 i, down = i + 1, True
 
 
-@njit(**_SUMS)
+@njit(allocates=True, **_SUMS)
 def sampled_marginals(links, base, first, last, samples, seed, mean, square):
     """Means over ancestral samples of P(y_i = +1 | the sampled labels before i), and of its square.
 

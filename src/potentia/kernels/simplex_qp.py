@@ -6,7 +6,7 @@ from .jit import njit
 from .vecmath import KERNEL
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def maximise_on_simplex(linear, quadratic, x, tol, limit):
     """Raise linear . x - x' quadratic x / 2 over x >= 0, sum x = 1, from the feasible x given.
 

@@ -24,7 +24,7 @@ from .star_blocks import LOG, MAXIMUM, PRODUCT, fetch_ahead, peak_of, refresh_be
 from .vecmath import KERNEL, exp, log
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def sweep(blocks, units, damping, write, watch, record):
     """Update the blocks listed in `units` one after another; without `write` only beliefs are refreshed.
 

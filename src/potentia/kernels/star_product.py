@@ -17,7 +17,7 @@ from .vecmath import KERNEL, exp, log
 _SCRATCH = 3072
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def sweep(blocks, units, damping, write, watch, record):
     """`star.sweep` where all blocks are PRODUCT, lanes come in chunks and nothing is damped."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]

@@ -20,7 +20,7 @@ import numpy as np
 
 from .jit import njit
 from .record import slot_of, take_row
-from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, zero8
+from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sum8, zero8
 from .star_blocks import LOG, fetch_ahead
 from .vecmath import KERNEL, exp
 
@@ -44,7 +44,7 @@ class PairCotangents(NamedTuple):
     ratios: Any
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def reverse(blocks, cotangents, record, add, units, damping, centre):
     """Undo the updates of `units`, which were made in this order and left this record.
 
@@ -70,7 +70,7 @@ def reverse(blocks, cotangents, record, add, units, damping, centre):
     return shared
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def reverse_read(blocks, cotangents, record, add, units, d_belief):
     """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back; otherwise as `reverse`."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
@@ -193,16 +193,9 @@ def _add_outer(left, right, sums):
             if W % CHUNK == 0:
                 for x in range(0, W, CHUNK):
                     s = fma8(load8(left, a * W + x), load8(right, b * W + x), s)
-                sums[a * L + b] += _total8(s)
+                sums[a * L + b] += sum8(s)
             else:
                 sums[a * L + b] += left[a, 0] * right[b, 0]
-
-
-@njit(inline="always", **KERNEL)
-def _total8(s):
-    part = np.empty(CHUNK)
-    store8(part, 0, s)
-    return np.sum(part)
 
 
 @njit(**KERNEL)
@@ -303,7 +296,7 @@ def _product_transposed(table, at, ratio, inputs, here, back, x, L, W):
         store8(back, b * W + x, mul8(s0, load8(inputs, here + b * CHUNK)))
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def _pull_log(blocks, d_table, row, scratch, sums):
     """Anything, -inf included: conditionals by log-sum-exp."""
     L, W = scratch.dp.shape

@@ -10,7 +10,7 @@ from .star_blocks import PRODUCT
 from .vecmath import KERNEL
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def flush(layout, scores, blocks, ratios, inputs, first, last, out):
     """Add psi times the sums of the factors in slots first..last, of both sides of every pair, to d_theta `out`."""
     L, W = layout.n_states, layout.pair.shape[1]

@@ -32,16 +32,18 @@ class Domains(NamedTuple):
 
 
 @njit(**KERNEL)
-def find_hard(regions, values, where):
-    """Which regions of two or more variables forbid something."""
-    hard = np.zeros(where.size, dtype=np.bool_)
+def find_hard(regions, values, where, hard):
+    """Mark the regions of two or more variables that forbid something."""
     for r in range(where.size):
+        hard[r] = False
         if regions.scope_ptr[r + 1] - regions.scope_ptr[r] > 1:
-            hard[r] = values[where[r] : where[r] + regions.size[r]].min() == -np.inf
-    return hard
+            low = np.inf  # no way out of the loop: it then runs on vectors
+            for k in range(where[r], where[r] + regions.size[r]):
+                low = values[k] if values[k] < low else low
+            hard[r] = low == -np.inf
 
 
-@njit(**KERNEL)
+@njit(inner=True, allocates=True, **KERNEL)
 def open_domains(regions, hard, weight):
     """Domains of all states with a positive weight, every hard region to be looked at."""
     n, width = weight.shape
@@ -62,7 +64,7 @@ def open_domains(regions, hard, weight):
     )  # fmt: skip
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def remove(d, i, s):
     """Take state s from variable i."""
     k = d.at[0]
@@ -72,7 +74,7 @@ def remove(d, i, s):
     d.left[i] -= 1
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def ask(regions, d, i, without):
     """Put the hard regions of variable i, except one, on the ring."""
     for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
@@ -110,7 +112,7 @@ def _drop_unsupported(regions, values, where, d, r):
                 remove(d, scope[axis], s)
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def propagate(regions, values, where, d):
     """Look at regions on the ring until none is left; the region that took a variable's last state, or -1."""
     failed = -1
@@ -131,7 +133,7 @@ def propagate(regions, values, where, d):
     return failed
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def prune_states(regions, values, where, allowed):
     """Clear in place states that some table gives no finite entry, until nothing changes or a variable has none left.
 
@@ -139,14 +141,16 @@ def prune_states(regions, values, where, allowed):
     max states) booleans. Costs a pass over the tables, and one over a table with -inf for every state that one of
     its variables loses.
     """
-    d = open_domains(regions, find_hard(regions, values, where), allowed.astype(np.float64))
+    hard = np.empty(where.size, dtype=np.bool_)
+    find_hard(regions, values, where, hard)
+    d = open_domains(regions, hard, allowed.astype(np.float64))
     propagate(regions, values, where, d)
     for i in range(allowed.shape[0]):
         for s in range(allowed.shape[1]):
             allowed[i, s] = d.weight[i, s] > 0.0
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def kept_entries(program, n_factors, stride, start, kept):
     """Index of every entry of every factor in its full table, factor by factor.
 

@@ -11,7 +11,7 @@ from .vecmath import KERNEL, exp, log
 _BLOCK = 2048
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def split_axes(card):
     """First axis of the inner block (never axis 0) and the block's size."""
     first = card.size
@@ -22,7 +22,7 @@ def split_axes(card):
     return first, block
 
 
-@njit(**KERNEL)
+@njit(inner=True, allocates=True, **KERNEL)
 def read_block(store, base, strides, card, first, block):
     """How each source fills an inner block: mode (sources,), offsets (sources, block), and constant values.
 
@@ -58,7 +58,7 @@ def read_block(store, base, strides, card, first, block):
     return mode, index, constant
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def advance(digits, card, first, strides, base):
     """Move to the next block: odometer over axes 1 .. first - 1, carrying every source's offset along."""
     axis = first - 1
@@ -73,7 +73,7 @@ def advance(digits, card, first, strides, base):
         axis -= 1
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def add_sources(store, base, strides, mode, index, constant, rows):
     """rows[s, :] = sum of the sources at state s of axis 0, over the block where they are at `base`."""
     for s in range(rows.shape[0]):
@@ -95,21 +95,21 @@ def add_sources(store, base, strides, mode, index, constant, rows):
                     row[j] += source[index[i, j]]
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def add_row(target, row):
     """Add a row to the head of the target; slices carry no check for negative indices, so this is SIMD."""
     for j in range(row.size):
         target[j] += row[j]
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def raise_row(target, row):
     """target = max(target, row)."""
     for j in range(target.size):
         target[j] = max(target[j], row[j])
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def max_rows(rows, out):
     """out = max over rows."""
     for j in range(out.size):
@@ -118,7 +118,7 @@ def max_rows(rows, out):
         raise_row(out, rows[s])
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def log_sum_exp(rows, peak, total, out):
     """out = log sum over rows of exp, -inf where every row is; peak and total are scratch."""
     max_rows(rows, peak)
@@ -133,7 +133,7 @@ def log_sum_exp(rows, peak, total, out):
         out[j] = peak[j] + log(total[j])
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def log_sum_exp_pair(a, b, out):
     """The same for two rows, with one exponential instead of two."""
     for j in range(out.size):
@@ -154,7 +154,7 @@ def _sum_few(scratch, at, outer, middle, inner, to):
             scratch[to + o * inner + j] = total
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def _sum_middle(scratch, at, outer, middle, inner, to):
     """Sum a table (outer, middle, inner) at `at` over its middle axis; write (outer, inner) at `to`."""
     # short rows are added several at a time, which keeps the innermost loop long enough for SIMD
@@ -179,7 +179,7 @@ def _sum_middle(scratch, at, outer, middle, inner, to):
             add_row(out, sums[k : k + inner])
 
 
-@njit(**KERNEL)
+@njit(inner=True, allocates=True, **KERNEL)
 def reduce_axes(scratch, at, card, keep, top):
     """Sum a table at `at` (axes `card`) over the axes not kept, longest runs first; where the result lies.
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from .jit import njit
 from .vecmath import KERNEL
 
 
 @njit(**KERNEL)
-def greedy_colours(ptr, adjacent):
-    """Smallest colour unused by earlier neighbours, in index order: two colours on any N-d axis grid."""
-    n = ptr.size - 1
-    colour = np.full(n, -1, dtype=np.int64)
-    taken = np.full(n + 1, -1, dtype=np.int64)
-    for i in range(n):
+def greedy_colours(ptr, adjacent, colour, taken):
+    """Smallest colour unused by earlier neighbours, in index order: two colours on any N-d axis grid.
+
+    colour (n), taken (n + 1): -1 on entry; the first is the result.
+    """
+    for i in range(colour.size):
         for k in range(ptr[i], ptr[i + 1]):
             c = colour[adjacent[k]]
             if c >= 0:
@@ -23,25 +21,21 @@ def greedy_colours(ptr, adjacent):
         while taken[c] == i:
             c += 1
         colour[i] = c
-    return colour
 
 
 @njit(**KERNEL)
-def sequential_levels(ptr, adjacent, order):
+def sequential_levels(ptr, adjacent, order, level):
     """level(i) = 1 + largest level of a neighbour that comes before i in `order`.
 
     Members of one level are not adjacent, and visiting level after level gives exactly what visiting one by one
-    in `order` gives (anti-diagonals on a grid in raster order).
+    in `order` gives (anti-diagonals on a grid in raster order). level (n): -1 on entry.
     """
-    n = ptr.size - 1
-    level = np.full(n, -1, dtype=np.int64)
-    for step in range(n):
+    for step in range(level.size):
         i = order[step]
         highest = -1
         for k in range(ptr[i], ptr[i + 1]):
             highest = max(highest, level[adjacent[k]])
         level[i] = highest + 1
-    return level
 
 
 @njit(**KERNEL)
@@ -70,32 +64,32 @@ def _join(scope_ptr, scope, clique, parent):
 
 
 @njit(**KERNEL)
-def grow_forest(scope_ptr, scope, order, n_variables, used):
+def grow_forest(scope_ptr, scope, order, parent, used):
     """Kruskal: walk cliques in `order`, keep one when all its variables lie in different trees so far.
 
-    Kept cliques get used += 1; their factor graph is acyclic. Returns how many were kept.
+    Kept cliques get used += 1; their factor graph is acyclic. parent: every variable's own number on entry. Returns
+    how many were kept.
     """
-    parent = np.arange(n_variables).astype(np.int32)
     kept = 0
-    for clique in order:
-        if _join(scope_ptr, scope, clique, parent):
-            used[clique] += 1
+    for k in range(order.size):
+        if _join(scope_ptr, scope, order[k], parent):
+            used[order[k]] += 1
             kept += 1
     return kept
 
 
 @njit(**KERNEL)
-def grow_even_forest(scope_ptr, scope, runs, length, most, n_variables, used):
+def grow_even_forest(scope_ptr, scope, runs, length, most, parent, used):
     """`grow_forest` from the cliques used least so far, by level of use and in this order of runs of cliques.
 
     runs: numbers of runs of `length` neighbouring cliques, which are read in one go: no sorting, and memory in long
-    pieces. used: times that each was used, at most `most`. Linear in the cliques times the levels.
+    pieces. parent: every variable's own number on entry. used: times that each was used, at most `most`. Linear in
+    the cliques times the levels.
     """
-    parent = np.arange(n_variables).astype(np.int32)
     kept = 0
     for level in range(most + 1):
-        for run in runs:
-            for clique in range(run * length, min((run + 1) * length, used.size)):
+        for k in range(runs.size):
+            for clique in range(runs[k] * length, min((runs[k] + 1) * length, used.size)):
                 # one that was kept in this round comes again at the next level, and joins nothing then
                 if used[clique] == level and _join(scope_ptr, scope, clique, parent):
                     used[clique] += 1
@@ -104,13 +98,13 @@ def grow_even_forest(scope_ptr, scope, runs, length, most, n_variables, used):
 
 
 @njit(**KERNEL)
-def breadth_first(ptr, adjacent):
-    """Variables in breadth-first order from the lowest-numbered of each component, and each one's parent (-1)."""
-    n = ptr.size - 1
-    parent = np.full(n, -2, dtype=np.int64)
-    order = np.empty(n, dtype=np.int64)
+def breadth_first(ptr, adjacent, order, parent):
+    """Variables in breadth-first order from the lowest-numbered of each component, and each one's parent (-1).
+
+    order, parent (n): the results; parent -2 on entry.
+    """
     filled = 0
-    for start in range(n):
+    for start in range(order.size):
         if parent[start] != -2:
             continue
         parent[start] = -1
@@ -124,4 +118,3 @@ def breadth_first(ptr, adjacent):
                     parent[adjacent[k]] = i
                     order[filled] = adjacent[k]
                     filled += 1
-    return order, parent

@@ -143,7 +143,7 @@ def _send(tables, at, source, new, n_source, n):
     return peak
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def sweep(d, forward, choose, labels):
     """Visit all variables in ascending (or descending) order; returns the bound after it.
 

@@ -49,7 +49,7 @@ def _double(typingctx, k):
     return types.float64(types.int64), codegen
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def exp(x):
     """e^x for x <= 709; 0 below -708 (so also at -inf)."""
     clipped = x if x > -708.0 else -708.0
@@ -71,7 +71,7 @@ def exp(x):
     return result if x >= -708.0 else 0.0
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def log(x):
     """Natural logarithm of a normal positive double; -inf for anything below 2.2e-308 (so also at 0)."""
     bits = _bits(x)

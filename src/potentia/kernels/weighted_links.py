@@ -47,7 +47,7 @@ def spread_all(links, q):
         spread_one(links, q, j)
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def spread_one(links, q, j):
     """U of one variable."""
     for k in range(links.user_ptr[j], links.user_ptr[j + 1]):
@@ -55,7 +55,7 @@ def spread_one(links, q, j):
         _multiply(links, number, q[j], links.spread[number, j], False)
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def add_links(links, i, field):
     """field(a) += w U_j(a) for the weighted pairs of variable i."""
     for k in range(links.ptr[i], links.ptr[i + 1]):
@@ -64,7 +64,7 @@ def add_links(links, i, field):
             field[a] += w * u[a]
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def pull_links(links, i, field, d_spread, d_weight):
     """Cotangents `field` of what `add_links` added, to U of the other ends and to the weights."""
     for k in range(links.ptr[i], links.ptr[i + 1]):
@@ -76,7 +76,7 @@ def pull_links(links, i, field, d_spread, d_weight):
         d_weight[e] += total
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def pull_spread(links, j, d_spread, d_q):
     """Cotangents of U_j to q_j; those of U_j are spent."""
     for k in range(links.user_ptr[j], links.user_ptr[j + 1]):

@@ -32,7 +32,7 @@ class WorkingSet(NamedTuple):
     loss: Any
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def remember(ws, k, answer, loss):
     """Put a labelling (regions,) into the set, over an empty slot or the one of least weight; returns its slot."""
     slots, n = ws.weight.shape[1], ws.region_ptr[k + 1] - ws.region_ptr[k]
@@ -90,7 +90,7 @@ def _add(ws, k, j, start, amount, d):
         d[ws.entry[o + r] - start] += amount
 
 
-@njit(**KERNEL)
+@njit(inner=True, **KERNEL)
 def visit(design, dual, ws, k, theta, d):
     """One pairwise step of example k; theta are its current scores, d is work space of as many entries."""
     first, last = design.row_ptr[k], design.row_ptr[k + 1]
@@ -132,7 +132,7 @@ def _leave_rest(design, dual, ws, k, best, gain, rest, d):
     dual.loss[k] += share * (ws.loss[k, best] - loss / rest)
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def revisit(design, dual, ws, order):
     """A step of every example of `order` with the labellings at hand."""
     most = most_entries(design, 0, design.row_ptr.size - 1)
@@ -144,7 +144,7 @@ def revisit(design, dual, ws, order):
         visit(design, dual, ws, k, theta, d)
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def visit_batch(design, dual, ws, first, last, answers, losses):
     """Take up answers (regions of examples first .. last - 1, flat entries) and make a step with each."""
     most = most_entries(design, first, last)
