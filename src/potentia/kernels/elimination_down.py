@@ -120,7 +120,7 @@ def _read_factors(program, store, bucket, card, scratch, size):
         left += 2
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def send_down(program, store, peaks, scratch):
     """Turn factors into their marginals, last bucket first, after `send_up` with log-sum-exp.
 

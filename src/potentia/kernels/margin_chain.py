@@ -40,7 +40,7 @@ class _Work(NamedTuple):
     answer: Any
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def chain_pass(design, dual, ws, chains, n_states, order):
     """Loss-augmented Viterbi and a pairwise step for every example of `order`, one after another."""
     work = _workspace(design, chains, n_states)
@@ -51,7 +51,7 @@ def chain_pass(design, dual, ws, chains, n_states, order):
         visit(design, dual, ws, k, work.theta, work.d)
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def chain_answers(design, w, chains, n_states, s, losses):
     """Indicators s (flat, all examples) of the oracle's answers and their Delta (examples) at fixed parameters."""
     work = _workspace(design, chains, n_states)

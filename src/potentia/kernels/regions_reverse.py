@@ -9,7 +9,7 @@ from .regions import _full_belief
 from .vecmath import KERNEL, exp
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def reverse_regions(g, d_theta, d_lam, units, damping, old):
     """Undo the updates of `units`, made in this order; `old` holds the messages before.
 
@@ -39,7 +39,7 @@ def reverse_regions(g, d_theta, d_lam, units, damping, old):
             g.lam[at : at + n] = old[at : at + n]
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def reverse_read(g, d_theta, d_lam, d_belief):
     """Cotangents of all regions' marginals pulled back to messages and scores."""
     work, dm, dq = _scratch(g)
