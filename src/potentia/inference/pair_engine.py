@@ -59,6 +59,8 @@ class PairEngine:
         self.layout = pair_layout(self.graph, order, oriented=self.shared)
         self.blocks = self._allocate(*entropy.cached((order, self.shared), lambda: self._in_lanes(total)))
         self._record = NO_RECORD
+        #: Whether blocks hold exponentials of messages.
+        self.exponentials = False
         self.load(scores)
         self.reset()
 
@@ -193,11 +195,46 @@ class PairEngine:
     def _kernel(self) -> Callable[..., tuple[float, int]]:
         """The quickest kernel that can update all blocks; each is compiled at its first use only."""
         _, states, width = self.blocks.lam.shape
-        if self.damping or width % CHUNK or np.any(self.blocks.mode != PRODUCT):
-            kernel: Callable[..., tuple[float, int]] = star.sweep
-        else:
-            kernel = binary.sweep if states == 2 else star_product.sweep
-        return kernel
+        kept = not self.damping and not width % CHUNK and bool(np.all(self.blocks.mode == PRODUCT))
+        self._keep_exponentials(kept and self._bounded())
+        if not self.exponentials:
+            return star.sweep
+        return partial(binary.sweep if states == 2 else star_product.sweep, self._common())
+
+    def _common(self) -> float:
+        """The counting number of all pairs if a variable's M can be multiplied; 0 if not."""
+        degree = int(np.diff(self.layout.slot_ptr).max(initial=0))
+        same = len(self.count) > 0 and np.all(self.count == self.count[0])
+        reach = self._steepest() + math.log(self.layout.n_states)
+        return float(self.count[0]) if same and degree * reach <= SAFE_RANGE else 0.0
+
+    def _steepest(self) -> float:
+        """The largest range of a pair's scores over its counting number; infinite where it is not known."""
+        bounds = [self.scores.bounds(k) for k in self._pair_kinds if len(self.graph.scopes[k])]
+        finite = [b for b in bounds if b is not None]
+        if len(finite) < len(bounds):
+            return math.inf
+        span = max((high for _, high in finite), default=0.0) - min((low for low, _ in finite), default=0.0)
+        return span / float(self.count.min(initial=math.inf))
+
+    def _bounded(self) -> bool:
+        """Whether no exponential of a message can underflow, so that exponentials may be kept instead."""
+        singles, steepest = self.scores.singles, self._steepest()
+        alive = singles > -np.inf
+        width = singles.max(axis=1) - np.min(singles, axis=1, where=alive, initial=np.inf)
+        held = np.bincount(self.pairs.ravel(), np.repeat(self.count, 2), len(singles)) * steepest
+        inverse = self.blocks.inverse.reshape(-1)[self.layout.variable_position]
+        return bool(((width + held) * inverse).max() + steepest <= SAFE_RANGE)
+
+    def _keep_exponentials(self, kept: bool) -> None:
+        """Messages as their exponentials from now on, or as they are; the last row is what empty slots read."""
+        lam = self.blocks.lam
+        if kept and not self.exponentials:
+            np.exp(lam, out=lam)
+        elif self.exponentials and not kept:
+            with np.errstate(divide="ignore"):
+                np.log(lam, out=lam)
+        self.exponentials = kept
 
     @property
     def pair_scores(self) -> pair_kernels.PairScores:
@@ -222,7 +259,10 @@ class PairEngine:
 
     def reset(self) -> None:
         """Zero messages."""
-        pair_kernels.reset_messages(self.blocks.node, self.blocks.slot_ptr, self.blocks.lam)
+        lam, kept = self.blocks.lam, self.exponentials
+        pair_kernels.reset_messages(self.blocks.node, self.blocks.slot_ptr, lam)
+        lam[-1], self.exponentials = 0.0, False
+        self._keep_exponentials(kept)
 
     def damp(self, damping: float) -> None:
         """Give old messages this weight from now on."""
@@ -239,11 +279,16 @@ class PairEngine:
         top = alone.max(axis=1, keepdims=True)
         alone -= np.where(np.isneginf(top), 0.0, top)
         rows = np.diff(blocks.slot_ptr)
+        if self.exponentials:
+            np.exp(alone, out=alone)
         blocks.lam[: rows.sum()] = np.repeat(alone, rows, axis=0)
 
     def set_messages(self, messages: Floats) -> None:
         """Start from messages of `messages()`, in score units."""
+        kept = self.exponentials
+        self._keep_exponentials(False)
         pair_kernels.messages_in(self.layout.pair_position, self.count, messages, self.blocks.lam)
+        self._keep_exponentials(kept)
 
     @property
     def state(self) -> Floats:
@@ -275,6 +320,8 @@ class PairEngine:
         lam = self.blocks.lam
         if out.shape == lam.shape:
             out[...] = lam
+        elif self.exponentials:
+            out[:, 0] = np.where(lam[:, 1] < 1.0, lam[:, 1], -lam[:, 0])
         else:
             np.subtract(lam[:, 1], lam[:, 0], out=out[:, 0])
 
@@ -283,6 +330,9 @@ class PairEngine:
         lam = self.blocks.lam
         if saved.shape == lam.shape:
             lam[...] = saved
+        elif self.exponentials:
+            up = saved[:, 0] >= 0.0
+            lam[:, 1], lam[:, 0] = np.where(up, saved[:, 0], 1.0), np.where(up, 1.0, -saved[:, 0])
         else:
             np.minimum(saved[:, 0], 0.0, out=lam[:, 1])
             np.minimum(-saved[:, 0], 0.0, out=lam[:, 0])
@@ -290,7 +340,9 @@ class PairEngine:
     def messages(self) -> Floats:
         """lam of both ends of every pair in score units, (m, 2, states)."""
         out = borrow((len(self.pairs), 2, self.layout.n_states))
-        pair_kernels.messages_out(self.layout.pair_position, self.count, self.blocks.lam, out)
+        pair_kernels.messages_out(
+            self.layout.pair_position, self.count, self.blocks.lam, self.exponentials, out
+        )
         return out
 
     def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -78,76 +79,17 @@ class WeightEngine(PairEngine):
         parametric.fill(
             self.profile, maximum, self.layout.pair, self._weight_of_pairs(), self.count, blocks.table
         )
-        self.quick = not maximum and self.damping == 0.0 and self._bounded()
-        if self.quick:
-            self._sweep = partial(parametric_product.sweep, self.profile, self._common())
-        else:
-            self._sweep = partial(parametric.sweep, self.profile)
+        self._sweep = self._kernel()
 
-    def _common(self) -> float:
-        """The counting number of all pairs if a variable's messages can be multiplied; 0 if not."""
-        degree = int(np.diff(self.layout.slot_ptr).max(initial=0))
-        same = np.all(self.count == self.count[0])
-        return float(self.count[0]) if same and degree * self._steepest() <= SAFE_RANGE else 0.0
+    def _kernel(self) -> Callable[..., tuple[float, int]]:
+        self._keep_exponentials(not self.entropy.maximum and self.damping == 0.0 and self._bounded())
+        if self.exponentials:
+            return partial(parametric_product.sweep, self.profile, self._common())
+        return partial(parametric.sweep, self.profile)
 
     def _steepest(self) -> float:
         """The largest range of a pair's scores over its counting number."""
         return float((self._weight_of_pairs() * self.profile.cap / self.count).max())
-
-    def _bounded(self) -> bool:
-        """Whether no exponential of a message can underflow, so that exponentials may be kept instead."""
-        singles, layout = self.scores.singles, self.layout
-        alive = singles > -np.inf
-        width = singles.max(axis=1) - np.min(singles, axis=1, where=alive, initial=np.inf)
-        held = np.bincount(self.pairs.ravel(), np.repeat(self._weight_of_pairs(), 2) * self.profile.cap)
-        span = np.zeros(len(singles))
-        span[: len(held)] = held
-        inverse = self.blocks.inverse.reshape(-1)[layout.variable_position]
-        return float(((width + span) * inverse).max()) + self._steepest() <= SAFE_RANGE
-
-    def reset(self) -> None:
-        """Zero messages."""
-        super().reset()
-        self._take_exponentials()
-
-    def start_uniform(self) -> None:
-        """Messages before any pair has been heard."""
-        super().start_uniform()
-        self._take_exponentials()
-
-    def set_messages(self, messages: Floats) -> None:
-        """Start from messages of `messages()`, in score units."""
-        super().reset()
-        super().set_messages(messages)
-        self._take_exponentials()
-
-    def _take_exponentials(self) -> None:
-        """From messages to what quick kernels keep; the last row is what empty slots read."""
-        if self.quick:
-            lam = self.blocks.lam
-            np.exp(lam[:-1], out=lam[:-1])
-            lam[-1] = 1.0
-
-    def damp(self, damping: float) -> None:
-        """Damp from now on, which takes messages themselves."""
-        if self.quick:
-            lam = self.blocks.lam
-            with np.errstate(divide="ignore"):
-                np.log(lam[:-1], out=lam[:-1])
-            lam[-1] = 0.0
-            self.quick = False
-        self.damping = damping
-        self._sweep = partial(parametric.sweep, self.profile)
-
-    def messages(self) -> Floats:
-        """lam of both ends of every pair in score units, (m, 2, states)."""
-        found = super().messages()
-        if self.quick:
-            found /= self.count[:, None, None]
-            with np.errstate(divide="ignore"):
-                np.log(found, out=found)
-            found *= self.count[:, None, None]
-        return found
 
     def _weight_of_pairs(self) -> Floats:
         """The weight of every pair, kind after kind."""

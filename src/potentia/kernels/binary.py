@@ -1,4 +1,4 @@
-"""The star update for two states, where log M matters only by its difference; see `star`."""
+"""The star update for two states, where M matters only by its ratio; see `star` and `exponentials`."""
 
 from __future__ import annotations
 
@@ -6,76 +6,98 @@ import numpy as np
 
 from .jit import njit
 from .record import packed, slot_of
-from .simd import CHUNK, below8, div8, fma8, load8, mul8, run8, spread8, store8, sub8, zero8
+from .simd import CHUNK, div8, fma8, load8, max8, min8, mul8, pick8, run8, spread8, store8
 from .star_blocks import fetch_ahead
 from .vecmath import KERNEL, exp, log
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(blocks, units, damping, write, watch, record):
-    """`star.sweep` where all blocks are PRODUCT, lanes come in chunks and nothing is damped."""
+def sweep(common, blocks, units, damping, write, watch, record):
+    """`star_product.sweep` for two states, on exponentials of messages of which the larger is 1."""
     W = blocks.lam.shape[2]
     widest = 0
-    for u in units:
-        widest = max(widest, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
+    for k in range(units.size):
+        widest = max(widest, blocks.slot_ptr[units[k] + 1] - blocks.slot_ptr[units[k]])
     scratch, p = np.empty((2, widest * W)), np.empty((2, W))
     change = 0.0
     for k in range(units.size):
         u = units[k]
         if k + 1 < units.size:
             fetch_ahead(blocks, blocks.lam, units[k + 1])
-        _update(blocks, u, write, scratch, p, slot_of(record, k, blocks))
+        _update(common, blocks, u, write, scratch, p, slot_of(record, k, blocks))
         if watch:
             change = max(change, _refresh(blocks.belief[u], p))
     return change, -1
 
 
 @njit(**KERNEL)
-def _update(blocks, u, write, scratch, p, record):
-    """P of a block and, where they are to be written, its messages.
+def _update(common, blocks, u, write, scratch, p, record):
+    """u = exp(P - max P) of a block into p and, where they are to be written, its messages.
 
-    As the general update of `star`, but for all rows at once: short loops cost more to start than to run.
+    All rows are worked on at once: short loops cost more to start than to run.
     """
     W = p.shape[1]
     first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
     n, base = (last - first) * W, first * W
-    low, high = scratch[0], scratch[1]
-    lam, count = blocks.lam.reshape(-1), blocks.count.reshape(-1)
-    node, inverse = blocks.node.reshape(-1), blocks.inverse.reshape(-1)
-    opposite = blocks.opposite.reshape(-1)[base : base + n]
-    gather_exp(lam, W, opposite, low, high)
+    odds, high = scratch[0], scratch[1]
+    lam, opposite = blocks.lam.reshape(-1), blocks.opposite.reshape(-1)[base : base + n]
+    _gather(lam, W, opposite, odds, high)
     if record.inputs.size > 0:
         start = record.slot * blocks.count.size + base
         kept = record.inputs[start : start + n]
         for i in range(n):
-            kept[i] = packed(low[i], high[i])
+            kept[i] = packed(odds[i], high[i])
     for row in range(first, last):
         for x in range(0, W, CHUNK):
             i = (row - first) * W + x
-            e0, e1 = load8(low, i), load8(high, i)
+            e0, e1 = load8(odds, i), load8(high, i)
             t00, t01, t10, t11 = _tables(blocks, row, x, W)
             down, up = fma8(t00, e0, mul8(t01, e1)), fma8(t10, e0, mul8(t11, e1))
-            store8(low, i, div8(up, down))
+            store8(odds, i, div8(up, down))
             if not write:
                 store8(high, i, down)
     if not write:
-        blocks.value[u] = _value(blocks, first, last, low, high)
-    for i in range(n):
-        low[i] = log(low[i])
-    for x in range(0, W, CHUNK):
-        share = load8(inverse, u * W + x)
-        p0, p1 = mul8(load8(node, 2 * u * W + x), share), load8(node, (2 * u + 1) * W + x)
+        blocks.value[u] = _value(blocks, first, last, odds, high)
+    _potentials(common, blocks, u, odds, high, p)
+    for x in range(0, W if write else 0, CHUNK):
+        u0, u1 = load8(p, x), load8(p, W + x)
         for i in range(x, x + n, W):
-            p1 = fma8(load8(count, base + i), load8(low, i), p1)
-        p1 = mul8(p1, share)
-        store8(p, x, p0)
-        store8(p, W + x, p1)
-        if write:
-            for i in range(x, x + n, W):
-                d = sub8(sub8(p1, load8(low, i)), p0)
-                to = 2 * (base + i - x) + x
-                store8(lam, to, below8(sub8(zero8(), d)))
-                store8(lam, to + W, below8(d))
+            v0, v1 = mul8(u0, load8(odds, i)), u1
+            small = div8(min8(v0, v1), max8(v0, v1))
+            to = 2 * (base + i - x) + x
+            store8(lam, to, pick8(v0, v1, small, spread8(1.0)))
+            store8(lam, to + W, pick8(v1, v0, small, spread8(1.0)))
+
+
+@njit(**KERNEL)
+def _potentials(common, blocks, u, odds, scratch, p):
+    """u of both states, the larger 1, from M(1) / M(0) of every slot that is not empty."""
+    W = p.shape[1]
+    base, n = blocks.slot_ptr[u] * W, (blocks.slot_ptr[u + 1] - blocks.slot_ptr[u]) * W
+    count, node, inverse = blocks.count.reshape(-1), blocks.node[u], blocks.inverse[u]
+    gain, other = p[0], p[1]
+    if common > 0.0:
+        for x in range(W):
+            other[x] = 1.0
+        for k in range(0, n, W):
+            part, weight = odds[k : k + W], count[base + k : base + k + W]
+            for x in range(W):
+                other[x] *= part[x] if weight[x] > 0.0 else 1.0
+        for x in range(W):
+            gain[x] = common * log(other[x])
+    else:
+        for i in range(n):
+            scratch[i] = log(odds[i])
+        for x in range(W):
+            gain[x] = 0.0
+        for k in range(0, n, W):
+            part, weight = scratch[k : k + W], count[base + k : base + k + W]
+            for x in range(W):
+                gain[x] += weight[x] * part[x]
+    for x in range(W):
+        d = (node[1, x] + gain[x] - node[0, x]) * inverse[x]
+        e = exp(-abs(d))
+        gain[x], other[x] = e if d > 0.0 else 1.0, 1.0 if d > 0.0 else e
 
 
 @njit(inline="always", **KERNEL)
@@ -91,35 +113,33 @@ def _tables(blocks, row, x, W):
 
 @njit(**KERNEL)
 def _value(blocks, first, last, odds, down):
-    """sum of c_e log sum_a exp(lam(a)) M(a), with M(0) = down and M(1) = odds * down."""
+    """sum of c_e log sum_a v(a) M(a), with M(0) = down and M(1) = odds * down."""
     W = blocks.lam.shape[2]
     value, i = 0.0, 0
     for row in range(first, last):
         own0, own1, count, ours = blocks.lam[row, 0], blocks.lam[row, 1], blocks.count[row], blocks.first[row]
         for x in range(W):
             if ours[x]:
-                value += count[x] * log(down[i] * (exp(own0[x]) + exp(own1[x]) * odds[i]))
+                value += count[x] * log(down[i] * (own0[x] + own1[x] * odds[i]))
             i += 1
     return value
 
 
 @njit(**KERNEL)
 def _refresh(belief, p):
-    """Marginals of a block from P into `belief`; returns their largest change."""
+    """Marginals of a block from u into `belief`; returns their largest change."""
     most = 0.0
     for x in range(p.shape[1]):
-        d = p[1, x] - p[0, x]
-        e = exp(-abs(d))
-        share = e / (1.0 + e)
-        up = 1.0 - share if d > 0.0 else share
-        most = max(most, abs(up - belief[1, x]))
-        belief[0, x], belief[1, x] = share if d > 0.0 else 1.0 - share, up
+        low, high = p[0, x], p[1, x]
+        scale = 1.0 / (low + high)
+        most = max(most, abs(high * scale - belief[1, x]))
+        belief[0, x], belief[1, x] = low * scale, high * scale
     return most
 
 
 @njit(inline="always", **KERNEL)
-def gather_exp(lam, W, opposite, low, high):
-    """exp of the messages at the opposite ends, of states 0 and 1; the larger message is 0, so one exp serves both."""
+def _gather(lam, W, opposite, low, high):
+    """Exponentials of messages at the opposite ends, of states 0 and 1."""
     upper = lam[W:]
     for x in range(0, opposite.size, CHUNK):
         start = run8(opposite, x)
@@ -129,9 +149,6 @@ def gather_exp(lam, W, opposite, low, high):
         else:
             for i in range(x, x + CHUNK):
                 low[i], high[i] = lam[opposite[i]], upper[opposite[i]]
-    for i in range(opposite.size):
-        e = exp(low[i] + high[i])
-        low[i], high[i] = e if low[i] < 0.0 else 1.0, e if high[i] < 0.0 else 1.0
 
 
 @njit(inline="always", **KERNEL)

@@ -9,7 +9,7 @@ import numpy as np
 from .jit import njit
 from .simd import CHUNK
 from .star_blocks import LOG, PRODUCT, SAFE_RANGE
-from .vecmath import KERNEL, exp
+from .vecmath import KERNEL, exp, log
 
 
 class PairScores(NamedTuple):
@@ -123,14 +123,15 @@ def reset_messages(node, slot_ptr, lam):
 
 
 @njit(**KERNEL)
-def messages_out(position, count, lam, out):
-    """Messages in score units and users' order: out[e, side, a] = c_e lam."""
+def messages_out(position, count, lam, exponentials, out):
+    """Messages in score units and users' order: out[e, side, a] = c_e lam; `lam` may hold their exponentials."""
     L, W = lam.shape[1], lam.shape[2]
     for e in range(position.shape[0]):
         for side in range(2):
             row, x = position[e, side] // W, position[e, side] % W
             for a in range(L):
-                out[e, side, a] = count[e] * lam[row, a, x]
+                v = lam[row, a, x]
+                out[e, side, a] = count[e] * (log(v) if exponentials else v)
 
 
 @njit(**KERNEL)

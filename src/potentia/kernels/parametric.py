@@ -24,7 +24,7 @@ from .jit import njit
 from .record import slot_of
 from .simd import CHUNK, add8, fma8, load8, max8, mul8, spread8, store8, sub8, zero8
 from .star_blocks import MAXIMUM, fetch_ahead
-from .star_product import _SCRATCH, _keep, _refresh, _row_value, _write_row
+from .star_product import SCRATCH
 from .vecmath import KERNEL, exp, log
 
 
@@ -66,7 +66,7 @@ def sweep(profile, blocks, units, damping, write, watch, record):
     for u in units:
         widest = max(widest, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
     width = W
-    while width > CHUNK and (widest + 3) * L * width > _SCRATCH:
+    while width > CHUNK and (widest + 3) * L * width > SCRATCH:
         width //= 2
     incoming, p, logm = np.empty(L * width), np.empty(L * width), np.empty((widest, L * width))
     sums = np.empty((2, width))
@@ -269,4 +269,78 @@ def _refresh_maximum(belief, u, x0, p, sums, L):
             # both -inf: a state that is and stays forbidden
             most = max(most, moved) if moved == moved else most
             belief[u, a, x0 + x] = v
+    return most
+
+
+@njit(inline="always", **KERNEL)
+def _keep(record, here, incoming, L, width):
+    """A piece's messages into the record, in the layout of `record.keep_row`."""
+    for x in range(0, width, CHUNK):
+        for k in range(x, L * width, width):
+            store8(record.inputs, here, load8(incoming, k))
+            here += CHUNK
+
+
+@njit(**KERNEL)
+def _row_value(blocks, row, x0, products, sums):
+    """sum of c_e log sum_a exp(lam(a)) M(a) over the pairs of which the piece's lanes are the first end."""
+    width, total = sums.shape[1], sums[0]
+    for x in range(width):
+        total[x] = 0.0
+    for a in range(blocks.lam.shape[1]):
+        own, part = blocks.lam[row, a, x0 : x0 + width], products[a * width : (a + 1) * width]
+        for x in range(width):
+            total[x] += exp(own[x]) * part[x]
+    value = 0.0
+    for x in range(width):
+        if blocks.first[row, x0 + x]:
+            value += blocks.count[row, x0 + x] * log(total[x])
+    return value
+
+
+@njit(inline="always", **KERNEL)
+def _write_row(lam, at, p, fresh, L, W, width):
+    """lam = P - log M, shifted to maximum 0, eight lanes at a time; `fresh` (log M) is spent."""
+    dead = spread8(-np.inf)
+    for x in range(0, width, CHUNK):
+        peak = dead
+        for k in range(x, L * width, width):
+            # -inf - -inf is nan, which stands for -inf, too
+            v = max8(sub8(load8(p, k), load8(fresh, k)), dead)
+            store8(fresh, k, v)
+            peak = max8(v, peak)
+        to = at + x
+        for k in range(x, L * width, width):
+            store8(lam, to, sub8(load8(fresh, k), peak))
+            to += W
+
+
+@njit(**KERNEL)
+def _refresh(belief, u, x0, p, sums, L):
+    """Marginals softmax(P) of a piece into `belief`; returns their largest change."""
+    width, peak, total = sums.shape[1], sums[0], sums[1]
+    for x in range(width):
+        peak[x], total[x] = p[x], 0.0
+    for a in range(1, L):
+        part = p[a * width : (a + 1) * width]
+        for x in range(width):
+            peak[x] = part[x] if part[x] > peak[x] else peak[x]
+    for a in range(L):
+        part = p[a * width : (a + 1) * width]
+        for x in range(width):
+            v = exp(part[x] - peak[x])
+            part[x] = v
+            total[x] += v
+    for x in range(width):
+        total[x], peak[x] = 1.0 / total[x], 0.0
+    for a in range(L):
+        part, old = p[a * width : (a + 1) * width], belief[u, a, x0 : x0 + width]
+        for x in range(width):
+            v = part[x] * total[x]
+            moved = abs(v - old[x])
+            old[x] = v
+            peak[x] = moved if moved > peak[x] else peak[x]
+    most = 0.0
+    for x in range(width):
+        most = max(most, peak[x])
     return most

@@ -184,6 +184,16 @@ def above8(typingctx, a, b):
 
 
 @intrinsic
+def pick8(typingctx, a, b, x, y):
+    """x where a is below b, y elsewhere."""
+
+    def codegen(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered("<", args[0], args[1]), args[2], args[3])
+
+    return vector8(vector8, vector8, vector8, vector8), codegen
+
+
+@intrinsic
 def max8(typingctx, a, b):
     """The larger of a and b; b where a is nan."""
 
