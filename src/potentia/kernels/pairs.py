@@ -45,50 +45,72 @@ def choose_modes(layout, scores, high, low, mode):
                     mode[u] = LOG
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def fill_tables(start, stop, layout, scores, high, mode, table):
     """Scaled tables of the rows of blocks start..stop: theta / c_e shifted to maximum 0, or psi, its exponential.
 
     States beyond a variable's own get -inf (0); an empty slot gets a table of zeros (ones).
     """
     L, W = layout.n_states, layout.pair.shape[1]
+    width = CHUNK if W % CHUNK == 0 else 1
+    where, steps = np.empty(width, dtype=np.int64), np.empty((2, width), dtype=np.int64)
+    ends, factors = np.empty((2, width), dtype=np.int64), np.empty((2, width))
     for u in range(start, stop):
         chunked = mode[u] == PRODUCT and W % CHUNK == 0 and L > 2
-        width = CHUNK if chunked else W
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
             for x in range(0, W, width):
-                first = (row * W + x) * L * L
-                part = table[first : first + L * L * width]
-                _fill_lanes(layout, scores, row, x, high, part.reshape(L, L, width))
-                if mode[u] == PRODUCT:
-                    for k in range(part.size):
-                        part[k] = exp(part[k])
+                whole = _look_up(layout, scores, row, x, high, where, steps, ends, factors)
+                at = row * W * L * L + (x * L * L if chunked else x)
+                _fill_lanes(
+                    scores.values, where, steps, ends, factors, whole, mode[u] == PRODUCT, L,
+                    table, at, width if chunked else W,
+                )  # fmt: skip
 
 
-@njit(inline="always", **KERNEL)
-def _fill_lanes(layout, scores, row, x, high, out):
-    """The scaled tables of some lanes of a row, each seen from its side."""
-    L = out.shape[0]
-    for lane in range(out.shape[2]):
+@njit(**KERNEL)
+def _look_up(layout, scores, row, x, high, where, steps, ends, factors):
+    """Where the tables of some lanes lie, seen from their side, their shapes, maxima and 1 / c_e.
+
+    An empty slot takes the first table times zero. Returns whether all tables have all states.
+    """
+    whole = True
+    for lane in range(where.size):
         e = layout.pair[row, x + lane]
-        if e < 0:
-            for a in range(L):
-                for b in range(L):
-                    out[a, b, lane] = 0.0
-            continue
-        n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
-        entries = scores.values[scores.offset[e] : scores.offset[e] + n0 * n1]
-        scale, top = 1.0 / scores.count[e], high[e]
-        turned = layout.side[row, x + lane] != 0
-        if n0 < L or n1 < L:
-            for a in range(L):
-                for b in range(L):
-                    out[a, b, lane] = -np.inf
-        rows, columns = (n1, n0) if turned else (n0, n1)
-        down, right = (1, n1) if turned else (n1, 1)
-        for a in range(rows):
-            for b in range(columns):
-                out[a, b, lane] = (entries[a * down + b * right] - top) * scale
+        known = max(e, 0)
+        n0, n1 = scores.shapes[known, 0], scores.shapes[known, 1]
+        turned = layout.side[row, x + lane] != 0 and e >= 0
+        where[lane] = scores.offset[known]
+        steps[0, lane], steps[1, lane] = (1, n1) if turned else (n1, 1)
+        ends[0, lane], ends[1, lane] = (n1, n0) if turned else (n0, n1)
+        factors[0, lane], factors[1, lane] = (high[e], 1.0 / scores.count[e]) if e >= 0 else (0.0, 0.0)
+        whole = whole and e >= 0 and n0 == layout.n_states and n1 == layout.n_states
+    return whole
+
+
+@njit(**KERNEL)
+def _fill_lanes(values, where, steps, ends, factors, whole, product, L, table, at, stride):
+    """Entries [a][b][lane] of some lanes, `stride` apart, each written once."""
+    low, down, right = 0.0 if product else -np.inf, steps[0], steps[1]
+    top, scale = factors[0], factors[1]
+    for a in range(L):
+        for b in range(L):
+            out = table[at : at + where.size]
+            if whole:
+                for lane in range(where.size):
+                    v = (
+                        values[np.uint64(where[lane] + a * down[lane] + b * right[lane])] - top[lane]
+                    ) * scale[lane]
+                    out[lane] = exp(v) if product else v
+            else:
+                for lane in range(where.size):
+                    if scale[lane] == 0.0:
+                        out[lane] = 1.0 if product else 0.0
+                    elif a < ends[0, lane] and b < ends[1, lane]:
+                        v = (values[where[lane] + a * down[lane] + b * right[lane]] - top[lane]) * scale[lane]
+                        out[lane] = exp(v) if product else v
+                    else:
+                        out[lane] = low
+            at += stride
 
 
 @njit(**KERNEL)
@@ -129,9 +151,14 @@ def messages_out(position, count, lam, exponentials, out):
     for e in range(position.shape[0]):
         for side in range(2):
             row, x = position[e, side] // W, position[e, side] % W
+            part = out[e, side]
             for a in range(L):
-                v = lam[row, a, x]
-                out[e, side, a] = count[e] * (log(v) if exponentials else v)
+                part[a] = lam[row, a, x]
+            if exponentials:
+                for a in range(L):
+                    part[a] = log(part[a])
+            for a in range(L):
+                part[a] *= count[e]
 
 
 @njit(**KERNEL)
