@@ -94,7 +94,8 @@ def _wide_marginal(d, r, own, given, forward, labels, digits, out):
 def _choose(d, i, forward, labels, digits, work, out):
     """The best state of i given the labels of earlier variables and messages of the others."""
     n = d.n_states[i]
-    out[:n] = d.node[i, :n]
+    for s in range(n):
+        out[s] = d.node[i, s]
     for k in range(d.link_ptr[i], d.link_ptr[i + 1]):
         if (d.other[k] < i) == forward:
             at = d.receive[k] + labels[d.other[k]] * n
