@@ -15,6 +15,7 @@ from potentia.inference import tree_weights
 from potentia.inference.engine import drive
 from potentia.inference.pair_engine import PairEngine, suits_pairs
 from potentia.inference.region_engine import RegionEngine
+from potentia.kernels import star
 from sweep_counter import counted_updates
 
 LONG = {"iterations": 20_000, "tol": 1e-13}
@@ -848,3 +849,28 @@ def test_a_sequential_schedule_waits_for_both_directions():
     more = pt.TRW(schedule="sequential", tol=0, iterations=2).infer(graph, theta, start=result)
     assert result.converged
     assert np.abs(more.variable_marginals - result.variable_marginals).max() < 1e-4
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("states", [2, 3])
+@pytest.mark.parametrize("rho", [0.5, "uneven"])
+def test_kept_exponentials_of_messages_are_those_of_the_messages(states, shared, rho):
+    rng = np.random.default_rng(states)
+    graph = pt.Graph.grid((9, 11), n_states=states)
+    pairs = len(graph.scopes["edge"])
+    node = rng.normal(size=(graph.n_variables, states))
+    node[3, 0] = -np.inf
+    edge = rng.normal(size=(states, states) if shared else (pairs, states, states))
+    weights = rng.uniform(0.3, 0.6, pairs) if rho == "uneven" else rho
+    scores = Scores(graph, {"node": node, "edge": edge})
+    engines = [pt.TRW(rho=weights, threads=1).session(scores, None).engine for _ in range(2)]
+    assert all(engine.exponentials for engine in engines)
+    engines[1]._keep_exponentials(False)
+    engines[1]._sweep = star.sweep
+    for engine in engines:
+        for _ in range(3):
+            engine.sweep(np.arange(len(engine.layout.variable)))
+    np.testing.assert_allclose(engines[0].messages(), engines[1].messages(), atol=1e-12)
+    quick, plain = (engine.read() for engine in engines)
+    assert quick.value == pytest.approx(plain.value, rel=1e-12)
+    np.testing.assert_allclose(quick.singles, plain.singles, atol=1e-12)

@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from potentia.kernels import jit
@@ -50,6 +51,13 @@ def test_every_kernel_is_compiled_by_our_own_decorator():
     for path in (SOURCE / "potentia" / "kernels").glob("*.py"):
         if path.name != "jit.py":
             assert "from numba import njit" not in path.read_text(), f"{path.name}: take njit from .jit"
+
+
+def test_a_kernel_that_hands_out_arrays_must_be_declared_to():
+    # without reference counts their memory would be freed too early, or never
+    kernel = jit.njit()(lambda values: (values[1:], 1))
+    with pytest.raises(TypeError, match="allocates=True"):
+        kernel(np.zeros(3))
 
 
 def test_inference_runs_where_no_cache_can_be_written(tmp_path):
