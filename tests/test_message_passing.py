@@ -587,7 +587,7 @@ def test_labels_of_bounds_need_a_real_fixed_point():
     theta = zoo.scores(chain, np.random.default_rng(0))
     assert pt.LoopyBP(iterations=3, tol=np.inf).infer(chain, theta).bound == "estimate"
     settled = pt.LoopyBP(iterations=200, tol=0).infer(chain, theta)
-    assert settled.residual == 0.0
+    assert settled.residual <= 4 * np.finfo(float).eps
     assert settled.converged
     assert settled.bound == "exact"
 

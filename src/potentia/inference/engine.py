@@ -21,6 +21,8 @@ SCHEDULES = ("coloured", "sequential", "random", "residual")
 #: over which the largest change must fall before it; by how much, and what is too small to matter.
 _DAMPING = ((0.5, 10), (0.75, 50), (0.9, 100))
 _FALL, _SMALL = 0.9, 1e-3
+#: Changes of a marginal that rounding makes at a fixed point.
+_ROUNDING = 2.0**-50
 
 
 class Readout(NamedTuple):
@@ -212,7 +214,7 @@ def drive(
             cast(DampedEngine, engine).damp(stages.pop(0)[0])
             changes.clear()
     damped = adapt and len(stages) < len(_DAMPING)
-    return Outcome(done, float(residual), bool(residual <= tol), damped)
+    return Outcome(done, float(residual), bool(residual <= max(tol, _ROUNDING)), damped)
 
 
 def _oscillate(changes: list[float], window: int) -> bool:
