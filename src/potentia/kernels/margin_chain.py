@@ -92,13 +92,21 @@ def _answer(design, chains, k, work):
         work.pair_place[i] = chains.pair_at[first + i] - start
     pair = work.theta
     if work.pair.shape[0] > 0:
-        pair = work.pair.ravel()
+        pair = work.pair.reshape(-1)
         for i in range(T - 1):
             for c in range(L * L):
                 pair[i * L * L + c] = work.theta[work.pair_place[i] + c] + chains.pair_delta[first + i, c]
             work.pair_place[i] = i * L * L
     best_path(
-        work.node.ravel(), work.node_place, pair, work.pair_place, 0, T, work.value, work.back, work.labels
+        work.node.reshape(-1),
+        work.node_place,
+        pair,
+        work.pair_place,
+        0,
+        T,
+        work.value,
+        work.back,
+        work.labels,
     )
     return _write(chains, first, T, L, work.labels, work.answer)
 
