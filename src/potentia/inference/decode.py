@@ -28,7 +28,7 @@ _REPAIRS = 10
 _RESTARTS, _DEAD_ENDS = 6, 100
 #: Classes of confidence in which variables are rounded.
 _LEVELS = 8
-#: Search goes on from fields made afresh, at most so often, where rounding had moved the old ones by this share.
+#: How often search continues from recomputed fields, at most, if rounding had changed the old ones by this share.
 _REFILLS, _DRIFT = 3, 1e-11
 #: Smallest weight of a state that is not excluded.
 _LEAST = 1e-9
