@@ -329,7 +329,7 @@ def test_a_study_leads_with_its_result_and_its_images(page_file):
                     "mean_iou": 0.7,
                 },
             ],
-            "The mean IoU is 0.7000.",
+            "The mean IoU on photos is 0.7000.",
         ),
     ],
     ids=["one run", "several runs", "several sets", "no measure", "own runs"],

@@ -40,7 +40,8 @@ def result_sentence(rows: Sequence[Row]) -> str:
     found = [_best(group, _MEASURES[key], where) for where, group in list(groups.items())[:_MOST]]
     more = f"; and {len(groups) - _MOST} more" if len(groups) > _MOST else ""
     if len(rows) == 1:
-        return f"The {_text(key)} is {rows[0][key]:.4f}."
+        data = rows[0]["cell"].get("data")
+        return f"The {_text(key)}{f' on {data}' if data else ''} is {rows[0][key]:.4f}."
     return f"The {best} {_text(key)} is {'; '.join(found)}{more}."
 
 

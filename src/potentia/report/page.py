@@ -41,7 +41,7 @@ def report(
             f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`."
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = page(studies, folder.resolve().name)
+    text = page(studies, _title(folder))
     with replacing(path) as raw:
         raw.write(text.encode())
     return path
@@ -54,12 +54,17 @@ def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[Stu
         rows = read_rows(path)
         if rows:
             place = path.parent.relative_to(folder).as_posix()
-            name = folder.resolve().name if place == "." else place
+            name = _title(folder) if place == "." else place
             study = str(rows[0]["cell"].get("study", name))
             seen = [originals(study, row["cell"]) if row.get("pictures") else () for row in rows]
             anchor = _anchor(name, {other.anchor for other in found})
             found.append(StudyResults(name, anchor, rows, tables(study, rows), seen))
     return found
+
+
+def _title(folder: Path) -> str:
+    """The folder's name; the runs of a model are named as the model."""
+    return folder.resolve().name.removesuffix(".runs")
 
 
 def _anchor(name: str, taken: Collection[str]) -> str:

@@ -11,12 +11,15 @@ from .tables import Column, Table
 
 #: Keys of a cell that say where it belongs, not what it is.
 _PLACE = ("study", "quick")
+#: Keys of a cell whose values need no name: "evaluate", not "command evaluate".
+_PLAIN = ("command", "data")
 #: Keys of a row that are no measures.
 _OTHER = ("cell", "data", "seconds", "learner", "versions", "curves", "pictures", "image_errors")
 #: Headings of measures whose keys do not read well.
 _HEADINGS = {
     "settled": "converged", "hamming_loss": "Hamming loss", "f_micro": "F1 (micro)", "f_macro": "F1 (macro)",
-    "f_samples": "F1 (samples)",
+    "f_samples": "F1 (samples)", "n_images": "images", "cross_fitted_accuracy": "cross-fitted accuracy",
+    "mean_iou": "mean IoU", "mean_f1": "mean F1", "mean_boundary_f1": "mean boundary F1", "span_f1": "span F1",
 }  # fmt: skip
 _LONG = 40
 #: A value that more than this share of runs has goes without saying.
@@ -43,9 +46,13 @@ def names(rows: Sequence[Row]) -> list[str]:
     found = []
     for row in rows:
         parts = [(key, str(row["cell"][key])) for key in keys if key in row["cell"]]
-        named = [f"{key} {value}" for key, value in parts if value != usual[key]]
-        found.append(", ".join(named or [f"{key} {value}" for key, value in parts]))
+        named = [_named(key, value) for key, value in parts if value != usual[key]]
+        found.append(", ".join(named or [_named(key, value) for key, value in parts]))
     return found
+
+
+def _named(key: str, value: str) -> str:
+    return value if key in _PLAIN else f"{key} {value}"
 
 
 def runs_table(title: str, rows: Sequence[Row]) -> Table:

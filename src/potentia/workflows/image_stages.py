@@ -292,7 +292,9 @@ def held_examples(training: TrainingImages, held: Sequence[int]) -> list[Example
 
 def _say_position(crossed: CrossFitted, run: Run) -> None:
     if crossed.tried:
-        chosen, needed = ("with", "") if crossed.position else ("without", "; it must be lower in every fold")
+        chosen, needed = (
+            ("with", "") if crossed.position else ("without", "; positions are used only if every fold gains")
+        )
         run.say(
             f"pixels are classified {chosen} their position: the cross-validated loss is {crossed.tried[True]:.4f} "
             f"with it and {crossed.tried[False]:.4f} without{needed}."
