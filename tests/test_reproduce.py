@@ -102,7 +102,7 @@ def test_stored_rows_are_of_cells_that_a_run_would_skip(name):
 
 
 #: Studies of which some cells have not been run.
-INCOMPLETE = ("horses-network", "images")
+INCOMPLETE = ("images",)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in INCOMPLETE])

@@ -164,16 +164,13 @@ def tables(rows: Rows) -> list[Table]:
     number = "{:.4f}".format
     columns = [Column("system", "name"), Column("test error, mean", "test", number)]
     columns += [Column(f"seed {seed}", f"seed{seed}", number) for seed in seeds]
-    columns += [
-        Column("training error, mean", "train", number),
-        Column("seconds", "seconds", "{:.0f}".format),
-    ]
+    columns += [Column("training error, mean", "train", number)]
     lines = []
     for system, name in SYSTEMS.items():
         own = [row for row in rows if row["cell"]["system"] == system]
         if own:
-            line: dict[str, Any] = {"name": name, "seconds": np.mean([row["seconds"] for row in own])}
-            line |= {part: np.mean([row[f"{part}_error"] for row in own]) for part in ("test", "train")}
+            means = {part: np.mean([row[f"{part}_error"] for row in own]) for part in ("test", "train")}
+            line: dict[str, Any] = {"name": name} | means
             lines.append(line | {f"seed{row['cell']['seed']}": row["test_error"] for row in own})
     return [Table("Horses at a quarter of their sides: share of pixels wrong", columns, lines)]
 
