@@ -121,7 +121,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     with using_threads(given.threads):
-        rows = [chains(*sizes, 4 * given.repeats) for sizes in CHAINS]
+        rows = [chains(*sizes, 16 * given.repeats) for sizes in CHAINS]
         rows += [
             grids(*sizes, dtype, given.repeats) for sizes in GRIDS for dtype in (torch.float64, torch.float32)
         ]

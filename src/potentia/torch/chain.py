@@ -176,8 +176,9 @@ class LinearChain(torch.nn.Module):
             raise PotentiaError(
                 "mask of the first timestep must all be on: a sequence has at least one token."
             )
-        if np.any(on[:, 1:] & ~on[:, :-1]):
-            bad = int(np.flatnonzero((on[:, 1:] & ~on[:, :-1]).any(axis=1))[0])
+        again = on[:, 1:] > on[:, :-1]
+        if np.count_nonzero(again):
+            bad = int(np.flatnonzero(again.any(axis=1))[0])
             raise PotentiaError(
                 f"mask of sequence {bad} has a gap: tokens must come first and padding after them."
             )
@@ -188,7 +189,7 @@ class LinearChain(torch.nn.Module):
             raise PotentiaError(
                 f"mask has shape {tuple(mask.shape)}; expected {tuple(emissions.shape[:2])} as emissions."
             )
-        on: Bools = mask.detach().cpu().numpy().astype(bool)
+        on: Bools = mask.detach().cpu().numpy().astype(bool, copy=False)
         return on
 
     def _labels(self, emissions: torch.Tensor, tags: torch.Tensor, on: Bools) -> Ints:
@@ -200,9 +201,10 @@ class LinearChain(torch.nn.Module):
             )
         given: Any = tags.detach().cpu().numpy()
         labels: Ints = np.ascontiguousarray(given if self.batch_first else given.T, dtype=np.int64)
-        bad = np.argwhere(on & ((labels < 0) | (labels >= self.num_tags)))
-        if len(bad):
-            k, t = bad[0].tolist()
+        # negative numbers are large ones without a sign
+        bad = on & (labels.view(np.uint64) >= self.num_tags)
+        if np.count_nonzero(bad):
+            k, t = np.argwhere(bad)[0].tolist()
             raise PotentiaError(
                 f"tags hold {labels[k, t]} at token {t} of sequence {k}; expected 0..{self.num_tags - 1}."
             )

@@ -46,8 +46,9 @@ class Sequences:
         self.shape, self._threads = (batch, steps), thread_count(None)
         self._blocks = _cuts(batch, int(lengths.sum()) * n_tags**2)
         table = _table(pair, "transitions")
-        finite = table[table > -np.inf]
-        top = float(finite.max()) if finite.size else 0.0
+        top = float(table.max())
+        top = top if top > -np.inf else 0.0
+        low = float(np.min(table, where=table > -np.inf, initial=np.inf))
         self.chains = kernels.Chains(
             scores=_flat(emissions),
             per_sequence=(steps if batch_first else 1) * n_tags,
@@ -58,7 +59,7 @@ class Sequences:
             end=_table(end, "end_transitions"),
             psi=np.exp(table - top),
             top=top,
-            safe=bool(np.all(finite - top >= kernels.LOG_LOWEST)),
+            safe=low - top >= kernels.LOG_LOWEST,
             alpha=borrow((batch, steps, n_tags)),
             message=borrow((batch, steps, n_tags)),
             value=np.empty(batch),
@@ -89,12 +90,13 @@ class Sequences:
 
 def refuse_bad(values: Floats) -> None:
     """Refuse sequences whose log Z or best score is NaN (bad emissions) or -inf (no labelling)."""
-    if np.any(np.isnan(values)):
+    lowest = values.min(initial=np.inf)
+    if np.isnan(lowest):
         raise PotentiaError(
             f"emissions of sequence {int(np.flatnonzero(np.isnan(values))[0])} hold NaN, +inf or a score beyond "
             "1e100; only -inf may be infinite."
         )
-    if np.any(values == -np.inf):
+    if lowest == -np.inf:
         raise InfeasibleError(
             f"every labelling of sequence {int(np.argmin(values))} is forbidden (-inf) by its emissions and the "
             "transitions."
@@ -115,7 +117,7 @@ def _flat(emissions: torch.Tensor) -> Any:
 
 def _table(given: torch.Tensor, name: str) -> Floats:
     table = to_numpy(given)
-    if not np.all(table <= kernels.HIGHEST):
+    if not table.max() <= kernels.HIGHEST:  # nor NaN
         raise PotentiaError(f"{name} hold NaN, +inf or a score beyond 1e100; only -inf may be infinite.")
     return table
 
@@ -141,7 +143,7 @@ class LogLikelihood(torch.autograd.Function):
         ctx.sequences.sum_up()
         score = np.empty(len(lengths))
         score_labels(ctx.sequences.chains, labels, score)
-        if np.any(score == -np.inf):
+        if score.min(initial=np.inf) == -np.inf:
             raise PotentiaError(
                 f"tags of sequence {int(np.argmin(score))} have a forbidden (-inf) emission or transition."
             )

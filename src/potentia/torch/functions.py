@@ -30,7 +30,8 @@ def to_numpy(tensor: torch.Tensor) -> Floats:
 def tensor_like(array: ArrayLike, tensor: torch.Tensor) -> torch.Tensor:
     """The numbers in the shape, of the type and on the device of a tensor."""
     # the type first: some devices have no float64
-    return torch.from_numpy(array).reshape(tensor.shape).to(tensor.dtype).to(tensor.device)
+    made = torch.from_numpy(array).to(tensor.dtype).to(tensor.device)
+    return made if made.shape == tensor.shape else made.reshape(tensor.shape)
 
 
 def needs_gradient(tensors: Sequence[torch.Tensor]) -> bool:
