@@ -7,6 +7,7 @@ from potentia.potentials.constant import Constant
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.linear import Linear
 from potentia.potentials.mlp import MLP
+from potentia.potentials.temperature import Temperature
 from potentia.potentials.weighted import Potts, Scaled, TruncatedLinear, TruncatedQuadratic
 from potentia.potentials.zero import Zero
 
@@ -20,6 +21,7 @@ __all__ = [
     "Potential",
     "Potts",
     "Scaled",
+    "Temperature",
     "TruncatedLinear",
     "TruncatedQuadratic",
     "Zero",

@@ -228,7 +228,7 @@ def _check_refusals(factory: Factory, rows: _Rows) -> None:
         "fewer labels than rows": lambda: factory().fit(x, y[:-1]),
         "no rows": lambda: factory().fit(x[:0], y[:0]),
         "fewer rows than labels": lambda: factory().fit(x[:-1], y),
-        "a bias of another shape": lambda: factory().fit(x, y, bias[:, :2]),
+        "a bias of another shape": lambda: factory().fit(x, y, bias[:, :-1]),
         "an infinite bias": lambda: factory().fit(x, y, bad_bias),
         "negative weights": lambda: factory().fit(x, y, bias, -weight),
         "weights that are all zero": lambda: factory().fit(x, y, bias, 0 * weight),

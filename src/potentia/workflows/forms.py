@@ -13,7 +13,7 @@ from .form import Form, Option, whole_number
 from .image_files import STACKS
 from .intensity import NORMALISATIONS
 from .pipeline import Pipeline
-from .training import INFERENCE, TRAINABLE, Run
+from .training import INFERENCE, PIXEL_FUNCTIONS, TRAINABLE, Run
 
 _ENCODING = Option("of the file, such as latin-1 (default: UTF-8, or UTF-16 by its mark)", metavar="NAME")
 _DECODE = Option("map (default): best whole sequence; mpm: best label of each token", choices=("map", "mpm"))
@@ -81,8 +81,11 @@ class Images(_Own):
                 choices=NORMALISATIONS,
             ),
             "stacks": Option("pages of TIFF files are images (default) or volumes", choices=STACKS),
-            "node": Option("function of pixels (default: boosting)", choices=TRAINABLE["ilr"]),
-            "edge": Option("function of neighbours (default: linear)", choices=TRAINABLE["ilr"]),
+            "node": Option("function of pixels (default: boosting)", choices=PIXEL_FUNCTIONS),
+            "edge": Option(
+                "function of neighbours (default: potts; linear for the papers' features, superpixels and margin)",
+                choices=TRAINABLE["ilr"],
+            ),
             "reduce": Option("share of the sides to keep, such as 0.25", float, "SHARE"),
             "superpixels": Option("label about N regions, not pixels", whole_number(), "N"),
             "search": Option(

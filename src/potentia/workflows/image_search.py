@@ -13,16 +13,15 @@ import numpy as np
 from .._types import ConvergenceWarning, Floats, PotentiaError
 from ..data.example import Example
 from ..estimators import CRF
-from ..potentials import Linear
-from .training import Run, make_learner, make_potential
+from .training import Run, make_learner, make_potential, probability_node
 
 #: What is tried, the default first.
 CANDIDATES: tuple[Mapping[str, Any], ...] = (
+    {"learner": "ilr", "edge": "potts", "epsilon": 1.0},
     {"learner": "ilr", "edge": "linear", "epsilon": 1.0},
-    {"learner": "ilr", "edge": "constant", "epsilon": 1.0},
-    {"learner": "ilr", "edge": "linear", "epsilon": 0.3},
-    {"learner": "ilr", "edge": "linear", "epsilon": 3.0},
-    {"learner": "marginal", "edge": "linear"},
+    {"learner": "ilr", "edge": "potts", "epsilon": 0.3},
+    {"learner": "ilr", "edge": "potts", "epsilon": 3.0},
+    {"learner": "marginal", "edge": "potts"},
     {"learner": "ilr", "edge": "mlp", "epsilon": 1.0},
 )
 #: Functions of pixels that are tried.
@@ -84,7 +83,7 @@ def _model(
 ) -> CRF:
     options = dict(candidate)
     edge, learner = options.pop("edge"), options.pop("learner")
-    potentials = {"node": Linear(), "edge": make_potential(edge, run.seed)}
+    potentials = {"node": probability_node(learner), "edge": make_potential(edge, run.seed)}
     return CRF(
         potentials, make_learner(learner, potentials, iterations, run, class_weight=class_weight, **options)
     )

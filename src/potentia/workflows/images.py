@@ -12,7 +12,6 @@ from .._digest import digest_of
 from .._types import Floats, PotentiaError
 from ..estimators import CRF
 from ..features.resize import reduce_labels
-from ..potentials import Linear
 from .classes import Classes, find_classes
 from .image_files import STACKS, ImageFile, check_same_size, paired_files, read_mask
 from .image_inputs import Given, input_reader
@@ -20,12 +19,23 @@ from .image_pipeline import BOUNDARY, ImagePipeline
 from .image_search import NODES, search_pairs
 from .image_stages import StageSettings, TrainingImages, held_examples, two_stages
 from .intensity import learn_intensity
-from .training import Run, check_pairs, check_trainable, fit, fit_marks, make_learner, make_potential
+from .training import (
+    PIXEL_FUNCTIONS,
+    TRAINABLE,
+    Run,
+    check_pairs,
+    check_trainable,
+    fit,
+    fit_marks,
+    make_learner,
+    make_potential,
+    probability_node,
+)
 
 __all__ = ["ImagePipeline", "train"]
 
 #: The papers' sets of features of pixels and of pairs: a linear function needs expanded ones.
-_PAPERS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr"}
+_PAPERS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr", "potts": "mbl"}
 #: Seconds in which a search tries choices for pairs.
 _BUDGET = 600.0
 
@@ -38,7 +48,7 @@ def train(
     void: str | None = None,
     rare: str | None = None,
     node: str | None = None,
-    edge: str = "linear",
+    edge: str | None = None,
     learner: str = "ilr",
     iterations: int | None = None,
     epsilon: float | None = None,
@@ -67,7 +77,8 @@ def train(
         void: values that mean unknown, with commas between. rare: what to do with values in a few pixels only, see
             `find_classes`.
         node, edge: functions of pixels and of pairs; node None is boosting, with the papers' features where the
-            learner can train it, else linear. learner: of `TRAINABLE`.
+            learner can train it, else linear. edge None is potts, and linear with the papers' features, of superpixels
+            and where the learner cannot train potts. learner: of `TRAINABLE`.
         epsilon, inference, class_weight: see `make_learner`.
         feature_set: "filters" (default), "papers", or "given": only what `features` has.
         features, probabilities: folders with an array (h, w, n) for each image. Probabilities replace the classifier.
@@ -85,12 +96,16 @@ def train(
         )
     if node is None:
         node = "boosting" if learner == "ilr" or not single_stage else "linear"
+    if node not in PIXEL_FUNCTIONS:
+        raise PotentiaError(f"node must be one of {', '.join(PIXEL_FUNCTIONS)}, not {node!r}.")
+    if edge is None:
+        edge = "linear" if single_stage or "potts" not in TRAINABLE[learner] else "potts"
     check_trainable(learner, **({"node": node, "edge": edge} if single_stage else {"edge": edge}))
     source = _read_source(
         paired_files(images, masks, stacks), stacks, features, probabilities, palette, void, rare
     )
     weights = _class_weights(class_weight, source.labels, source.classes)
-    crf_node = make_potential(node, run.seed) if single_stage else Linear()
+    crf_node = make_potential(node, run.seed) if single_stage else probability_node(learner)
     potentials = {"node": crf_node, "edge": make_potential(edge, run.seed)}
     pipeline = ImagePipeline(
         CRF(potentials, make_learner(learner, potentials, iterations, run, epsilon, inference, weights)),

@@ -23,12 +23,14 @@ from ..io.checkpoint import Checkpoint
 from ..learn.iterated import IteratedLogistic, Solver
 from ..learn.max_margin import MaxMargin
 from ..learn.risk import MarginalRisk
-from ..potentials import MLP, Boosting, Constant, Linear, Potential
+from ..potentials import MLP, Boosting, Constant, Linear, Potential, Potts, Temperature
 
+#: Functions of pixels.
+PIXEL_FUNCTIONS = ("boosting", "linear", "mlp", "constant")
 #: The learners of images, and the functions that each can train.
 TRAINABLE = {
-    "ilr": ("boosting", "linear", "mlp", "constant"),
-    "marginal": ("linear", "mlp", "constant"),
+    "ilr": (*PIXEL_FUNCTIONS, "potts"),
+    "marginal": ("linear", "mlp", "constant", "potts"),
     "margin": ("linear", "constant"),
 }
 
@@ -111,8 +113,14 @@ def make_potential(name: str, seed: int) -> Potential:
         "linear": Linear(),
         "mlp": MLP(seed=seed),
         "constant": Constant(),
+        "potts": Potts(),
     }
     return made[name]
+
+
+def probability_node(learner: str) -> Potential:
+    """The potential of variables whose features are log-probabilities: one weight where the learner can train it."""
+    return Linear() if learner == "margin" else Temperature()
 
 
 def check_trainable(learner: str, **functions: str) -> None:
