@@ -521,7 +521,7 @@ def test_search_says_what_it_chose_within_its_budget(trained):
     folder, _, _ = trained
     own, said = (folder / "images", folder / "masks"), []
     pipeline, facts = images.train(*own, pixels=600, search=True, budget=1e-6, run=Run(say=said.append))
-    assert facts["chosen"] == "--learner ilr, --edge linear, --epsilon 1.0"
+    assert facts["chosen"] == "--learner ilr, --edge potts, --epsilon 1.0"
     assert "others did not fit in the budget" in said[-1]
     assert sum("--node" in line for line in said) == 2
     assert 0 <= facts["search_error"] < 0.2
