@@ -122,7 +122,7 @@ def torch_speed(root: Path) -> list[Table]:
     rows = [row for row in bench_rows(root) if row["part"] == "torch"]
     number = "{:.1f}".format
     columns = [
-        Column("forward and backward", "what"), Column("ms", "ms", number), Column("beside", "beside"),
+        Column("forward and backward", "what"), Column("ms", "ms", number), Column("compared with", "beside"),
         Column("its ms", "other_ms", number), Column("times as fast", "ratio", number),
     ]  # fmt: skip
     return [Table("", columns, rows)] if rows else []
