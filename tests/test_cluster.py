@@ -261,6 +261,31 @@ def test_calls_are_sent_again_where_all_workers_die(straight, processes, client,
     check_same(crf, straight["direct"])
 
 
+def test_what_was_sent_is_sent_again_where_the_worker_that_has_it_dies(
+    chains_here, processes, client, monkeypatch
+):
+    """Large messages wait on a worker; Dask cancels the calls that need them if it dies."""
+    original, killed = Connection._sent, []
+
+    def sent_to_a_victim(self, *args):
+        found = original(self, *args)
+        if not killed and isinstance(found, dask_distributed.Future):
+            (victim, *_), *_ = client.who_has([found]).values()
+            killed.extend(client.run(os.getpid, workers=[victim]).values())
+            os.kill(killed[0], signal.SIGKILL)
+        return found
+
+    monkeypatch.setattr("potentia.parallel.connection._LARGE", 100)
+    model, given = pt.ChainCRF(**CHAINS[1].get_params()), chains()
+    for work in (lambda: chain_digest(model.fit(given)) == chains_here[1], lambda: model.score(given) > 0.5):
+        grow(processes, client, 2)
+        killed.clear()
+        with pt.cluster(client), monkeypatch.context() as patch:
+            patch.setattr(Connection, "_sent", sent_to_a_victim)
+            assert work()
+        assert killed
+
+
 def test_parts_built_from_saved_state_change_nothing(straight, processes, client, monkeypatch, tmp_path):
     """The log is cut after every few calls, and every part is built again in every other round."""
     grow(processes, client, 2)

@@ -8,6 +8,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -24,6 +25,8 @@ _LARGE = 1 << 20
 _PATIENCE = 60.0
 #: Seconds after which a call that no worker has is sent again; it is looked for twice.
 STRANDED_AFTER = 5.0
+#: How often a call is sent in one round.
+_MAX_SENT = 20
 
 _current: ContextVar[Connection | None] = ContextVar("potentia_cluster", default=None)
 
@@ -192,16 +195,23 @@ class Connection:
                 }
                 for _, call in calls
             ]
-            submits = [
-                partial(self._submit, home, worker.run, self._sent(call, call.n_bytes), sent)
-                for home, call in calls
+            futures = [
+                self._submit(home, worker.run, self._sent(call, call.n_bytes), sent, own)
+                for (home, call), own in zip(calls, states, strict=True)
             ]
-            futures = [submit(own) for submit, own in zip(submits, states, strict=True)]
-            while stranded := self._wait(futures, states):
-                for k in stranded:
+            for _ in range(_MAX_SENT):
+                lost = self._wait(futures, states)
+                if not lost:
+                    break
+                # what was sent beside the calls may be lost, too
+                sent = self._sent(payload)
+                for k in lost:
+                    home, call = calls[k]
                     # a state that does not come counts as lost
                     states[k] = dict.fromkeys(states[k])
-                    futures[k] = submits[k](states[k])
+                    futures[k] = self._submit(
+                        home, worker.run, self._sent(call, call.n_bytes), sent, states[k]
+                    )
             return list(self._gather(futures))
 
     def _submit(self, home: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -211,24 +221,36 @@ class Connection:
     def later(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Callable[[], Any]]:
         """function(item) for every item by whichever workers are free; each waits until it is called for."""
         with self._reached():
-            code = self._sent(self.dumps(function))
-            futures = [
-                self.client.submit(
-                    worker.apply, code, self._sent(self.dumps(item)), worker.fingerprint(), pure=False
-                )
-                for item in items
-            ]
-        return [partial(self._result, future) for future in futures]
+            text = self.dumps(function)
+            code = self._sent(text)
+            futures = [self._apply(code, item) for item in items]
+        return [
+            partial(self._result, future, text, item) for future, item in zip(futures, items, strict=True)
+        ]
+
+    def _apply(self, code: Any, item: Any) -> Any:
+        sent = self._sent(self.dumps(item))
+        return self.client.submit(worker.apply, code, sent, worker.fingerprint(), pure=False)
 
     def everywhere(self, function: Callable[[], Any]) -> None:
         """Call a function on every worker; those that cannot be reached are left out."""
         with contextlib.suppress(Exception):
             self.client.run(function, on_error="ignore")
 
-    def _result(self, future: Any) -> Any:
+    def _result(self, future: Any, code: bytes, item: Any) -> Any:
         with self._reached():
-            (found,) = self._gather([future])
-        return pickle.loads(found)
+            for _ in range(_MAX_SENT):
+                try:
+                    return pickle.loads(self._gather([future])[0])
+                except CancelledError:
+                    # the worker that had what was sent has died
+                    if not self._is_connected():
+                        raise
+                    future = self._apply(self._sent(code), item)
+            return pickle.loads(self._gather([future])[0])
+
+    def _is_connected(self) -> bool:
+        return bool(self.client.status == "running")
 
     def _sent(self, value: Any, size: int | None = None) -> Any:
         """The value, or a future of it where it is large."""
@@ -236,10 +258,11 @@ class Connection:
         return self.client.scatter(value, hash=False) if large else value
 
     def _wait(self, futures: Sequence[Any], needed: Sequence[Mapping[int, Any]]) -> list[int]:
-        """Wait until all calls are done, or some will never be: no worker has them, or the states that they need.
+        """Wait until all calls are done, or some will never be: the numbers of those.
 
-        That happens where all workers are gone when a call is sent: Dask keeps it for the worker that it was meant for,
-        even when others come.
+        Where all workers are gone when a call is sent, Dask keeps it for the worker that it was meant for, even when
+        others come: then no worker has it, or the states that it needs. Where the worker dies that has what was sent
+        beside a call, Dask cancels the call.
         """
         from distributed import TimeoutError as NotYetError
         from distributed import wait
@@ -249,6 +272,10 @@ class Connection:
             try:
                 wait(futures, timeout=STRANDED_AFTER)
                 return []
+            except CancelledError:
+                if not self._is_connected():
+                    raise
+                return [k for k, future in enumerate(futures) if future.status == "cancelled"]
             except NotYetError:
                 self._wait_for_workers()
             taken = {key for keys in self.client.processing().values() for key in keys}
@@ -290,8 +317,6 @@ class Connection:
     @contextlib.contextmanager
     def _reached(self) -> Iterator[None]:
         """Errors of the connection as one sentence each."""
-        from concurrent.futures import CancelledError
-
         from distributed import KilledWorker
 
         try:
