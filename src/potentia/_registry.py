@@ -18,7 +18,7 @@ from ._types import PotentiaError
 _CLASSES: dict[str, type[Registered]] = {}
 #: The library's own classes that are imported at first use, and their modules.
 _LATE = {"Network": "potentia.torch"}
-#: Keys of JSON objects that stand for something else than a dictionary.
+#: Keys of JSON objects that encode something other than a dictionary.
 _MARKS = ({"class", "options"}, {"mapping"}, {"function"})
 
 

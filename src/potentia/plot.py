@@ -93,8 +93,8 @@ def potentials(
 ) -> list[Axes]:
     """Learned scores theta, an axis per kind: as functions of one feature, or as a table where they are constant.
 
-    Only differences between configurations matter, so their mean is taken off. The feature runs over the range it
-    has in `examples` while the others keep their means there; without examples it runs over 0..1 and others are 1.
+    Only differences between configurations matter, so their mean is subtracted. The feature varies over its range
+    in `examples`, with the other features at their means; without examples it varies over 0..1 and the others are 1.
     """
     model = _fitted(crf)
     kinds = list(model.potentials_)

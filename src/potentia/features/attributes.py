@@ -273,7 +273,7 @@ def check_sequences(X: Any) -> None:
 
 
 def _flattened(where: str, key: Any, value: Any) -> Iterator[tuple[str, float]]:
-    """Names and values of the attributes that a feature stands for."""
+    """Names and values of the attributes of a feature."""
     if not isinstance(key, str):
         raise PotentiaError(f"{where} has a feature named {_shown(key)}; names must be texts.")
     if isinstance(value, str):

@@ -65,7 +65,7 @@ def allowed_tags(tags: Sequence[str], scheme: str) -> Allowed:
 def find_scheme(labels: Iterable[Sequence[str | None]]) -> str | None:
     """The first of BIO, BIOES and IOB1 that allows all these sequences; None if none does or no label is a span's.
 
-    None among labels stands for one that is not known, which is allowed anywhere.
+    None among labels is an unknown label, which is allowed anywhere.
     """
     sequences = list(labels)
     names = {name for row in sequences for name in row if name is not None}

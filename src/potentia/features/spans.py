@@ -93,7 +93,7 @@ def spans(labels: Sequence[str], scheme: str | None = None) -> Iterator[Span]:
 
 
 def _parse(label: str) -> tuple[str, str]:
-    """The mark and the type of a label; what is no mark of a span is outside of all."""
+    """The mark and the type of a label; labels without a mark are outside all spans."""
     mark, _, kind = label.partition("-")
     return (mark, kind) if mark in ("B", "I", "E", "S") else ("O", "")
 

@@ -25,7 +25,7 @@ class Graph:
             the order of the axes of its score table. Orders are free; a kind may have no regions. At most one
             single-variable region per variable; a variable without one gets an implicit zero score.
 
-    Colourings, memory layouts and the like are computed on first use and kept on the graph.
+    Colourings, memory layouts and other derived data are computed on first use and cached on the graph.
     """
 
     def __init__(self, n_states: ArrayLike, regions: Mapping[str, ArrayLike]) -> None:

@@ -38,7 +38,7 @@ class WeightedTable(ABC):
     @property
     @abstractmethod
     def cost(self) -> Cost | None:
-        """The cost that the table is the negative of; None if it is no function of the distance of labels."""
+        """The cost whose negative is the table; None if it is not a function of the distance between labels."""
 
     def base_table(self, n_states: int) -> Floats:
         """The table that the weight multiplies, (n_states, n_states)."""

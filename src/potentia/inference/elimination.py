@@ -60,7 +60,7 @@ def marginals(scores: Scores, max_table: int = MAX_TABLE) -> tuple[float, Floats
 
 
 def eliminate(scores: Scores, max_table: int = MAX_TABLE) -> Result:
-    """Exact log Z and marginals as a `Result`; the best labelling is found when asked for.
+    """Exact log Z and marginals as a `Result`; the best labelling is computed on first access.
 
     Raises `WidthError` before allocating where a table would have more than `max_table` entries.
     """

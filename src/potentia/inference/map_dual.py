@@ -21,7 +21,7 @@ _PATIENCE, _PROGRESS = 16, 0.01
 
 
 def ascend(task: Task, share: float) -> None:
-    """Lower the bound by TRW-S for at most a share of the time left, rounding on the way.
+    """Lower the bound by TRW-S for at most a share of the time left, rounding between sweeps.
 
     Then drops every state that the bound shows to be in no better labelling.
     """

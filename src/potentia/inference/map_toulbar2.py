@@ -18,7 +18,7 @@ from ..graph.scores import Scores
 from .map_reduce import table_entries
 from .map_task import Task
 
-#: Problems with more table entries or regions than this take longer to hand over than is left to search.
+#: Problems with more table entries or regions than this take longer to transfer than the time left to search.
 _MAX_ENTRIES, _MAX_REGIONS = 5_000_000, 100_000
 #: Integer costs of all tables together; toulbar2 holds up to 5e17.
 _TOTAL_COST = 1e15
@@ -30,7 +30,7 @@ _PART = "toulbar2"
 
 
 def suits(scores: Scores) -> bool:
-    """Whether pytoulbar2 is installed and the problem small enough to hand over."""
+    """Whether pytoulbar2 is installed and the problem small enough to be transferred."""
     small = len(scores.regions.size) <= _MAX_REGIONS and float(scores.regions.size.sum()) <= _MAX_ENTRIES
     return small and find_spec("pytoulbar2") is not None
 

@@ -26,7 +26,7 @@ from .weight_engine import WeightEngine, suits_weights
 
 #: Scores beyond this may make marginals near 0 and 1 that hide what messages do.
 _SHARP = 10.0
-#: Largest residual that counts as a fixed point, whatever the tolerance asked for.
+#: Largest residual that counts as a fixed point, whatever the tolerance.
 _FIXED = 1e-4
 
 

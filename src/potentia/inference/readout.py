@@ -19,7 +19,7 @@ from ..kernels.pairs import PairScores, read_pairs
 
 @dataclass(frozen=True, eq=False)
 class PairMarginals(Mapping[str, Floats | list[Floats]]):
-    """Marginals per kind of a graph of variables and pairs, each made when it is asked for and kept.
+    """Marginals per kind of a graph of variables and pairs, computed on first access.
 
     Those of pairs are softmax((theta_e + lam_e,i + lam_e,j) / c_e), or the indicator of the largest with `maximum`;
     they take L^2 exponentials per pair and as much memory as tables of all pairs. `scores` makes the tables.
@@ -65,7 +65,7 @@ class PairMarginals(Mapping[str, Floats | list[Floats]]):
 
 @dataclass(frozen=True, eq=False)
 class ProductMarginals(Mapping[str, Floats | list[Floats]]):
-    """Marginals per kind of a product distribution q (n, states), each made when it is asked for and kept."""
+    """Marginals per kind of a product distribution q (n, states), computed on first access."""
 
     graph: Graph
     q: Floats

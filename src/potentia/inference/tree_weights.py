@@ -30,7 +30,7 @@ from .exact import Exact
 
 #: Conditional-gradient steps at most, the longest and the shortest of them, and the relative fall that ends them.
 _STEPS, _LONGEST, _SHORTEST, _FALL = 60, 0.5, 1e-3, 1e-4
-#: Tolerance of the messages on the way.
+#: Tolerance of the messages while weights are optimised.
 _ROUGH = 1e-3
 #: Probabilities below this count as this: any finite function will do, and the logarithm of zero is none.
 _FLOOR = 1e-12

@@ -137,7 +137,7 @@ class Checkpoint:
 
 
 class _PartArrays(Sequence[Mapping[str, Any]]):
-    """The parts' arrays, each read when it is asked for."""
+    """The parts' arrays, each read on demand."""
 
     def __init__(self, path: Path, names: Sequence[str | None]) -> None:
         self._path, self._names = path, names

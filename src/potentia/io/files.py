@@ -92,7 +92,7 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PotentiaError(f"{target} cannot be made: {error.strerror or error}.") from None
+        raise PotentiaError(f"{target} cannot be created: {error.strerror or error}.") from None
     return target
 
 

@@ -44,7 +44,7 @@ def run(
     """Drive a fit to its end; returns the history, one dictionary per iteration.
 
     tracked: whether to evaluate after every iteration, or the iterations after which to. A checkpoint holds the state
-    after a whole iteration, and is written on the way out whatever ends the fit.
+    after a whole iteration, and is written at the end, however the fit ends.
     """
     history = [] if checkpoint is None else _resume(fit, potentials, checkpoint)
     if not history:

@@ -57,7 +57,7 @@ class SurrogateLikelihood(Loss):
         }
 
     def _check(self, found: Expectations) -> None:
-        """Whether what inference found may stand for A."""
+        """Whether the value of inference may be used as A."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
 
     `fit(X, y)` takes X (n, d), dense or sparse, and y (n, K), or (n,) for one label; every column has two values of
     any kind, of which the larger is called positive. A label that is constant in training is always predicted as
-    that constant, is no part of the model, and has the score +1 or -1 (+1 where its value is a number above zero).
+    that constant, is not part of the model, and has the score +1 or -1 (+1 if its value is a number above zero).
 
     After `fit`: `label_names_` (columns of a data frame, or "0", "1", ...), `n_labels_`, `n_features_in_`, and
     `classes_` as scikit-learn has it: the two values of a flat y; the labels' numbers where y (n, K) holds 0 and 1;

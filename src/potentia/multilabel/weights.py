@@ -16,7 +16,7 @@ ClassWeight = Literal["balanced"] | Mapping[int, float] | None
 
 
 def check_class_weight(value: object) -> None:
-    """Refuse what is no weighting of two values."""
+    """Refuse anything but weights of two values."""
     if value is None:
         return
     if not isinstance(value, Mapping):

@@ -129,7 +129,7 @@ def _check_never_worse(factory: Factory, rows: _Rows) -> None:
 
 
 class _OnDemand:
-    """A bias that makes its rows when they are asked for, as learners pass it for large tables."""
+    """A bias that computes its rows on demand, as learners pass it for large tables."""
 
     def __init__(self, table: Floats) -> None:
         self._table, self.shape = table, table.shape

@@ -38,7 +38,7 @@ class BiasRows(Protocol):
 
 
 class Batch:
-    """Some rows as the kernels take them; absent arrays have no rows. Features and biases are read when asked for."""
+    """Some rows as the kernels take them; absent arrays have no rows. Features and biases are read on demand."""
 
     def __init__(self, table: Rows, rows: Any) -> None:
         self._table, self._rows = table, rows

@@ -22,7 +22,7 @@ _HEADINGS = {
     "mean_iou": "mean IoU", "mean_f1": "mean F1", "mean_boundary_f1": "mean boundary F1", "span_f1": "span F1",
 }  # fmt: skip
 _LONG = 40
-#: A value that more than this share of runs has goes without saying.
+#: A value that more than this share of runs have is left out of their names.
 _MOST = 0.7
 
 

@@ -23,7 +23,7 @@ class Option(NamedTuple):
     Attributes:
         help: what --help says.
         type: makes a value of the text given.
-        metavar: what stands for the value in --help.
+        metavar: placeholder of the value in --help.
         choices: all values, where there are few.
         required: whether the command needs it.
         flag: whether it takes no value; True is passed on where it is given.

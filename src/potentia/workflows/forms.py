@@ -15,7 +15,9 @@ from .intensity import NORMALISATIONS
 from .pipeline import Pipeline
 from .training import INFERENCE, PIXEL_FUNCTIONS, TRAINABLE, Run
 
-_ENCODING = Option("of the file, such as latin-1 (default: UTF-8, or UTF-16 by its mark)", metavar="NAME")
+_ENCODING = Option(
+    "of the file, such as latin-1 (default: UTF-8, or UTF-16 with a byte-order mark)", metavar="NAME"
+)
 _DECODE = Option("map (default): best whole sequence; mpm: best label of each token", choices=("map", "mpm"))
 _MASKS = Option("folder of masks (PNG, TIFF), or one file", Path, "DIR", required=True)
 _ITERATIONS = Option("limit on iterations", whole_number(), "N", alias="--epochs")
@@ -119,7 +121,7 @@ class Images(_Own):
         "train": "Images and masks of one name (a.tif, a.png or a_mask.png) belong together; masks are PNG or TIFF. "
         "Every value in the masks is a class unless --void or a --palette says otherwise.",
         "predict": "For images, --out is a folder with label maps in the masks' own values (labels/), images with "
-        "the classes' colours over them (overlays/) and, if asked for, marginals/.",
+        "the classes' colours over them (overlays/) and, if requested, marginals/.",
     }
 
     def detail(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

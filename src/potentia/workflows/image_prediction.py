@@ -31,7 +31,7 @@ def predict_images(
     probabilities: Path | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Label maps, overlays and, where asked for, marginals ("npz" or "png") of a folder's images."""
+    """Label maps, overlays and, if requested, marginals ("npz" or "png") of a folder's images."""
     if marginals == "png" and pipeline.axes == 3:
         raise PotentiaError("marginals of volumes are written as npz: give --marginals npz.")
     files = image_files(source, "volumes" if pipeline.axes == 3 else "images")

@@ -429,7 +429,7 @@ def _named(source: Path) -> Iterator[None]:
 
 
 def _check_sentence(number: int, sentence: Sentence, n_columns: int) -> None:
-    """Refuse what is no list of columns of one length."""
+    """Refuse anything but a list of columns of equal length."""
     if isinstance(sentence, str) or any(isinstance(column, str) for column in sentence):
         raise PotentiaError(
             f"sentence {number} must be a list of columns, each with a text per token, such as [['The', 'dog']]."

@@ -45,7 +45,7 @@ def _stack(path: Path) -> np.ndarray:
 
 @lru_cache(maxsize=2)
 def _cached_stack(path: Path, changed: int) -> np.ndarray:
-    """The stacks read last, an image and its mask: their pages are asked for one after another."""
+    """The stacks read last, an image and its mask: their pages are requested one after another."""
     return _read_stack(path)
 
 
@@ -72,7 +72,7 @@ def write_tiff(path: Path, values: np.ndarray) -> None:
 
 
 def _series(path: Path, read: bool) -> tuple[Any, str, tuple[int, ...]]:
-    """The first series of a file: its values where asked for, axes and shape."""
+    """The first series of a file: its values if requested, axes and shape."""
     tifffile = _tifffile()
     try:
         with tifffile.TiffFile(path) as file:
