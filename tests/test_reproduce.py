@@ -101,11 +101,7 @@ def test_stored_rows_are_of_cells_that_a_run_would_skip(name):
     assert len(set(stored)) == len(stored)
 
 
-#: Studies of which some cells have not been run.
-INCOMPLETE = ("images",)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in INCOMPLETE])
+@pytest.mark.parametrize("name", NAMES)
 def test_rows_of_earlier_runs_are_known_as_done(name, tmp_path):
     """Every cell of a full run has its row among the results."""
 
