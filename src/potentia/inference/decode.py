@@ -125,8 +125,7 @@ class _Climb:
         self.hard = np.zeros(len(scores.regions.size), dtype=np.bool_)
         if any(scores.bounds(kind) is None for kind in kinds):
             find_hard(*self.flat, self.hard)
-        order = int(np.diff(scores.regions.scope_ptr).max(initial=1))
-        self.rounding_room = rounding.scratch(self.allowed.shape[1], order)
+        self.rounding_room = rounding.scratch(self.allowed.shape[1])
         self.search_room = kernels.scratch(*self.allowed.shape)
         self.impossible = False
         self.work = 0

@@ -82,7 +82,7 @@ def _start_of(regions, where, labels, r, i, j):
     return at, step_i, step_j
 
 
-@njit(inline="always", **KERNEL)
+@njit(**KERNEL)
 def _add(value, sign, bad, good, i, s):
     """Count a table's entry for state s of row i, or take it back."""
     if value == -np.inf:
@@ -180,22 +180,25 @@ def scratch(n_variables: int, n_states: int) -> Scratch:
 def _count_jointly(regions, values, where, bonds, bond, labels, i, j, fields, room):
     """Split the fields of i and j into what regions that hold both give to joint states, and the rest."""
     n, m = regions.n_states[i], regions.n_states[j]
+    ends_bad, ends_good = room.ends_bad, room.ends_good
+    joint_bad, joint_good = room.joint_bad, room.joint_good
+    bad, good = fields.bad, fields.good
     for s in range(n):
-        room.ends_bad[0, s], room.ends_good[0, s] = fields.bad[i, s], fields.good[i, s]
+        ends_bad[0, s], ends_good[0, s] = bad[i, s], good[i, s]
         for t in range(m):
-            room.joint_bad[s, t], room.joint_good[s, t] = 0, 0.0
+            joint_bad[s, t], joint_good[s, t] = 0, 0.0
     for t in range(m):
-        room.ends_bad[1, t], room.ends_good[1, t] = fields.bad[j, t], fields.good[j, t]
+        ends_bad[1, t], ends_good[1, t] = bad[j, t], good[j, t]
     for k in range(bonds.ptr[bond], bonds.ptr[bond + 1]):
         at, step_i, step_j = _start_of(regions, where, labels, bonds.regions[k], i, j)
         for s in range(n):
             row = at + s * step_i
-            _add(values[row + labels[j] * step_j], -1, room.ends_bad, room.ends_good, 0, s)
+            _add(values[row + labels[j] * step_j], -1, ends_bad, ends_good, 0, s)
             for t in range(m):
-                _add(values[row + t * step_j], 1, room.joint_bad, room.joint_good, s, t)
+                _add(values[row + t * step_j], 1, joint_bad, joint_good, s, t)
         row = at + labels[i] * step_i
         for t in range(m):
-            _add(values[row + t * step_j], -1, room.ends_bad, room.ends_good, 1, t)
+            _add(values[row + t * step_j], -1, ends_bad, ends_good, 1, t)
 
 
 @njit(**KERNEL)

@@ -18,56 +18,46 @@ from .vecmath import KERNEL
 class Scratch(NamedTuple):
     """Scratch of roundings, made by `scratch`.
 
-    mass, lost, mean (states,): per state, weight of what is allowed and forbidden, and the weighted scores. digits:
-    states of a region's variables. bad, good (states,): regions that forbid a state, and its expected score.
+    mass, lost, mean (states,): per state, weight of what is allowed and forbidden, and the weighted scores.
+    bad, good (states,): regions that forbid a state, and its expected score.
     """
 
     mass: Any
     lost: Any
     mean: Any
-    digits: Any
     bad: Any
     good: Any
 
 
-def scratch(n_states: int, order: int) -> Scratch:
-    """Scratch for variables of at most so many states in regions of at most so many variables."""
+def scratch(n_states: int) -> Scratch:
+    """Scratch for variables of at most so many states."""
     mass, lost, mean, good = np.zeros((4, n_states))
-    return Scratch(
-        mass, lost, mean, np.zeros(order, dtype=np.int64), np.zeros(n_states, dtype=np.int64), good
-    )
+    return Scratch(mass, lost, mean, np.zeros(n_states, dtype=np.int64), good)
 
 
 @njit(**KERNEL)
 def _expect(regions, values, first, r, i, q, room):
     """Per state of i in region r, whose table begins at `first`: mass, lost and mean under q, into the scratch."""
-    begin, order = regions.scope_ptr[r], regions.scope_ptr[r + 1] - regions.scope_ptr[r]
-    digits = room.digits
-    for s in range(regions.n_states[i]):
-        room.mass[s], room.lost[s], room.mean[s] = 0.0, 0.0, 0.0
-    for axis in range(order):
-        digits[axis] = 0
-    for k in range(first, first + regions.size[r]):
+    scope, stride, n_states = regions.scope, regions.stride, regions.n_states
+    mass, lost, mean = room.mass, room.lost, room.mean
+    for s in range(n_states[i]):
+        mass[s], lost[s], mean[s] = 0.0, 0.0, 0.0
+    for k in range(regions.size[r]):
         weight, state = 1.0, 0
-        for axis in range(order):
-            j = regions.scope[begin + axis]
+        for m in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+            j = scope[m]
+            digit = k // stride[m] % n_states[j]
             if j == i:
-                state = digits[axis]
+                state = digit
             else:
-                weight *= q[j, digits[axis]]
+                weight *= q[j, digit]
         if weight > 0.0:
-            if values[k] == -np.inf:
-                room.lost[state] += weight
+            value = values[first + k]
+            if value == -np.inf:
+                lost[state] += weight
             else:
-                room.mass[state] += weight
-                room.mean[state] += weight * values[k]
-        axis = order - 1
-        while axis >= 0:
-            digits[axis] += 1
-            if digits[axis] < regions.n_states[regions.scope[begin + axis]]:
-                break
-            digits[axis] = 0
-            axis -= 1
+                mass[state] += weight
+                mean[state] += weight * value
 
 
 @njit(**KERNEL)
