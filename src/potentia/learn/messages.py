@@ -103,10 +103,14 @@ class Messages:
         return self._entropies[key]
 
     def run(self, number: int, theta: Mapping[str, Floats], iterations: int, tol: float) -> Engine:
-        """Message passing on a shard; its engine, whose messages are stored."""
+        """Message passing on a shard; its engine, whose messages are stored.
+
+        Without iterations nothing is stored: an engine may hold messages in a form that changes their last bits.
+        """
         engine = self._engine(number, theta)
-        drive(engine, self.schedule, iterations, tol, 0)
-        self._store(number, engine)
+        if iterations:
+            drive(engine, self.schedule, iterations, tol, 0)
+            self._store(number, engine)
         return engine
 
     def _engine(self, number: int, theta: Mapping[str, Floats]) -> Engine:
