@@ -254,8 +254,18 @@ class Connection:
 
     def _sent(self, value: Any, size: int | None = None) -> Any:
         """The value, or a future of it where it is large."""
-        large = (len(value) if size is None else size) > _LARGE
-        return self.client.scatter(value, hash=False) if large else value
+        if (len(value) if size is None else size) <= _LARGE:
+            return value
+        for _ in range(_MAX_SENT):
+            try:
+                return self.client.scatter(value, hash=False)
+            except OSError:
+                # the worker that was to have it has just died
+                if not self._is_connected():
+                    raise
+                time.sleep(0.1)
+                self._wait_for_workers()
+        return self.client.scatter(value, hash=False)
 
     def _wait(self, futures: Sequence[Any], needed: Sequence[Mapping[int, Any]]) -> list[int]:
         """Wait until all calls are done, or some will never be: the numbers of those.
