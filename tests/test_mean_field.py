@@ -61,3 +61,9 @@ def test_threads_change_nothing(monkeypatch):
     theta = zoo.scores(graph, np.random.default_rng(0))
     one, two = (pt.MeanField(iterations=5, tol=0, threads=t).infer(graph, theta) for t in (1, 2))
     np.testing.assert_array_equal(one.variable_marginals, two.variable_marginals)
+
+
+@pytest.mark.parametrize("schedule", [np.zeros(3), None, ["coloured"], "sideways"])
+def test_a_wrong_schedule_gets_one_sentence(schedule):
+    with pytest.raises(pt.PotentiaError, match="schedule must be one of"):
+        pt.MeanField(schedule=schedule).infer(pt.Graph.chain(3, n_states=2), {})

@@ -65,10 +65,11 @@ class MeanField(Inference):
         check_count("iterations", self.iterations)
         check_count("seed", self.seed)
         check_share("tol", self.tol)
+        order = layout_order(self.schedule)
         if self.schedule == "residual":
             raise PotentiaError("mean field has no residual schedule; use coloured, sequential or random.")
         kind = DenseMeanFieldEngine if scores.dense else MeanFieldEngine
-        engine = kind(scores, layout_order(self.schedule), thread_count(self.threads))
+        engine = kind(scores, order, thread_count(self.threads))
         if start is not None:
             engine.set_messages(start.variable_marginals)
 
