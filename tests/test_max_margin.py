@@ -306,6 +306,48 @@ def test_every_linear_potential_is_trained(node):
     assert objective(crf, examples) == pytest.approx(crf.history_[-1]["objective"], rel=1e-9)
 
 
+class Squares(pt.Potential):
+    """f(x) = [x, x^2, 1] T: a custom class that is linear in its parameters."""
+
+    affine = True
+
+    def _start(self, x, n_outputs):
+        self.table_ = np.zeros((2 * x.shape[1] + 1, n_outputs))
+
+    def _fit(self, problem):
+        raise AssertionError("MaxMargin sets the table itself.")
+
+    def _scores(self, x):
+        return self.design(x) @ self.table_
+
+    def design(self, x):
+        return np.hstack([x, np.square(x), np.ones((len(x), 1))])
+
+    def own_ridge(self, n_columns):
+        return np.zeros(n_columns)
+
+    def set_table(self, table):
+        self.table_ = np.array(table)
+
+
+@pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+def test_a_custom_linear_potential_is_trained_as_a_built_in_one():
+    examples = words()
+    expanded = [
+        pt.Example(
+            e.graph,
+            {**e.features, "node": np.hstack([e.features["node"], e.features["node"] ** 2])},
+            e.labels,
+        )
+        for e in examples
+    ]
+    learner = pt.MaxMargin(ridge=0.1, iterations=20)
+    own = pt.CRF({"node": Squares(), "edge": pt.Constant()}, learner).fit(examples)
+    built_in = pt.CRF({"node": pt.Linear(ridge=0.0), "edge": pt.Constant()}, learner).fit(expanded)
+    np.testing.assert_allclose(own.potentials_["node"].table_, built_in.potentials_["node"].table_, atol=1e-9)
+    assert own.score(examples) == built_in.score(expanded)
+
+
 def test_sparse_features_are_dense_ones():
     from scipy import sparse
 
