@@ -33,7 +33,7 @@ from .message_passing import TRW, LoopyBP
 _FEW_ENTRIES, _MANY_ENTRIES = 3e6, 4e8
 #: Share of the time left that one round of dual ascent may take.
 _ASCENT = 0.6
-#: Dual ascent starts again at most so often after the bound has ruled out states.
+#: How often dual ascent starts again, at most, after the bound has ruled out states.
 _ROUNDS = 3
 #: Table entries of belief propagation per second to count on, and its iterations.
 _MESSAGE_SPEED, _MESSAGE_ITERATIONS = 3e7, 30

@@ -95,7 +95,7 @@ def _most_rows(blocks):
 
 @njit(**KERNEL)
 def _pull_block(blocks, cotangents, record, u, keep, damping, moved):
-    """Undo the update of a block with tables psi of its own, all rows at once.
+    """Undo the update of a block whose pairs have separate tables psi, all rows at once.
 
     Short loops cost more to start than to run.
     """

@@ -58,7 +58,7 @@ def _pop(heap):
 
 @njit(**KERNEL)
 def _gather(d, conflict, rank, heap):
-    """Fill the heap anew with all variables that are not decided."""
+    """Refill the heap with all variables that are not decided."""
     heap.size[0] = 0
     for i in range(d.left.size):
         if d.left[i] > 1:

@@ -29,8 +29,8 @@ def njit(
 ) -> Callable[[Callable[..., Any]], Any]:
     """`numba.njit` with the cache below instead of Numba's own, and with less to compile.
 
-    Functions whose names begin with _, and those declared `inner`, are called by other kernels only: they get no code
-    of their own, which would double their cost, and are not kept beside the kernels that hold their code. Only
+    Functions whose names begin with _, and those declared `inner`, are called by other kernels only: they are compiled
+    as parts of those, not separately as well, which would double their cost, and are not kept in the cache. Only
     functions declared with `allocates` may make arrays, or receive them from functions they call; the others do
     without reference counts, a good part of the code of functions that mostly index the arrays they are given.
     """

@@ -168,7 +168,7 @@ class Scratch(NamedTuple):
 
 
 def scratch(n_variables: int, n_states: int) -> Scratch:
-    """Scratch for graphs of so many variables of at most so many states."""
+    """Scratch for graphs of this many variables of at most this many states."""
     ends, joint = (2, n_states), (n_states, n_states)
     return Scratch(
         np.zeros(ends, dtype=np.int64), np.zeros(ends), np.zeros(joint, dtype=np.int64), np.zeros(joint),
@@ -252,7 +252,7 @@ def fill_fields(regions, values, where, labels, fields):
         flags[_PAIR, i] = True
         for s in range(bad.shape[1]):
             bad[i, s], good[i, s] = 0, 0.0
-    for r in range(where.size):  # in the order of the tables, which reads memory in one go
+    for r in range(where.size):  # in the order of the tables, which reads memory consecutively
         full = where[r]
         for k in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
             full += regions.stride[k] * labels[regions.scope[k]]

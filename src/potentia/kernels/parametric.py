@@ -1,7 +1,7 @@
 """The star update where every pair's table is a weight times a cost of the distance of its labels: O(states) messages.
 
 The score of a pair is -w g(|a - b|) with w >= 0, g(0) = 0 and g(d) = cap for d > reach (Potts, truncated linear and
-truncated quadratic). With s = w / c_e, t = exp(-s cap) and v = exp(lam), the message of MATH (parametric pairs) is
+truncated quadratic). With s = w / c_e, t = exp(-s cap) and v = exp(lam), the message is
 
     M(a) = t sum_b v(b) + (1 - t) v(a) + sum_{d = 1..reach} (exp(-s g(d)) - t) (v(a - d) + v(a + d))
 

@@ -168,7 +168,7 @@ def _blur(beside, old, new):
 
 @njit(**KERNEL)
 def own_response(weight, out):
-    """What the filter gives a point of its own value, were all vertices there.
+    """The weight of a point's value in its filtered value, if all vertices existed.
 
     Vertices r and s of a simplex are r - s steps apart along different axes, or all other axes the other way.
     """

@@ -1,4 +1,4 @@
-"""The star update for regions of any order and any links, in score units (MATH section 3)."""
+"""The star update for regions of any order and any links, in score units."""
 
 from __future__ import annotations
 

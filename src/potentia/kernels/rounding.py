@@ -30,7 +30,7 @@ class Scratch(NamedTuple):
 
 
 def scratch(n_states: int) -> Scratch:
-    """Scratch for variables of at most so many states."""
+    """Scratch for variables of at most this many states."""
     mass, lost, mean, good = np.zeros((4, n_states))
     return Scratch(mass, lost, mean, np.zeros(n_states, dtype=np.int64), good)
 

@@ -10,7 +10,7 @@ from .jit import njit
 from .labelling import better, change
 from .vecmath import KERNEL
 
-# Variables that a kick redraws at most, and every so many kicks
+# Variables that a kick redraws at most: usually, and in every kick whose number is a multiple of _RARE
 _SMALL, _LARGE, _RARE = 4, 20, 8
 # Changes of a kick beyond one per variable
 _ROOM = 100

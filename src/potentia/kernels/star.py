@@ -4,7 +4,7 @@ Variables of one block touch no common pair, so a block is updated as a whole, l
 over lanes (or states x lanes) at unit stride. Row r of a block is its s-th slot: the s-th neighbour of every lane.
 Messages are kept divided by their pair's counting number, lam / c_e, and shifted to have maximum 0; with
     P(a) = Q(a) / C   and   log M_e(a) = m_e(a) / c_e
-the update of MATH (star update) is  Q = theta + sum_e c_e log M_e,  lam_e = P - log M_e  for every slot e.
+the update is  Q = theta + sum_e c_e log M_e,  lam_e = P - log M_e  for every slot e.
 
 Each block computes log M in one of three ways, with the same result up to rounding:
 PRODUCT  M = psi . exp(lam) with psi = exp(theta_e / c_e - max): tables that are finite and of bounded range;
@@ -267,7 +267,7 @@ def _write_row(lam, at, p, fresh, L, W):
 def _damp(lam, row, fresh, peak, damping):
     """A step from the old messages towards the fresh ones; how far they were apart, as probabilities.
 
-    Damped messages lag behind marginals that already stand still, so the distance is part of the residual.
+    Damped messages still move after marginals no longer change, so the distance is part of the residual.
     """
     lag = 0.0
     for x in range(fresh.shape[1]):

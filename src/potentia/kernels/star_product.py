@@ -25,7 +25,7 @@ def sweep(common, blocks, units, damping, write, watch, record):
     widest = 0
     for k in range(units.size):
         widest = max(widest, blocks.slot_ptr[units[k] + 1] - blocks.slot_ptr[units[k]])
-    width = W  # tables of their own are read strictly in order, a whole row of a block at a time
+    width = W  # separate tables are read strictly in order, a whole row of a block at a time
     while blocks.shared and width > CHUNK and (widest + 3) * L * width > SCRATCH:
         width //= 2
     incoming, p, scratch = np.empty(L * width), np.empty(L * width), np.empty(L * width)

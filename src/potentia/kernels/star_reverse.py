@@ -1,4 +1,4 @@
-"""The reverse of the star update on blocks of lanes: cotangents of messages to cotangents of scores (MATH section 4).
+"""The reverse of the star update on blocks of lanes: cotangents of messages to cotangents of scores.
 
 In the scaled messages of `star`, l_e = lam_e / c_e = P - log M_e with P = (theta + sum_e c_e log M_e) / C, so with
 g_e = dL/dl_e
@@ -9,7 +9,7 @@ g_e = dL/dl_e
 
 Shifts of messages need no term: every cotangent sums to zero over states. Rounding breaks that, and where the c_e of a
 variable sum to more than 2 C (Bethe) the error grows with every update, so there the sum is removed (`centre`).
-Two states have a kernel of their own, `binary_reverse`; `star_tables` brings tables' cotangents to users' layout.
+Two states have a separate kernel, `binary_reverse`; `star_tables` brings tables' cotangents to users' layout.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def grow_forest(scope_ptr, scope, order, parent, used):
 def grow_even_forest(scope_ptr, scope, runs, length, most, parent, used):
     """`grow_forest` from the cliques used least so far, by level of use and in this order of runs of cliques.
 
-    runs: numbers of runs of `length` neighbouring cliques, which are read in one go: no sorting, and memory in long
+    runs: numbers of runs of `length` neighbouring cliques, which are read consecutively: no sorting, and memory in long
     pieces. parent: every variable's own number on entry. used: times that each was used, at most `most`. Linear in
     the cliques times the levels.
     """

@@ -134,7 +134,7 @@ def _leave_rest(design, dual, ws, k, best, gain, rest, d):
 
 @njit(allocates=True, **KERNEL)
 def revisit(design, dual, ws, order):
-    """A step of every example of `order` with the labellings at hand."""
+    """A step of every example of `order` with the labellings that are known."""
     most = most_entries(design, 0, design.row_ptr.size - 1)
     theta, d = np.empty(most), np.empty(most)
     for k in order:
