@@ -54,3 +54,32 @@ def test_a_learner_that_cannot_train_it_says_so():
     example = pt.Example(pt.Graph.chain(3, n_states=4), {"node": x}, y)
     with pytest.raises(pt.PotentiaError, match="Temperature"):
         pt.CRF({"node": pt.Temperature(), "edge": pt.Constant()}, pt.MaxMargin()).fit([example])
+
+
+def photos(dtype):
+    """Scores in two images, some labels hidden, and weights of variables."""
+    made = []
+    for seed in range(2):
+        x, y = overconfident(20, seed)
+        y[::3] = -1
+        graph = pt.Graph.grid((4, 5), n_states=4)
+        edge = np.random.default_rng(seed).uniform(size=(len(graph.scopes["edge"]), 1))
+        weight = 1.0 + np.arange(20) % 2
+        made.append(
+            pt.Example(graph, {"node": x.astype(dtype), "edge": edge.astype(dtype)}, y, weights=weight)
+        )
+    return made
+
+
+@pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+@pytest.mark.parametrize("hidden", ["drop", "soft"])
+def test_hidden_labels_weights_float32_and_checkpoints_meet(hidden, tmp_path):
+    def fitted(examples, iterations=6, **options):
+        learner = pt.IteratedLogistic(epsilon=1.0, iterations=iterations, tol=0, hidden=hidden)
+        crf = pt.CRF({"node": pt.Temperature(), "edge": pt.Potts()}, learner).fit(examples, **options)
+        return np.concatenate([crf.potentials_[kind].parameters for kind in ("node", "edge")])
+
+    straight = fitted(photos(np.float32))
+    np.testing.assert_allclose(straight, fitted(photos(np.float64)), rtol=1e-3, atol=1e-4)
+    fitted(photos(np.float32), 2, checkpoint=tmp_path / "fit")
+    np.testing.assert_array_equal(fitted(photos(np.float32), checkpoint=tmp_path / "fit"), straight)

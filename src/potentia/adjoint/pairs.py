@@ -228,7 +228,7 @@ class General:
     def finish(self, out: Floats) -> None:
         """Add what was kept to d_theta of the pairs."""
         engine, states = self.engine, self.engine.layout.n_states
-        # what has not been flushed: the slot of a fixed point, or that of the read-out where there was no iteration
+        # the remaining slot: that of a fixed point, or of the read-out if there was no iteration
         self.flush(1, out)
         if engine.shared:
             psi = engine.blocks.table if engine.blocks.mode[0] == PRODUCT else np.ones_like(self.shared)

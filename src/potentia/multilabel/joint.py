@@ -15,7 +15,7 @@ from ..kernels.coordinate_joint import Cliques, DualState, descend, fields
 from .features import HingeSolver
 from .joint_interior import follow, interior_dual
 
-#: Passes between two checks of the gap; descent that has not converged by the first check uses Newton steps.
+#: Passes between two checks of the gap; if the first check finds a gap, Newton steps follow.
 _BLOCK = 100
 #: Which labels have a product: all sets of 2 up to this many, or the sets themselves.
 CliqueOption = int | Sequence[Sequence[int]]

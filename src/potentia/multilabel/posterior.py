@@ -11,7 +11,7 @@ from .._types import Bools, Floats, Ints
 from .beam import beam, most_probable
 from .conditionals import Conditionals, ScoresAt
 
-#: Added to a forest's probabilities, so that labellings that it has not seen are possible.
+#: Added to a forest's probabilities, so that labellings missing from its training rows are possible.
 FLOOR = 1e-3
 
 
@@ -134,7 +134,7 @@ def _listed(seen: Seen) -> tuple[Ints, Ints, Floats]:
 
 
 def _chances(seen: Seen, rows: Ints, signs: Floats) -> Floats:
-    """The forest's probabilities (m) of labellings (m, V); 0 where it has not seen one."""
+    """The forest's probabilities (m) of labellings (m, V); 0 for one that none of its training rows has."""
     packed = _packed(seen.labellings)
     order = np.argsort(packed)
     wanted = _packed(signs)
