@@ -512,15 +512,15 @@ def test_commands_give_the_same_files_on_a_cluster(processes, client, tmp_path, 
 def test_commands_read_sequences_on_the_workers(processes, client, tmp_path, monkeypatch, capsys):
     from own_data import make_sequences
     from potentia.cli import main
-    from potentia.workflows import sequences
+    from potentia.workflows import sequence_files
 
     grow(processes, client, 2)
     (tmp_path / "corpus").mkdir()
     make_sequences(tmp_path / "corpus" / "a.tsv", 20)
     make_sequences(tmp_path / "corpus" / "b.tsv", 4)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sequences, "SPAN_BYTES", 300)
-    assert len(list(itertools.chain(*sequences._spans_by_file(Path("corpus"), None).values()))) > 4
+    monkeypatch.setattr(sequence_files, "SPAN_BYTES", 300)
+    assert len(list(itertools.chain(*sequence_files.spans_by_file(Path("corpus"), None).values()))) > 4
     found = []
     for where in ([], ["--cluster", processes.scheduler_address]):
         out = f"out{len(where)}"

@@ -15,7 +15,7 @@ from potentia.lab.document import fill
 from potentia.learn import chain_data, dataset, memory, part
 from potentia.losses.names import LOSSES
 from potentia.parallel import distributed, worker
-from potentia.workflows import image_pipeline, pixel_context, sequences, tables
+from potentia.workflows import image_pipeline, pixel_context, sequence_files, tables
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
@@ -73,7 +73,7 @@ LIMITS = {
         f"an optimiser {8 * memory._VECTORS} bytes per parameter",
         "the limit to 16 GB",  # of `POTENTIA_MEMORY=16`
         f"into parts of {chain_data.PART_TOKENS:,} tokens",
-        f"A file above {sequences.SPAN_BYTES // MIB} MiB",
+        f"A file above {sequence_files.SPAN_BYTES // MIB} MiB",
         f"in pieces of {tables.PIECE_ROWS:,}",
         f"the log exceeds {distributed.MAX_LOG_BYTES // MIB} MiB",
         f"above {100 * worker._MAX_SHARE:.0f} % of its memory limit",

@@ -7,34 +7,40 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from .._digest import digest_of
 from .._schema import FLAG, TEXT, Count, Items, Named, Schema
 from .._types import Ints, PotentiaError
 from ..chain_crf import ChainCRF
 from ..data.example import Example
 from ..data.parts import Parts, Sequences, Source
-from ..data.sequences import DOCUMENT_START, TokenSpan, no_tokens, token_spans
+from ..data.sequences import DOCUMENT_START, TokenSpan, no_tokens
 from ..estimators import CRF
 from ..features.gazetteers import Gazetteer
-from ..features.schemes import SCHEMES, possible_schemes
 from ..features.spans import SpanCounts, count_spans
 from ..features.tokens import Sentence, TokenFeatures
 from ..parallel.connection import iterate_anywhere, map_anywhere
 from ..potentials.linear import Linear
-from .outputs import Staging, check_target, seen_by_workers, write_stream
+from .outputs import Staging, check_target, write_stream
 from .pipeline import Pipeline
+from .sequence_files import (
+    Chosen,
+    check_columns,
+    check_labels,
+    choose,
+    find_scheme,
+    look,
+    spans_by_file,
+    split,
+)
 from .training import Run, cluster_facts
 
 #: Limit of steps, and the share of the objective by which ten of them must lower it: more changes no label.
 _ITERATIONS, _DELTA = 200, 1e-3
-#: Bytes of a file that are read as one part, up to the next sentence. Cuts never depend on the number of workers.
-SPAN_BYTES = 1 << 22
 #: Bytes that the attributes of a byte of text take, about.
 _BYTES_PER_BYTE = 16
 #: An attribute that every token has.
@@ -113,7 +119,7 @@ class SequencePipeline(Pipeline):
         self, source: Path, out: Path, *, decode: str | None = None, encoding: str | None = None, **_: Any
     ) -> dict[str, Any]:
         """The columns of a file and the predicted label last, separated by tabs; `out` is a folder if `source` is."""
-        files = _spans_by_file(source, encoding)
+        files = spans_by_file(source, encoding)
         found = iterate_anywhere(partial(_label_numbers, self, decode), list(chain(*files.values())))
         if source.is_dir():
             if out.exists() and out.samefile(source):
@@ -162,7 +168,7 @@ class SequencePipeline(Pipeline):
 
         Labels that training did not have are refused, or with `count_unknown` are just wrong.
         """
-        files = _spans_by_file(source, encoding)
+        files = spans_by_file(source, encoding)
         items = [(span, None) for spans in files.values() for span in spans]
         judged = list(iterate_anywhere(partial(_judge, self, decode, count_unknown), items))
         for path, spans in files.items():
@@ -182,17 +188,6 @@ class SequencePipeline(Pipeline):
                 f"{span.path} has {has} columns, but the model was trained on {wanted}{other}."
             )
         return sentences
-
-
-def _spans_by_file(source: Path, encoding: str | None) -> dict[Path, list[TokenSpan]]:
-    """The spans of a token file, or of all files of a folder, in the order of their names."""
-    given = seen_by_workers(source)
-    files = [given]
-    if given.is_dir():
-        files = sorted(path for path in given.iterdir() if path.is_file() and not path.name.startswith("."))
-        if not files:
-            raise PotentiaError(f"{source} has no files.")
-    return {path: token_spans(path, encoding, SPAN_BYTES) for path in files}
 
 
 def _label_numbers(pipeline: SequencePipeline, decode: str | None, span: TokenSpan) -> Any:
@@ -228,13 +223,9 @@ class _Counts(NamedTuple):
         return scores
 
 
-#: A span and the numbers of the sentences wanted of it; None for all.
-_Chosen = tuple[TokenSpan, Ints | None]
-
-
-def _judge(pipeline: SequencePipeline, decode: str | None, count_unknown: bool, item: _Chosen) -> _Counts:
+def _judge(pipeline: SequencePipeline, decode: str | None, count_unknown: bool, item: Chosen) -> _Counts:
     """Compare the predictions of sentences with their labels."""
-    sentences = _choose(pipeline.read(item[0], labelled=True), item[1])
+    sentences = choose(pipeline.read(item[0], labelled=True), item[1])
     truth = [sentence[-1] for sentence in sentences]
     known = set(pipeline.model.classes_)
     strange = next((label for labels in truth for label in labels if label not in known), None)
@@ -245,10 +236,6 @@ def _judge(pipeline: SequencePipeline, decode: str | None, count_unknown: bool, 
     found = pipeline.predict(sentences, decode)
     right = sum(a == b for x, y in zip(truth, found, strict=True) for a, b in zip(x, y, strict=True))
     return _Counts(len(truth), sum(map(len, truth)), right, count_spans(truth, found))
-
-
-def _choose(sentences: list[Any], numbers: Ints | None) -> list[Any]:
-    return sentences if numbers is None else [sentences[k] for k in numbers]
 
 
 def attributes(features: TokenFeatures, inputs: Sentence) -> Iterator[list[str]]:
@@ -276,13 +263,13 @@ def train(
     features = TokenFeatures(
         spelling=True, gazetteers={path.stem: Gazetteer.read(path) for path in gazetteers}
     )
-    spans = list(chain(*_spans_by_file(source, encoding).values()))
-    found = map_anywhere(_look, [(span, None) for span in spans])
-    n_columns = _check_columns(source, spans, found)
-    own, held = _split(run, spans, [facts.sentences for facts in found])
-    chosen = found if run.validation is None else map_anywhere(_look, own)
-    _check_labels(source, chosen)
-    known = _scheme(chosen) if scheme is None else None if scheme == "none" else scheme
+    spans = list(chain(*spans_by_file(source, encoding).values()))
+    found = map_anywhere(look, [(span, None) for span in spans])
+    n_columns = check_columns(source, spans, found)
+    own, held = split(run, spans, [facts.sentences for facts in found])
+    chosen = found if run.validation is None else map_anywhere(look, own)
+    check_labels(source, chosen)
+    known = find_scheme(chosen) if scheme is None else None if scheme == "none" else scheme
     model = ChainCRF(c1, c2, _ITERATIONS if iterations is None else iterations, delta=_DELTA, scheme=known)
     pipeline = SequencePipeline(model, features, n_columns)
     options = {k: v for k, v in model.get_params().items() if k != "max_iterations"}
@@ -328,93 +315,12 @@ class SentenceSource(Source):
 
     def sequences(self) -> Sequences:
         """Attributes and labels of the sentences."""
-        sentences = _choose(self.span.sentences(), self.chosen)
+        sentences = choose(self.span.sentences(), self.chosen)
         return Sequences(self.pipeline._attributes(sentences), [sentence[-1] for sentence in sentences])
 
     def n_bytes(self) -> int | None:
         """About what the attributes take."""
         return None if self.span.n_bytes is None else _BYTES_PER_BYTE * self.span.n_bytes
-
-
-class _Facts(NamedTuple):
-    """What some sentences have: schemes are those that allow all labels, `joined` is whether any has two tokens."""
-
-    sentences: int
-    tokens: int
-    columns: int | None
-    digest: str
-    labels: frozenset[str]
-    schemes: Sequence[str]
-    joined: bool
-
-
-def _look(item: _Chosen) -> _Facts:
-    """Read sentences for a first time."""
-    sentences = _choose(item[0].sentences(), item[1])
-    labels = [sentence[-1] for sentence in sentences]
-    return _Facts(
-        len(sentences),
-        sum(map(len, labels)),
-        len(sentences[0]) if sentences else None,
-        digest_of("\n".join("\t".join(column) for column in sentence) for sentence in sentences),
-        frozenset(label for row in labels for label in row),
-        possible_schemes(labels),
-        any(len(row) > 1 for row in labels),
-    )
-
-
-def _split(
-    run: Run, spans: Sequence[TokenSpan], counts: Sequence[int]
-) -> tuple[list[_Chosen], list[_Chosen]]:
-    """Spans with the sentences to train on, and with those that are held out."""
-    if run.validation is None:
-        return [(span, None) for span in spans], []
-    ends = np.cumsum([0, *counts])
-    own, held = (
-        [
-            (span, part[(part >= a) & (part < b)] - a)
-            for span, (a, b) in zip(spans, pairwise(ends), strict=True)
-        ]
-        for part in run.split(int(ends[-1]))
-    )
-    return own, [item for item in held if len(item[1])]
-
-
-def _scheme(found: Sequence[_Facts]) -> str | None:
-    """The first scheme that allows all labels; None if there is none or no label is a span's."""
-    if all(facts.labels <= {"O"} for facts in found):
-        return None
-    return next((name for name in SCHEMES if all(name in facts.schemes for facts in found)), None)
-
-
-def _check_columns(source: Path, spans: Sequence[TokenSpan], found: Sequence[_Facts]) -> int:
-    """The number of columns of all files, which must be one and at least two."""
-    numbers = {
-        span.path: facts.columns
-        for span, facts in zip(spans, found, strict=True)
-        if facts.columns is not None
-    }
-    if not numbers:
-        raise no_tokens(source)
-    first, wanted = next(iter(numbers.items()))
-    other = next((path for path, number in numbers.items() if number != wanted), None)
-    if other is not None:
-        raise PotentiaError(f"{other} has {numbers[other]} columns, but {first} has {wanted}.")
-    if wanted < 2:
-        raise PotentiaError(f"{source}: sentences need at least two columns: words, and labels last.")
-    return wanted
-
-
-def _check_labels(source: Path, found: Sequence[_Facts]) -> None:
-    """Refuse files that there is nothing to learn from."""
-    values = frozenset[str]().union(*(facts.labels for facts in found))
-    if len(values) < 2:
-        shown = next(iter(values), "")
-        raise PotentiaError(
-            f"{source}: the last column, which holds the labels, has only one value, {shown!r}."
-        )
-    if not any(facts.joined for facts in found):
-        raise PotentiaError(f"{source}: no two words to train on are neighbours: each stands alone.")
 
 
 @contextmanager

@@ -1,0 +1,118 @@
+"""Token files in parts: where to cut them, what their sentences have, and which are held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._digest import digest_of
+from .._types import Ints, PotentiaError
+from ..data.sequences import TokenSpan, no_tokens, token_spans
+from ..features.schemes import SCHEMES, possible_schemes
+from .outputs import seen_by_workers
+from .training import Run
+
+#: Bytes of a file that are read as one part, up to the next sentence. Cuts never depend on the number of workers.
+SPAN_BYTES = 1 << 22
+
+#: A span and the numbers of the sentences wanted of it; None for all.
+Chosen = tuple[TokenSpan, Ints | None]
+
+
+def spans_by_file(source: Path, encoding: str | None) -> dict[Path, list[TokenSpan]]:
+    """The spans of a token file, or of all files of a folder, in the order of their names."""
+    given = seen_by_workers(source)
+    files = [given]
+    if given.is_dir():
+        files = sorted(path for path in given.iterdir() if path.is_file() and not path.name.startswith("."))
+        if not files:
+            raise PotentiaError(f"{source} has no files.")
+    return {path: token_spans(path, encoding, SPAN_BYTES) for path in files}
+
+
+def choose(sentences: list[Any], numbers: Ints | None) -> list[Any]:
+    """The sentences of these numbers; None for all."""
+    return sentences if numbers is None else [sentences[k] for k in numbers]
+
+
+class SpanFacts(NamedTuple):
+    """What some sentences have: schemes are those that allow all labels, `joined` is whether any has two tokens."""
+
+    sentences: int
+    tokens: int
+    columns: int | None
+    digest: str
+    labels: frozenset[str]
+    schemes: Sequence[str]
+    joined: bool
+
+
+def look(item: Chosen) -> SpanFacts:
+    """Read sentences for a first time."""
+    sentences = choose(item[0].sentences(), item[1])
+    labels = [sentence[-1] for sentence in sentences]
+    return SpanFacts(
+        len(sentences),
+        sum(map(len, labels)),
+        len(sentences[0]) if sentences else None,
+        digest_of("\n".join("\t".join(column) for column in sentence) for sentence in sentences),
+        frozenset(label for row in labels for label in row),
+        possible_schemes(labels),
+        any(len(row) > 1 for row in labels),
+    )
+
+
+def split(run: Run, spans: Sequence[TokenSpan], counts: Sequence[int]) -> tuple[list[Chosen], list[Chosen]]:
+    """Spans with the sentences to train on, and with those that are held out."""
+    if run.validation is None:
+        return [(span, None) for span in spans], []
+    ends = np.cumsum([0, *counts])
+    own, held = (
+        [
+            (span, part[(part >= a) & (part < b)] - a)
+            for span, (a, b) in zip(spans, pairwise(ends), strict=True)
+        ]
+        for part in run.split(int(ends[-1]))
+    )
+    return own, [item for item in held if len(item[1])]
+
+
+def find_scheme(found: Sequence[SpanFacts]) -> str | None:
+    """The first scheme that allows all labels; None if there is none or no label is a span's."""
+    if all(facts.labels <= {"O"} for facts in found):
+        return None
+    return next((name for name in SCHEMES if all(name in facts.schemes for facts in found)), None)
+
+
+def check_columns(source: Path, spans: Sequence[TokenSpan], found: Sequence[SpanFacts]) -> int:
+    """The number of columns of all files, which must be one and at least two."""
+    numbers = {
+        span.path: facts.columns
+        for span, facts in zip(spans, found, strict=True)
+        if facts.columns is not None
+    }
+    if not numbers:
+        raise no_tokens(source)
+    first, wanted = next(iter(numbers.items()))
+    other = next((path for path, number in numbers.items() if number != wanted), None)
+    if other is not None:
+        raise PotentiaError(f"{other} has {numbers[other]} columns, but {first} has {wanted}.")
+    if wanted < 2:
+        raise PotentiaError(f"{source}: sentences need at least two columns: words, and labels last.")
+    return wanted
+
+
+def check_labels(source: Path, found: Sequence[SpanFacts]) -> None:
+    """Refuse files that there is nothing to learn from."""
+    values = frozenset[str]().union(*(facts.labels for facts in found))
+    if len(values) < 2:
+        shown = next(iter(values), "")
+        raise PotentiaError(
+            f"{source}: the last column, which holds the labels, has only one value, {shown!r}."
+        )
+    if not any(facts.joined for facts in found):
+        raise PotentiaError(f"{source}: no two words to train on are neighbours: each stands alone.")
