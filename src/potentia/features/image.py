@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .._options import check_choice, check_count, check_positive, check_type
-from .._types import ArrayLike, PotentiaError, whole_numbers
+from .._types import ArrayLike, Ints, PotentiaError, whole_numbers
 from ..data.example import Example
 from ..data.labelled_images import LabelledImage
 from ..graph.structure import Graph
@@ -69,21 +69,15 @@ def image_example(
     small = _small_size(full, reduce)
     if labels is not None and np.shape(labels) != full:
         raise PotentiaError(f"labels has shape {np.shape(labels)}, but the image is {full}.")
-    reduced = values if small == full else resize(values, small)
     grid = Graph.grid(small, n_states=n_states) if graph is None else _checked_grid(graph, small, n_states)
-    pairs = grid.scopes["edge"]
-    nodes, edges = [], [edge_features(reduced, pairs, edge, axes=axes, dtype=dtype)]
+    reduced, soft = _reduced(values, small), None
     if probabilities is not None:
-        given = log_probabilities(probabilities, n_states, full)
-        scores = given if small == full else resize(given, small)
-        nodes.append(scores.reshape(-1, n_states).astype(dtype, copy=False))
-        edges.append(probability_pairs(scores, pairs).astype(dtype, copy=False))
-    if node is not None or probabilities is None:
-        kinds = "filters" if node is None else node
-        size = None if when == "before" or axes == 3 else small
-        seen = reduced if size is None else values
-        nodes.append(pixel_features(seen, kinds, size=size, cell=cell, axes=axes, dtype=dtype))
-    features = {"node": _joined(nodes), "edge": _joined(edges)}
+        soft = _reduced(log_probabilities(probabilities, n_states, full), small)
+    seen, size = (reduced, None) if when == "before" or axes == 3 else (values, small)
+    features = {
+        "node": _node_features(seen, soft, node, size=size, cell=cell, axes=axes, dtype=dtype),
+        "edge": _pair_features(reduced, soft, grid.scopes["edge"], edge, dtype),
+    }
     return Example(grid, features, _small_labels(labels, small, n_states), name=name)
 
 
@@ -115,8 +109,26 @@ def _small_size(full: tuple[int, ...], reduce: float) -> tuple[int, ...]:
     return full
 
 
-def _joined(stacks: Sequence[Stack]) -> Stack:
-    return stacks[0] if len(stacks) == 1 else np.concatenate(stacks, axis=1)
+def _reduced(values: Stack, size: tuple[int, ...]) -> Stack:
+    return values if values.shape[:-1] == size else resize(values, size)
+
+
+def _node_features(
+    values: Stack, soft: Stack | None, node: str | Sequence[str] | None, *, dtype: Any, **options: Any
+) -> Stack:
+    """Log-probabilities if there are any, and `pixel_features`, "filters" by default without the former."""
+    if soft is None:
+        return pixel_features(values, "filters" if node is None else node, dtype=dtype, **options)
+    given = soft.reshape(-1, soft.shape[-1]).astype(dtype, copy=False)
+    return given if node is None else np.hstack([given, pixel_features(values, node, dtype=dtype, **options)])
+
+
+def _pair_features(
+    values: Stack, soft: Stack | None, pairs: Ints, edge: str | Sequence[str], dtype: Any
+) -> Stack:
+    """`edge_features`, and those of log-probabilities if there are any."""
+    found = edge_features(values, pairs, edge, axes=values.ndim - 1, dtype=dtype)
+    return found if soft is None else np.hstack([found, probability_pairs(soft, pairs).astype(dtype)])
 
 
 def _checked_grid(graph: Graph, size: tuple[int, ...], n_states: int) -> Graph:

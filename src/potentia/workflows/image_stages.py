@@ -16,6 +16,7 @@ from ..features.edges import typical_contrast
 from ..potentials import Potential
 from .image_inputs import Given
 from .image_memory import say_estimate
+from .image_options import ImageOptions
 from .image_pipeline import ImagePipeline, PixelStage, grid
 from .pixel_classifier import CrossFitted, Sample, boosted_pixels, cross_fit
 from .pixel_context import Context, coarse_size, n_context, places_in
@@ -34,12 +35,13 @@ _FEW_IMAGES, _BANDS = 3, 4
 
 @dataclass(frozen=True, eq=False)
 class TrainingImages:
-    """Training images: reading them, their labels at the size that the CRF sees, and which part is whose."""
+    """Training images: reading them, their labels at the size that the CRF sees, and the weights of classes."""
 
     pipeline: ImagePipeline
     read: Callable[[int], tuple[np.ndarray, Given]]
     labels: list[np.ndarray]
     names: list[str]
+    weights: Floats | None
 
     def image(self, k: int) -> tuple[np.ndarray, Given]:
         """An image as the CRF sees it, and what is given beside it."""
@@ -52,17 +54,6 @@ class TrainingImages:
         if len(chosen) >= _FEW_IMAGES:
             return [(k, whole(self.labels[k].shape)) for k in chosen]
         return [(k, band) for k in chosen for band in bands(self.labels[k].shape, _BANDS)]
-
-
-@dataclass
-class StageSettings:
-    """Options of the two stages."""
-
-    nodes: Sequence[str]
-    position: str | None
-    pixels: int | None
-    given: bool
-    weights: Floats | None
 
 
 @dataclass(eq=False)
@@ -102,20 +93,15 @@ class CrossStage:
 
 
 def two_stages(
-    training: TrainingImages, own: Sequence[int], held: Sequence[int], settings: StageSettings, run: Run
+    training: TrainingImages, own: Sequence[int], held: Sequence[int], options: ImageOptions, run: Run
 ) -> tuple[list[Example], dict[str, Any]]:
     """Fit the pixel classifier, where there is one; examples for the CRF in windows of the images."""
     pipeline, rng = training.pipeline, np.random.default_rng(run.seed)
     units = training.units(own)
     n = len(pipeline.classes)
-    n_rows, n_wanted = n_drawn(settings.pixels, n, pipeline.axes)
+    n_rows, n_wanted = n_drawn(options.pixels, n, pipeline.axes)
     chosen, windows = _draw_windows(training, units, n_wanted, rng)
-    n_given = _given_channels(training, own[0], settings)
-    rows = None
-    if pipeline.node != "probabilities":
-        rows = PixelRows(pipeline.node, True, n_given, pipeline.intensity.channels, pipeline.axes)
-        if settings.position == "no":
-            rows.position = False
+    rows = None if pipeline.node == "probabilities" else _pixel_rows(training, own[0], options)
     sizes = [training.labels[k].shape for k in (*own, *held)]
     n_paired = sum(int(np.prod(window_size(window))) for window in windows)
     say_estimate(run, sizes, rows, n_paired, n, n_rows, pipeline.reduce)
@@ -123,7 +109,7 @@ def two_stages(
     facts: dict[str, Any] = {}
     crossed = None
     if rows is not None:
-        crossed = _classify(training, rows, units, n_rows, settings, run)
+        crossed = _classify(training, rows, units, n_rows, options, run)
         facts = {"pixel_features": crossed.n_features, "pixel_loss": crossed.loss}
         pipeline.pixels = crossed.final()
     examples = []
@@ -131,6 +117,15 @@ def two_stages(
         for number, window in zip(bar.over(chosen, "out-of-fold predictions"), windows, strict=False):
             examples.append(_window_example(training, units[number][0], window, crossed, number))
     return examples, facts
+
+
+def _pixel_rows(training: TrainingImages, first: int, options: ImageOptions) -> PixelRows:
+    """What the classifier may see of a pixel."""
+    pipeline, given = training.pipeline, training.read(first)[1].features
+    n_given = 0 if given is None else int(given.shape[-1])
+    return PixelRows(
+        pipeline.node, options.position != "no", n_given, pipeline.intensity.channels, pipeline.axes
+    )
 
 
 def n_drawn(limit: int | None, n_states: int, axes: int = 2) -> tuple[int, int]:
@@ -162,7 +157,7 @@ def _classify(
     rows: PixelRows,
     units: Sequence[tuple[int, Window]],
     n_rows: int,
-    settings: StageSettings,
+    options: ImageOptions,
     run: Run,
 ) -> CrossStage:
     rng = np.random.default_rng([run.seed, 1])
@@ -172,26 +167,25 @@ def _classify(
             for k, window in bar.over(units, "features")
         ]
     found = {}
-    for node in settings.nodes:
-        position = {"yes": True, "no": False, None: None}[settings.position]
+    position = None if options.position is None else options.position == "yes"
+    for node in options.nodes:
         positions = rows.axes if rows.position else 0
-        found[node] = _cross_fit(training, node, samples, settings, run, positions, position)
-        if len(settings.nodes) > 1:
+        found[node] = _cross_fit(training, node, run, samples, positions, position)
+        if len(options.nodes) > 1:
             run.say(f"--node {node}: cross-validated loss of pixels {found[node].loss:.4f}")
     node, first = min(found.items(), key=lambda item: item[1].loss)
     _say_position(first, run)
     crossed = CrossStage(replace(rows, position=first.position), first)
     if len(first.by_fold) > 1:
-        _add_context(crossed, training, units, samples, partial(_cross_fit, training, node), settings, run)
+        _add_context(crossed, training, units, samples, node, run)
     return crossed
 
 
 def _cross_fit(
     training: TrainingImages,
     node: str,
-    samples: Sequence[Sample],
-    settings: StageSettings,
     run: Run,
+    samples: Sequence[Sample],
     positions: int = 0,
     position: bool | None = None,
 ) -> CrossFitted:
@@ -203,7 +197,7 @@ def _cross_fit(
             len(training.pipeline.classes),
             positions=positions,
             position=position,
-            class_weight=settings.weights,
+            class_weight=training.weights,
             seed=run.seed,
             advance=partial(bar.advance, None),
         )
@@ -214,8 +208,7 @@ def _add_context(
     training: TrainingImages,
     units: Sequence[tuple[int, Window]],
     samples: Sequence[Sample],
-    fit: Callable[[Sequence[Sample], StageSettings, Run], CrossFitted],
-    settings: StageSettings,
+    node: str,
     run: Run,
 ) -> None:
     """Fit the second classifier, and keep it if its cross-validated loss is lower."""
@@ -230,7 +223,7 @@ def _add_context(
     for (k, _), own in zip(units, samples, strict=True):
         seen = own.x[:, : crossed.rows.n_features]
         more.append(own._replace(x=np.hstack([seen, Context(crossed.coarse[k]).at(own.places)])))
-    second = fit(more, settings, run)
+    second = _cross_fit(training, node, run, more)
     chosen = "with" if second.loss < crossed.first.loss else "without"
     run.say(
         f"pixels are classified {chosen} the predictions around them: the cross-validated loss is "
@@ -311,11 +304,3 @@ def _typical(training: TrainingImages, own: Sequence[int], axes: int) -> list[fl
         found.append(typical_contrast(values[tile], pairs, axes=axes))
     means: list[float] = np.mean(found, axis=0).tolist()
     return means
-
-
-def _given_channels(training: TrainingImages, first: int, settings: StageSettings) -> int:
-    if not settings.given:
-        return 0
-    given = training.read(first)[1].features
-    assert given is not None
-    return int(given.shape[-1])

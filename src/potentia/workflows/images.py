@@ -13,18 +13,16 @@ from .._types import Floats, PotentiaError
 from ..estimators import CRF
 from ..features.resize import reduce_labels
 from .classes import Classes, find_classes
-from .image_files import STACKS, ImageFile, check_same_size, paired_files, read_mask
+from .image_files import ImageFile, check_same_size, paired_files, read_mask
 from .image_inputs import Given, input_reader
+from .image_options import ImageOptions
 from .image_pipeline import BOUNDARY, ImagePipeline
-from .image_search import NODES, search_pairs
-from .image_stages import StageSettings, TrainingImages, held_examples, two_stages
+from .image_search import search_pairs
+from .image_stages import TrainingImages, held_examples, two_stages
 from .intensity import learn_intensity
 from .training import (
-    PIXEL_FUNCTIONS,
-    TRAINABLE,
     Run,
     check_pairs,
-    check_trainable,
     fit,
     fit_marks,
     make_learner,
@@ -36,104 +34,60 @@ __all__ = ["ImagePipeline", "train"]
 
 #: The papers' sets of features of pixels and of pairs: a linear function needs expanded ones.
 _PAPERS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr", "potts": "mbl"}
-#: Seconds in which a search tries choices for pairs.
-_BUDGET = 600.0
 
 
 def train(
-    images: Path,
-    masks: Path,
-    *,
-    palette: Path | None = None,
-    void: str | None = None,
-    rare: str | None = None,
-    node: str | None = None,
-    edge: str | None = None,
-    learner: str = "ilr",
-    iterations: int | None = None,
-    epsilon: float | None = None,
-    inference: str | None = None,
-    class_weight: str | None = None,
-    feature_set: str | None = None,
-    features: Path | None = None,
-    probabilities: Path | None = None,
-    position: str | None = None,
-    normalise: str | None = None,
-    stacks: str = "images",
-    reduce: float | None = None,
-    superpixels: int | None = None,
-    pixels: int | None = None,
-    search: bool = False,
-    budget: float | None = None,
-    run: Run | None = None,
+    images: Path, masks: Path, *, run: Run | None = None, **options: Any
 ) -> tuple[ImagePipeline, dict[str, Any]]:
     """A pipeline fitted to the images of a folder and the masks of their names, and facts of the fit.
 
     A classifier of single pixels is fitted to pixels drawn from all images, and a CRF to its out-of-fold predictions
     in windows of the images. With `feature_set` "papers", and of superpixels, the CRF is fitted to features at once.
-
-    Args:
-        palette: a file of lines `value,name[,#rrggbb]`; None takes every value in the masks as a class.
-        void: values that mean unknown, with commas between. rare: what to do with values in a few pixels only, see
-            `find_classes`.
-        node, edge: functions of pixels and of pairs; node None is boosting, with the papers' features where the
-            learner can train it, else linear. edge None is potts, and linear with the papers' features, of superpixels
-            and where the learner cannot train potts. learner: of `TRAINABLE`.
-        epsilon, inference, class_weight: see `make_learner`.
-        feature_set: "filters" (default), "papers", or "given": only what `features` has.
-        features, probabilities: folders with an array (h, w, n) for each image. Probabilities replace the classifier.
-        position: "yes", "no" or None to find out by cross-validation whether the classifier sees positions.
-        normalise: see `Intensity`; stacks: whether pages of TIFF files are "images" or "volumes".
-        pixels: number of pixels that pairs are trained on, at most.
-        search: choose node, edge, learner and epsilon by cross-validation over images; budget: seconds for pairs.
+    The options are those of `ImageOptions`.
     """
-    run = run or Run()
-    single_stage = superpixels is not None or feature_set == "papers"
-    _check_choices(superpixels, reduce, stacks, feature_set, features, probabilities)
-    if search and (single_stage or node is not None):
-        raise PotentiaError(
-            "--search chooses functions itself: leave out --node, --superpixels and the papers' features."
-        )
-    if node is None:
-        node = "boosting" if learner == "ilr" or not single_stage else "linear"
-    if node not in PIXEL_FUNCTIONS:
-        raise PotentiaError(f"node must be one of {', '.join(PIXEL_FUNCTIONS)}, not {node!r}.")
-    if edge is None:
-        edge = "linear" if single_stage or "potts" not in TRAINABLE[learner] else "potts"
-    check_trainable(learner, **({"node": node, "edge": edge} if single_stage else {"edge": edge}))
-    source = _read_source(
-        paired_files(images, masks, stacks), stacks, features, probabilities, palette, void, rare
-    )
-    weights = _class_weights(class_weight, source.labels, source.classes)
-    crf_node = make_potential(node, run.seed) if single_stage else probability_node(learner)
-    potentials = {"node": crf_node, "edge": make_potential(edge, run.seed)}
-    pipeline = ImagePipeline(
-        CRF(potentials, make_learner(learner, potentials, iterations, run, epsilon, inference, weights)),
-        source.classes,
-        _PAPERS[node] if single_stage else (feature_set or ("probabilities" if probabilities else "filters")),
-        _PAPERS[edge] if single_stage else BOUNDARY,
-        1.0 if reduce is None else reduce,
-        superpixels,
-        learn_intensity((source.read(k)[0] for k in range(len(source.names))), source.axes, normalise),
-        axes=source.axes,
-    )
-    digest = _digest(pipeline, source, [node, position, pixels, class_weight])
+    run, chosen = run or Run(), ImageOptions(**options)
+    chosen.check()
+    source = _read_source(paired_files(images, masks, chosen.stacks), chosen)
+    weights = _class_weights(chosen.class_weight, source.labels, source.classes)
+    pipeline = _unfitted(chosen, source, weights, run)
+    marks = [chosen.functions[0], chosen.position, chosen.pixels, chosen.class_weight]
+    digest = _digest(pipeline, source, marks)
     facts: dict[str, Any] = {"n_images": len(source.names), "classes": source.classes.names}
-    if single_stage:
+    if chosen.single_stage:
         return pipeline, facts | _fit_at_once(pipeline, source, digest, run)
-    settings = StageSettings(NODES if search else (node,), position, pixels, features is not None, weights)
-    seconds = (_BUDGET if budget is None else budget) if search else None
-    return pipeline, facts | _fit_in_stages(pipeline, source, settings, digest, run, seconds, iterations)
+    return pipeline, facts | _fit_in_stages(pipeline, source, chosen, weights, digest, run)
 
 
 class _Source(NamedTuple):
-    """Images with masks: their names, classes and labels, a reader by number, and the number of axes."""
+    """Images with masks: their names, classes and labels, and a reader by number."""
 
     names: list[str]
     read: Callable[[int], tuple[np.ndarray, Given]]
     classes: Classes
     labels: list[np.ndarray]
-    axes: int
+
+
+def _unfitted(chosen: ImageOptions, source: _Source, weights: Floats | None, run: Run) -> ImagePipeline:
+    """The pipeline before its model and its classifier of pixels are fitted."""
+    (node, edge), learner = chosen.functions, chosen.learner
+    given = "filters" if chosen.probabilities is None else "probabilities"
+    potentials = {
+        "node": make_potential(node, run.seed) if chosen.single_stage else probability_node(learner),
+        "edge": make_potential(edge, run.seed),
+    }
+    fitter = make_learner(
+        learner, potentials, chosen.iterations, run, chosen.epsilon, chosen.inference, weights
+    )
+    return ImagePipeline(
+        CRF(potentials, fitter),
+        source.classes,
+        _PAPERS[node] if chosen.single_stage else chosen.feature_set or given,
+        _PAPERS[edge] if chosen.single_stage else BOUNDARY,
+        1.0 if chosen.reduce is None else chosen.reduce,
+        chosen.superpixels,
+        learn_intensity((source.read(k)[0] for k in range(len(source.names))), chosen.axes, chosen.normalise),
+        axes=chosen.axes,
+    )
 
 
 def _fit_at_once(pipeline: ImagePipeline, source: _Source, digest: str, run: Run) -> dict[str, Any]:
@@ -149,66 +103,43 @@ def _fit_at_once(pipeline: ImagePipeline, source: _Source, digest: str, run: Run
 def _fit_in_stages(
     pipeline: ImagePipeline,
     source: _Source,
-    settings: StageSettings,
+    chosen: ImageOptions,
+    weights: Floats | None,
     digest: str,
     run: Run,
-    budget: float | None,
-    iterations: int | None,
 ) -> dict[str, Any]:
     """Fit the pixel classifier, where there is one, and then the CRF, chosen within a budget of seconds if given."""
     small = [_reduced(own, pipeline.small_size(own.shape), len(source.classes)) for own in source.labels]
     check_pairs(any(own.size > 1 for own in small))
-    if budget is None:
+    if not chosen.search:
         run.check_resumable(fit_marks(pipeline.model, digest))
-    training = TrainingImages(pipeline, source.read, small, source.names)
+    training = TrainingImages(pipeline, source.read, small, source.names, weights)
     own, held = (part.tolist() for part in run.split(len(small)))
-    examples, facts = two_stages(training, own, held, settings, run)
-    if budget is not None:
-        pipeline.model, chosen = search_pairs(examples, run, budget, iterations, settings.weights)
-        facts |= chosen
+    examples, facts = two_stages(training, own, held, chosen, run)
+    if chosen.search:
+        pipeline.model, found = search_pairs(examples, run, chosen.budget, chosen.iterations, weights)
+        facts |= found
     fitted = fit(pipeline.model, examples, held_examples(training, held), digest, run)
     fitted["cross_fitted_accuracy"] = fitted.pop("training_accuracy")
     return facts | fitted
 
 
-def _read_source(
-    files: list[tuple[ImageFile, ImageFile]],
-    stacks: str,
-    features: Path | None,
-    probabilities: Path | None,
-    palette: Path | None,
-    void: str | None,
-    rare: str | None,
-) -> _Source:
+def _read_source(files: Sequence[tuple[ImageFile, ImageFile]], chosen: ImageOptions) -> _Source:
     """Read all masks, and look at every image once."""
-    axes = 3 if stacks == "volumes" else 2
     sources = [image for image, _ in files]
-    read = input_reader(sources, features, probabilities, axes)
-    classes, labels = _read_labels(files, palette, void, rare, axes, read)
-    return _Source([image.name for image in sources], read, classes, labels, axes)
-
-
-def _read_labels(
-    files: Sequence[tuple[ImageFile, ImageFile]],
-    palette: Path | None,
-    void: str | None,
-    rare: str | None,
-    axes: int,
-    read: Callable[[int], tuple[np.ndarray, Given]],
-) -> tuple[Classes, list[np.ndarray]]:
-    """The classes, and every image's labels, checked against it."""
+    read = input_reader(sources, chosen.features, chosen.probabilities, chosen.axes)
     found = [read_mask(mask) for _, mask in files]
     for k, (own, (_, mask)) in enumerate(zip(found, files, strict=True)):
-        if own.codes.ndim != axes:
-            raise PotentiaError(f"{mask.path}: a mask has {axes} axes, not shape {own.codes.shape}.")
+        if own.codes.ndim != chosen.axes:
+            raise PotentiaError(f"{mask.path}: a mask has {chosen.axes} axes, not shape {own.codes.shape}.")
         check_same_size(read(k)[0], own.codes, mask.path)
-    classes = find_classes(found, palette, void, rare)
+    classes = find_classes(found, chosen.palette, chosen.void, chosen.rare)
     labels: list[np.ndarray] = []
     for own, (_, mask) in zip(found, files, strict=True):
         labels.append(classes.labels(own, mask.path).astype(np.int16))
         if not np.any(labels[-1] >= 0):
             raise PotentiaError(f"{mask.path}: every pixel is void, so there is nothing to learn.")
-    return classes, labels
+    return _Source([image.name for image in sources], read, classes, labels)
 
 
 def _reduced(labels: np.ndarray, size: tuple[int, ...], n_states: int) -> np.ndarray:
@@ -232,36 +163,6 @@ def _class_weights(given: str | None, labels: Sequence[np.ndarray], classes: Cla
             f"--class-weight is 'balanced' or {n} numbers above zero, of the classes {', '.join(classes.names)}."
         )
     return weights
-
-
-def _check_choices(
-    superpixels: int | None,
-    reduce: float | None,
-    stacks: str,
-    feature_set: str | None,
-    features: Path | None,
-    probabilities: Path | None,
-) -> None:
-    """Refuse options that exclude each other."""
-    if stacks not in STACKS:
-        raise PotentiaError(f"stacks must be one of {', '.join(STACKS)}, not {stacks!r}.")
-    if superpixels is not None and reduce is not None:
-        raise PotentiaError("superpixels are made of the whole image: give --superpixels or --reduce.")
-    if stacks == "volumes" and (superpixels is not None or reduce is not None or feature_set == "papers"):
-        raise PotentiaError(
-            "--stacks volumes goes with neither --superpixels, --reduce nor the papers' features."
-        )
-    alone = "--superpixels" if superpixels is not None else "--feature-set papers"
-    if superpixels is not None or feature_set == "papers":
-        for option, value in (("features", features), ("probabilities", probabilities)):
-            if value is not None:
-                raise PotentiaError(f"{alone} cannot be combined with --{option}.")
-    if probabilities is not None and feature_set is not None:
-        raise PotentiaError(
-            "--probabilities take the classifier's place: to use them beside filters, give --features."
-        )
-    if feature_set == "given" and features is None:
-        raise PotentiaError("--feature-set given takes the features in --features, which is missing.")
 
 
 def _digest(pipeline: ImagePipeline, source: _Source, options: Sequence[Any]) -> str:

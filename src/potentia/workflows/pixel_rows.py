@@ -12,8 +12,6 @@ from ..features.filters import filter_bank, filter_reach, n_filters
 from .pixel_context import Context, places_in
 from .windows import Window, inside, widened, window_size
 
-#: Sets of features that a pixel classifier takes: the filter bank, or only those that the user gives.
-ROW_SETS = ("filters", "given")
 #: Sides of the pieces in which features are computed and pixels scored, for two and for three axes.
 TILE_SIDES = {2: 512, 3: 64}
 
@@ -23,7 +21,7 @@ class PixelRows:
     """What the features of a pixel are.
 
     Attributes:
-        features: one of `ROW_SETS`.
+        features: "filters", those of the filter bank and of the user, or "given", only the latter.
         position: whether the pixel's position, as a share of the image's sides, is among them.
         given: number of channels that the user gives with each image.
         channels: number of channels of the image.
