@@ -80,6 +80,8 @@ class Potential(Params, Registered, ABC):
     full_precision: ClassVar[bool] = True
     #: Fits its parameters with its own optimiser, which learners use unless their options say otherwise.
     own_optimiser: ClassVar[bool] = False
+    #: Every fit adds to the function, so that the number of fits limits how complex it becomes.
+    grows: ClassVar[bool] = False
     #: f(x) is a weight per row times one table, which theta need not write out; see `theta_values`.
     by_weight: ClassVar[bool] = False
     #: What a file holds: hyper-parameters and learned attributes, checked on loading. Those not named are not checked.

@@ -41,6 +41,7 @@ class Boosting(Potential):
     """
 
     threaded: ClassVar[bool] = True
+    grows: ClassVar[bool] = True
     weights_are_copies: ClassVar[bool] = False  # but where all rows are taken
     saved: ClassVar[Schema] = {
         **Potential.saved,
