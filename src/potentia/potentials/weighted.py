@@ -37,6 +37,21 @@ class WeightPotential(WeightedTable, Linear):
 
     transformer = None
 
+    def __init__(
+        self,
+        weight: Any = None,
+        *,
+        ridge: float = 1e-3,
+        max_iter: int = 200,
+        tol: float = 1e-6,
+        intercept: bool = True,
+    ):
+        self.weight = weight
+        self.ridge = ridge
+        self.max_iter = max_iter
+        self.tol = tol
+        self.intercept = intercept
+
     def _begin(self, problem: Problem) -> None:
         if self.weight is not None:
             raise PotentiaError(
@@ -112,21 +127,6 @@ class Potts(WeightPotential):
     weight: a number or one per pair, (m,); None learns it. Other options are those of `Linear`.
     """
 
-    def __init__(
-        self,
-        weight: Any = None,
-        *,
-        ridge: float = 1e-3,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        intercept: bool = True,
-    ):
-        self.weight = weight
-        self.ridge = ridge
-        self.max_iter = max_iter
-        self.tol = tol
-        self.intercept = intercept
-
     @property
     def cost(self) -> Cost:
         r""":math:`[d \ne 0]` of a difference d of labels."""
@@ -150,12 +150,8 @@ class TruncatedLinear(WeightPotential):
         tol: float = 1e-6,
         intercept: bool = True,
     ):
-        self.weight = weight
+        super().__init__(weight, ridge=ridge, max_iter=max_iter, tol=tol, intercept=intercept)
         self.cut = cut
-        self.ridge = ridge
-        self.max_iter = max_iter
-        self.tol = tol
-        self.intercept = intercept
 
     @property
     def cost(self) -> Cost:
@@ -192,12 +188,8 @@ class Scaled(WeightPotential):
         tol: float = 1e-6,
         intercept: bool = True,
     ):
+        super().__init__(weight, ridge=ridge, max_iter=max_iter, tol=tol, intercept=intercept)
         self.table = table
-        self.weight = weight
-        self.ridge = ridge
-        self.max_iter = max_iter
-        self.tol = tol
-        self.intercept = intercept
 
     @property
     def cost(self) -> None:
