@@ -69,8 +69,37 @@ class Backend(ABC):
         """The sum of the method's results (numbers, arrays, tuples, dictionaries; None counts as nothing)."""
 
 
-class Local(Backend):
+class InProcess(Backend):
     """Parts in this process, one after another; a part's own work is shared out over threads."""
+
+    @abstractmethod
+    def part(self, number: int) -> Any:
+        """The part itself."""
+
+    def at(self, number: int, method: str, *args: Any) -> Any:
+        """The method's result for one part."""
+        return getattr(self.part(number), method)(*args)
+
+    def each(
+        self,
+        method: str,
+        *args: Any,
+        own: Sequence[Any] | None = None,
+        changes: bool = False,
+        since: str | None = None,
+    ) -> list[Any]:
+        """The method's result for every part, in part order."""
+        extra = own_arguments(own, self.n_parts)
+        numbers = range(self.n_parts)
+        return [self.at(number, method, *first, *args) for number, first in zip(numbers, extra, strict=True)]
+
+    def total(self, method: str, *args: Any, changes: bool = False) -> Any:
+        """The sum of the method's results; at most log2(parts) partial sums are held at once."""
+        return tree_total(lambda number: self.at(number, method, *args), 0, self.n_parts)
+
+
+class Local(InProcess):
+    """Parts that are all in memory."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self.parts = list(parts)
@@ -84,25 +113,9 @@ class Local(Backend):
         """Let go of all parts but these."""
         self.parts = [self.parts[number] for number in numbers]
 
-    def at(self, number: int, method: str, *args: Any) -> Any:
-        """The method's result for one part."""
-        return getattr(self.parts[number], method)(*args)
-
-    def each(
-        self,
-        method: str,
-        *args: Any,
-        own: Sequence[Any] | None = None,
-        changes: bool = False,
-        since: str | None = None,
-    ) -> list[Any]:
-        """The method's result for every part, in part order."""
-        extra = own_arguments(own, self.n_parts)
-        return [getattr(part, method)(*first, *args) for part, first in zip(self.parts, extra, strict=True)]
-
-    def total(self, method: str, *args: Any, changes: bool = False) -> Any:
-        """The sum of the method's results; at most log2(parts) partial sums are held at once."""
-        return tree_total(lambda number: getattr(self.parts[number], method)(*args), 0, self.n_parts)
+    def part(self, number: int) -> Any:
+        """The part itself."""
+        return self.parts[number]
 
 
 def own_arguments(own: Iterable[Any] | None, n_parts: int) -> Iterator[tuple[Any, ...]]:

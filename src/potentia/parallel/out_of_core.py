@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._types import PotentiaError
-from .backend import Backend, Recipe, own_arguments, tree_total
+from .backend import InProcess, Recipe
 
 
 class _Place(NamedTuple):
@@ -28,7 +28,7 @@ class _State(NamedTuple):
     places: Mapping[str, _Place]
 
 
-class OutOfCore(Backend):
+class OutOfCore(InProcess):
     """Parts that are built when they are visited, at most `resident` of them at once.
 
     A part makes room by `suspend`, which gives its small state and its arrays; those are written to a file in a
@@ -54,30 +54,6 @@ class OutOfCore(Backend):
         self._numbers = [self._numbers[number] for number in numbers]
         self._parts = {number: part for number, part in self._parts.items() if number in self._numbers}
 
-    def each(
-        self,
-        method: str,
-        *args: Any,
-        own: Sequence[Any] | None = None,
-        changes: bool = False,
-        since: str | None = None,
-    ) -> list[Any]:
-        """The method's result for every part, in part order."""
-        extra = own_arguments(own, self.n_parts)
-        return [
-            getattr(self._part(number), method)(*first, *args)
-            for number, first in zip(self._numbers, extra, strict=True)
-        ]
-
-    def at(self, number: int, method: str, *args: Any) -> Any:
-        """The method's result for one part."""
-        return getattr(self._part(self._numbers[number]), method)(*args)
-
-    def total(self, method: str, *args: Any, changes: bool = False) -> Any:
-        """The sum of the method's results; at most log2(parts) partial sums are held at once."""
-        numbers = self._numbers
-        return tree_total(lambda at: getattr(self._part(numbers[at]), method)(*args), 0, self.n_parts)
-
     def close(self) -> None:
         """Let go of the parts and delete the files."""
         for part in self._parts.values():
@@ -87,11 +63,12 @@ class OutOfCore(Backend):
             self._folder.cleanup()
             self._folder = None
 
-    def _part(self, number: int) -> Any:
+    def part(self, number: int) -> Any:
         """The part, which is built unless it is in memory; the one visited last makes room.
 
         Parts are visited in turn, so the one visited last is the one that is needed again last.
         """
+        number = self._numbers[number]
         if number not in self._parts:
             if len(self._parts) >= self.resident:
                 self._suspend(next(reversed(self._parts)))
