@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, overload
 
+from ._files import new_folder
 from ._html import facts_table
 from ._progress import Bar
 from ._registry import Registered, from_json, to_json
@@ -20,7 +21,7 @@ from .data.example import Example
 from .data.parts import Examples, Parts
 from .inference.base import Inference, Result
 from .io.checkpoint import Checkpoint
-from .io.files import new_folder, read_file, reading, write_arrays, write_file
+from .io.files import read_file, reading, write_arrays, write_file
 from .learn.dataset import Dataset
 from .learn.examples import list_examples, whole_kinds
 from .learn.iterated import IteratedLogistic

@@ -11,9 +11,9 @@ import sys
 import pytest
 
 import potentia as pt
+from potentia._files import hidden_name, remove_leftovers, replacing
 from potentia._text import read_text
 from potentia.cli import main
-from potentia.io.files import hidden_name, remove_leftovers, replacing
 from potentia.lab.study import run_cells
 from potentia.report.rows import read_rows
 from potentia.workflows.image_files import image_files

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .._files import replaced
 from .._text import read_text
 from .._types import Floats, PotentiaError
 
@@ -83,23 +83,14 @@ def _is_number(word: str) -> bool:
 
 
 def write_whole(path: FilePath, text: str) -> None:
-    """Write a file so that it is never seen half-written: beside it under another name, then renamed.
-
-    A name that ends in `.xz` is compressed.
-    """
-    target = Path(path)
-    data = text.encode("ascii")
+    """Write a file, whole or not at all; one whose name ends in `.xz` is compressed."""
+    target, data = Path(path), text.encode("ascii")
     if target.suffix == ".xz":
         import lzma
 
         data = lzma.compress(data)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        with part.open("xb") as file:  # a new file, never one that a link leads to
-            file.write(data)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    with replaced(target) as file:
+        file.write(data)
 
 
 def numbers(values: Any, digits: str = ".12g") -> str:

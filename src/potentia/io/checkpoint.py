@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from .._files import remove_leftovers
 from .._schema import Count, Items, Kind, Number, Record, Schema, check
 from .._types import PotentiaError
-from .files import read_content, read_file, reading, remove_leftovers, write_file
+from .files import read_content, read_file, reading, write_file
 
 #: What the file of a checkpoint holds beside arrays.
 _SAVED: Schema = {

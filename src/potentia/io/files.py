@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-import secrets
-import shutil
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
+from .._files import replacing
 from .._types import PotentiaError
 from .._version import __version__
 
@@ -66,105 +59,6 @@ def _aligned(name: str, offset: int, large: bool) -> zipfile.ZipInfo:
     filling = -(head + 4) % _ALIGNED
     entry.extra = struct.pack("<HH", 0x7470, filling) + bytes(filling)
     return entry
-
-
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file to write to, which takes the place of `path` once it is whole; an error leaves nothing of it."""
-    target = regular(path)
-    hidden = hidden_name(target)
-    try:
-        try:
-            with hidden.open("xb") as raw, locked(raw.fileno()):
-                yield raw
-                raw.flush()
-                os.replace(hidden, target)
-        except BaseException:
-            hidden.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise PotentiaError(f"{target} cannot be written: {error.strerror or error}.") from None
-
-
-def new_folder(path: str | os.PathLike[str]) -> Path:
-    """The folder, absolute, made if it is not there."""
-    target = Path(path).absolute()
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PotentiaError(f"{target} cannot be created: {error.strerror or error}.") from None
-    return target
-
-
-def hidden_name(target: Path) -> Path:
-    """A name beside a file or folder for what is to take its place."""
-    return target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-
-
-@contextmanager
-def locked(descriptor: int) -> Iterator[None]:
-    """An open file or folder that no other process may lock, waiting for one that has; ends with the process."""
-    if fcntl is not None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-@contextmanager
-def locked_folder(folder: Path) -> Iterator[None]:
-    """A folder that no other process may lock meanwhile."""
-    if fcntl is None:  # where files cannot be locked, folders cannot be opened, either
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with locked(descriptor):
-            yield
-    finally:
-        os.close(descriptor)
-
-
-def remove_leftovers(target: Path) -> None:
-    """Delete what a killed process left beside a file or folder it was to write; a living one has locked its own."""
-    pattern = re.compile(rf"\.{re.escape(target.name)}\..*[0-9a-f]{{8}}")
-    if fcntl is None or not target.absolute().parent.is_dir():
-        return
-    for entry in os.scandir(target.absolute().parent):
-        if pattern.fullmatch(entry.name) and not entry.is_symlink() and _abandoned(entry):
-            if entry.is_dir():
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                Path(entry.path).unlink(missing_ok=True)
-
-
-def _abandoned(entry: os.DirEntry[str]) -> bool:
-    """Whether no process has a file or folder locked."""
-    if not (entry.is_file() or entry.is_dir()):
-        return False
-    try:
-        descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def regular(path: str | os.PathLike[str]) -> Path:
-    """The file that a path names, links followed; refuses what is there and is no file, such as a device."""
-    target = Path(path)
-    target = target.resolve() if target.is_symlink() else target
-    if target.exists() and not target.is_file():
-        what = "a folder" if target.is_dir() else "no regular file"
-        raise PotentiaError(f"{path} cannot be written: it is {what}.")
-    return target
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Sequence[Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .._files import new_folder
 from .._options import check_count
 from .._schema import FLAG, TEXT, Array, Count, Items, Kind, Named, Record, Schema, check
 from .._types import PotentiaError
@@ -23,7 +24,7 @@ from ..data.parts import Loaded, Parts, Source, digest_examples
 from ..graph.structure import Graph
 from ..graph.union import Union
 from ..learn.dataset import PART_ENTRIES, cut_examples, hold_examples
-from .files import new_folder, read_content, read_file, reading, write_file
+from .files import read_content, read_file, reading, write_file
 
 KIND = "part"
 ENDING = ".potentia"

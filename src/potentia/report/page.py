@@ -9,10 +9,10 @@ from itertools import count
 from pathlib import Path
 from string import Template
 
+from .._files import regular, replacing
 from .._html import Markup, tag
 from .._types import PotentiaError
 from .._version import __version__
-from ..io.files import regular, replacing
 from .image_panels import Original
 from .rows import Cell, Row, read_rows
 from .sections import StudyResults, study_section

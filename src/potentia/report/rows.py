@@ -8,8 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from .._files import locked_folder, replacing
 from .._types import PotentiaError
-from ..io.files import locked_folder, replacing
 
 #: Packages whose versions go into every row.
 _PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from .._files import hidden_name, locked_folder, regular, remove_leftovers, replacing, unwritable
 from .._types import PotentiaError
-from ..io.files import hidden_name, locked_folder, regular, remove_leftovers, replacing
 from ..parallel.connection import current
 
 
@@ -37,7 +37,7 @@ class Staging:
             self._lock = ExitStack()
             self._lock.enter_context(locked_folder(self._hidden))
         except OSError as error:
-            raise _unwritable(self.folder, error) from None
+            raise unwritable(self.folder, error) from None
         return self
 
     def __getstate__(self) -> dict[str, Path]:
@@ -60,12 +60,12 @@ class Staging:
             if error is None:
                 self._move()
         except OSError as failure:
-            raise _unwritable(self.folder, failure) from None
+            raise unwritable(self.folder, failure) from None
         finally:
             self._lock.close()
             shutil.rmtree(self._hidden, ignore_errors=True)
         if isinstance(error, OSError):
-            raise _unwritable(self.folder, error) from None
+            raise unwritable(self.folder, error) from None
 
     def _move(self) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -111,7 +111,3 @@ def check_target(path: Path, source: Path | None = None) -> None:
 def seen_by_workers(path: Path) -> Path:
     """The path; absolute on a cluster, whose workers may be in another folder."""
     return path if current() is None else path.absolute()
-
-
-def _unwritable(path: Path, error: OSError) -> PotentiaError:
-    return PotentiaError(f"{path} cannot be written: {error.strerror or error}.")

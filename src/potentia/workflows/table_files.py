@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._files import replacing
 from .._text import read_text
 from .._types import PotentiaError
-from ..io.files import replacing
 from .outputs import write_text
 
 #: A column's cells as text, None if the value is missing.

@@ -1,0 +1,130 @@
+"""Files that appear whole or not at all, and locks of files and folders."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+from ._types import PotentiaError
+
+
+@contextmanager
+def replaced(target: Path) -> Iterator[BinaryIO]:
+    """A new file to write to, which takes the place of `target` once it is whole; an error leaves nothing of it."""
+    hidden = hidden_name(target)
+    try:
+        with hidden.open("xb") as raw, locked(raw.fileno()):
+            yield raw
+            raw.flush()
+            hidden.replace(target)
+    except BaseException:
+        hidden.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """`replaced` of the file that a path names, links followed; errors name it."""
+    target = regular(path)
+    try:
+        with replaced(target) as raw:
+            yield raw
+    except OSError as error:
+        raise unwritable(target, error) from None
+
+
+def unwritable(path: Path, error: OSError) -> PotentiaError:
+    """The sentence about a file or folder that cannot be written."""
+    return PotentiaError(f"{path} cannot be written: {error.strerror or error}.")
+
+
+def new_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder, absolute, made if it is not there."""
+    target = Path(path).absolute()
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PotentiaError(f"{target} cannot be created: {error.strerror or error}.") from None
+    return target
+
+
+def hidden_name(target: Path) -> Path:
+    """A name beside a file or folder for what is to take its place."""
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+
+
+@contextmanager
+def locked(descriptor: int) -> Iterator[None]:
+    """An open file or folder that no other process may lock, waiting for one that has; ends with the process."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """A folder that no other process may lock meanwhile."""
+    if fcntl is None:  # where files cannot be locked, folders cannot be opened, either
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with locked(descriptor):
+            yield
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Delete what a killed process left beside a file or folder it was to write; a living one has locked its own."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\..*[0-9a-f]{{8}}")
+    if fcntl is None or not target.absolute().parent.is_dir():
+        return
+    for entry in os.scandir(target.absolute().parent):
+        if pattern.fullmatch(entry.name) and not entry.is_symlink() and _abandoned(entry):
+            if entry.is_dir():
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                Path(entry.path).unlink(missing_ok=True)
+
+
+def _abandoned(entry: os.DirEntry[str]) -> bool:
+    """Whether no process has a file or folder locked."""
+    if not (entry.is_file() or entry.is_dir()):
+        return False
+    try:
+        descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def regular(path: str | os.PathLike[str]) -> Path:
+    """The file that a path names, links followed; refuses what is there and is no file, such as a device."""
+    target = Path(path)
+    target = target.resolve() if target.is_symlink() else target
+    if target.exists() and not target.is_file():
+        what = "a folder" if target.is_dir() else "no regular file"
+        raise PotentiaError(f"{path} cannot be written: it is {what}.")
+    return target
