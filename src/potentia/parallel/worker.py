@@ -7,6 +7,7 @@ state alone, so a part built again is the part that was lost.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import hashlib
 import os
@@ -111,9 +112,23 @@ _turn = threading.RLock()
 
 def run(call: Call, payload: bytes, states: Mapping[int, bytes | None]) -> Answer:
     """Do a round's work on this worker's parts; `states` of parts that other workers have given up."""
+    return _run(call, payload, states, *_worker())
+
+
+async def run_directly(call: Call, payload: bytes, dask_worker: Any) -> Answer | None:
+    """The same outside of Dask's tasks, for parts that are here; None if it fails, which a task would tell."""
+    # not on the event loop, whose heartbeats the scheduler waits for
+    threads, loop = dask_worker.executors["default"], asyncio.get_running_loop()
+    with suppress(Exception):
+        return await loop.run_in_executor(threads, _run, call, payload, {}, *_described(dask_worker))
+    return None
+
+
+def _run(
+    call: Call, payload: bytes, states: Mapping[int, bytes | None], address: str, threads: int, limit: int
+) -> Answer:
     begun = time.perf_counter()
     _keep_freed_memory()
-    address, threads, limit = _worker()
     check_fingerprint(fingerprint(), call.fingerprint, address)
     with _turn, one_blas_thread(), using_threads(threads):
         numbers = [number for group in call.groups for number in group]
@@ -258,10 +273,14 @@ def _keep_freed_memory() -> None:
 
 
 def _worker() -> tuple[str, int, int]:
-    """Address, number of threads and memory limit of this worker (0 for none)."""
+    """Address, number of threads and memory limit of the worker that runs this task."""
     from distributed import get_worker
 
-    worker = get_worker()
+    return _described(get_worker())
+
+
+def _described(worker: Any) -> tuple[str, int, int]:
+    """Address, number of threads and memory limit of a worker (0 for none)."""
     return worker.address, int(worker.state.nthreads), int(worker.memory_manager.memory_limit or 0)
 
 
