@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._memory import borrow
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
 from ..kernels.score_checks import add_singles, first_bad_table, score_range
 from ..kernels.simd import CHUNK
@@ -78,7 +79,7 @@ class Scores:
                 continue
             values, self._offset[kind] = _flatten(graph, kind, given)
             shared = isinstance(given, np.ndarray) and np.may_share_memory(values, given)
-            self._values[kind] = values.copy() if own and shared else values
+            self._values[kind] = _copy(values) if own and shared else values
             self._refuse_bad(kind)
         self.singles = self._pad_singles(observed_states(graph, observed))
 
@@ -161,8 +162,9 @@ class Scores:
 
     def largest(self) -> float:
         """The largest finite score by size."""
-        tables = [v for kind, v in self._values.items() if kind not in self.weighted]
-        ends = [np.array(own.bounds) for own in self.weighted.values()]
+        known = {kind: bounds for kind in self.graph.kinds if (bounds := self.bounds(kind))}
+        ends = [np.array(bounds) for bounds in known.values()]
+        tables = [v for kind, v in self._values.items() if kind not in known]
         return max(
             max(float(v.max(initial=0.0)), -float(np.min(v, where=v > -np.inf, initial=0.0)))
             for v in (self.singles, *tables, *ends)
@@ -259,6 +261,12 @@ def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
     return np.concatenate([a.ravel() for a in arrays]), np.concatenate([[0], np.cumsum(size)[:-1]]).astype(
         np.int64
     )
+
+
+def _copy(values: Floats) -> Floats:
+    copied = borrow(values.shape)
+    copied[...] = values
+    return copied
 
 
 def _all_single(given: Sequence[Any]) -> bool:

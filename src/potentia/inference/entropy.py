@@ -57,6 +57,12 @@ def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
 
     Regions of a variable without a single-variable region take the largest epsilon given.
     """
+    if isinstance(epsilon, float):
+        return _latest(graph, "smoothed", epsilon, lambda: _smoothed(graph, epsilon))
+    return _smoothed(graph, epsilon)
+
+
+def _smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
     values = _per_kind(graph, epsilon)
     if not np.all(np.isfinite(values)) or values.min() < 0:
         raise PotentiaError(f"epsilon must be finite and not negative, not {epsilon}.")
@@ -94,7 +100,20 @@ def reweighted(graph: Graph, rho: float | ArrayLike | None, valid: bool = False)
     """
     if rho is None:
         return graph.cached("reweighted", lambda: _reweighted(graph, None, True))
+    if isinstance(rho, float):
+        return _latest(graph, "reweighted by", (rho, valid), lambda: _reweighted(graph, rho, valid))
     return _reweighted(graph, rho, valid)
+
+
+def _latest(graph: Graph, name: str, key: Any, make: Callable[[], Entropy]) -> Entropy:
+    """Make an entropy, or take the one that was made last if it has the same key."""
+    kept: dict[Any, Entropy] = graph.cached(name, dict)
+    found = kept.get(key)
+    if found is None:
+        found = make()
+        kept.clear()
+        kept[key] = found
+    return found
 
 
 def _reweighted(graph: Graph, rho: float | ArrayLike | None, valid: bool) -> Entropy:

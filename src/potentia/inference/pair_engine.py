@@ -53,11 +53,11 @@ class PairEngine:
         self.graph, self.entropy, self.damping, self.threads = scores.graph, entropy, damping, threads
         self.pairs = pairs_of(self.graph)
         self._pair_kinds = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
-        self.count, self.counting, total = entropy.cached("pairs", self._weights)
+        self.count, self.counting, self.total = entropy.cached("pairs", self._weights)
         self.shared = self._one_table(scores)
         self.single = scores.single and not self.shared and self._spans(scores, SAFE_RANGE_SINGLE)
         self.layout = pair_layout(self.graph, order, oriented=self.shared)
-        self.blocks = self._allocate(*entropy.cached((order, self.shared), lambda: self._in_lanes(total)))
+        self.blocks = self._allocate(*entropy.cached((order, self.shared), self._in_lanes))
         self._record = NO_RECORD
         #: Whether blocks hold exponentials of messages.
         self.exponentials = False
@@ -77,12 +77,12 @@ class PairEngine:
         total = check_counting(self.graph, counting, parent, child)
         return counting[pair_region], counting[regions.single], total[regions.single]
 
-    def _in_lanes(self, total: Floats) -> tuple[Floats, Floats, Floats]:
+    def _in_lanes(self) -> tuple[Floats, Floats, Floats]:
         """`count`, `even` and `inverse` of the blocks."""
         layout = self.layout
         count = np.where(layout.pair >= 0, self.count[layout.pair] if len(self.count) else 0.0, 0.0)
         even = np.where(count.min(axis=1) == count.max(axis=1), count[:, 0], 0.0)
-        return count, even, np.where(layout.variable >= 0, 1.0 / total[layout.variable], 1.0)
+        return count, even, np.where(layout.variable >= 0, 1.0 / self.total[layout.variable], 1.0)
 
     @property
     def group_ptr(self) -> Ints:
@@ -219,12 +219,9 @@ class PairEngine:
 
     def _bounded(self) -> bool:
         """Whether no exponential of a message can underflow, so that exponentials may be kept instead."""
-        singles, steepest = self.scores.singles, self._steepest()
-        alive = singles > -np.inf
-        width = singles.max(axis=1) - np.min(singles, axis=1, where=alive, initial=np.inf)
-        held = np.bincount(self.pairs.ravel(), np.repeat(self.count, 2), len(singles)) * steepest
-        inverse = self.blocks.inverse.reshape(-1)[self.layout.variable_position]
-        return bool(((width + held) * inverse).max() + steepest <= SAFE_RANGE)
+        steepest = self._steepest()
+        reach = pair_kernels.largest_reach(self.scores.singles, self.counting, self.total, steepest)
+        return bool(reach + steepest <= SAFE_RANGE)
 
     def _keep_exponentials(self, kept: bool) -> None:
         """Messages as their exponentials from now on, or as they are; the last row is what empty slots read."""
@@ -340,9 +337,8 @@ class PairEngine:
     def messages(self) -> Floats:
         """lam of both ends of every pair in score units, (m, 2, states)."""
         out = borrow((len(self.pairs), 2, self.layout.n_states))
-        pair_kernels.messages_out(
-            self.layout.pair_position, self.count, self.blocks.lam, self.exponentials, out
-        )
+        layout, lam = self.layout, self.blocks.lam
+        pair_kernels.messages_out(layout.pair, layout.side, self.count, lam, self.exponentials, out)
         return out
 
     def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
@@ -372,13 +368,17 @@ class PairEngine:
         if self.entropy.maximum:
             singles = (np.arange(singles.shape[1]) == singles.argmax(axis=1)[:, None]).astype(float)
         lam = self.messages()
+        self._over(len(self.layout.variable), self._add_variable_values)
         value = float(self.blocks.value.sum()) + self.shift
-        own = self.scores.singles.copy()
-        value += pair_kernels.variable_values(own, self.pairs, lam, self.counting, self.entropy.maximum)
         # the result must not keep the engine alive
         tables = partial(_pair_scores, self.scores, self.pairs, self.count)
         marginals = PairMarginals(self.graph, singles, tables, lam, self.entropy.maximum, self.group_threads)
         return Readout(marginals, singles, value, lam)
+
+    def _add_variable_values(self, first: int, last: int) -> None:
+        pair_kernels.add_variable_values(
+            first, last, self.blocks, self.exponentials, self.layout.variable, self.counting, self.entropy.maximum
+        )
 
     def _over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
         return map_ranges(function, 0, n, self.group_threads)

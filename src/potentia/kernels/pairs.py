@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .jit import njit
-from .simd import CHUNK
+from .simd import CHUNK, transpose8
 from .star_blocks import LOG, PRODUCT, SAFE_RANGE
 from .vecmath import KERNEL, exp, log
 
@@ -55,16 +55,22 @@ def fill_tables(start, stop, layout, scores, high, mode, table):
     width = CHUNK if W % CHUNK == 0 else 1
     where, steps = np.empty(width, dtype=np.int64), np.empty((2, width), dtype=np.int64)
     ends, factors = np.empty((2, width), dtype=np.int64), np.empty((2, width))
+    scratch = np.empty((width, L * L))
     for u in range(start, stop):
         chunked = mode[u] == PRODUCT and W % CHUNK == 0 and L > 2
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
             for x in range(0, W, width):
                 whole = _look_up(layout, scores, row, x, high, where, steps, ends, factors)
                 at = row * W * L * L + (x * L * L if chunked else x)
-                _fill_lanes(
-                    scores.values, where, steps, ends, factors, whole, mode[u] == PRODUCT, L,
-                    table, at, width if chunked else W,
-                )  # fmt: skip
+                if chunked and whole and L >= CHUNK and np.all(steps[0] == steps[0, 0]):
+                    _fill_chunk(scores.values, where, steps[0, 0] == 1, factors, scratch, L, table, at)
+                elif L == 2 and whole and mode[u] == PRODUCT:
+                    _fill_two(scores.values, where, steps[0], factors, scratch, table, at, W)
+                else:
+                    _fill_lanes(
+                        scores.values, where, steps, ends, factors, whole, mode[u] == PRODUCT, L,
+                        table, at, width if chunked else W,
+                    )  # fmt: skip
 
 
 @njit(**KERNEL)
@@ -85,6 +91,43 @@ def _look_up(layout, scores, row, x, high, where, steps, ends, factors):
         factors[0, lane], factors[1, lane] = (high[e], 1.0 / scores.count[e]) if e >= 0 else (0.0, 0.0)
         whole = whole and e >= 0 and n0 == layout.n_states and n1 == layout.n_states
     return whole
+
+
+@njit(**KERNEL)
+def _fill_chunk(values, where, turned, factors, scratch, L, table, at):
+    """psi of eight whole tables, seen from the same side, as [a][b][lane]; L is 8 at least.
+
+    Each table is read in order; eight entries of eight tables at a time then change places.
+    """
+    top, scale = factors[0], factors[1]
+    for lane in range(CHUNK):
+        own, out = values[where[lane] : where[lane] + L * L], scratch[lane]
+        for k in range(L * L):
+            out[k] = exp((own[k] - top[lane]) * scale[lane])
+    flat, along, across = scratch.reshape(-1), CHUNK, L * CHUNK
+    if turned:
+        along, across = across, along
+    for a in range(L):
+        for b in range(0, L, CHUNK):
+            b = min(b, L - CHUNK)  # the last eight entries of a row, some of them once more
+            transpose8(flat, a * L + b, L * L, table, at + a * across + b * along, along)
+
+
+@njit(**KERNEL)
+def _fill_two(values, where, down, factors, scratch, table, at, W):
+    """psi of whole tables of two states as [a][b][lane], W apart."""
+    for lane in range(where.size):
+        for k in range(4):
+            scratch[lane, k] = (values[where[lane] + k] - factors[0, lane]) * factors[1, lane]
+    flat = scratch.reshape(-1)
+    for k in range(flat.size):
+        flat[k] = exp(flat[k])
+    for lane in range(where.size):
+        a = down[lane]  # of entry (1, 0): 2, or 1 where the pair is seen from its second variable
+        table[at + lane] = scratch[lane, 0]
+        table[at + lane + W] = scratch[lane, 3 - a]
+        table[at + lane + 2 * W] = scratch[lane, a]
+        table[at + lane + 3 * W] = scratch[lane, 3]
 
 
 @njit(**KERNEL)
@@ -111,6 +154,23 @@ def _fill_lanes(values, where, steps, ends, factors, whole, product, L, table, a
                     else:
                         out[lane] = low
             at += stride
+
+
+@njit(**KERNEL)
+def largest_reach(singles, counting, total, steepest):
+    """The largest range of a variable's P, where log M of a pair has at most the range `steepest`.
+
+    P = (theta_i + sum_e c_e log M_e) / C over the states that are left; C is `total`, and C less c_i the sum of c_e.
+    """
+    reach = 0.0
+    for i in range(singles.shape[0]):
+        high, low = -np.inf, np.inf
+        for a in range(singles.shape[1]):
+            v = singles[i, a]
+            high = v if v > high else high
+            low = v if v < low and v > -np.inf else low
+        reach = max(reach, (high - low + (total[i] - counting[i]) * steepest) / total[i])
+    return reach
 
 
 @njit(**KERNEL)
@@ -144,21 +204,30 @@ def reset_messages(node, slot_ptr, lam):
                     lam[row, a, x] = 0.0 if node[u, a, x] > -np.inf else -np.inf
 
 
-@njit(**KERNEL)
-def messages_out(position, count, lam, exponentials, out):
+@njit(allocates=True, **KERNEL)
+def messages_out(pair, side, count, lam, exponentials, out):
     """Messages in score units and users' order: out[e, side, a] = c_e lam; `lam` may hold their exponentials."""
     L, W = lam.shape[1], lam.shape[2]
-    for e in range(position.shape[0]):
-        for side in range(2):
-            row, x = position[e, side] // W, position[e, side] % W
-            part = out[e, side]
-            for a in range(L):
-                part[a] = lam[row, a, x]
-            if exponentials:
+    own = np.empty((L, W))
+    for row in range(pair.shape[0]):
+        _logarithms(lam[row], exponentials, own)
+        for x in range(W):
+            e = pair[row, x]
+            if e >= 0:
+                part = out[e, side[row, x]]
                 for a in range(L):
-                    part[a] = log(part[a])
-            for a in range(L):
-                part[a] *= count[e]
+                    part[a] = count[e] * own[a, x]
+
+
+@njit(inline="always", **KERNEL)
+def _logarithms(messages, exponentials, out):
+    """A row's messages (L, W), which may be exponentials."""
+    if exponentials:
+        for a in range(out.shape[0]):
+            for x in range(out.shape[1]):
+                out[a, x] = log(messages[a, x])
+    else:
+        out[:] = messages
 
 
 @njit(**KERNEL)
@@ -214,21 +283,48 @@ def take_messages(pairs, lam, out):
                 out[pairs[e, side], a] -= lam[e, side, a]
 
 
-@njit(**KERNEL)
-def variable_values(b, pairs, lam, counting, maximum):
-    """Sum over variables of c_i log sum exp(b_i / c_i), b_i = theta_i - sum_e lam_e; max b_i where c_i = 0.
+@njit(allocates=True, **KERNEL)
+def add_variable_values(start, stop, blocks, exponentials, variable, counting, maximum):
+    """To the values of blocks: sums over variables of c_i log sum exp(b_i / c_i), b_i = theta_i - sum_e c_e lam_e.
 
-    b: theta_i on entry. States with a -inf score or message are dead and take no part.
+    max b_i where c_i = 0. States with a -inf score or message are dead and take no part.
     """
-    for e in range(pairs.shape[0]):
-        for side in range(2):
-            i = pairs[e, side]
-            for a in range(b.shape[1]):
-                b[i, a] = b[i, a] - lam[e, side, a] if lam[e, side, a] > -np.inf else -np.inf
-    value = 0.0
-    for i in range(b.shape[0]):
-        value += smooth_max(b[i], 0.0 if maximum else counting[i])
-    return value
+    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
+    b, own, c = np.empty((L, W)), np.empty((L, W)), np.empty(W)
+    peak, total = np.empty(W), np.empty(W)
+    for u in range(start, stop):
+        b[:] = blocks.node[u]
+        for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+            _logarithms(blocks.lam[row], exponentials, own)
+            for a in range(L):
+                for x in range(W):
+                    weight = blocks.count[row, x]
+                    v = b[a, x] - weight * own[a, x] if own[a, x] > -np.inf else -np.inf
+                    b[a, x] = v if weight > 0.0 else b[a, x]
+        for x in range(W):
+            c[x] = 0.0 if maximum or variable[u, x] < 0 else counting[variable[u, x]]
+        _smooth_maxima(b, c, peak, total)
+        for x in range(W):
+            if variable[u, x] >= 0:
+                blocks.value[u] += peak[x]
+
+
+@njit(**KERNEL)
+def _smooth_maxima(b, c, peak, total):
+    """`smooth_max` of every lane into `peak`; b (states, lanes) is spent."""
+    for x in range(c.size):
+        peak[x], total[x] = -np.inf, 0.0
+    for a in range(b.shape[0]):
+        for x in range(c.size):
+            b[a, x] = -b[a, x] if c[x] < 0.0 else b[a, x]
+            peak[x] = b[a, x] if b[a, x] > peak[x] and abs(b[a, x]) < np.inf else peak[x]
+    for a in range(b.shape[0]):
+        for x in range(c.size):
+            v = (b[a, x] - peak[x]) / (abs(c[x]) if c[x] != 0.0 else 1.0)
+            total[x] += exp(v if abs(b[a, x]) < np.inf else -np.inf)
+    for x in range(c.size):
+        smooth = peak[x] + abs(c[x]) * log(total[x]) if c[x] != 0.0 and total[x] > 0.0 else peak[x]
+        peak[x] = -smooth if c[x] < 0.0 and smooth > -np.inf else smooth
 
 
 @njit(inner=True, **KERNEL)

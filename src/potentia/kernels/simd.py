@@ -227,6 +227,43 @@ def sum8(typingctx, a):
 
 
 @intrinsic
+def transpose8(typingctx, source, at, step, target, to, stride):
+    """target[to + j * stride + i] = source[at + i * step + j] for i and j in 0..7; a target of floats is rounded to."""
+
+    def codegen(context, builder, signature, args):
+        single = signature.args[3].dtype == types.float32
+        kind, align = (_SINGLES, 4) if single else (_VECTOR, 8)
+        read = context.make_array(signature.args[0])(context, builder, args[0]).data
+        write = context.make_array(signature.args[3])(context, builder, args[3]).data
+
+        def pointer(data, first, by, k, vector):
+            index = builder.add(first, builder.mul(by, ir.IntType(64)(k)))
+            return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
+
+        rows = []
+        for k in range(CHUNK):
+            rows.append(builder.load(pointer(read, args[1], args[2], k, _VECTOR)))
+            rows[-1].align = 8
+        # three rounds, each of which exchanges one bit of the row's number with one of the column's
+        for bit in (1, 2, 4):
+            mixed = list(rows)
+            for k in range(CHUNK):
+                if not k & bit:
+                    for half in (0, bit):
+                        picks = [(j & ~bit) + half + (CHUNK if j & bit else 0) for j in range(CHUNK)]
+                        mask = ir.Constant(ir.VectorType(ir.IntType(32), CHUNK), picks)
+                        mixed[k + half] = builder.shuffle_vector(rows[k], rows[k + bit], mask)
+            rows = mixed
+        for k, row in enumerate(rows):
+            value = builder.fptrunc(row, _SINGLES) if single else row
+            builder.store(value, pointer(write, args[4], args[5], k, kind)).align = align
+        return context.get_dummy_value()
+
+    word = types.int64
+    return types.void(source, word, word, target, word, word), codegen
+
+
+@intrinsic
 def prefetch(typingctx, array, index):
     """Ask for the cache line of array[index]; a hint, with no effect on results."""
 
