@@ -17,7 +17,7 @@ from .structure import Graph
 #: multiples of `CHUNK`, and on powers of two.
 _LANES = (1, 8, 16, 32, 64, 128)
 #: States times lanes of a row at most: with many states narrow rows keep what a message needs close together.
-_LANE_STATES = 1024
+_LANE_STATES = 4096
 #: What starting one more row of a block costs, in lanes of work.
 _BLOCK_COST = 12
 
