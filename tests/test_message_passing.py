@@ -505,6 +505,34 @@ def test_large_mixed_states_take_the_general_path_with_the_same_result():
     np.testing.assert_allclose(engine.read().singles, result.variable_marginals, atol=1e-10)
 
 
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("case", ["whole", "turned", "mixed", "forbidden"])
+@pytest.mark.parametrize("states", [2, 8, 9, 21])
+def test_tables_of_any_size_are_laid_out_as_the_pairs_are_seen(states, case, single):
+    """Whole tables of eight pairs are filled at a time, others entry by entry; general regions read them in place."""
+    rng = np.random.default_rng(states)
+    edges = pt.Graph.grid((5, 18), n_states=2).scopes["edge"]
+    if case == "turned":  # half of the pairs begin with their other variable
+        edges = np.where(rng.random((len(edges), 1)) < 0.5, edges, edges[:, ::-1])
+    n_states = np.full(90, states)
+    if case == "mixed":
+        n_states[rng.random(90) < 0.3] = states - 1
+    graph = pt.Graph(n_states, {"node": np.arange(90)[:, None], "edge": edges})
+    theta = zoo.scores(graph, rng)
+    if case == "forbidden":
+        theta["edge"][::7, 0, 1] = -np.inf
+    if single and case != "mixed":
+        theta["edge"] = theta["edge"].astype(np.float32)
+    scores, entropy = Scores(graph, theta), entropies.reweighted(graph, 0.6)
+    engines = [kind(scores, entropy, "colours", 0.0, 1) for kind in (PairEngine, RegionEngine)]
+    for engine in engines:
+        drive(engine, "coloured", 5, 0.0, 0)
+    pairs, regions = (engine.read() for engine in engines)
+    rounding = 1e-5 if engines[0].single else 1e-10
+    np.testing.assert_allclose(pairs.singles, regions.singles, atol=rounding)
+    assert pairs.value == pytest.approx(regions.value, rel=rounding)
+
+
 METHODS_THAT_PROPAGATE = [pt.TRW(), pt.Smoothed(0.0), pt.LoopyBP()]
 
 
