@@ -7,6 +7,8 @@ numbers: rounding errors of floats would pass for free capacity, and join nodes 
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from .jit import njit
@@ -18,27 +20,105 @@ _FAR = 1 << 60
 SOURCE, SINK = 0, 1
 
 
-@njit(**KERNEL)
-def _distance(head, parent, stamp, depth, now, j):
-    """Steps from j to the root of its tree, _FAR where the way leads to an orphan."""
-    d = 0
-    while stamp[j] != now:
-        a = parent[j]
-        d += 1
-        if a == _TERMINAL:
-            stamp[j] = now
-            depth[j] = 1
-            return d
-        if a == _ORPHAN:
-            return _FAR
-        j = head[a]
-    return d + depth[j]
+class _Trees(NamedTuple):
+    """The graph and its two search trees.
+
+    ptr, arc: CSR over nodes of the arcs that leave them. parent: the arc to a node's parent. depth: steps to the root
+    at the time `stamp`. ring: active nodes, each at most once, from ends[0] to ends[1]. orphans: nodes that lost their
+    parent.
+    """
+
+    ptr: Any
+    arc: Any
+    head: Any
+    residual: Any
+    terminal: Any
+    side: Any
+    parent: Any
+    stamp: Any
+    depth: Any
+    ring: Any
+    waiting: Any
+    ends: Any
+    orphans: Any
+
+
+@njit(allocates=True, **KERNEL)
+def max_flow(ptr, arc, head, residual, terminal, side, limit):
+    """Make the flow maximal, or stop after `limit` steps; returns its value.
+
+    ptr, arc: CSR over nodes of the arcs that leave them. residual: capacities, overwritten by what is left.
+    side: (n_nodes,) output, 0 where the source reaches a node, 1 where the node reaches the sink, 2 elsewhere, and
+    everywhere if it was stopped.
+    """
+    n = terminal.size
+    trees = _Trees(
+        ptr, arc, head, residual, terminal, side, np.full(n, _NONE, dtype=np.int64),
+        np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.empty(n + 1, dtype=np.int64),
+        np.zeros(n, dtype=np.bool_), np.zeros(2, dtype=np.int64), np.empty(2 * n + 2, dtype=np.int64),
+    )  # fmt: skip
+    for i in range(n):
+        side[i] = SOURCE if terminal[i] > 0 else SINK
+        if terminal[i] != 0:
+            trees.parent[i], trees.depth[i] = _TERMINAL, 1
+            _activate(trees, i)
+    flow, now, steps = 0, 0, 0
+    while trees.ends[0] != trees.ends[1]:
+        i = trees.ring[trees.ends[0]]
+        middle = _grow(trees, i) if trees.parent[i] != _NONE else _NONE
+        now += 1
+        steps += 1
+        if steps > limit:
+            side[:] = 2
+            return flow
+        if middle == _NONE:
+            trees.waiting[i] = False
+            trees.ends[0] = trees.ends[0] + 1 if trees.ends[0] < n else 0
+            continue
+        push, n_orphans = _augment(trees, middle)
+        flow += push
+        steps += _adopt(trees, n_orphans, now)
+    for i in range(n):
+        if trees.parent[i] == _NONE:
+            side[i] = 2
+    return flow
 
 
 @njit(**KERNEL)
-def _augment(head, residual, terminal, parent, middle, orphans, n_orphans):
-    """Push what the path through arc `middle` (source tree to sink tree) can carry; the number of orphans."""
-    push = residual[middle]
+def _activate(trees, i):
+    """Put a node into the ring, unless it is there."""
+    if not trees.waiting[i]:
+        last = trees.ends[1]
+        trees.waiting[i] = True
+        trees.ring[last] = i
+        trees.ends[1] = last + 1 if last < trees.waiting.size else 0
+
+
+@njit(**KERNEL)
+def _grow(trees, i):
+    """Take the free neighbours of node i into its tree; an arc from the source's tree to the sink's if one is met."""
+    side, parent, stamp, depth = trees.side, trees.parent, trees.stamp, trees.depth
+    tree = side[i]
+    for k in range(trees.ptr[i], trees.ptr[i + 1]):
+        a = trees.arc[k]
+        if trees.residual[a ^ tree] <= 0:
+            continue
+        j = trees.head[a]
+        if parent[j] == _NONE:
+            side[j], parent[j], stamp[j], depth[j] = tree, a ^ 1, stamp[i], depth[i] + 1
+            _activate(trees, j)
+        elif side[j] != tree:
+            return a ^ tree
+        elif stamp[j] <= stamp[i] and depth[j] > depth[i]:
+            parent[j], stamp[j], depth[j] = a ^ 1, stamp[i], depth[i] + 1
+    return _NONE
+
+
+@njit(**KERNEL)
+def _augment(trees, middle):
+    """Push what the path through arc `middle` (source tree to sink tree) can carry; that, and the number of orphans."""
+    head, residual, terminal, parent = trees.head, trees.residual, trees.terminal, trees.parent
+    push, n_orphans = residual[middle], 0
     for tree in range(2):
         i = head[middle ^ 1] if tree == SOURCE else head[middle]
         while parent[i] != _TERMINAL:
@@ -55,120 +135,78 @@ def _augment(head, residual, terminal, parent, middle, orphans, n_orphans):
             residual[a ^ 1] += push
             above = head[parent[i]]
             if residual[a] == 0:
-                parent[i] = _ORPHAN
-                orphans[n_orphans] = i
-                n_orphans += 1
+                n_orphans = _orphan(trees, n_orphans, i)
             i = above
         terminal[i] += push if tree == SINK else -push
         if terminal[i] == 0:
-            parent[i] = _ORPHAN
-            orphans[n_orphans] = i
-            n_orphans += 1
+            n_orphans = _orphan(trees, n_orphans, i)
     return push, n_orphans
 
 
 @njit(**KERNEL)
-def _find_parent(ptr, arc, head, residual, side, parent, stamp, depth, now, i):
+def _orphan(trees, n_orphans, i):
+    """Cut node i off its parent; the number of orphans then."""
+    trees.parent[i] = _ORPHAN
+    trees.orphans[n_orphans] = i
+    return n_orphans + 1
+
+
+@njit(**KERNEL)
+def _adopt(trees, n_orphans, now):
+    """Find new parents for orphans, or set them free and orphan their children; the number of orphans there were."""
+    done = 0
+    while done < n_orphans:
+        i = trees.orphans[done]
+        done += 1
+        trees.parent[i] = _find_parent(trees, now, i)
+        if trees.parent[i] != _NONE:
+            continue
+        tree = trees.side[i]
+        for k in range(trees.ptr[i], trees.ptr[i + 1]):
+            a = trees.arc[k]
+            j = trees.head[a]
+            if trees.side[j] != tree or trees.parent[j] == _NONE:
+                continue
+            if trees.residual[a ^ 1 ^ tree] > 0:
+                _activate(trees, j)
+            if trees.parent[j] >= 0 and trees.head[trees.parent[j]] == i:
+                n_orphans = _orphan(trees, n_orphans, j)
+    return done
+
+
+@njit(**KERNEL)
+def _find_parent(trees, now, i):
     """The arc to the neighbour of i's tree that is nearest to the root, _NONE if no neighbour leads there."""
-    best, least, tree = _NONE, _FAR, side[i]
-    for k in range(ptr[i], ptr[i + 1]):
-        a = arc[k]
-        j = head[a]
-        if residual[a ^ 1 ^ tree] > 0 and side[j] == tree and parent[j] != _NONE:
-            d = _distance(head, parent, stamp, depth, now, j)
+    best, least, tree = _NONE, _FAR, trees.side[i]
+    for k in range(trees.ptr[i], trees.ptr[i + 1]):
+        a = trees.arc[k]
+        j = trees.head[a]
+        if trees.residual[a ^ 1 ^ tree] > 0 and trees.side[j] == tree and trees.parent[j] != _NONE:
+            d = _distance(trees, now, j)
             if d == _FAR:
                 continue
             if d < least:
                 best, least = a, d
-            while stamp[j] != now:
-                stamp[j] = now
-                depth[j] = d
+            while trees.stamp[j] != now:
+                trees.stamp[j], trees.depth[j] = now, d
                 d -= 1
-                j = head[parent[j]]
+                j = trees.head[trees.parent[j]]
     if best != _NONE:
-        stamp[i] = now
-        depth[i] = least + 1
+        trees.stamp[i], trees.depth[i] = now, least + 1
     return best
 
 
-@njit(allocates=True, **KERNEL)
-def max_flow(ptr, arc, head, residual, terminal, side, limit):
-    """Make the flow maximal, or stop after `limit` steps; returns its value.
-
-    ptr, arc: CSR over nodes of the arcs that leave them. residual: capacities, overwritten by what is left.
-    side: (n_nodes,) output, 0 where the source reaches a node, 1 where the node reaches the sink, 2 elsewhere, and
-    everywhere if it was stopped.
-    """
-    n = terminal.size
-    parent = np.full(n, _NONE, dtype=np.int64)
-    stamp, depth = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    # active nodes in a ring; a node is in it at most once
-    ring, waiting = np.empty(n + 1, dtype=np.int64), np.zeros(n, dtype=np.bool_)
-    first = last = 0
-    orphans = np.empty(2 * n + 2, dtype=np.int64)
-    for i in range(n):
-        side[i] = SOURCE if terminal[i] > 0 else SINK
-        if terminal[i] != 0:
-            parent[i] = _TERMINAL
-            depth[i] = 1
-            ring[last] = i
-            last += 1
-            waiting[i] = True
-    flow, now, steps = 0, 0, 0
-    while first != last:
-        i = ring[first]
-        tree = side[i]
-        middle = _NONE
-        if parent[i] != _NONE:
-            for k in range(ptr[i], ptr[i + 1]):
-                a = arc[k]
-                if residual[a ^ tree] <= 0:
-                    continue
-                j = head[a]
-                if parent[j] == _NONE:
-                    side[j], parent[j], stamp[j], depth[j] = tree, a ^ 1, stamp[i], depth[i] + 1
-                    if not waiting[j]:
-                        waiting[j] = True
-                        ring[last] = j
-                        last = last + 1 if last < n else 0
-                elif side[j] != tree:
-                    middle = a ^ tree
-                    break
-                elif stamp[j] <= stamp[i] and depth[j] > depth[i]:
-                    parent[j], stamp[j], depth[j] = a ^ 1, stamp[i], depth[i] + 1
-        now += 1
-        steps += 1
-        if steps > limit:
-            side[:] = 2
-            return flow
-        if middle == _NONE:
-            waiting[i] = False
-            first = first + 1 if first < n else 0
-            continue
-        push, end = _augment(head, residual, terminal, parent, middle, orphans, 0)
-        flow += push
-        begin = 0
-        while begin < end:
-            i = orphans[begin]
-            begin += 1
-            steps += 1
-            parent[i] = _find_parent(ptr, arc, head, residual, side, parent, stamp, depth, now, i)
-            if parent[i] != _NONE:
-                continue
-            for k in range(ptr[i], ptr[i + 1]):
-                a = arc[k]
-                j = head[a]
-                if side[j] != side[i] or parent[j] == _NONE:
-                    continue
-                if residual[a ^ 1 ^ side[i]] > 0 and not waiting[j]:
-                    waiting[j] = True
-                    ring[last] = j
-                    last = last + 1 if last < n else 0
-                if parent[j] >= 0 and head[parent[j]] == i:
-                    parent[j] = _ORPHAN
-                    orphans[end] = j
-                    end += 1
-    for i in range(n):
-        if parent[i] == _NONE:
-            side[i] = 2
-    return flow
+@njit(**KERNEL)
+def _distance(trees, now, j):
+    """Steps from j to the root of its tree, _FAR where the way leads to an orphan."""
+    d = 0
+    while trees.stamp[j] != now:
+        a = trees.parent[j]
+        d += 1
+        if a == _TERMINAL:
+            trees.stamp[j], trees.depth[j] = now, 1
+            return d
+        if a == _ORPHAN:
+            return _FAR
+        j = trees.head[a]
+    return d + trees.depth[j]

@@ -23,7 +23,7 @@ import numpy as np
 from .jit import njit
 from .record import slot_of
 from .simd import CHUNK, add8, fma8, load8, max8, mul8, spread8, store8, sub8, zero8
-from .star_blocks import MAXIMUM, fetch_ahead
+from .star_blocks import MAXIMUM, fetch_ahead, write_row
 from .star_product import SCRATCH
 from .vecmath import KERNEL, exp, log
 
@@ -97,7 +97,7 @@ def _write(blocks, u, x, p, logm, damping, width):
     for row in range(first, blocks.slot_ptr[u + 1]):
         at = row * L * W + x
         if damping == 0.0:
-            _write_row(lam, at, p, logm[row - first], L, W, width)
+            write_row(lam, at, p, logm[row - first], L, W, width)
         else:
             lag = max(lag, _write_damped(lam, at, p, logm[row - first], damping, L, W, width))
     return lag
@@ -296,23 +296,6 @@ def _row_value(blocks, row, x0, products, sums):
         if blocks.first[row, x0 + x]:
             value += blocks.count[row, x0 + x] * log(total[x])
     return value
-
-
-@njit(inline="always", **KERNEL)
-def _write_row(lam, at, p, fresh, L, W, width):
-    """lam = P - log M, shifted to maximum 0, eight lanes at a time; `fresh` (log M) is spent."""
-    dead = spread8(-np.inf)
-    for x in range(0, width, CHUNK):
-        peak = dead
-        for k in range(x, L * width, width):
-            # -inf - -inf is nan, which stands for -inf, too
-            v = max8(sub8(load8(p, k), load8(fresh, k)), dead)
-            store8(fresh, k, v)
-            peak = max8(v, peak)
-        to = at + x
-        for k in range(x, L * width, width):
-            store8(lam, to, sub8(load8(fresh, k), peak))
-            to += W
 
 
 @njit(**KERNEL)

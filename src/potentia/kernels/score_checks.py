@@ -1,4 +1,4 @@
-"""Passes over score tables as they come in: what may not be there, and the sum of each variable's own."""
+"""Checks of score tables as they are given, and the sum of the scores of each variable."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ import numpy as np
 from . import binary
 from .jit import njit
 from .record import keep_row, keep_two, slot_of
-from .simd import CHUNK, add8, fma8, load8, max8, spread8, store8, sub8, zero8
-from .star_blocks import LOG, MAXIMUM, PRODUCT, fetch_ahead, peak_of, refresh_belief
+from .simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
+from .star_blocks import LOG, MAXIMUM, PRODUCT, fetch_ahead, peak_of, refresh_belief, write_row
 from .vecmath import KERNEL, exp, log
 
 
@@ -228,7 +228,7 @@ def _write_messages(blocks, u, p, logm, peak, damping):
         return lag
     if damping == 0.0 and W % CHUNK == 0:
         for row in range(first, blocks.slot_ptr[u + 1]):
-            _write_row(lam.reshape(-1), row * L * W, p, logm[row - first], L, W)
+            write_row(lam.reshape(-1), row * L * W, p, logm[row - first], L, W, W)
         return lag
     for row in range(first, blocks.slot_ptr[u + 1]):
         fresh = logm[row - first]
@@ -246,21 +246,6 @@ def _write_messages(blocks, u, p, logm, peak, damping):
         else:
             lag = max(lag, _damp(lam, row, fresh, peak, damping))
     return lag
-
-
-@njit(inline="always", **KERNEL)
-def _write_row(lam, at, p, fresh, L, W):
-    """A row's messages, eight lanes at a time; `fresh` (log M) is spent."""
-    dead = spread8(-np.inf)
-    for x in range(0, W, CHUNK):
-        peak = dead
-        for k in range(x, L * W, W):
-            # -inf - -inf is nan, which stands for -inf, too
-            v = max8(sub8(load8(p, k), load8(fresh, k)), dead)
-            store8(fresh, k, v)
-            peak = max8(v, peak)
-        for k in range(x, L * W, W):
-            store8(lam, at + k, sub8(load8(fresh, k), peak))
 
 
 @njit(**KERNEL)

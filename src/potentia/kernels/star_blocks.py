@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .jit import njit
-from .simd import CHUNK, prefetch
+from .simd import CHUNK, load8, max8, prefetch, spread8, store8, sub8
 from .vecmath import KERNEL, exp
 
 PRODUCT, LOG, MAXIMUM = 0, 1, 2
@@ -108,3 +108,20 @@ def refresh_belief(blocks, u, p, peak, total, moves):
     for x in range(W):
         most = max(most, moves[x])
     return most
+
+
+@njit(inner=True, **KERNEL)
+def write_row(lam, at, p, fresh, L, W, width):
+    """lam = P - log M, shifted to maximum 0, of `width` lanes from `at` on; `fresh` (log M) is spent."""
+    dead = spread8(-np.inf)
+    for x in range(0, width, CHUNK):
+        peak = dead
+        for k in range(x, L * width, width):
+            # -inf - -inf is nan, which stands for -inf, too
+            v = max8(sub8(load8(p, k), load8(fresh, k)), dead)
+            store8(fresh, k, v)
+            peak = max8(v, peak)
+        to = at + x
+        for k in range(x, L * width, width):
+            store8(lam, to, sub8(load8(fresh, k), peak))
+            to += W
