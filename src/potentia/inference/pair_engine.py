@@ -377,7 +377,13 @@ class PairEngine:
 
     def _add_variable_values(self, first: int, last: int) -> None:
         pair_kernels.add_variable_values(
-            first, last, self.blocks, self.exponentials, self.layout.variable, self.counting, self.entropy.maximum
+            first,
+            last,
+            self.blocks,
+            self.exponentials,
+            self.layout.variable,
+            self.counting,
+            self.entropy.maximum,
         )
 
     def _over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
