@@ -3,6 +3,7 @@
 import json
 import runpy
 import struct
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from scipy import ndimage
 
 import potentia as pt
 from potentia.cli import main
-from potentia.workflows import image_pipeline, image_stages, images, pixel_context, windows
+from potentia.workflows import image_memory, image_pipeline, image_stages, images, pixel_context, windows
 from potentia.workflows.array_files import read_given
 from potentia.workflows.classes import find_classes
 from potentia.workflows.image_files import ImageFile, Mask, image_files, paired_files, read_image, read_mask
@@ -485,6 +486,31 @@ def test_the_estimate_is_said_before_work_starts(trained):
     assert "--reduce 0.56 on half-size images" in said[0]
     assert "position" in said[1]
     assert image_stages.n_drawn(500, 2) == (500, 500)
+
+
+def test_the_estimate_is_near_the_memory_that_potts_pairs_of_many_classes_take(tmp_path, trained):
+    shape, n_states, rng = (48, 48), 24, np.random.default_rng(0)
+    own = write_set(tmp_path, shape=shape)
+    (tmp_path / "soft").mkdir()
+    for k in range(4):
+        classes = np.kron(rng.integers(0, n_states, (6, 6)), np.ones((8, 8), dtype=int)).astype(np.uint8)
+        Image.fromarray(classes).save(own[1] / f"a{k}_mask.png")
+        np.save(tmp_path / "soft" / f"a{k}.npy", rng.dirichlet(np.ones(n_states), shape))
+    options = {"probabilities": tmp_path / "soft", "edge": "potts", "pixels": 9216, "iterations": 1}
+    tracemalloc.start()
+    try:
+        images.train(*own, **options)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    paired = image_memory.estimate_bytes([shape] * 4, None, 0, [48 * 48] * 4, n_states) - 3e8
+    assert 0.9 * peak < paired < 1.8 * peak
+
+
+def test_the_estimate_counts_tables_of_one_part_at_a_time():
+    one, many = (image_memory.estimate_bytes([(64, 64)], None, 0, [4096] * n, 60) for n in (10, 20))
+    assert many < 1.2 * one
+    assert image_memory.estimate_bytes([(64, 64)], None, 0, [40960], 60) > 5 * one
 
 
 def test_a_report_shows_the_run_of_training_and_of_evaluation(trained, tmp_path, monkeypatch, capsys):

@@ -103,8 +103,8 @@ def two_stages(
     chosen, windows = _draw_windows(training, units, n_wanted, rng)
     rows = None if pipeline.node == "probabilities" else _pixel_rows(training, own[0], options)
     sizes = [training.labels[k].shape for k in (*own, *held)]
-    n_paired = sum(int(np.prod(window_size(window))) for window in windows)
-    say_estimate(run, sizes, rows, n_paired, n, n_rows, pipeline.reduce)
+    paired = [int(np.prod(window_size(window))) for window in windows]
+    say_estimate(run, sizes, rows, paired, n, n_rows, pipeline.reduce)
     pipeline.typical = _typical(training, own, pipeline.axes)
     facts: dict[str, Any] = {}
     crossed = None
