@@ -44,6 +44,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise unwritable(target, error) from None
 
 
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Puts a file's name before sentences that do not name it."""
+    try:
+        yield
+    except PotentiaError as error:
+        if os.fspath(path) in str(error):
+            raise
+        raise PotentiaError(f"{os.fspath(path)}: {error}") from None
+
+
 def unwritable(path: Path, error: OSError) -> PotentiaError:
     """The sentence about a file or folder that cannot be written."""
     return PotentiaError(f"{path} cannot be written: {error.strerror or error}.")

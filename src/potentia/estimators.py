@@ -14,7 +14,7 @@ from ._files import new_folder
 from ._html import facts_table
 from ._progress import Bar
 from ._registry import Registered, from_json, to_json
-from ._schema import Choice, Count, Items, Kind, Named, Number, Record, Schema, check
+from ._schema import Choice, Count, Items, Kind, Named, Number, Record, Schema, check, prefixed
 from ._threads import one_blas_thread, thread_count, using_threads
 from ._types import Floats, Ints, PotentiaError
 from .data.example import Example
@@ -290,10 +290,7 @@ class CRF(Registered):
         found = check(cls.saved, content, "CRF")
         fitted = {}
         for kind, meta in content["potentials"].items():
-            own = {
-                name.removeprefix(f"{kind}/"): v for name, v in arrays.items() if name.startswith(f"{kind}/")
-            }
-            fitted[kind] = Potential.from_state(meta, own)
+            fitted[kind] = Potential.from_state(meta, prefixed(arrays, f"{kind}/"))
             size = math.prod(found["shapes"][kind]) if kind in found["shapes"] else None
             if size != getattr(fitted[kind], "n_outputs_", None) or kind not in found["scales"]:
                 raise PotentiaError(

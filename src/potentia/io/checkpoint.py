@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._files import remove_leftovers
-from .._schema import Count, Items, Kind, Number, Record, Schema, check
+from .._schema import Count, Items, Kind, Number, Record, Schema, check, prefixed
 from .._types import PotentiaError
 from .files import read_content, read_file, reading, write_file
 
@@ -113,7 +113,7 @@ class Checkpoint:
             raise PotentiaError(f"{self.path} belongs to a run with other options or data.")
         check(_SAVED, content, "checkpoint")
         potentials = {
-            kind: (meta, _under(arrays, f"potentials/{kind}/"))
+            kind: (meta, prefixed(arrays, f"potentials/{kind}/"))
             for kind, meta in content["potentials"].items()
         }
         names = content.get("parts", ())
@@ -122,7 +122,7 @@ class Checkpoint:
         return {
             "history": content["history"],
             "potentials": potentials,
-            "arrays": _under(arrays, "arrays/"),
+            "arrays": prefixed(arrays, "arrays/"),
             "parts": _PartArrays(self.path, names),
         }
 
@@ -165,11 +165,6 @@ def _or_start_again(path: Path) -> Iterator[None]:
             yield
     except PotentiaError as error:
         raise PotentiaError(f"{str(error).removesuffix('.')}; delete it to start again.") from None
-
-
-def _under(arrays: Mapping[str, Any], head: str) -> dict[str, Any]:
-    """The arrays whose names begin so, by the rest of their names."""
-    return {name.removeprefix(head): value for name, value in arrays.items() if name.startswith(head)}
 
 
 def _stores(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:

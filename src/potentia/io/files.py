@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .._files import replacing
+from .._files import naming, replacing
 from .._types import PotentiaError
 from .._version import __version__
 
@@ -139,10 +139,10 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     Any exception counts: what a file holds is checked before it is used, so what is left is what no check foresaw.
     """
     try:
-        yield
-    except PotentiaError as error:
-        named = os.fspath(path) in str(error)
-        raise PotentiaError(str(error) if named else f"{os.fspath(path)}: {error}") from None
+        with naming(path):
+            yield
+    except PotentiaError:
+        raise
     except Exception as error:
         raise PotentiaError(f"{path} is damaged or not a potentia file ({first_line(error)}).") from None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._schema import prefixed
 from .._threads import map_items, thread_count
 from .._types import Floats, PotentiaError
 from ..kernels.logistic import loss_rows
@@ -204,10 +205,10 @@ class JointPart(Part):
         self.begin(small["settings"])
         for name in ("potentials", "marks", "clamped_value"):
             setattr(self, name, small[name])
-        self.scores, self.soft = _named(arrays, "scores/"), _named(arrays, "soft/")
-        self.free.take_everything(_named(arrays, "free/"))
+        self.scores, self.soft = prefixed(arrays, "scores/"), prefixed(arrays, "soft/")
+        self.free.take_everything(prefixed(arrays, "free/"))
         if self.clamped is not None:
-            self.clamped.take_everything(_named(arrays, "clamped/"))
+            self.clamped.take_everything(prefixed(arrays, "clamped/"))
 
     def state(self) -> dict[str, Floats]:
         """The messages, for a checkpoint."""
@@ -223,7 +224,7 @@ class JointPart(Part):
         """Take back what `state` gave."""
         for name, messages in (("free", self.free), ("clamped", self.clamped)):
             if messages is not None:
-                messages.restore(_named(arrays, f"{name}/"))
+                messages.restore(prefixed(arrays, f"{name}/"))
         if self.clamped is not None:
             for kind, table in self.soft.items():
                 saved = arrays.get(f"soft/{kind}")
@@ -233,11 +234,6 @@ class JointPart(Part):
                     )
                 table[:] = saved
             self.clamped_value = float(arrays["value"][0])
-
-
-def _named(arrays: Mapping[str, Floats], head: str) -> dict[str, Floats]:
-    """The arrays whose names begin so, by the rest of their names."""
-    return {name.removeprefix(head): v for name, v in arrays.items() if name.startswith(head)}
 
 
 class Joint:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from .._memory import borrow_zeros
+from .._schema import prefixed
 from .._threads import map_items, thread_count
 from .._types import Floats
 from ..adjoint.gradient import Gradient, Memory, evaluate, gradient_of
@@ -126,8 +127,7 @@ class _Evaluator:
         """Take back what `state` gave."""
         for number, memory in enumerate(self.memories):
             if memory is not None:
-                head = f"{number}/"
-                memory.restore({k.removeprefix(head): v for k, v in arrays.items() if k.startswith(head)})
+                memory.restore(prefixed(arrays, f"{number}/"))
 
 
 class Stage(NamedTuple):
@@ -198,8 +198,7 @@ class RiskPart(Part):
     def restore(self, arrays: Mapping[str, Floats]) -> None:
         """Take back what `state` gave."""
         for batch, own in enumerate(self.batches):
-            head = f"{batch}/"
-            own.restore({k.removeprefix(head): v for k, v in arrays.items() if k.startswith(head)})
+            own.restore(prefixed(arrays, f"{batch}/"))
 
     def suspend(self) -> tuple[dict[str, Any], dict[str, Floats]]:
         """Which examples take part, and where inference starts next."""

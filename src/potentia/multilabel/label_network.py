@@ -9,7 +9,7 @@ import numpy as np
 
 from .._options import check_choice, check_count, check_flag, check_positive
 from .._registry import SavedFunction
-from .._schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check
+from .._schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check, prefixed
 from .._types import Floats, Ints, PotentiaError
 from .base import check_seed
 from .conditionals import Conditionals, learn_conditionals
@@ -19,7 +19,6 @@ from .lmsbn import Search
 from .orders import splits
 from .posterior import Labelled, Member, Seen, best_labellings, marginals
 from .resumable import WeightedClassifier
-from .saving import prefixed
 from .structure import given_order
 from .units import Task, Unit, log_odds, make_unit, restore_unit
 from .weights import ClassWeight

@@ -7,13 +7,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .._options import check_choice, check_number
-from .._schema import Array, Rule, Schema, Size
+from .._schema import Array, Rule, Schema, Size, prefixed
 from .._types import Bools, Floats
 from .decoding import DECODES, Decode, costs_of_flips, find_labelling, is_optimal
 from .features import Gamma, Kernel
 from .joint import CliqueOption, Machine, as_cliques, clique_sets, learn_machine
 from .margin import MarginClassifier
-from .saving import prefixed
 
 
 class Decoded(NamedTuple):

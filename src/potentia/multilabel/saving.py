@@ -98,11 +98,6 @@ class SavedClassifier(Registered):
         """Take what `_state` gave from the values found by the schema, or from all arrays."""
 
 
-def prefixed(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The arrays whose names begin with a prefix, under the rest of their names."""
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
-
-
 def _fit_each_other(found: dict[str, Any]) -> bool:
     """Whether every label has two ascending values and the sign 0, or one value and the sign 1 or -1."""
     names, n_names = found["label_names"], len(found["feature_names"])

@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.utils import check_random_state
 
 from .._options import check_choice, check_count, check_number, check_positive, check_type
-from .._schema import Kind, Schema
+from .._schema import Kind, Schema, prefixed
 from .._types import Floats, Ints
 from ..data.example import Example
 from ..estimators import CRF
@@ -21,7 +21,6 @@ from ..inference.base import Inference
 from ..learn.max_margin import MaxMargin
 from ..potentials.linear import Linear
 from .base import MultiLabelClassifier, check_seed
-from .saving import prefixed
 
 Solver = Literal["frank_wolfe", "one_slack"]
 #: Regions inferred together in predictions.

@@ -9,13 +9,12 @@ from sklearn.base import clone
 
 from .._options import check_choice, check_count
 from .._registry import find_class, saved_name
-from .._schema import TEXT, Array, Kind, Record, Rule, Schema
+from .._schema import TEXT, Array, Kind, Record, Rule, Schema, prefixed
 from .._types import Bools, Floats, PotentiaError
 from ..metrics import MEASURES
 from .base import MultiLabelClassifier, check_classifier
 from .baselines import IndependentClassifiers
 from .orders import splits
-from .saving import prefixed
 
 Measure = Literal["exact_match", "hamming_loss", "f_micro", "f_macro", "f_samples"]
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from potentia._options import check_count, check_number
+from potentia._options import check_number
 from potentia._schema import Array, Schema
 from potentia._types import Floats
 from potentia.kernels.logistic import linear_loss_rows
@@ -38,8 +38,6 @@ class Constant(Differentiable):
         self.table_ = np.zeros(problem.n_outputs)
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
-        check_count("max_iter", self.max_iter)
-        check_number("tol", self.tol)
         return self.minimise(problem, self.max_iter, self.tol)
 
     def _slope(self, batch: Batch) -> tuple[float, Floats]:

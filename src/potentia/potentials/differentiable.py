@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from potentia._optimise import LBFGS
+from potentia._options import check_count, check_number
 from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.base import Potential
@@ -92,6 +93,8 @@ class Differentiable(Potential):
 
         A first fit takes at most `max_iter` steps, a further one MORE_STEPS.
         """
+        check_count("max_iter", max_iter)
+        check_number("tol", tol)
 
         def objective(vector: Floats) -> tuple[float, Floats]:
             self.parameters = vector

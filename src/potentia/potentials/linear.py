@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from potentia._options import check_count, check_number
+from potentia._options import check_number
 from potentia._schema import FLAG, Array, Either, Field, Rule, Schema, Size
 from potentia._types import Floats, PotentiaError
 from potentia.kernels.logistic import linear_loss_rows, loss_rows
@@ -111,8 +111,6 @@ class Linear(Differentiable):
             ) from None
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
-        check_count("max_iter", self.max_iter)
-        check_number("tol", self.tol)
         return self.minimise(problem, self.max_iter, self.tol)
 
     def loss_and_gradient(self, problem: Problem) -> tuple[float, Floats]:

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from potentia._options import check_count, check_number
 from potentia._schema import Array, Rule, Schema
 from potentia._types import Floats, PotentiaError
 from potentia.potentials.differentiable import Differentiable
@@ -45,8 +44,6 @@ class Temperature(Differentiable):
         self.weight_ = np.zeros(1)
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
-        check_count("max_iter", self.max_iter)
-        check_number("tol", self.tol)
         return self.minimise(problem, self.max_iter, self.tol)
 
     def _scores(self, x: Any) -> Floats:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._options import check_number
-from .._schema import FLAG, TEXT, Count, Items, Kind, Number, Record, Schema
+from .._schema import FLAG, TEXT, Count, Items, Kind, Number, Record, Schema, prefixed
 from .._types import Floats, Ints, PotentiaError
 from ..data.example import Example
 from ..estimators import CRF
@@ -380,8 +380,7 @@ class ImagePipeline(Pipeline):
 
 
 def _restored(name: str, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Potential:
-    own = {key.removeprefix(f"{name}:"): v for key, v in arrays.items() if key.startswith(f"{name}:")}
-    return Potential.from_state(content[name], own)
+    return Potential.from_state(content[name], prefixed(arrays, f"{name}:"))
 
 
 def _squeezed(values: np.ndarray) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain, islice
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
+from .._files import naming
 from .._schema import FLAG, TEXT, Count, Items, Named, Schema
 from .._types import Ints, PotentiaError
 from ..chain_crf import ChainCRF
@@ -275,7 +275,7 @@ def train(
     options = {k: v for k, v in model.get_params().items() if k != "max_iterations"}
     gazetteers_used = sorted(pipeline.settings()["gazetteers"].items())
     marks = [*(facts.digest for facts in found), repr(options), repr(gazetteers_used)]
-    with run.resumable(marks) as checkpoint, _named(source):
+    with run.resumable(marks) as checkpoint, naming(source):
         sources = [SentenceSource(*item, pipeline) for item in own]
         model.fit(Parts(sources, len(sources)), progress=run.progress, checkpoint=checkpoint)
     facts = {
@@ -321,17 +321,6 @@ class SentenceSource(Source):
     def n_bytes(self) -> int | None:
         """About what the attributes take."""
         return None if self.span.n_bytes is None else _BYTES_PER_BYTE * self.span.n_bytes
-
-
-@contextmanager
-def _named(source: Path) -> Iterator[None]:
-    """Puts the source's name before sentences that do not name it."""
-    try:
-        yield
-    except PotentiaError as error:
-        if str(source) in str(error):
-            raise
-        raise PotentiaError(f"{source}: {error}") from None
 
 
 def _check_sentence(number: int, sentence: Sentence, n_columns: int) -> None:

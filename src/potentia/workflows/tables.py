@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from .._digest import digest_of
+from .._files import naming
 from .._schema import TEXT, Choice, Items, Kind, Number, Record, Rule, Schema
 from .._types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
 from ..metrics import all_measures
@@ -160,7 +160,7 @@ class TablePipeline(Pipeline):
     ) -> dict[str, Sequence[Any]]:
         """What is written of some rows of a table."""
         table = _rows_of(source, rows)
-        with _named(source):
+        with naming(source):
             _require(table, id)
             columns: dict[str, Sequence[Any]] = {
                 name: ["" if c is None else c for c in table[name]] for name in id
@@ -181,7 +181,7 @@ class TablePipeline(Pipeline):
     def _compared(self, source: Path, rows: slice) -> tuple[Ints, Ints]:
         """True and predicted labels of some rows."""
         table = _rows_of(source, rows)
-        with _named(source):
+        with naming(source):
             return self.truth(table), self.model.predict(self.matrix(table))
 
     def _by_rows(self, source: Path, function: Callable[[slice], T]) -> list[T]:
@@ -228,7 +228,7 @@ def train(
     own, held = run.split(len(found.y))
     pipeline = TablePipeline(estimator, model, found.features, found.labels)
     try:
-        with _named(source), run.resumable([found.digest, repr(estimator)]) as checkpoint:
+        with naming(source), run.resumable([found.digest, repr(estimator)]) as checkpoint:
             if isinstance(X, RemoteRows) and not DISTRIBUTED[model]:
                 pipeline.model = estimator = _fit_by_one(estimator, X[own], found.y[own])
             else:
@@ -267,7 +267,7 @@ class TableSpec:
     def read(self) -> tuple[Described, Floats]:
         """Read the table; its description and the features (n, d) of all rows."""
         table, messages = read_table(self.source), []
-        with _named(self.source):
+        with naming(self.source):
             _require(table, [*self.labels, *self.ignore, *self.categorical])
             names = [name for name in table if name not in {*self.labels, *self.ignore}]
             if not names:
@@ -379,12 +379,3 @@ def _require(table: Table, names: Sequence[str]) -> None:
     lacking = [name for name in names if name not in table]
     if lacking:
         raise PotentiaError(f"there is no column {lacking[0]!r}; there are {', '.join(map(repr, table))}.")
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Puts the file's name before sentences about its columns."""
-    try:
-        yield
-    except PotentiaError as error:
-        raise PotentiaError(f"{path}: {error}") from None
