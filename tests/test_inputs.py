@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 import potentia as pt
 from potentia import Constant, Example, Linear
-from potentia.learn import dataset, part
+from potentia.learn import dataset, shards
 from potentia.learn.loop import fit_digest
 from potentia.potentials.base import Potential
 from potentia.potentials.chunks import row_chunks
@@ -104,7 +104,7 @@ def test_a_fit_by_inputs_is_the_fit_by_the_features_made_of_them(name, cut, monk
     learner = LEARNERS[name]
     if cut is not None:  # several parts and shards
         monkeypatch.setattr(dataset, "PART_ENTRIES", cut)
-        monkeypatch.setattr(part, "SHARD_ENTRIES", cut // 2)
+        monkeypatch.setattr(shards, "SHARD_ENTRIES", cut // 2)
     weighted = name != "soft" and cut is None
     by_input, by_row = chains(hidden=0.3, weighted=weighted)
     ours = pt.CRF({"node": Context(), "edge": Linear()}, learner).fit(by_input, validation=by_input[:2])

@@ -411,7 +411,7 @@ def test_shards_change_nothing(monkeypatch):
     # a shard's messages rest together, so where they rest depends on the cut
     learner = pt.IteratedLogistic(**SMALL, message_tol=0.0)
     whole = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(examples)
-    monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.shards.SHARD_ENTRIES", 1)
     cut = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(examples)
     assert cut.history_[-1]["objective"] == pytest.approx(whole.history_[-1]["objective"], rel=1e-9)
     for a, b in zip(whole.predict(examples), cut.predict(examples), strict=True):

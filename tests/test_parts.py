@@ -14,7 +14,7 @@ import potentia as pt
 from potentia import MLP, Boosting, Constant, Example, Linear
 from potentia.io.checkpoint import Checkpoint
 from potentia.io.files import read_file, write_file
-from potentia.learn import dataset, part
+from potentia.learn import dataset, shards
 from potentia.learn.dataset import Dataset
 from potentia.learn.part import Part
 from potentia.parallel.backend import Local, add, tree_total
@@ -84,7 +84,7 @@ def test_features_of_large_examples_are_referred_to_and_keep_their_precision():
 
 
 def test_equal_graphs_share_one_union_and_its_layout(monkeypatch):
-    monkeypatch.setattr(part, "SHARD_ENTRIES", 1)
+    monkeypatch.setattr(shards, "SHARD_ENTRIES", 1)
     examples = noisy(4, (6, 7))
     apart = [Example(pt.Graph.grid((6, 7), n_states=2), e.features, e.labels) for e in examples]
     built = Part(apart, ["node", "edge"])

@@ -24,7 +24,7 @@ from .io.checkpoint import Checkpoint
 from .io.files import read_file, reading, write_file
 from .kernels import attributes as kernels
 from .learn.chain_data import ChainData, chain_sources, cut_lengths
-from .learn.chain_fit import ChainFit, ChainOptions, ChainWeights
+from .learn.chain_fit import ChainFit, ChainOptions, ChainWeights, Names
 from .learn.chain_labels import MAX_LABELS, Label, check_lengths, scheme_constraints
 from .learn.chain_layout import ChainLayout, Features
 from .learn.chain_objective import Chains, Tables
@@ -150,7 +150,8 @@ class ChainCRF(Registered, Params):
                 checkpoint = Checkpoint(checkpoint, self._digest(data.digests))
             fit = ChainFit(data, self.scheme, self._options())
             if warm_start and hasattr(self, "weights_"):
-                fit.start_from(self._transferred(fit.weights, index, classes))
+                before = Names(self.index_, self.classes_)
+                fit.start_from(self.weights_.transferred(before, fit.weights, Names(index, classes)))
             bar.begin("fitting", fit.limit)
 
             def after(history: list[dict[str, Any]]) -> bool:
@@ -184,29 +185,6 @@ class ChainCRF(Registered, Params):
         self.weights_, self.classes_, self.history_ = weights, classes, history
         self.n_iter_ = len(history)
         self.__dict__.pop("_tables", None)
-
-    def _transferred(self, fresh: ChainWeights, index: AttributeIndex, classes: list[Label]) -> ChainWeights:
-        """The weights of an earlier fit for the features of a new one, zero where it had none."""
-        old, known = self.weights_, {label: k for k, label in enumerate(self.classes_)}
-        place = np.array([known.get(label, -1) for label in classes])
-        state = fresh.state.copy()
-        for name, number in index.numbers.items():
-            before = self.index_.numbers.get(name)
-            if before is None:
-                continue
-            begin, end = old.features.ptr[before : before + 2]
-            own = dict(
-                zip(old.features.label[begin:end].tolist(), old.state[begin:end].tolist(), strict=True)
-            )
-            for k in range(*fresh.features.ptr[number : number + 2]):
-                state[k] = own.get(int(place[fresh.features.label[k]]), 0.0)
-        pairs, dense = fresh.pairs.copy(), fresh.dense.copy()
-        both = np.flatnonzero(place >= 0)
-        pairs[np.ix_(both, both)] = old.pairs[np.ix_(place[both], place[both])]
-        for name, (first, end) in index.columns.items():
-            if (columns := self.index_.columns.get(name)) and columns[1] - columns[0] == end - first:
-                dense[first:end, both] = old.dense[columns[0] : columns[1], place[both]]
-        return ChainWeights(fresh.features, state, pairs, dense)
 
     def _digest(self, of_parts: Sequence[str]) -> str:
         """A digest of options and data: the checkpoint of a fit with another one is refused."""

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, overload
 
+from ._crf_params import DECODES, CRFParams, fitted_state, forget, unfitted
 from ._files import new_folder
 from ._html import facts_table
 from ._progress import Bar
-from ._registry import Registered, from_json, to_json
+from ._registry import from_json, to_json
 from ._schema import Choice, Count, Items, Kind, Named, Number, Record, Schema, check, prefixed
 from ._threads import one_blas_thread, thread_count, using_threads
 from ._types import Floats, Ints, PotentiaError
@@ -33,14 +34,10 @@ from .parallel.backend import releasing
 from .parallel.connection import current
 from .potentials.base import Potential
 
-DECODES = ("mpm", "map")
-#: What a CRF is made of.
-_NAMES = ("potentials", "learner", "inference", "decode")
-_SUCH = {"learner": "pt.IteratedLogistic()", "inference": "pt.TRW()"}
 _LOG = logging.getLogger(__name__)
 
 
-class CRF(Registered):
+class CRF(CRFParams):
     """A conditional random field: potentials turn features into scores, inference turns those into labels.
 
     Args:
@@ -64,18 +61,6 @@ class CRF(Registered):
         "history": Items(Record({"iteration": Count(), "objective": Number(finite=False)})),
         "inference_": Kind((dict,)),
     }
-
-    def __init__(
-        self,
-        potentials: Mapping[str, Potential],
-        learner: Learner | None = None,
-        inference: Inference | None = None,
-        decode: str | None = None,
-    ) -> None:
-        self.potentials = potentials
-        self.learner = learner
-        self.inference = inference
-        self.decode = decode
 
     # -- fitting -------------------------------------------------------------------------------------------
 
@@ -105,11 +90,11 @@ class CRF(Registered):
         self._check()
         examples = list_examples(examples)
         validation = None if validation is None else list_examples(validation)
-        before = _fitted(self)
+        before = fitted_state(self)
         try:
             self._fit(examples, validation, callback, progress, checkpoint, warm_start)
         except BaseException:
-            _forget(self)
+            forget(self)
             self.__dict__.update(before)
             raise
         return self
@@ -296,7 +281,7 @@ class CRF(Registered):
                 raise PotentiaError(
                     f"the saved CRF is damaged: its potential of {kind!r} does not fit its tables."
                 )
-        templates = {kind: _fresh(p) for kind, p in fitted.items()}
+        templates = {kind: unfitted(p) for kind, p in fitted.items()}
         model = cls(
             templates,
             from_json(content["learner"], Learner),
@@ -308,61 +293,7 @@ class CRF(Registered):
         model.shapes_ = {kind: tuple(shape) for kind, shape in found["shapes"].items()}
         return model
 
-    # -- scikit-learn's conventions ------------------------------------------------------------------------
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Constructor arguments; with `deep` also those of potentials (node__ridge) and learner (learner__epsilon)."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
-        if deep:
-            for kind, potential in self.potentials.items():
-                found[kind] = potential
-                found |= {f"{kind}__{name}": value for name, value in potential.get_params().items()}
-            if self.learner is not None:
-                found |= {f"learner__{name}": value for name, value in vars(self.learner).items()}
-        return found
-
-    def set_params(self, **params: Any) -> Self:
-        """Set constructor arguments, potentials by kind, or their options: node__ridge, learner__epsilon."""
-        for key, value in params.items():
-            outer, _, inner = key.partition("__")
-            if outer in self.potentials:
-                if inner:
-                    self.potentials[outer].set_params(**{inner: value})
-                else:
-                    self.potentials = {**self.potentials, outer: value}
-            elif outer == "learner" and inner:
-                self.learner = self.learner or IteratedLogistic()
-                if not hasattr(self.learner, inner):
-                    raise PotentiaError(f"the learner has no option {inner!r}.")
-                setattr(self.learner, inner, value)
-            elif outer in _NAMES and not inner:
-                setattr(self, outer, value)
-            else:
-                raise PotentiaError(f"CRF has no parameter {key!r}.")
-        return self
-
-    def __sklearn_tags__(self) -> Any:
-        """scikit-learn's estimator tags; only scikit-learn calls this, so it is imported here."""
-        from sklearn.utils import Tags, TargetTags
-
-        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
-
-    def __sklearn_clone__(self) -> CRF:
-        """An unfitted copy."""
-        copied = copy.copy(self)
-        _forget(copied)
-        copied.potentials = {kind: _fresh(p) for kind, p in self.potentials.items()}
-        copied.learner, copied.inference = copy.deepcopy(self.learner), copy.deepcopy(self.inference)
-        return copied
-
-    def __repr__(self) -> str:
-        inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
-        given = {name: getattr(self, name) for name in _NAMES[1:]}
-        shown = [
-            f"{{{inside}}}",
-            *(f"{name}={value!r}" for name, value in given.items() if value is not None),
-        ]
-        return f"CRF({', '.join(shown)})"
+    # -- showing -------------------------------------------------------------------------------------------
 
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {f"{kind} potential": repr(p) for kind, p in self.potentials.items()}
@@ -371,29 +302,6 @@ class CRF(Registered):
             facts["predicts with"] = repr(self.inference_)
             facts["trained"] = _summary_line(self.history_[-1]) if self.history_ else "no iterations"
         return facts_table("CRF" if hasattr(self, "history_") else "CRF, not fitted", facts)
-
-    def _check(self) -> None:
-        if not isinstance(self.potentials, Mapping) or not self.potentials:
-            raise PotentiaError("potentials must map each kind to a potential.")
-        for kind, potential in self.potentials.items():
-            if not isinstance(potential, Potential):
-                raise PotentiaError(
-                    f"the potential of kind {kind!r} is a {type(potential).__name__}, not a Potential."
-                )
-            if kind in _NAMES or "__" in kind:
-                raise PotentiaError(
-                    f"a kind cannot be called {kind!r}: parameters of the CRF have such names."
-                )
-        for name, given, wanted in (
-            ("learner", self.learner, Learner),
-            ("inference", self.inference, Inference),
-        ):
-            if given is not None and not isinstance(given, wanted):
-                raise PotentiaError(
-                    f"{name} must be a {wanted.__name__}, such as {_SUCH[name]}, not {_described(given)}."
-                )
-        if self.decode is not None and self.decode not in DECODES:
-            raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {self.decode!r}.")
 
 
 class _Evaluation:
@@ -439,32 +347,11 @@ def _shown(row: Mapping[str, Any]) -> str:
     return f"objective {row['objective']:.5g}{error}{rounds}"
 
 
-def _described(given: object) -> str:
-    """A wrong argument, for a message."""
-    return repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
-
-
-def _fresh(potential: Potential) -> Potential:
-    """An unfitted copy."""
-    return type(potential)(**copy.deepcopy(potential.get_params(deep=False)))
-
-
 def _begun(template: Potential, fitted: Potential | None) -> Potential:
     """Where a fit of this potential starts: an earlier fit with the current options, or an unfitted copy."""
-    fresh = _fresh(template)
+    fresh = unfitted(template)
     if type(fitted) is not type(template):
         return fresh
     resumed = copy.deepcopy(fitted).set_params(**fresh.get_params(deep=False))
     resumed.check_options()
     return resumed
-
-
-def _forget(model: CRF) -> None:
-    """Make a model one that was never fitted."""
-    for name in _fitted(model):
-        delattr(model, name)
-
-
-def _fitted(model: CRF) -> dict[str, Any]:
-    """What a fit has set."""
-    return {name: value for name, value in vars(model).items() if name.endswith("_")}

@@ -272,16 +272,17 @@ def _stacked(blocks: Sequence[Any]) -> dict[str, Any]:
 class _Cursor:
     """Takes consecutive entries of an array."""
 
+    unit = "entries"
+
     def __init__(self, array: Any, name: str) -> None:
         self.array, self.name, self.at = array, name, 0
 
     def take(self, n: int) -> Any:
         """The next n entries."""
         self.at += n
-        if self.at > len(self.array):
-            raise PotentiaError(
-                f"the saved part is damaged: {self.name} has {len(self.array)} entries, too few."
-            )
+        size = self.array.shape[0]
+        if self.at > size:
+            raise PotentiaError(f"the saved part is damaged: {self.name} has {size} {self.unit}, too few.")
         return self.array[self.at - n : self.at]
 
 
@@ -347,14 +348,7 @@ def _chosen(items: Sequence[Any], number: int, what: str) -> Any:
 class _SparseCursor(_Cursor):
     """Takes consecutive rows of a CSR matrix."""
 
-    def take(self, n: int) -> Any:
-        """The next n rows."""
-        self.at += n
-        if self.at > self.array.shape[0]:
-            raise PotentiaError(
-                f"the saved part is damaged: {self.name} has {self.array.shape[0]} rows, too few."
-            )
-        return self.array[self.at - n : self.at]
+    unit = "rows"
 
 
 def _matrix(number: int, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> _Cursor:

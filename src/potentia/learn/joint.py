@@ -19,7 +19,8 @@ from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Problem, RowKey,
 from .dataset import Dataset
 from .delta import delta_tables
 from .messages import Messages
-from .part import Part, Shard
+from .part import Part
+from .shards import Shard
 
 #: A kind's scores are kept between calls up to this many numbers in all, and computed shard by shard beyond.
 MAX_KEPT_SCORES = 1 << 25

@@ -10,7 +10,8 @@ from .._available import check_memory
 from ..data.example import Example
 from ..potentials.base import Potential
 from .examples import table_entries
-from .part import ENTRY_BYTES, LAYOUT_BYTES, SHARD_ENTRIES
+from .part import ENTRY_BYTES, LAYOUT_BYTES
+from .shards import SHARD_ENTRIES
 
 #: Vectors of all parameters that an optimiser holds: ten pairs of L-BFGS, gradients and candidates.
 _VECTORS = 25

@@ -22,7 +22,8 @@ from ..inference.pair_engine import PairEngine, suits_pairs
 from ..inference.region_engine import RegionEngine
 from ..kernels.pairs import pair_bias, take_messages
 from ..kernels.regions import message_terms
-from .part import Part, Shard
+from .part import Part
+from .shards import Shard
 
 _OTHER = "the checkpoint belongs to other examples: its messages do not fit them."
 

@@ -5,49 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from .._threads import map_items, one_blas_thread, thread_count
 from .._types import Floats, Ints, PotentiaError
 from ..data.example import Example
-from ..graph.scores import Scores, table_index
+from ..graph.scores import Scores
 from ..graph.structure import Graph
-from ..graph.union import Union
 from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.inputs import Inputs
 from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, RowKey, Rows, Tables
 from ..potentials.stack import Stack
-from .examples import check_kinds, observed, one_shape, restricted, table_entries
-
-#: Table entries of a shard: training holds the tables of one shard per thread, and they should stay in the cache.
-SHARD_ENTRIES = 200_000
+from .examples import check_kinds, observed, one_shape, restricted
+from .shards import Shard, cut_shards, region_targets, region_weights
 
 #: Bytes that a variable takes in a layout, and a table entry in messages, biases and scores, on a binary grid.
 LAYOUT_BYTES, ENTRY_BYTES = 500, 24
 
 #: As many unions of a part that left memory are kept for the next ones.
 _FEW_UNIONS = 4
-
-#: Unions in use, so that equal graphs share one and its layout.
-_unions: WeakValueDictionary[tuple[str, ...], Union] = WeakValueDictionary()
-
-
-@dataclass(eq=False)
-class Shard:
-    """Some examples as one graph; its regions of a kind are rows `rows[kind]` of the part."""
-
-    union: Union
-    rows: dict[str, slice]
-    labels: Ints
-    weights: Floats | None
-
-    @property
-    def graph(self) -> Graph:
-        """The disjoint union of the shard's examples; shards of equal graphs share it."""
-        return self.union.graph
 
 
 class Overview(NamedTuple):
@@ -143,13 +121,13 @@ class Part(Tables):
         found = [restricted(e) if self.drop_hidden else (e.graph, None) for e in self.examples]
         self.kept = [rows for _, rows in found]
         graphs = [graph for graph, _ in found]
-        self.shards = self._cut(graphs)
+        self.shards = cut_shards(self.examples, graphs, self.drop_hidden)
         present = [k for k in self.kinds if any(len(g.scopes.get(k, ())) for g in graphs)]
         self.shapes = {kind: one_shape(kind, graphs) for kind in present}
         self.features = {kind: self._stack(kind, graphs) for kind in present}
-        self.targets = {kind: _targets(kind, self.shards) for kind in present}
+        self.targets = {kind: region_targets(kind, self.shards) for kind in present}
         weighted = any(example.weights is not None for example in self.examples)
-        self.weights = {kind: self._weights(kind) if weighted else None for kind in present}
+        self.weights = {kind: region_weights(kind, self.shards) if weighted else None for kind in present}
 
     def itself(self) -> Part:
         """The part, for work that needs all of it here."""
@@ -331,42 +309,6 @@ class Part(Tables):
 
     # -- building --------------------------------------------------------------------------------------------
 
-    def _cut(self, graphs: list[Graph]) -> list[Shard]:
-        """Consecutive examples until a shard's tables would exceed SHARD_ENTRIES."""
-        groups: list[list[int]] = []
-        room = 0
-        for i, graph in enumerate(graphs):
-            size = table_entries(graph, self.examples[i])
-            if not groups or size > room:
-                groups.append([])
-                room = SHARD_ENTRIES
-            groups[-1].append(i)
-            room -= size
-        first: dict[str, int] = {}
-        return [self._shard(group, [graphs[i] for i in group], first) for group in groups]
-
-    def _shard(self, group: list[int], graphs: list[Graph], first: dict[str, int]) -> Shard:
-        union = shared_union(graphs)
-        rows = {}
-        for kind, scope in union.graph.scopes.items():
-            start = first.get(kind, 0)
-            rows[kind] = slice(start, start + len(scope))
-            first[kind] = start + len(scope)
-        members = [self.examples[i] for i in group]
-        labels = [
-            np.full(graph.n_variables, -1) if e.labels is None else self._taking_part(e, e.labels)
-            for e, graph in zip(members, graphs, strict=True)
-        ]
-        weights = None
-        if any(e.weights is not None for e in self.examples):
-            own = [np.ones(e.graph.n_variables) if e.weights is None else e.weights for e in members]
-            weights = np.concatenate([self._taking_part(e, w) for e, w in zip(members, own, strict=True)])
-        return Shard(union, rows, np.concatenate(labels), weights)
-
-    def _taking_part(self, example: Example, values: Any) -> Any:
-        """What belongs to the variables of an example that take part."""
-        return values[observed(example)] if self.drop_hidden else values
-
     def _given(self, example: Example, kind: str) -> Any:
         """What an example gives the potential of a kind to read, or None."""
         return (example.inputs if kind in self.whole else example.features).get(kind)
@@ -405,33 +347,3 @@ class Part(Tables):
             for k, i in enumerate(holders)
         ]
         return found[np.concatenate(rows)]
-
-    def _weights(self, kind: str) -> Floats:
-        parts = [
-            (np.ones(shard.graph.n_variables) if shard.weights is None else shard.weights)[
-                shard.graph.scopes[kind]
-            ].mean(axis=1)
-            for shard in self.shards
-            if len(shard.graph.scopes.get(kind, ()))
-        ]
-        return np.concatenate(parts)
-
-
-def shared_union(graphs: Sequence[Graph]) -> Union:
-    """The union of graphs; of equal lists of graphs there is one, with one layout, while any of them is in use."""
-    key = tuple(graph.digest for graph in graphs)
-    found = _unions.get(key)
-    if found is None:
-        found = _unions[key] = Union(graphs)
-    return found
-
-
-def _targets(kind: str, shards: list[Shard]) -> Ints:
-    """Index of the true configuration of every region of a kind, -1 where one of its variables is hidden."""
-    parts = [np.zeros(0, dtype=np.int64)]
-    for shard in shards:
-        if len(shard.graph.scopes.get(kind, ())):
-            index = table_index(shard.graph, kind, np.maximum(shard.labels, 0))
-            hidden = (shard.labels[shard.graph.scopes[kind]] < 0).any(axis=1)
-            parts.append(np.where(hidden, -1, index))
-    return np.concatenate(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -306,18 +306,15 @@ class LabelNetwork(WeightedClassifier):
         return self._labelled(X).signs if self.whole_ else np.where(self._probabilities(X) > 0.5, 1, -1)
 
     def _labelled(self, X: Any) -> Labelled:
-        parts = [
-            best_labellings(*self._members(X[a : a + _CHUNK]), self.power_, self.width)
-            for a in range(0, X.shape[0], _CHUNK)
-        ]
+        parts = self._by_chunks(best_labellings, X)
         return Labelled(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
     def _probabilities(self, X: Any) -> Floats:
-        parts = [
-            marginals(*self._members(X[a : a + _CHUNK]), self.power_, self.width)
-            for a in range(0, X.shape[0], _CHUNK)
-        ]
-        return np.concatenate(parts)
+        return np.concatenate(self._by_chunks(marginals, X))
+
+    def _by_chunks(self, decode: Callable[..., Any], X: Any) -> list[Any]:
+        chunks = (X[a : a + _CHUNK] for a in range(0, X.shape[0], _CHUNK))
+        return [decode(*self._members(chunk), self.power_, self.width) for chunk in chunks]
 
     def _decide(self, X: Any) -> Floats:
         return log_odds(self._probabilities(X), np.finfo(float).eps)

@@ -113,24 +113,23 @@ class TablePipeline(Pipeline):
 
     def predict(self, table: Table) -> dict[str, list[str]]:
         """The label columns of a table's rows, in the values that training had."""
-        if _n_rows(table) == 0:
-            return {label.name: [] for label in self.labels}
-        found = self.model.predict(self.matrix(table))
-        return {label.name: label.decode(found[:, k]) for k, label in enumerate(self.labels)}
+        return self._by_label(table, "predict", Label.decode)
 
     def predict_proba(self, table: Table) -> dict[str, list[float]]:
         """The probability that each label is present, by label and row."""
-        return self._numbers(table, "predict_proba")
+        return self._by_label(table, "predict_proba")
 
     def decision_function(self, table: Table) -> dict[str, list[float]]:
         """The score of each label by row; above zero speaks for its presence."""
-        return self._numbers(table, "decision_function")
+        return self._by_label(table, "decision_function")
 
-    def _numbers(self, table: Table, method: str) -> dict[str, list[float]]:
+    def _by_label(
+        self, table: Table, method: str, values: Callable[[Label, Any], list[Any]] = lambda _, x: x.tolist()
+    ) -> dict[str, list[Any]]:
         if _n_rows(table) == 0:
             return {label.name: [] for label in self.labels}
         found = getattr(self.model, method)(self.matrix(table))
-        return {label.name: found[:, k].tolist() for k, label in enumerate(self.labels)}
+        return {label.name: values(label, found[:, k]) for k, label in enumerate(self.labels)}
 
     # -- files ---------------------------------------------------------------------------------------------
 
