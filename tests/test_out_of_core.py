@@ -13,7 +13,7 @@ import potentia as pt
 from potentia import Constant, Example, Linear
 from potentia.io import part_files
 from potentia.io.files import read_file, write_file
-from potentia.learn import part as part_module
+from potentia.learn import shards
 from potentia.parallel.out_of_core import OutOfCore
 from sample_images import noisy
 from test_parts import DATA, FITS, digest, hidden, weighted
@@ -268,8 +268,8 @@ def test_state_files_are_deleted(monkeypatch, tmp_path):
 
 def test_equal_graphs_of_parts_share_one_layout_out_of_core(tmp_path, monkeypatch):
     built = []
-    original = part_module.Union
-    monkeypatch.setattr(part_module, "Union", lambda graphs: built.append(1) or original(graphs))
+    original = shards.Union
+    monkeypatch.setattr(shards, "Union", lambda graphs: built.append(1) or original(graphs))
     potentials, learner = FITS["alternating"]
     files = files_of(noisy(6, (6, 8)), tmp_path)
     pt.CRF(potentials, learner).fit(files)

@@ -294,12 +294,9 @@ def read_part(path: str | os.PathLike[str]) -> list[Example]:
         flat = {name: _Cursor(array, name) for name, array in check(_FLAT, arrays, KIND).items()}
         graphs = _read_graphs(found["graphs"], flat)
         matrices = [_matrix(number, meta, arrays) for number, meta in enumerate(found["matrices"])]
-        inputs = list(itertools.takewhile(_there, (arrays.get(f"input{k}") for k in itertools.count())))
+        given = (arrays.get(f"input{k}") for k in itertools.count())
+        inputs = list(itertools.takewhile(lambda array: array is not None, given))
         return [_read_example(meta, graphs, matrices, inputs, flat) for meta in found["examples"]]
-
-
-def _there(array: Any) -> bool:
-    return array is not None
 
 
 def _read_graphs(metas: Sequence[Mapping[str, Any]], flat: Mapping[str, _Cursor]) -> list[Graph]:

@@ -178,8 +178,9 @@ class LabelNetwork(WeightedClassifier):
         orders = self._orders(signs, seed)
         solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed, self._solved)
         task = Task(X, signs, weight, orders[0], solver, self.cv)
-        self.units_ = self._unit_names(len(signs))
-        self._units = [make_unit(unit, self.sees_labels, seed) for unit in self._wanted(len(signs))]
+        wanted = self._wanted(len(signs))
+        self.units_ = [unit if isinstance(unit, str) else type(unit).__name__ for unit in wanted]
+        self._units = [make_unit(unit, self.sees_labels, seed) for unit in wanted]
         parts, seen = [unit.learn(task) for unit in self._units], None
         if self.n_trees:
             self._forest, probabilities, _ = learn_forest(X, signs, weight.mean(axis=1), self.n_trees, seed)
@@ -198,9 +199,6 @@ class LabelNetwork(WeightedClassifier):
         if isinstance(self.units, str):
             return ["linear", "rbf"] if n <= _MOST_KERNEL_ROWS else ["linear"]
         return list(self.units)
-
-    def _unit_names(self, n: int) -> list[str]:
-        return [unit if isinstance(unit, str) else type(unit).__name__ for unit in self._wanted(n)]
 
     def _orders(self, signs: Floats, seed: int) -> list[Ints]:
         """Orders of the labels that vary, numbered among themselves."""

@@ -6,7 +6,7 @@ Sums run over a fixed binary tree of part numbers, so a total does not depend on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -89,9 +89,9 @@ class InProcess(Backend):
         since: str | None = None,
     ) -> list[Any]:
         """The method's result for every part, in part order."""
-        extra = own_arguments(own, self.n_parts)
-        numbers = range(self.n_parts)
-        return [self.at(number, method, *first, *args) for number, first in zip(numbers, extra, strict=True)]
+        firsts: list[tuple[Any, ...]] = [()] * self.n_parts if own is None else [(item,) for item in own]
+        calls = zip(range(self.n_parts), firsts, strict=True)
+        return [self.at(number, method, *first, *args) for number, first in calls]
 
     def total(self, method: str, *args: Any, changes: bool = False) -> Any:
         """The sum of the method's results; at most log2(parts) partial sums are held at once."""
@@ -116,11 +116,6 @@ class Local(InProcess):
     def part(self, number: int) -> Any:
         """The part itself."""
         return self.parts[number]
-
-
-def own_arguments(own: Iterable[Any] | None, n_parts: int) -> Iterator[tuple[Any, ...]]:
-    """The arguments that come first in the call of each part, one after another."""
-    return iter([()] * n_parts) if own is None else ((item,) for item in own)
 
 
 #: Backends made inside `releasing`.
