@@ -33,7 +33,7 @@ TEXTS = {
 }
 _PATHS = "Workers of a --cluster need the same paths as the command."
 _NOTES = {
-    "train": f"After Ctrl-C the same command resumes from a checkpoint. {_PATHS} They do not train --model network.",
+    "train": f"After Ctrl-C the same command resumes from a checkpoint. {_PATHS}",
     "predict": _PATHS,
     "evaluate": _PATHS,
 }

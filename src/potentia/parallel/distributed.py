@@ -44,7 +44,8 @@ class Distributed(Backend):
         self._version, self._serial = 0, 0
         self._saved: str | None = None
         self._saving: str | None = None
-        self._rounds, self._bytes, self._seconds, self._moved = 0, 0, 0.0, 0
+        self._rounds, self._bytes, self._moved = 0, 0, 0
+        self._seconds, self._work_seconds = 0.0, 0.0
         self._workers: set[str] = set()
         self._looked = time.monotonic()
         connection.opened.add(self.fit)
@@ -87,15 +88,21 @@ class Distributed(Backend):
         return tree_join(found, 0, self.n_parts)
 
     def statistics(self) -> dict[str, Any]:
-        """Rounds, workers, bytes through the client and seconds since the last call."""
+        """Rounds, workers, bytes through the client and seconds since the last call.
+
+        "work_seconds" are those in which the slowest worker of each round worked: the rest of "round_seconds" is what
+        the rounds add.
+        """
         found = {
             "rounds": self._rounds,
             "workers": len(self._workers),
             "round_bytes": self._bytes,
             "round_seconds": self._seconds,
+            "work_seconds": self._work_seconds,
             "moved_parts": self._moved,
         }
-        self._rounds, self._bytes, self._seconds, self._moved = 0, 0, 0.0, 0
+        self._rounds, self._bytes, self._moved = 0, 0, 0
+        self._seconds, self._work_seconds = 0.0, 0.0
         self._workers = set()
         return found
 
@@ -196,6 +203,7 @@ class Distributed(Backend):
             )
             calls.append((home, chosen, ranges, call))
         answers = self.connection.run([(home, call) for home, _, _, call in calls], payload, givers)
+        self._work_seconds += max((answer.seconds for answer in answers), default=0.0)
         again = []
         for (_, chosen, ranges, call), answer in zip(calls, answers, strict=True):
             self._bytes += len(payload) + call.n_bytes + len(answer.results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .._types import PotentiaError
@@ -19,16 +20,13 @@ MODELS: dict[str, type[ResumableClassifier]] = {
 }
 
 
-#: Models that do their work on a cluster; of those with `False`, one worker does all of it.
-DISTRIBUTED: dict[str, bool] = {"lmsbn": True, "independent": True, "lmbm": False}
+#: Models that the workers of a cluster learn label by label; of others one worker does all the work.
+_BY_LABEL = ("lmsbn", "independent")
 
 
-def check_distributed(name: str) -> None:
-    """Refuse models that a cluster cannot train."""
-    if name not in DISTRIBUTED:
-        raise PotentiaError(
-            f"--model {name} is not trained on a cluster; leave --cluster out, or use --model lmsbn."
-        )
+def learned_by_label(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether all workers of a cluster learn a model; with a kernel it holds the rows, so one worker does."""
+    return name in _BY_LABEL and options.get("kernel") != "rbf"
 
 
 def make_model(name: str, seed: int, **options: Any) -> ResumableClassifier:

@@ -23,7 +23,7 @@ from .columns import Feature, Label, learn_feature, learn_label
 from .outputs import check_target, seen_by_workers
 from .pipeline import Pipeline
 from .table_files import Table, read_table, write_table
-from .table_models import DISTRIBUTED, MODELS, check_distributed, chosen, make_model
+from .table_models import MODELS, chosen, learned_by_label, make_model
 from .training import Run
 
 T = TypeVar("T")
@@ -212,11 +212,8 @@ def train(
     run = run or Run()
     X: Any
     spec = TableSpec(source, tuple(labels), tuple(ignore), tuple(categorical), run.validation, run.seed)
-    if current() is not None:
-        check_distributed(model)
     estimator = make_model(model, run.seed, **options)
-    # a model with a kernel holds the rows themselves
-    if current() is None or (DISTRIBUTED[model] and options.get("kernel") == "rbf"):
+    if current() is None:
         found, X = spec.read()
     else:
         spec = replace(spec, source=seen_by_workers(source))
@@ -228,7 +225,7 @@ def train(
     pipeline = TablePipeline(estimator, model, found.features, found.labels)
     try:
         with naming(source), run.resumable([found.digest, repr(estimator)]) as checkpoint:
-            if isinstance(X, RemoteRows) and not DISTRIBUTED[model]:
+            if isinstance(X, RemoteRows) and not learned_by_label(model, options):
                 pipeline.model = estimator = _fit_by_one(estimator, X[own], found.y[own])
             else:
                 estimator.fit(X[own], found.y[own], progress=run.progress, checkpoint=checkpoint)
