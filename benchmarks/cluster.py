@@ -5,7 +5,8 @@
 Fits of binary grids of 100 x 100 with 20 node and 8 edge features in float32, linear potentials and the direct solver
 with 5 sweeps, on one worker and on two, each a process with one thread. The cost of a step is the difference between
 two fits of different lengths; the rest of the shorter one reads and builds the parts. What a round adds is the median
-time per round of a fit of one small image, where there is next to nothing to compute. Needs `potentia[dask]`.
+time per round of a fit of one small image, where there is next to nothing to compute. Of the rounds of the longer fit,
+`waiting_seconds` is the time in which no worker worked. Needs `potentia[dask]`.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def measured(folder: Path, small: Any, n_variables: int, steps: int, n_workers: 
         "cpu_seconds": long[1],
         "step_us": 1e6 * step / n_variables,
         "build_us": 1e6 * (sum(short[1]) - step) / n_variables,
+        "waiting_seconds": sum(row["round_seconds"] - row["work_seconds"] for row in long[2]),
         "rounds_per_step": statistics.median(row["rounds"] for row in long[2]),
         "round_ms": 1e3 * statistics.median(row["round_seconds"] / row["rounds"] for row in rounds[1:]),
     }

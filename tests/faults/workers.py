@@ -1,12 +1,14 @@
 """Clusters: fits of every learner have the bits of one process on 1, 2 and 3 workers, and with a worker killed.
 
 `python tests/faults/workers.py` prints a table by learner and every failure, and exits with 1 if there is one. A worker
-is killed by SIGKILL near the beginning, in the middle and near the end of a fit, each in a fit of its own.
+is killed by SIGKILL near the beginning, in the middle and near the end of a fit, each in a fit of its own. With
+`--minutes` all of it is repeated, on new workers, until the time is over.
 """
 
 import argparse
 import logging
 import sys
+import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -56,11 +58,16 @@ def campaign(names, processes, client):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--learners", nargs="*", choices=LEARNERS, default=LEARNERS)
-    names = parser.parse_args().learners
+    parser.add_argument("--minutes", type=float, default=0.0)
+    given = parser.parse_args()
+    names, last = given.learners, time.monotonic() + 60 * given.minutes
     warnings.simplefilter("ignore")
     options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": logging.CRITICAL}
-    with LocalCluster(n_workers=1, processes=True, **options) as processes, Client(processes) as client:
-        fits, kills, wrong = campaign(names, processes, client)
+    fits, kills, wrong = Counter(), Counter(), []
+    while not fits or time.monotonic() < last:
+        with LocalCluster(n_workers=1, processes=True, **options) as processes, Client(processes) as client:
+            found = campaign(names, processes, client)
+        fits, kills, wrong = fits + found[0], kills + found[1], wrong + found[2]
     for name in names:
         print(f"{name:<12} {fits[name]:>5} fits {kills[name]:>5} kills")
     print(*wrong, f"{len(wrong)} failures", sep="\n")
