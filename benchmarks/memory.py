@@ -28,8 +28,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import potentia as pt
 from cluster import EDGE_FEATURES, NODE_FEATURES, SIDE, noise
+
+import potentia as pt
 
 ENTRIES = 2 * SIDE * SIDE + 4 * 2 * SIDE * (SIDE - 1)
 FEATURE_BYTES = 4 * (NODE_FEATURES * SIDE * SIDE + EDGE_FEATURES * 2 * SIDE * (SIDE - 1))
@@ -51,12 +52,14 @@ def fitted(data: Any) -> Any:
     return pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, learner).fit(data)
 
 
-def fit_images(folder: str, resident: int, entries: int, out: str) -> dict[str, Any]:
+def fit_images(folder: str, parts_in_memory: str, entries: str, out: str) -> dict[str, Any]:
     """Fit part files with some of them in memory, or with 0 all examples, and write the parameters."""
     fitted(list(noise(1, SIDE)))
-    before, start = peak(), time.perf_counter()
+    before, start, resident = peak(), time.perf_counter(), int(parts_in_memory)
     files = pt.parts(folder, resident=max(resident, 1))
-    crf = fitted(files if resident else pt.parts([e for part in files for e in part], part_entries=entries))
+    crf = fitted(
+        files if resident else pt.parts([e for part in files for e in part], part_entries=int(entries))
+    )
     np.savez(out, **{kind: potential.coef_ for kind, potential in crf.potentials_.items()})
     return {"seconds": time.perf_counter() - start, "before_mib": before, "peak_mib": peak() - before}
 
@@ -151,11 +154,7 @@ def main() -> None:
     warnings.simplefilter("ignore", pt.ConvergenceWarning)
     if given.call:
         name, *rest = given.call
-        if name == "images":
-            found = fit_images(rest[0], int(rest[1]), int(rest[2]), rest[3])
-        else:
-            found = train_sequences(*rest)
-        print(json.dumps(found))
+        print(json.dumps(fit_images(*rest) if name == "images" else train_sequences(*rest)))
         return
     with tempfile.TemporaryDirectory() as folder:
         rows = [*sequences(Path(folder)), *out_of_core(given.mib, given.budget, Path(folder))]
