@@ -54,6 +54,12 @@ def _cpu(root: Path, workers: int) -> str:
     return " + ".join(f"{s:.0f}" for s in _row(root, "cluster", workers=workers)["cpu_seconds"])
 
 
+def _speed_up(root: Path) -> str:
+    """How much faster two workers are than one."""
+    one, two = (_row(root, "cluster", workers=n)["seconds"] for n in (1, 2))
+    return f"{one / two:.2f}"
+
+
 def _round_seconds(root: Path) -> float:
     """What the rounds of a step add, in seconds: the larger of both measurements."""
     rows = [_row(root, "cluster", workers=n) for n in (1, 2)]
@@ -70,8 +76,24 @@ def _large_step(root: Path, cores: int) -> float:
 
 
 def _large_efficiency(root: Path) -> str:
+    """With rounds that take as much longer as there are more machines."""
     work = _large_step(root, _CORES)
-    return f"{work / (work + _round_seconds(root)):.2f}"
+    return f"{work / (work + _MACHINES * _round_seconds(root)):.2f}"
+
+
+# -- benchmarks/memory.py ------------------------------------------------------------------------------------
+
+
+def _out_of_core(key: str, show: str, root: Path, resident: int = 2) -> str:
+    return show.format(_row(root, "out of core", resident=resident)[key])
+
+
+def _client(key: str, root: Path, place: int) -> str:
+    """Of the command that trains on the smallest or the largest file."""
+    rows = sorted(
+        (row for row in bench_rows(root) if row["part"] == "client memory"), key=lambda row: row["file_mib"]
+    )
+    return f"{rows[place][key]:.0f}"
 
 
 VALUES: dict[str, Callable[[Path], str]] = {
@@ -87,8 +109,22 @@ VALUES: dict[str, Callable[[Path], str]] = {
     "cluster steps": partial(_fit, "steps", "{}"),
     "cluster CPU, 1 worker": partial(_cpu, workers=1),
     "cluster CPU, 2 workers": partial(_cpu, workers=2),
+    "cluster seconds, 1 worker": partial(_fit, "seconds", "{:.0f}"),
+    "cluster seconds, 2 workers": partial(_fit, "seconds", "{:.0f}", workers=2),
+    "cluster speed-up": _speed_up,
+    "cluster waiting, 2 workers": partial(_fit, "waiting_seconds", "{:.1f}", workers=2),
     "cluster least work": _least_work,
     "large step, one core": lambda root: f"{_large_step(root, 1):.0f} s",
     "large step, many cores": lambda root: f"{_large_step(root, _CORES):.1f} s",
     "large efficiency": _large_efficiency,
+    "out of core data": lambda root: f"{_row(root, 'out of core')['data_mib'] / 1024:.1f}",
+    "out of core budget": partial(_out_of_core, "budget_mib", "{:.0f}"),
+    "out of core, 2 parts": partial(_out_of_core, "peak_mib", "{:.0f}"),
+    "out of core, 3 parts": partial(_out_of_core, "peak_mib", "{:.0f}", resident=3),
+    "out of core, all parts": partial(_out_of_core, "memory_peak_mib", "{:,.0f}"),
+    "out of core difference": partial(_out_of_core, "difference", "{:g}"),
+    "client memory, small": partial(_client, "peak_mib", place=0),
+    "client memory, large": partial(_client, "peak_mib", place=-1),
+    "client file, small": partial(_client, "file_mib", place=0),
+    "client file, large": partial(_client, "file_mib", place=-1),
 }

@@ -226,7 +226,7 @@ class Connection:
         finally:
             for wait in waits:
                 wait.cancel()
-        found = await asyncio.gather(*waits, return_exceptions=True)
+            found = await asyncio.gather(*waits, return_exceptions=True)
         answers = [
             own.get(home) if isinstance(own, dict) else None
             for own, (home, _) in zip(found, calls, strict=True)
