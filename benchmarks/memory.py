@@ -8,7 +8,7 @@ linear potentials and one step of the direct solver, with two and with three par
 memory is compared with them: the largest difference of a parameter.
 
 Sequences: `potentia train --sequences --cluster local` with files of two sizes and the same words: the peak of the
-command, which is the client and the scheduler. Every measurement is a process of its own.
+command, which is the client and the scheduler. Every measurement runs in a separate process.
 Needs Linux and `potentia[dask]`.
 """
 
@@ -86,7 +86,7 @@ def write_tokens(path: Path, mib: float) -> None:
 
 
 def child(*arguments: Any) -> dict[str, Any]:
-    """What a function of this file gives in a process of its own."""
+    """What a function of this file returns in a separate process."""
     command = [sys.executable, "-W", "ignore", __file__, "--call", *map(str, arguments)]
     found: dict[str, Any] = json.loads(
         subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1]
