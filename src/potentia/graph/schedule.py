@@ -16,8 +16,9 @@ from .structure import Graph
 #: Lane counts a layout may use, a compromise between padding and the cost of short loops. The kernels count on 1 or
 #: multiples of `CHUNK`, and on powers of two.
 _LANES = (1, 8, 16, 32, 64, 128)
-#: States times lanes of a row at most: with many states narrow rows keep what a message needs close together.
-_LANE_STATES = 4096
+#: Table entries of a row at most: tables are read faster in long runs, but with many states narrow rows keep what a
+#: message needs close together.
+_ROW_ENTRIES = 2**16
 #: What starting one more row of a block costs, in lanes of work.
 _BLOCK_COST = 12
 
@@ -192,7 +193,7 @@ def _cut_blocks(order: Ints, group: Ints, degree: Ints, states: int) -> tuple[In
         first = order[np.repeat(start[:-1], n_blocks) + width * within]
         return int((1 + degree[first]).sum()) * (width + _BLOCK_COST)
 
-    width = min((w for w in _LANES if w <= max(CHUNK, _LANE_STATES // states)), key=cost)
+    width = min((w for w in _LANES if w <= max(CHUNK, _ROW_ENTRIES // states**2)), key=cost)
     blocks_in = -(-sizes // width)
     group_ptr = np.concatenate([[0], np.cumsum(blocks_in)]).astype(np.int64)
     within = np.arange(len(order)) - start[group[order]]
