@@ -114,9 +114,9 @@ class Scores:
         """The smallest and the largest score of a kind; None if it has none or some are -inf."""
         if kind not in self._bounds:
             ends = np.empty((2, CHUNK))
-            bad = score_range(self._values[kind], ends)
+            good = score_range(self._values[kind], ends)
             low, high = ends[:, 0].tolist()
-            self._bounds[kind] = None if bad or low > high else (low, high)
+            self._bounds[kind] = (low, high) if good and low <= high else None
         return self._bounds[kind]
 
     def flat(self, leave: Collection[str] = ()) -> tuple[Floats, Ints]:

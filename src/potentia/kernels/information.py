@@ -49,7 +49,8 @@ def _of_pairs(scopes, n_states, weight, counting, theta, mu, singles, log_single
     for r in range(scopes.shape[0]):
         i, j = scopes[r, 0], scopes[r, 1]
         n, w, c = n_states[j], weight[r], weight[r] * counting[r]
-        columns[:] = 0.0
+        for b in range(n):
+            columns[b] = 0.0
         for a in range(n_states[i]):
             p, score, out = mu[at : at + n], theta[at : at + n], d_mu[at : at + n]
             own, others = log_singles[i, a], log_singles[j]
@@ -66,4 +67,7 @@ def _of_pairs(scopes, n_states, weight, counting, theta, mu, singles, log_single
             at += n
         for b in range(n):
             d_singles[j, b] += c * columns[b] / singles[j, b] if singles[j, b] > 0.0 else 0.0
-    return values.sum()
+    value = 0.0
+    for b in range(values.size):
+        value += values[b]
+    return value

@@ -219,15 +219,16 @@ def messages_out(pair, side, count, lam, exponentials, out):
                     part[a] = count[e] * own[a, x]
 
 
-@njit(inline="always", **KERNEL)
+@njit(**KERNEL)
 def _logarithms(messages, exponentials, out):
     """A row's messages (L, W), which may be exponentials."""
-    if exponentials:
-        for a in range(out.shape[0]):
+    for a in range(out.shape[0]):
+        if exponentials:
             for x in range(out.shape[1]):
                 out[a, x] = log(messages[a, x])
-    else:
-        out[:] = messages
+        else:
+            for x in range(out.shape[1]):
+                out[a, x] = messages[a, x]
 
 
 @njit(**KERNEL)
@@ -293,7 +294,9 @@ def add_variable_values(start, stop, blocks, exponentials, variable, counting, m
     b, own, c = np.empty((L, W)), np.empty((L, W)), np.empty(W)
     peak, total = np.empty(W), np.empty(W)
     for u in range(start, stop):
-        b[:] = blocks.node[u]
+        for a in range(L):
+            for x in range(W):
+                b[a, x] = blocks.node[u, a, x]
         for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
             _logarithms(blocks.lam[row], exponentials, own)
             for a in range(L):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import njit
-from .simd import CHUNK, load8, max8, min8, spread8, store8
+from .simd import CHUNK, fma8, load8, max8, min8, spread8, store8, sum8, zero8
 from .vecmath import KERNEL
 
 #: Finite scores beyond this are refused: sums of them would leave the range of doubles.
@@ -14,27 +14,24 @@ LARGEST = 1e100
 
 @njit(**KERNEL)
 def score_range(values, ends):
-    """Smallest and largest score, and how many are NaN or beyond LARGEST, infinities among them; reads them once.
+    """Smallest and largest score; whether none is NaN, infinite or beyond LARGEST. Reads them once.
 
     ends (2, CHUNK): scratch, which holds the first two in its first column.
     """
-    low, high, bad = spread8(np.inf), spread8(-np.inf), 0
-    piece = 4096
-    for start in range(0, values.size, piece):
-        part = values[start : start + piece]
-        whole = part.size - part.size % CHUNK
-        for k in range(part.size):
-            bad += not (part[k] <= LARGEST and part[k] >= -LARGEST)
-        for k in range(0, whole, CHUNK):
-            v = load8(part, k)
-            low, high = min8(v, low), max8(v, high)
-        for k in range(whole, part.size):
-            low, high = min8(spread8(part[k]), low), max8(spread8(part[k]), high)
+    low, high, rest = spread8(np.inf), spread8(-np.inf), zero8()
+    whole = values.size - values.size % CHUNK
+    for k in range(0, whole, CHUNK):
+        v = load8(values, k)
+        low, high, rest = min8(v, low), max8(v, high), fma8(v, zero8(), rest)
+    for k in range(whole, values.size):
+        v = spread8(values[k])
+        low, high, rest = min8(v, low), max8(v, high), fma8(v, zero8(), rest)
     store8(ends, 0, low)
     store8(ends, CHUNK, high)
     for k in range(1, CHUNK):
         ends[0, 0], ends[1, 0] = min(ends[0, 0], ends[0, k]), max(ends[1, 0], ends[1, k])
-    return bad
+    # 0 times what is not finite is NaN
+    return sum8(rest) == 0.0 and ends[0, 0] >= -LARGEST and ends[1, 0] <= LARGEST
 
 
 @njit(**KERNEL)
