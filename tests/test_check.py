@@ -15,6 +15,13 @@ def test_no_method_is_wrong_on_random_models():
     assert check.check(60, 7) == []
 
 
+def test_large_messages_that_move_are_not_called_converged():
+    """Loopy BP on scores of 1e3, sequential: marginals and value stand still for three iterations, messages do not."""
+    rng = np.random.default_rng([1, 1887])
+    model = check.random_model(rng)
+    assert [fault for method in check.methods(rng) for fault in check.faults(model, method)] == []
+
+
 def test_enumeration_agrees_with_the_reference():
     for number in range(40):
         try:

@@ -253,7 +253,7 @@ class Session:
         return self.finish(outcome, read)
 
     def _settle(self, outcome: Outcome, read: Readout) -> tuple[Outcome, Readout]:
-        """Continue until the value no longer changes either; not converged if the iterations run out first.
+        """Continue until value and messages no longer change either; not converged if the iterations run out first.
 
         Large scores make marginals near 0 and 1, which no longer change while messages still move, and damping makes
         messages move slowly.
@@ -265,9 +265,8 @@ class Session:
         while outcome.converged and outcome.iterations < self.iterations:
             residual = iterate(self.engine, schedule, self.seed, outcome.iterations)
             after = self.engine.read()
-            moved = abs(after.value - read.value)
-            if damping:  # what is hidden moves slowly, by this share of the way that is left
-                moved = max(moved, _largest_change(read.messages, after.messages)) / (1.0 - damping)
+            moved = max(abs(after.value - read.value), _largest_change(read.messages, after.messages))
+            moved /= 1.0 - damping  # what is damped moves by this share of the way that is left
             still = moved <= self.tol * (1.0 + abs(read.value)) and residual <= self.tol
             # a value that changes direction may not change for one iteration
             calm = calm + 1 if still else 0
