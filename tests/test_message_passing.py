@@ -16,6 +16,7 @@ from potentia.inference.engine import drive
 from potentia.inference.pair_engine import PairEngine, suits_pairs
 from potentia.inference.region_engine import RegionEngine
 from potentia.kernels import star
+from potentia.kernels.star_blocks import RECEIVES
 from sweep_counter import counted_updates
 
 LONG = {"iterations": 20_000, "tol": 1e-13}
@@ -894,6 +895,9 @@ def test_kept_exponentials_of_messages_are_those_of_the_messages(states, shared,
     engines = [pt.TRW(rho=weights, threads=1).session(scores, None).engine for _ in range(2)]
     assert all(engine.exponentials for engine in engines)
     engines[1]._keep_exponentials(False)
+    engines[1]._share_products(False)
+    if not engines[1].shared:
+        engines[1]._fill()
     engines[1]._sweep = star.sweep
     for engine in engines:
         for _ in range(3):
@@ -902,3 +906,83 @@ def test_kept_exponentials_of_messages_are_those_of_the_messages(states, shared,
     quick, plain = (engine.read() for engine in engines)
     assert quick.value == pytest.approx(plain.value, rel=1e-12)
     np.testing.assert_allclose(quick.singles, plain.singles, atol=1e-12)
+
+
+def _unshared(engine):
+    """An engine whose rows all do their own products."""
+    engine._share_products(False)
+    engine._fill()
+    return engine
+
+
+@pytest.mark.parametrize("schedule", ["coloured", "sequential", "random"])
+@pytest.mark.parametrize("case", ["grid", "eight neighbours", "irregular", "mixed states", "float32"])
+@pytest.mark.parametrize("states", [3, 8, 21])
+def test_products_done_by_the_first_end_are_those_of_the_second(states, case, schedule):
+    rng = np.random.default_rng(states)
+    graph = pt.Graph.grid((9, 40), n_states=states, neighbours=8 if case == "eight neighbours" else 4)
+    if case in ("irregular", "mixed states"):
+        pairs = np.unique(np.sort(rng.integers(0, 360, (900, 2)), axis=1), axis=0)
+        n_states = np.full(360, states)
+        if case == "mixed states":
+            n_states[rng.random(360) < 0.3] = states - 1
+        scopes = {"node": np.arange(360)[:, None], "edge": pairs[pairs[:, 0] < pairs[:, 1]]}
+        graph = pt.Graph(n_states, scopes)
+    theta = zoo.scores(graph, rng)
+    if case == "float32":
+        theta["edge"] = theta["edge"].astype(np.float32)
+    method = pt.TRW(rho=0.5, schedule=schedule, iterations=7, tol=0, threads=1)
+    engines = [method.session(Scores(graph, theta), None).engine for _ in range(3)]
+    _unshared(engines[1])
+    engines[2].threads = 2
+    if schedule != "random" and case != "mixed states":
+        assert np.any(engines[0].blocks.role == RECEIVES)
+    for engine in engines:
+        drive(engine, schedule, 7, 0.0, 0)
+    first, plain, threaded = (engine.read() for engine in engines)
+    np.testing.assert_allclose(first.singles, plain.singles, atol=1e-6 if case == "float32" else 1e-13)
+    assert first.value == pytest.approx(plain.value, rel=1e-6 if case == "float32" else 1e-13)
+    np.testing.assert_array_equal(first.messages, threaded.messages)
+
+
+def test_restored_messages_are_sent_again():
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid((9, 40), n_states=5)
+    scores = Scores(graph, zoo.scores(graph, rng))
+    engine = pt.TRW(rho=0.5, threads=1).session(scores, None).engine
+    drive(engine, "coloured", 3, 0.0, 0)
+    saved = np.empty(engine.saved_shape)
+    engine.save(saved)
+    before = engine.read()
+    drive(engine, "coloured", 2, 0.0, 0)
+    after = engine.read()
+    engine.restore(saved)
+    np.testing.assert_array_equal(engine.read().singles, before.singles)
+    # the later ends come first
+    late = pt.TRW(rho=0.5, threads=1).session(scores, None).engine
+    late.restore(saved)
+    order = np.arange(len(late.layout.variable))
+    plain = _unshared(pt.TRW(rho=0.5, threads=1).session(scores, None).engine)
+    plain.restore(saved)
+    for other in (late, plain):
+        other.sweep(order[::-1].copy())
+    np.testing.assert_allclose(late.read().singles, plain.read().singles, atol=1e-13)
+    drive(engine, "coloured", 2, 0.0, 0)
+    np.testing.assert_array_equal(engine.read().messages, after.messages)
+
+
+def test_damping_that_begins_midway_finds_all_tables():
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid((9, 40), n_states=5)
+    scores = Scores(graph, zoo.scores(graph, rng))
+    engines = [pt.TRW(rho=0.5, threads=1).session(scores, None).engine for _ in range(2)]
+    _unshared(engines[1])
+    for engine in engines:
+        drive(engine, "coloured", 2, 0.0, 0)
+        engine.damp(0.5)
+        drive(engine, "coloured", 2, 0.0, 0)
+        engine.damp(0.0)
+        drive(engine, "coloured", 2, 0.0, 0)
+    first, second = (engine.read() for engine in engines)
+    np.testing.assert_allclose(first.singles, second.singles, atol=1e-13)
+    assert first.value == pytest.approx(second.value, rel=1e-13)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from .._types import Ints
 from ..kernels.simd import CHUNK
+from ..kernels.star_blocks import ALONE, RECEIVES, SENDS
 from ..kernels.traversal import breadth_first, greedy_colours, sequential_levels
 from .structure import Graph
 
@@ -30,7 +31,8 @@ class PairLayout(NamedTuple):
     which pair a slot is and which end the lane's variable is; -1 in an empty slot. opposite (R, W): flat position
     of state 0 of the message at the pair's other end; empty slots point to a spare row of zeros at the end.
     pair_position (m, 2): row * W + lane of each end of each pair. variable_position (n): block * W + lane.
-    group_ptr: blocks of one group (a colour or a level) are independent of each other.
+    group_ptr: blocks of one group (a colour or a level) are independent of each other. role (R): SENDS where all of a
+    row's pairs lead to later groups, RECEIVES where all come from rows that send, else ALONE.
     """
 
     n_states: int
@@ -42,6 +44,7 @@ class PairLayout(NamedTuple):
     pair_position: Ints
     variable_position: Ints
     group_ptr: Ints
+    role: NDArray[np.int8]
 
 
 def pairs_of(graph: Graph) -> Ints:
@@ -176,9 +179,24 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     other = np.roll(np.arange(2 * m), m)
     opposite[row, x] = row[other] * states * width + x[other]
     position = (row * width + x).reshape(2, m).T.copy()
+    role = _roles(pair, group[ends] < group[ends[other]], row, row[other])
     return PairLayout(
-        states, variable, slot_ptr, pair, sides, opposite, position, block * width + lane, group_ptr
+        states, variable, slot_ptr, pair, sides, opposite, position, block * width + lane, group_ptr, role
     )
+
+
+def _roles(pair: Ints, earlier: NDArray[np.bool_], row: Ints, other: Ints) -> NDArray[np.int8]:
+    """Roles of rows from the directed ends: whether each is in the earlier group, its row and its opposite's."""
+    n = len(pair)
+    ends, early = np.bincount(row, minlength=n), np.bincount(row[earlier], minlength=n)
+    sends = (ends > 0) & (early == ends)
+    receives = (ends > 0) & (np.bincount(row[~earlier & sends[other]], minlength=n) == ends)
+    heard = np.zeros(n, dtype=bool)
+    heard[row[receives[other]]] = True
+    role = np.full(n, ALONE, dtype=np.int8)
+    role[sends & heard] = SENDS
+    role[receives] = RECEIVES
+    return role
 
 
 def _cut_blocks(order: Ints, group: Ints, degree: Ints, states: int) -> tuple[Ints, Ints, Ints, Ints]:

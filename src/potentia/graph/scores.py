@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._memory import borrow
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
@@ -263,7 +264,7 @@ def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
     )
 
 
-def _copy(values: Floats) -> Floats:
+def _copy(values: Floats | NDArray[np.float32]) -> Floats:
     copied = borrow(values.shape)
     copied[...] = values
     return copied
@@ -277,6 +278,8 @@ def _as_floats(given: Any, name: str) -> Floats:
     try:
         if np.iscomplexobj(given):
             raise TypeError
+        if isinstance(given, np.ndarray) and given.dtype == np.float32:
+            return _copy(given)
         return np.ascontiguousarray(given, dtype=np.float64)
     except (TypeError, ValueError):
         raise PotentiaError(f"{name} is not an array of numbers of one shape.") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from threading import Lock
 from typing import TypeVar
 
 import numpy as np
@@ -20,7 +21,17 @@ from ..kernels import binary, star, star_product
 from ..kernels import pairs as pair_kernels
 from ..kernels.record import NO_RECORD, Record
 from ..kernels.simd import CHUNK
-from ..kernels.star_blocks import LOG, MAXIMUM, PRODUCT, SAFE_RANGE, SAFE_RANGE_SINGLE, PairBlocks
+from ..kernels.star_blocks import (
+    ALONE,
+    LOG,
+    MAXIMUM,
+    PRODUCT,
+    RECEIVES,
+    SAFE_RANGE,
+    SAFE_RANGE_SINGLE,
+    SENDS,
+    PairBlocks,
+)
 from .engine import Readout
 from .entropy import Entropy, check_counting
 from .forest import pair_tables
@@ -59,6 +70,9 @@ class PairEngine:
         self.layout = pair_layout(self.graph, order, oriented=self.shared)
         self.blocks = self._allocate(*entropy.cached((order, self.shared), self._in_lanes))
         self._record = NO_RECORD
+        #: Whether tables of rows that receive their products are needed, too.
+        self._reversible = False
+        self._lock = Lock()
         #: Whether blocks hold exponentials of messages.
         self.exponentials = False
         self.load(scores)
@@ -134,6 +148,8 @@ class PairEngine:
             belief=borrow_zeros((n_blocks, states, width)),
             first=self.graph.cached(("first", id(layout)), lambda: (layout.pair >= 0) & (layout.side == 0)),
             value=np.zeros(n_blocks),
+            role=np.full(rows, ALONE, dtype=np.int8),
+            sent=np.empty((0, states, width)),
         )
 
     @property
@@ -165,20 +181,22 @@ class PairEngine:
         if self.shared:
             self._fill_shared()
         else:
-            self._fill()
+            self._high = self._choose_modes()
+            #: What tables were lowered by, of all pairs.
+            self.shift = float(self._high.sum())
         self._sweep = self._kernel()
+        if not self.shared:
+            self._fill()
 
-    def _fill(self) -> None:
-        blocks, layout = self.blocks, self.layout
-        high = self._choose_modes()
-        #: What tables were lowered by, of all pairs.
-        self.shift = float(high.sum())
+    def _fill(self, rest: bool = False) -> None:
+        """Write the tables; with `rest` those of rows that receive their products, else those of all others."""
+        layout, scores, high, blocks = self.layout, self.pair_scores, self._high, self.blocks
         self._over(
             len(layout.variable),
-            lambda a, b: pair_kernels.fill_tables(
-                a, b, layout, self.pair_scores, high, blocks.mode, blocks.table
-            ),
+            lambda a, b: pair_kernels.fill_tables(a, b, layout, scores, high, rest, blocks),
         )
+        if self._reversible and not rest:
+            self._fill(rest=True)
 
     def _choose_modes(self) -> Floats:
         """Set the modes of blocks; what to lower each pair's table by."""
@@ -197,9 +215,39 @@ class PairEngine:
         _, states, width = self.blocks.lam.shape
         kept = not self.damping and not width % CHUNK and bool(np.all(self.blocks.mode == PRODUCT))
         self._keep_exponentials(kept and self._bounded())
+        self._share_products(self.exponentials and states > 2 and not self.shared)
         if not self.exponentials:
             return star.sweep
         return partial(binary.sweep if states == 2 else star_product.sweep, self._common())
+
+    def _share_products(self, wanted: bool) -> None:
+        """Give rows the roles of the layout, or none; see `star_product`."""
+        blocks, role = self.blocks, self.layout.role
+        blocks.role[:] = role if wanted else ALONE
+        if wanted and not len(blocks.sent) and np.any(role == RECEIVES):
+            # an empty slot is never sent anything
+            self.blocks = blocks._replace(sent=borrow(blocks.lam.shape))
+            self.blocks.sent.fill(1.0)
+        #: Of each block, whether it has not sent its messages as they are.
+        self._behind = np.zeros(len(blocks.mode), dtype=bool)
+        self._messages_changed()
+
+    def _messages_changed(self) -> None:
+        """Called where messages changed otherwise than by a sweep."""
+        sending = np.flatnonzero(self.blocks.role == SENDS)
+        self._behind[np.searchsorted(self.blocks.slot_ptr, sending, "right") - 1] = True
+
+    def _catch_up(self, units: Ints, write: bool) -> None:
+        """See to it that what the updates of `units` are to receive has been sent."""
+        n = len(self._behind)
+        if write and len(units) >= n and np.array_equal(units[:n], np.arange(n)):
+            return  # all are updated, senders before receivers
+        # receivers are in later groups than their senders; those of a group may be at work in several threads
+        group = np.searchsorted(self.group_ptr, units.max(initial=0), "right") - 1
+        with self._lock:
+            for u in np.flatnonzero(self._behind[: self.group_ptr[group]]):
+                star_product.send(u, u + 1, self.blocks)
+                self._behind[u] = False
 
     def _common(self) -> float:
         """The counting number of all pairs if a variable's M can be multiplied; 0 if not."""
@@ -260,11 +308,14 @@ class PairEngine:
         pair_kernels.reset_messages(self.blocks.node, self.blocks.slot_ptr, lam)
         lam[-1], self.exponentials = 0.0, False
         self._keep_exponentials(kept)
+        self._messages_changed()
 
     def damp(self, damping: float) -> None:
         """Give old messages this weight from now on."""
         self.damping = damping
         self._sweep = self._kernel()
+        if not self.shared:
+            self._fill()
 
     def start_uniform(self) -> None:
         """Messages before any pair has been heard, lam = (c / C) theta [MBL-tpami Algorithm 3, uniform messages].
@@ -279,6 +330,7 @@ class PairEngine:
         if self.exponentials:
             np.exp(alone, out=alone)
         blocks.lam[: rows.sum()] = np.repeat(alone, rows, axis=0)
+        self._messages_changed()
 
     def set_messages(self, messages: Floats) -> None:
         """Start from messages of `messages()`, in score units."""
@@ -286,6 +338,7 @@ class PairEngine:
         self._keep_exponentials(False)
         pair_kernels.messages_in(self.layout.pair_position, self.count, messages, self.blocks.lam)
         self._keep_exponentials(kept)
+        self._messages_changed()
 
     @property
     def state(self) -> Floats:
@@ -300,6 +353,10 @@ class PairEngine:
 
     def tape(self, slots: int) -> Record:
         """Room for what this many iterations leave for their reverse."""
+        if not self._reversible:
+            self._reversible = True
+            if np.any(self.blocks.role == RECEIVES):
+                self._fill(rest=True)
         return Record(borrow((slots * math.prod(self.saved_shape),)), 0)
 
     def record(self, tape: Record, slot: int) -> None:
@@ -333,6 +390,7 @@ class PairEngine:
         else:
             np.minimum(saved[:, 0], 0.0, out=lam[:, 1])
             np.minimum(-saved[:, 0], 0.0, out=lam[:, 0])
+        self._messages_changed()
 
     def messages(self) -> Floats:
         """lam of both ends of every pair in score units, (m, 2, states)."""
@@ -343,7 +401,11 @@ class PairEngine:
 
     def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
         """Update blocks in this order (or only refresh beliefs); the largest change of a belief."""
+        if self._behind.any():
+            self._catch_up(units, write)
         change, empty = self._sweep(self.blocks, units, self.damping, write, watch, self._record)
+        if write:
+            self._behind[units] = False
         return self._checked(change, empty)
 
     def _checked(self, change: float, empty: int) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .jit import njit
 from .simd import CHUNK, transpose8
-from .star_blocks import LOG, PRODUCT, SAFE_RANGE
+from .star_blocks import LOG, PRODUCT, RECEIVES, SAFE_RANGE, chunk_at
 from .vecmath import KERNEL, exp, log
 
 
@@ -46,22 +46,24 @@ def choose_modes(layout, scores, high, low, mode):
 
 
 @njit(allocates=True, **KERNEL)
-def fill_tables(start, stop, layout, scores, high, mode, table):
+def fill_tables(start, stop, layout, scores, high, rest, blocks):
     """Scaled tables of the rows of blocks start..stop: theta / c_e shifted to maximum 0, or psi, its exponential.
 
-    States beyond a variable's own get -inf (0); an empty slot gets a table of zeros (ones).
+    Of rows that receive their products with `rest`, of all others without. States beyond a variable's own get -inf (0); an empty slot gets a table of zeros (ones).
     """
     L, W = layout.n_states, layout.pair.shape[1]
     width = CHUNK if W % CHUNK == 0 else 1
     where, steps = np.empty(width, dtype=np.int64), np.empty((2, width), dtype=np.int64)
     ends, factors = np.empty((2, width), dtype=np.int64), np.empty((2, width))
-    scratch = np.empty((width, L * L))
+    scratch, table, mode = np.empty((width, L * L)), blocks.table, blocks.mode
     for u in range(start, stop):
         chunked = mode[u] == PRODUCT and W % CHUNK == 0 and L > 2
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
+            if (blocks.role[row] == RECEIVES) != rest:
+                continue
             for x in range(0, W, width):
                 whole = _look_up(layout, scores, row, x, high, where, steps, ends, factors)
-                at = row * W * L * L + (x * L * L if chunked else x)
+                at = chunk_at(blocks, u, row, x) if chunked else blocks.base[row] + x
                 if chunked and whole and L >= CHUNK and np.all(steps[0] == steps[0, 0]):
                     _fill_chunk(scores.values, where, steps[0, 0] == 1, factors, scratch, L, table, at)
                 elif L == 2 and whole and mode[u] == PRODUCT:

@@ -263,18 +263,17 @@ def transpose8(typingctx, source, at, step, target, to, stride):
     return types.void(source, word, word, target, word, word), codegen
 
 
-@intrinsic
-def prefetch(typingctx, array, index):
-    """Ask for the cache line of array[index]; a hint, with no effect on results."""
+@intrinsic(prefer_literal=True)
+def prefetch(typingctx, array, index, level):
+    """Ask for the cache line of array[index] in the first or second cache; a hint, with no effect on results."""
 
     def codegen(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        builder.call(
-            function, [builder.bitcast(builder.gep(data, [args[1]]), byte), word(0), word(3), word(1)]
-        )
+        near = word(4 - level.literal_value)
+        builder.call(function, [builder.bitcast(builder.gep(data, [args[1]]), byte), word(0), near, word(1)])
         return context.get_dummy_value()
 
-    return types.void(array, types.int64), codegen
+    return types.void(array, types.int64, level), codegen

@@ -20,7 +20,7 @@ from . import binary
 from .jit import njit
 from .record import keep_row, keep_two, slot_of
 from .simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
-from .star_blocks import LOG, MAXIMUM, PRODUCT, fetch_ahead, peak_of, refresh_belief, write_row
+from .star_blocks import LOG, MAXIMUM, PRODUCT, chunk_at, fetch_ahead, peak_of, refresh_belief, write_row
 from .vecmath import KERNEL, exp, log
 
 
@@ -84,7 +84,7 @@ def _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record, write):
             _exp_row(flat_incoming, 0)
             if record.inputs.size > 0:
                 keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
-            _product(blocks.table, blocks.base[row], blocks.shared, flat_incoming[0], flat_logm[s], L, W)
+            _product(blocks, u, row, flat_incoming[0], flat_logm[s])
             _log_row(flat_logm, s)
         else:
             if record.inputs.size > 0 and L > 2:
@@ -136,18 +136,20 @@ def _log_row(values, r):
 
 
 @njit(**KERNEL)
-def _product(table, at, shared, incoming, out, L, W):
-    """out(a) = sum_b psi(a, b) incoming(b) for every lane; reads the table strictly in order."""
+def _product(blocks, u, row, incoming, out):
+    """out(a) = sum_b psi(a, b) incoming(b) for every lane; reads each chunk's table in order."""
+    L, W, table, at = blocks.lam.shape[1], blocks.lam.shape[2], blocks.table, blocks.base[row]
     if W % CHUNK != 0:  # a single lane
         for a in range(L):
             total = 0.0
             for b in range(L):
                 total += table[at + a * L + b] * incoming[b]
             out[a] = total
-    elif shared:
+    elif blocks.shared:
         _shared_product(table, at, incoming, out, L, W)
     else:
         for x in range(0, W, CHUNK):
+            at = chunk_at(blocks, u, row, x)
             for a in range(L):
                 s0, s1 = zero8(), zero8()
                 k = x

@@ -12,6 +12,9 @@ from .vecmath import KERNEL, exp
 
 PRODUCT, LOG, MAXIMUM = 0, 1, 2
 
+#: What a row does where products are shared: its own, its own and those of the other ends, or none.
+ALONE, SENDS, RECEIVES = 0, 1, 2
+
 #: Largest log-range of a table in PRODUCT mode: what exp(-600) drops is below 1e-40 of what it keeps.
 SAFE_RANGE = 600.0
 #: The same of tables in single precision, whose smallest number is about exp(-87).
@@ -24,11 +27,12 @@ class PairBlocks(NamedTuple):
     slot_ptr (B + 1): first row of each block. opposite (R, W): flat position in `lam` of state 0 of the message
     at the other end of the pair. count (R, W): c_e, 0 in an empty slot. even (R): the c_e that all lanes of a row
     share, 0 where they differ; it saves reading them. inverse (B, W): 1 / C. node (B, L, W):
-    scores. table: tables, row r at base[r]; chunked as [lane chunk][a][b][8] in PRODUCT blocks of three or more
-    states, [a][b][lane] in others, [a][b] when `shared`; float32 or float64. mode (B). lam (R, L, W), belief
+    scores. table: tables, row r at base[r], [a][b][lane], or [a][b] when `shared`; PRODUCT blocks of three or more
+    states hold [lane chunk][row][a][b][8] instead, see `chunk_at`; float32 or float64. mode (B). lam (R, L, W), belief
     (B, L, W): marginals (MAXIMUM: P - max P). first (R, W): whether the lane's variable is the first of its pair.
     value (B): where updates are not written, the sum of c_e log sum exp over the pairs of which the block holds the
-    first variable, less the tables' shifts.
+    first variable, less the tables' shifts. role (R): of each row, ALONE, SENDS or RECEIVES; see `star_product`.
+    sent (R, L, W): M of the rows that receive it.
     """
 
     slot_ptr: Any
@@ -45,6 +49,15 @@ class PairBlocks(NamedTuple):
     belief: Any
     first: Any
     value: Any
+    role: Any
+    sent: Any
+
+
+@njit(inner=True, **KERNEL)
+def chunk_at(blocks, u, row, x):
+    """Where the tables of eight lanes from x on are in a PRODUCT block: in the order in which an update reads them."""
+    L, W, first = blocks.lam.shape[1], blocks.lam.shape[2], blocks.slot_ptr[u]
+    return (first * W + x * (blocks.slot_ptr[u + 1] - first) + (row - first) * CHUNK) * L * L
 
 
 # In what follows inner loops index arrays by plain loop variables only. An offset computed from data could be
@@ -58,10 +71,12 @@ def fetch_ahead(blocks, messages, u):
     lam, opposite = messages.reshape(-1), blocks.opposite
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+        if blocks.role[row] == RECEIVES:
+            continue
         for x in range(0, W, CHUNK):
             at = np.int64(opposite[row, x])
             for b in range(L):
-                prefetch(lam, at + b * W)
+                prefetch(lam, at + b * W, 1)
 
 
 @njit(inline="always", **KERNEL)

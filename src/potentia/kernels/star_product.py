@@ -1,4 +1,11 @@
-"""The star update for three and more states on exponentials of messages; see `star` and `exponentials`."""
+"""The star update for three and more states on exponentials of messages; see `star` and `exponentials`.
+
+Both ends of a pair need its table, and reading tables from memory is most of the work. So where one end is updated
+before the other, it does both products while the table is in the cache: its own, M(a) = sum_b psi(a, b) v(b), and with
+its new message the one that the other end will need, sum_a psi(a, b) v(a), which is left there (`PairBlocks.sent`).
+Rows of the later ends need no table then. Since a message changes only when its variable is updated, the products are
+the same in any order of updates.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +14,16 @@ import numpy as np
 from .exponentials import gather, largest, pair_values, potentials, refresh, write_messages
 from .jit import njit
 from .record import slot_of
-from .simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
-from .star_blocks import fetch_ahead
+from .simd import CHUNK, add8, fma8, load8, prefetch, run8, spread8, store8, zero8
+from .star_blocks import RECEIVES, SENDS, chunk_at, fetch_ahead
 from .vecmath import KERNEL
 
 #: Doubles of scratch that a piece may use, so few that they stay in the first cache.
 SCRATCH = 3072
+#: Entries of tables that a piece may read, so few that they stay in the second cache for the products of other ends.
+NEAR = 2**16
+#: Entries of tables by which to call for them ahead.
+AHEAD = 256
 
 
 @njit(allocates=True, **KERNEL)
@@ -25,11 +36,14 @@ def sweep(common, blocks, units, damping, write, watch, record):
     widest = 0
     for k in range(units.size):
         widest = max(widest, blocks.slot_ptr[units[k] + 1] - blocks.slot_ptr[units[k]])
-    width = W  # separate tables are read strictly in order, a whole row of a block at a time
-    while blocks.shared and width > CHUNK and (widest + 3) * L * width > SCRATCH:
+    width = W
+    while width > CHUNK and (
+        (widest + 3) * L * width > SCRATCH if blocks.shared else widest * L * L * width > NEAR
+    ):
         width //= 2
-    incoming, p, scratch = np.empty(L * width), np.empty(L * width), np.empty(L * width)
-    sums, ends, most = np.empty((widest, L * width)), np.empty(CHUNK), np.zeros(CHUNK)
+    p, scratch = np.empty(L * width), np.empty(L * width)
+    incoming, sums = np.empty((widest, L * width)), np.empty((widest, L * width))
+    ends, most = np.empty(CHUNK), np.zeros(CHUNK)
     for k in range(units.size):
         u = units[k]
         if k + 1 < units.size:
@@ -38,17 +52,23 @@ def sweep(common, blocks, units, damping, write, watch, record):
         value = 0.0
         for x in range(0, W, width):
             for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
-                out = sums[row - blocks.slot_ptr[u]]
-                gather(blocks, row, x, incoming, here)
-                if blocks.shared:
-                    _shared_product(blocks.table, blocks.base[row], incoming, out, L, width)
-                else:
-                    _product(blocks.table, blocks.base[row] + x * L * L, incoming, out, L, width)
+                s = row - blocks.slot_ptr[u]
+                if blocks.role[row] != RECEIVES or here.inputs.size > 0:
+                    gather(blocks, row, x, incoming[s], here)
+                if blocks.role[row] == RECEIVES:
+                    _receive(blocks.sent, row, x, sums[s], width)
+                elif blocks.shared:
+                    _shared_product(blocks.table, blocks.base[row], incoming[s], sums[s], L, width)
+            if not blocks.shared:
+                _products(blocks, u, x, incoming, sums, width)
             if not write:
                 value += pair_values(blocks, u, x, sums, ends)
             potentials(blocks, u, x, sums, common, p, scratch)
             if write:
                 write_messages(blocks, u, x, p, sums)
+                for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+                    if blocks.role[row] == SENDS:
+                        _send(blocks, u, row, x, width, scratch)
             if watch:
                 refresh(blocks.belief, u, x, p, most)
         if not write:
@@ -56,22 +76,100 @@ def sweep(common, blocks, units, damping, write, watch, record):
     return largest(most), -1
 
 
-@njit(**KERNEL)
-def _product(table, at, incoming, out, L, width):
-    """out(a) = sum_b psi(a, b) incoming(b), of eight lanes at a time; reads the tables strictly in order."""
-    for x in range(0, width, CHUNK):
+@njit(allocates=True, **KERNEL)
+def send(start, stop, blocks):
+    """What the rows of blocks start..stop that send have to send, from their messages as they are."""
+    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
+    scratch = np.empty(L * CHUNK)
+    for u in range(start, stop):
+        for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+            if blocks.role[row] == SENDS:
+                _send(blocks, u, row, 0, W, scratch)
+
+
+@njit(inner=True, **KERNEL)
+def _send(blocks, u, row, x, width, scratch):
+    """sum_a psi(a, b) v(a) of a piece's pairs in one slot, left at their other ends."""
+    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
+    sent, opposite = blocks.sent.reshape(-1), blocks.opposite.reshape(-1)
+    for lane in range(x, x + width, CHUNK):
+        _product_transposed(blocks, u, row, lane, scratch)
+        to = run8(opposite, row * W + lane)
+        if to >= 0:
+            for b in range(L):
+                store8(sent, to + b * W, load8(scratch, b * CHUNK))
+        else:
+            for k in range(CHUNK):
+                target = sent[opposite[row * W + lane + k] :]
+                for b in range(L):
+                    target[b * W] = scratch[b * CHUNK + k]
+
+
+@njit(inline="always", **KERNEL)
+def _product_transposed(blocks, u, row, lane, out):
+    """out(b) = sum_a psi(a, b) v(a) of eight lanes: four b at a time."""
+    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
+    table, lam = blocks.table, blocks.lam.reshape(-1)
+    at, own = chunk_at(blocks, u, row, lane), row * L * W + lane
+    for b in range(0, L - 3, 4):
+        s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+        j, k = at + b * CHUNK, own
+        for _ in range(L):
+            v = load8(lam, k)
+            s0 = fma8(load8(table, j), v, s0)
+            s1 = fma8(load8(table, j + CHUNK), v, s1)
+            s2 = fma8(load8(table, j + 2 * CHUNK), v, s2)
+            s3 = fma8(load8(table, j + 3 * CHUNK), v, s3)
+            j += L * CHUNK
+            k += W
+        _store4(out, b * CHUNK, CHUNK, s0, s1, s2, s3)
+    for b in range(L - L % 4, L):
+        s0 = zero8()
         for a in range(L):
-            s0, s1 = zero8(), zero8()
-            j = x
-            for _ in range(L // 2):
-                s0 = fma8(load8(table, at), load8(incoming, j), s0)
-                s1 = fma8(load8(table, at + CHUNK), load8(incoming, j + width), s1)
-                at += 2 * CHUNK
-                j += 2 * width
-            if L % 2 == 1:
-                s0 = fma8(load8(table, at), load8(incoming, j), s0)
-                at += CHUNK
-            store8(out, a * width + x, add8(s0, s1))
+            s0 = fma8(load8(table, at + (a * L + b) * CHUNK), load8(lam, own + a * W), s0)
+        store8(out, b * CHUNK, s0)
+
+
+@njit(inner=True, **KERNEL)
+def _receive(sent, row, x, out, width):
+    """M of a piece in one slot, as the other ends left it."""
+    L, W = sent.shape[1], sent.shape[2]
+    flat = sent.reshape(-1)
+    for a in range(L):
+        for lane in range(0, width, CHUNK):
+            store8(out, a * width + lane, load8(flat, (row * L + a) * W + x + lane))
+
+
+@njit(inner=True, **KERNEL)
+def _products(blocks, u, x, incoming, sums, width):
+    """M of a piece in all slots with tables, eight lanes at a time: their tables are read strictly in order."""
+    first = blocks.slot_ptr[u]
+    for lane in range(0, width, CHUNK):
+        for row in range(first, blocks.slot_ptr[u + 1]):
+            if blocks.role[row] != RECEIVES:
+                at = chunk_at(blocks, u, row, x + lane)
+                _product(blocks.table, at, incoming[row - first], sums[row - first], lane, width)
+
+
+@njit(**KERNEL)
+def _product(table, at, incoming, out, x, width):
+    """out(a) = sum_b psi(a, b) incoming(b) of eight lanes."""
+    L = out.size // width
+    for a in range(L):
+        s0, s1 = zero8(), zero8()
+        j = x
+        for _ in range(L // 2):
+            prefetch(table, at + AHEAD, 2)
+            if table.itemsize > 4:
+                prefetch(table, at + AHEAD + CHUNK, 2)
+            s0 = fma8(load8(table, at), load8(incoming, j), s0)
+            s1 = fma8(load8(table, at + CHUNK), load8(incoming, j + width), s1)
+            at += 2 * CHUNK
+            j += 2 * width
+        if L % 2 == 1:
+            s0 = fma8(load8(table, at), load8(incoming, j), s0)
+            at += CHUNK
+        store8(out, a * width + x, add8(s0, s1))
 
 
 @njit(**KERNEL)

@@ -21,7 +21,7 @@ import numpy as np
 from .jit import njit
 from .record import slot_of, take_row
 from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sum8, zero8
-from .star_blocks import LOG, fetch_ahead
+from .star_blocks import LOG, chunk_at, fetch_ahead
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.
@@ -145,7 +145,7 @@ def _pull_row(blocks, cotangents, record, add, u, row, scratch, shared):
     sums = shared[side * L * L : (side + 1) * L * L]
     if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
         here = (record.slot * blocks.lam.shape[0] + row) * L * W
-        _pull_product(blocks.table, blocks.base[row], record.inputs, cotangents.ratios, here, add, scratch)
+        _pull_product(blocks, u, row, record.inputs, cotangents.ratios, here, add, scratch)
     else:
         take_row(record, row, blocks.lam.shape[0], scratch.incoming)
         if blocks.mode[u] == LOG:
@@ -242,12 +242,13 @@ def _pull_lane(table, d_table, at, scratch):
 
 
 @njit(**KERNEL)
-def _pull_product(table, at, inputs, ratios, here, add, scratch):
+def _pull_product(blocks, u, row, inputs, ratios, here, add, scratch):
     """Chunks of lanes; a chunk's table is read from memory once and stays in the cache for its second use."""
     L, W = scratch.dp.shape
+    table = blocks.table
     dlog, back, ratio = scratch.dlog, scratch.back, scratch.ratio
     for x in range(0, W, CHUNK):
-        k = at
+        k = at = chunk_at(blocks, u, row, x)
         for a in range(L):
             s0, s1 = spread8(_TINY), zero8()
             j = here
@@ -265,7 +266,6 @@ def _pull_product(table, at, inputs, ratios, here, add, scratch):
                 r = add8(load8(ratios, here + a * CHUNK), r)
             store8(ratios, here + a * CHUNK, r)
         _product_transposed(table, at, ratio, inputs, here, back, x, L, W)
-        at += L * L * CHUNK
         here += L * CHUNK
 
 

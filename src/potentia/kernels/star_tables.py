@@ -6,7 +6,7 @@ import numpy as np
 
 from .jit import njit
 from .simd import CHUNK, fma8, load8, mul8, prefetch, store8, zero8
-from .star_blocks import PRODUCT
+from .star_blocks import PRODUCT, chunk_at
 from .vecmath import KERNEL
 
 
@@ -24,7 +24,7 @@ def flush(layout, scores, blocks, ratios, inputs, first, last, out):
                 here = first * blocks.lam.size + row * L * W + x * L
                 _fetch_factors(ratios, inputs, last - first, here + L * CHUNK, blocks.lam.size, L)
                 _sum_factors(ratios, inputs, last - first, here, blocks.lam.size, L, sums)
-                at = blocks.base[row] + x * L * L
+                at = chunk_at(blocks, u, row, x)
                 for k in range(0, L * L * CHUNK, CHUNK):
                     store8(sums, k, mul8(load8(sums, k), load8(blocks.table, at + k)))
                 for lane in range(CHUNK):
@@ -38,8 +38,8 @@ def _fetch_factors(ratios, inputs, used, here, stride, L):
     """Call for the factors of a chunk: as many short pieces as there are slots, which no hardware foresees."""
     for i in range(here, here + used * stride, stride):
         for k in range(i, i + L * CHUNK, CHUNK):
-            prefetch(ratios, k)
-            prefetch(inputs, k)
+            prefetch(ratios, k, 1)
+            prefetch(inputs, k, 1)
 
 
 @njit(inline="always", **KERNEL)
