@@ -49,7 +49,8 @@ def choose_modes(layout, scores, high, low, mode):
 def fill_tables(start, stop, layout, scores, high, rest, blocks):
     """Scaled tables of the rows of blocks start..stop: theta / c_e shifted to maximum 0, or psi, its exponential.
 
-    Of rows that receive their products with `rest`, of all others without. States beyond a variable's own get -inf (0); an empty slot gets a table of zeros (ones).
+    Of rows that receive their products with `rest`, of all others without. States beyond a variable's own get -inf
+    (0); an empty slot gets a table of zeros (ones).
     """
     L, W = layout.n_states, layout.pair.shape[1]
     width = CHUNK if W % CHUNK == 0 else 1
