@@ -158,14 +158,17 @@ def sum_messages(profile, table, at, stride, v, out, x, L, width):
     if profile.linear:
         _recur(profile.reach, table, at, stride, v, out, x, L, width, far)
         return
-    for a in range(L):
-        k = a * width + x
-        s = fma8(own, load8(v, k), far)
-        for d in range(1, min(a, profile.reach) + 1):
-            s = fma8(load8(table, at + d * stride), load8(v, k - d * width), s)
-        for d in range(1, min(L - 1 - a, profile.reach) + 1):
-            s = fma8(load8(table, at + d * stride), load8(v, k + d * width), s)
-        store8(out, k, s)
+    for k in range(x, L * width, width):
+        store8(out, k, fma8(own, load8(v, k), far))
+    for d in range(1, min(profile.reach, L - 1) + 1):
+        near, gap = load8(table, at + d * stride), d * width
+        middle, end = min(gap, L * width - gap), max(gap, L * width - gap)
+        for k in range(x, x + middle, width):  # no state d below
+            store8(out, k, fma8(near, load8(v, k + gap), load8(out, k)))
+        for k in range(x + gap, x + L * width - gap, width):
+            store8(out, k, fma8(near, add8(load8(v, k - gap), load8(v, k + gap)), load8(out, k)))
+        for k in range(x + end, x + L * width, width):  # no state d above
+            store8(out, k, fma8(near, load8(v, k - gap), load8(out, k)))
 
 
 @njit(**KERNEL)
