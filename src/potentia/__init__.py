@@ -15,7 +15,7 @@ from . import _signals
 if _signals.is_command():
     _signals.exit_at_once()
 
-from . import adjoint, datasets, features, losses, metrics, plot, segmentation
+from . import adjoint, losses, metrics
 from ._registry import Registered
 from ._types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError
 from ._version import __version__
@@ -62,6 +62,7 @@ from .potentials import (
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
+    from . import datasets, features, plot, segmentation
     from .chain_crf import ChainCRF
     from .multilabel.baselines import ClassifierChain, IndependentClassifiers, LabelPowerset
     from .multilabel.bounds import error_bound, likelihood_bound, search_bound
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
     from .multilabel.ssvm import ChainSSVM, CompleteSSVM
     from .multilabel.thresholds import ThresholdClassifier
 
+#: Modules imported at first use, because they bring parts of SciPy or PyTorch along.
+_ROOMS = ("datasets", "features", "plot", "segmentation", "torch")
 #: Names imported at first use, because they bring scikit-learn along, and their modules.
 _LATER = {
     "ChainCRF": "chain_crf",
@@ -92,8 +95,8 @@ _LATER = {
 if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
 
     def __getattr__(name):
-        if name == "torch":  # needs PyTorch, and takes its time
-            return import_module(".torch", __name__)
+        if name in _ROOMS:
+            return import_module(f".{name}", __name__)
         if name in _LATER:
             return getattr(import_module(f".{_LATER[name]}", __name__), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -303,10 +303,12 @@ class PairEngine:
         self.blocks.table[:] = np.concatenate([table.ravel(), table.T.ravel()])
 
     def reset(self) -> None:
-        """Zero messages."""
-        lam, kept = self.blocks.lam, self.exponentials
-        pair_kernels.reset_messages(self.blocks.node, self.blocks.slot_ptr, lam)
-        lam[-1], self.exponentials = 0.0, False
+        """Zero messages, -inf at states that the variable's own score forbids."""
+        lam, kept, dead = self.blocks.lam, self.exponentials, np.isneginf(self.blocks.node)
+        lam.fill(0.0)
+        if dead.any():
+            lam[:-1][np.repeat(dead, np.diff(self.blocks.slot_ptr), axis=0)] = -np.inf
+        self.exponentials = False
         self._keep_exponentials(kept)
         self._messages_changed()
 

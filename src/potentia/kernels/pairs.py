@@ -197,16 +197,6 @@ def from_lanes(position, lanes, out):
             out[i, a] = lanes[u, a, x]
 
 
-@njit(**KERNEL)
-def reset_messages(node, slot_ptr, lam):
-    """Zero messages, -inf at states that the variable's own score forbids."""
-    for u in range(node.shape[0]):
-        for row in range(slot_ptr[u], slot_ptr[u + 1]):
-            for a in range(node.shape[1]):
-                for x in range(node.shape[2]):
-                    lam[row, a, x] = 0.0 if node[u, a, x] > -np.inf else -np.inf
-
-
 @njit(allocates=True, **KERNEL)
 def messages_out(pair, side, count, lam, exponentials, out):
     """Messages in score units and users' order: out[e, side, a] = c_e lam; `lam` may hold their exponentials."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import softmax
 
 from potentia._schema import TEXT, Items, Rule, Schema
 from potentia._threads import thread_count
@@ -135,6 +134,8 @@ def _import_lightgbm() -> Any:
 
 def _slopes(rows: Batch, n_outputs: int) -> Callable[[Floats, Any], tuple[Floats, Floats]]:
     """LightGBM's form of the loss: first and second derivatives at scores that include the bias."""
+    from scipy.special import softmax
+
     weight = rows.weight if len(rows.weight) else np.ones(rows.n_rows)
     target = rows.soft if len(rows.soft) else np.eye(n_outputs)[rows.labels]
 
