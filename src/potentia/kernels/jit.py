@@ -77,7 +77,10 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
 
 
 class _PlainLibrary(_Library):
-    """Code without reference counts, which Numba's two preparatory rounds of optimisation would serve to remove."""
+    """Code without reference counts, which Numba's preparatory rounds of optimisation would serve to remove."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
 
     def _optimize_final_module(self) -> None:
         manager, builder = self._codegen._module_pass_manager()
