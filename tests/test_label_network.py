@@ -292,3 +292,11 @@ def test_a_file_whose_forest_has_no_trees_is_refused(tmp_path):
     write_file(tmp_path / "m", kind, content, {**arrays, roots: arrays[roots][:0]})
     with pytest.raises(pt.PotentiaError, match="trees are inconsistent"):
         pt.load(tmp_path / "m")
+
+
+def test_options_changed_after_the_fit_leave_the_forest_as_it_is():
+    X, Y = labelled_rows()
+    model = pt.LabelNetwork(["linear"], **SMALL).fit(X, Y)
+    before = model.predict(X)
+    model.n_trees = 0
+    np.testing.assert_array_equal(model.predict(X), before)

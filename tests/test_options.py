@@ -112,6 +112,8 @@ def test_wrong_options_of_functions(function, given):
         (pt.LMSBN, {"label_scale": None}),
         (pt.LMSBN, {"bound": None}),
         (pt.LMSBN, {"budget": 1.7}),
+        (pt.LMSBN, {"budget": 2**63}),
+        (pt.LMSBN, {"budget": -(10**5000)}),
         (pt.LMSBN, {"n_orders": 0}),
         (pt.LMBM, {"passes": 1.5}),
         (pt.ThresholdClassifier, {"cv": 2.5}),

@@ -13,7 +13,9 @@ from ._types import PotentiaError, real_number, whole_numbers
 
 
 def check_count(name: str, value: object, least: int = 0) -> None:
-    """A whole number of at least `least`."""
+    """A whole number of at least `least`, and small enough for kernels."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise PotentiaError(f"{name} must be a whole number below 2^63.")
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise PotentiaError(f"{name} must be a whole number >= {least}, not {value!r}.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
@@ -265,7 +265,8 @@ class LabelNetwork(WeightedClassifier):
     # -- predicting ----------------------------------------------------------------------------------------
 
     def _forest_scores(self, probabilities: Any) -> Floats:
-        return log_odds(self._forest.marginals(probabilities), 0.5 / self.n_trees)  # type: ignore[union-attr]
+        forest = cast(LabellingForest, self._forest)
+        return log_odds(forest.marginals(probabilities), 0.5 / len(forest.roots))
 
     def _members(self, X: Any) -> tuple[list[Member], Seen | None]:
         """Every order's network at rows X, and what the forest has seen near them."""
