@@ -56,7 +56,7 @@ RESULTS = (
     Headline("Scene, label powerset with RBF kernel: exact match", "scene", 0, "powersetk", "exact_match",
              "not in the paper; options chosen in five folds from 36 candidates, as the network's"),
     Headline("Scene, independent RBF machines: exact match", "scene", 0, "BCk", "exact_match",
-             "options chosen in five folds from 16 candidates"),
+             "options chosen in five folds from 36 candidates"),
     Headline(
         "twelve multi-label sets, `LabelNetwork()`: mean rank of nine systems by exact match", "multilabel-tables", 0,
         "label network", "rank", "not in a paper; three folds of 600 rows and 25 labels",
