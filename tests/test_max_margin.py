@@ -481,3 +481,15 @@ def test_letters_in_ten_passes():
     crf = pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}, learner).fit(train)
     assert crf.score(test) >= 0.787
     assert crf.history_[-1]["gap"] < 0.2 * crf.history_[-1]["objective"]
+
+
+@pytest.mark.parametrize("solver", ["frank_wolfe", "one_slack"])
+def test_an_approximate_oracle_never_costs_less_than_the_labels_themselves(solver):
+    """Smoothed messages of few iterations find labellings below the truth, whose loss would be negative."""
+    data = pt.datasets.denoising(3, (16, 16))
+    learner = pt.MaxMargin(inference=pt.Smoothed(0.1), solver=solver, iterations=30)
+    crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, learner).fit(data)
+    assert len(crf.history_) > 4
+    assert all(row["objective"] >= 0 for row in crf.history_)
+    assert abs(crf.history_[-1]["gap"]) <= 1e-3 * crf.history_[-1]["objective"]
+    assert crf.score(data) > 0.98

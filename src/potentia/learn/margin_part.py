@@ -14,7 +14,7 @@ from ..kernels.frank_wolfe import assemble
 from ..potentials.base import Potential
 from .margin_oracle import make_oracle
 from .margin_problem import Block, MarginProblem, make_delta
-from .margin_solvers import losses
+from .margin_solvers import answers
 from .part import Part
 
 
@@ -50,10 +50,10 @@ class MarginPart(Part):
 
     def plane(self, w: Floats) -> tuple[Floats, float, float]:
         """The slope that the examples' answers at w make, their summed loss and their summed Delta."""
-        s, delta = self.oracle.answers(w)
+        s, delta, losses = answers(self.problem, self.oracle, w)
         slope = np.empty_like(w)
         assemble(self.problem.design, s, slope)
-        return slope, float(losses(self.problem, w, s, delta).sum()), float(delta.sum())
+        return slope, float(losses.sum()), float(delta.sum())
 
     def suspend(self) -> tuple[dict[str, Any], dict[str, Floats]]:
         """The settings: all else follows from them."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._types import Floats, PotentiaError
-from ..kernels.frank_wolfe import Dual, assemble, margins
+from ..kernels.frank_wolfe import Dual, assemble, entries_of, margins
 from ..kernels.simplex_qp import maximise_on_simplex
 from ..kernels.working_set import WorkingSet, revisit
 from .margin_oracle import Oracle
@@ -49,11 +49,19 @@ class MarginSolver(ABC):
         return 0.5 * float(self.eta @ (w * w))
 
 
-def losses(problem: MarginProblem, w: Floats, s: Floats, delta: Floats) -> Floats:
-    """The loss of every example at w, given the oracle's answers there."""
+def answers(problem: MarginProblem, oracle: Oracle, w: Floats) -> tuple[Floats, Floats, Floats]:
+    """The oracle's answers at w, their Delta and the losses of all examples.
+
+    Where an approximate oracle misses that an example's own labels are better than what it found, they are the answer.
+    """
+    design, (s, delta) = problem.design, oracle.answers(w)
     found = np.empty(problem.n_examples)
-    margins(problem.design, w, s, delta, found)
-    return found
+    margins(design, w, s, delta, found)
+    for k in np.flatnonzero(found < problem.true_loss):
+        first, last = design.row_ptr[k], design.row_ptr[k + 1]
+        own = slice(design.at[first], design.at[first] + entries_of(design, first, last))
+        s[own], delta[k], found[k] = design.truth[own], problem.true_loss[k], problem.true_loss[k]
+    return s, delta, found
 
 
 class FrankWolfe(MarginSolver):
@@ -84,9 +92,7 @@ class FrankWolfe(MarginSolver):
         # what rounding has added up in a pass goes
         assemble(design, dual.m, dual.w)
         self.parameters = dual.w
-        objective = self.square(dual.w) + float(
-            losses(self.problem, dual.w, *self.oracle.answers(dual.w)).mean()
-        )
+        objective = self.square(dual.w) + float(answers(self.problem, self.oracle, dual.w)[2].mean())
         value = float(dual.loss.mean()) - self.square(dual.w)
         return {"objective": objective, "dual": value, "gap": objective - value}
 

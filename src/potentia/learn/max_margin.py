@@ -139,13 +139,18 @@ class _MarginFit(Fit):
         return dict(found)
 
     def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the gap is at most `tol` of the objective."""
-        return bool(history) and self.tol > 0 and _share(history) <= self.tol
+        """Whether the gap is at most `tol` of the objective; one below zero shows that inference misses labellings."""
+        return bool(history) and self.tol > 0 and abs(_share(history)) <= self.tol
 
     def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
         """What to warn of when the fit was cut off at its limit."""
         if self.tol == 0 or not history or self.settled(history):
             return None
+        if _share(history) < 0:
+            return (
+                "The objective is below the dual, so the inference misses labellings that cost more; take an exact "
+                "one, or inference=pt.LinearProgram()."
+            )
         return f"The gap was still {_share(history):.2g} of the objective after {len(history)} iterations."
 
     def arrays(self) -> dict[str, Floats]:
