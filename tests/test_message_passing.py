@@ -1,5 +1,6 @@
 """Message passing against brute force, textbook updates and plain twins on the zoo."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -9,6 +10,7 @@ import naive_engines
 import potentia as pt
 import reference
 import zoo
+from potentia.adjoint.truncated import _Tape
 from potentia.graph.scores import Scores
 from potentia.inference import entropy as entropies
 from potentia.inference import tree_weights
@@ -16,6 +18,7 @@ from potentia.inference.engine import drive
 from potentia.inference.pair_engine import PairEngine, suits_pairs
 from potentia.inference.region_engine import RegionEngine
 from potentia.kernels import star
+from potentia.kernels.record import NO_RECORD
 from potentia.kernels.star_blocks import RECEIVES
 from sweep_counter import counted_updates
 
@@ -986,3 +989,27 @@ def test_damping_that_begins_midway_finds_all_tables():
     first, second = (engine.read() for engine in engines)
     np.testing.assert_allclose(first.singles, second.singles, atol=1e-13)
     assert first.value == pytest.approx(second.value, rel=1e-13)
+
+
+def test_an_engine_whose_iterations_were_run_again_reads_as_before():
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid((9, 40), n_states=5)
+    scores = Scores(graph, zoo.scores(graph, rng))
+    session = pt.TRW(rho=0.5, iterations=9, tol=0, threads=1).session(scores, None)
+    tape = _Tape(session, 1)
+    session.run(tape)
+    session.engine._record = NO_RECORD
+    before = session.engine.read()
+    tape.fill(0, 3)
+    session.engine._record = NO_RECORD
+    after = session.engine.read()
+    np.testing.assert_array_equal(before.singles, after.singles)
+    assert before.value == after.value
+    copied = copy.deepcopy(session.engine).read()
+    np.testing.assert_array_equal(before.singles, copied.singles)
+
+
+def test_a_single_number_of_either_precision_is_a_shared_table():
+    graph = pt.Graph([1, 1], {"node": [[0], [1]]})
+    for dtype in (np.float64, np.float32):
+        assert pt.TRW().infer(graph, {"node": np.array(1.0, dtype)}).value == pytest.approx(2.0)

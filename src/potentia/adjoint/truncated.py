@@ -195,9 +195,10 @@ class _Tape:
         if self._whole:
             return
         engine = self._session.engine
-        after = engine.state.copy()
+        after = borrow(engine.saved_shape)
+        engine.save(after)
         engine.restore(self._checkpoints[first // self._every])
         for start, stop in pieces(first, last, engine.bulk):
             engine.record(self.slots, 1 + start - first)
             iterate(engine, self._session.schedule, self._session.seed, start, stop - start, watch=False)
-        engine.state[...] = after
+        engine.restore(after)

@@ -279,7 +279,7 @@ def _as_floats(given: Any, name: str) -> Floats:
         if np.iscomplexobj(given):
             raise TypeError
         if isinstance(given, np.ndarray) and given.dtype == np.float32:
-            return _copy(given)
+            return _copy(np.atleast_1d(given))
         return np.ascontiguousarray(given, dtype=np.float64)
     except (TypeError, ValueError):
         raise PotentiaError(f"{name} is not an array of numbers of one shape.") from None

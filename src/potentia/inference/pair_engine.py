@@ -39,6 +39,9 @@ from .readout import PairMarginals
 
 T = TypeVar("T")
 
+#: Held while messages are sent that were not when they changed.
+_sending = Lock()
+
 #: Multiply-adds a group of blocks must hold before a second thread pays for its hand-over.
 _PARALLEL_WORK = 1_500_000
 #: Multiply-adds of one call, where iterations are done together: some hundredths of a second.
@@ -72,7 +75,6 @@ class PairEngine:
         self._record = NO_RECORD
         #: Whether tables of rows that receive their products are needed, too.
         self._reversible = False
-        self._lock = Lock()
         #: Whether blocks hold exponentials of messages.
         self.exponentials = False
         self.load(scores)
@@ -244,7 +246,7 @@ class PairEngine:
             return  # all are updated, senders before receivers
         # receivers are in later groups than their senders; those of a group may be at work in several threads
         group = np.searchsorted(self.group_ptr, units.max(initial=0), "right") - 1
-        with self._lock:
+        with _sending:
             for u in np.flatnonzero(self._behind[: self.group_ptr[group]]):
                 star_product.send(u, u + 1, self.blocks)
                 self._behind[u] = False
