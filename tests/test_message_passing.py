@@ -13,7 +13,7 @@ import zoo
 from potentia.adjoint.truncated import _Tape
 from potentia.graph.scores import Scores
 from potentia.inference import entropy as entropies
-from potentia.inference import tree_weights
+from potentia.inference import pair_engine, tree_weights
 from potentia.inference.engine import drive
 from potentia.inference.pair_engine import PairEngine, suits_pairs
 from potentia.inference.region_engine import RegionEngine
@@ -911,6 +911,12 @@ def test_kept_exponentials_of_messages_are_those_of_the_messages(states, shared,
     np.testing.assert_allclose(quick.singles, plain.singles, atol=1e-12)
 
 
+@pytest.fixture
+def shared_products(monkeypatch):
+    """Products of pairs are shared on small graphs, too."""
+    monkeypatch.setattr(pair_engine, "_SHARED_FROM", 0)
+
+
 def _unshared(engine):
     """An engine whose rows all do their own products."""
     engine._share_products(False)
@@ -918,6 +924,7 @@ def _unshared(engine):
     return engine
 
 
+@pytest.mark.usefixtures("shared_products")
 @pytest.mark.parametrize("schedule", ["coloured", "sequential", "random"])
 @pytest.mark.parametrize("case", ["grid", "eight neighbours", "irregular", "mixed states", "float32"])
 @pytest.mark.parametrize("states", [3, 8, 21])
@@ -948,6 +955,7 @@ def test_products_done_by_the_first_end_are_those_of_the_second(states, case, sc
     np.testing.assert_array_equal(first.messages, threaded.messages)
 
 
+@pytest.mark.usefixtures("shared_products")
 def test_restored_messages_are_sent_again():
     rng = np.random.default_rng(0)
     graph = pt.Graph.grid((9, 40), n_states=5)
@@ -974,6 +982,7 @@ def test_restored_messages_are_sent_again():
     np.testing.assert_array_equal(engine.read().messages, after.messages)
 
 
+@pytest.mark.usefixtures("shared_products")
 def test_damping_that_begins_midway_finds_all_tables():
     rng = np.random.default_rng(0)
     graph = pt.Graph.grid((9, 40), n_states=5)
@@ -991,6 +1000,7 @@ def test_damping_that_begins_midway_finds_all_tables():
     assert first.value == pytest.approx(second.value, rel=1e-13)
 
 
+@pytest.mark.usefixtures("shared_products")
 def test_an_engine_whose_iterations_were_run_again_reads_as_before():
     rng = np.random.default_rng(0)
     graph = pt.Graph.grid((9, 40), n_states=5)
@@ -1007,6 +1017,28 @@ def test_an_engine_whose_iterations_were_run_again_reads_as_before():
     assert before.value == after.value
     copied = copy.deepcopy(session.engine).read()
     np.testing.assert_array_equal(before.singles, copied.singles)
+
+
+@pytest.mark.parametrize("memory", [1, 2**29])
+@pytest.mark.parametrize("single", [False, True])
+def test_gradients_do_not_depend_on_who_does_the_products(memory, single, monkeypatch):
+    rng = np.random.default_rng(1)
+    graph = pt.Graph.grid((9, 40), n_states=5)
+    theta = zoo.scores(graph, rng)
+    theta["node"][4, 2] = -np.inf
+    if single:
+        theta["edge"] = theta["edge"].astype(np.float32)
+    labels = rng.integers(0, 2, graph.n_variables)
+    method = pt.TRW(rho=0.5, iterations=9, tol=0, threads=1)
+    gradient = pt.adjoint.Truncated(memory=memory)
+    found = []
+    for least in (0, 2**62):
+        monkeypatch.setattr(pair_engine, "_SHARED_FROM", least)
+        found.append(pt.loss_and_gradient("univariate_logistic", method, graph, theta, labels, gradient))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6 if single else 1e-12)
+    for kind in theta:
+        close = {"atol": 1e-5 if single else 1e-12}
+        np.testing.assert_allclose(found[0][1][kind], found[1][1][kind], **close)
 
 
 def test_a_single_number_of_either_precision_is_a_shared_table():

@@ -44,6 +44,8 @@ _sending = Lock()
 
 #: Multiply-adds a group of blocks must hold before a second thread pays for its hand-over.
 _PARALLEL_WORK = 1_500_000
+#: Entries of all tables from which on products are shared: 16 MiB, about what caches hold.
+_SHARED_FROM = 2**21
 #: Multiply-adds of one call, where iterations are done together: some hundredths of a second.
 _CALL_WORK = 20_000_000
 
@@ -217,7 +219,8 @@ class PairEngine:
         _, states, width = self.blocks.lam.shape
         kept = not self.damping and not width % CHUNK and bool(np.all(self.blocks.mode == PRODUCT))
         self._keep_exponentials(kept and self._bounded())
-        self._share_products(self.exponentials and states > 2 and not self.shared)
+        far = not self.shared and self.blocks.table.size >= _SHARED_FROM
+        self._share_products(self.exponentials and states > 2 and far)
         if not self.exponentials:
             return star.sweep
         return partial(binary.sweep if states == 2 else star_product.sweep, self._common())
