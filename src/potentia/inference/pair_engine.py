@@ -233,7 +233,7 @@ class PairEngine:
             # an empty slot is never sent anything
             self.blocks = blocks._replace(sent=borrow(blocks.lam.shape))
             self.blocks.sent.fill(1.0)
-        #: Of each block, whether it has not sent its messages as they are.
+        #: Whether each block has messages that it still has to send.
         self._behind = np.zeros(len(blocks.mode), dtype=bool)
         self._messages_changed()
 
@@ -320,8 +320,9 @@ class PairEngine:
     def damp(self, damping: float) -> None:
         """Give old messages this weight from now on."""
         self.damping = damping
+        before = self.blocks.role.copy()
         self._sweep = self._kernel()
-        if not self.shared:
+        if not np.array_equal(before, self.blocks.role):
             self._fill()
 
     def start_uniform(self) -> None:

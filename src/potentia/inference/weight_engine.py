@@ -81,9 +81,6 @@ class WeightEngine(PairEngine):
         )
         self._sweep = self._kernel()
 
-    def _fill(self, rest: bool = False) -> None:
-        """Weights are no tables that depend on the kernel."""
-
     def _kernel(self) -> Callable[..., tuple[float, int]]:
         self._share_products(False)
         self._keep_exponentials(not self.entropy.maximum and self.damping == 0.0 and self._bounded())
