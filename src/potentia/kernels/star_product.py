@@ -44,13 +44,16 @@ def sweep(common, blocks, units, damping, write, watch, record):
     p, scratch = np.empty(L * width), np.empty(L * width)
     incoming, sums = np.empty((widest, L * width)), np.empty((widest, L * width))
     ends, most = np.empty(CHUNK), np.zeros(CHUNK)
+    far = blocks.sent.size > 0
     for k in range(units.size):
         u = units[k]
-        if k + 1 < units.size:
-            fetch_ahead(blocks, blocks.lam, units[k + 1])
+        following = units[k + 1] if k + 1 < units.size else u
+        if not far:
+            fetch_ahead(blocks, blocks.lam, following)
         here = slot_of(record, k, blocks)
         value = 0.0
         for x in range(0, W, width):
+            after, y = (u, x + width) if x + width < W else (following, 0)
             for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
                 s = row - blocks.slot_ptr[u]
                 if blocks.role[row] != RECEIVES or here.inputs.size > 0:
@@ -61,14 +64,17 @@ def sweep(common, blocks, units, damping, write, watch, record):
                     _shared_product(blocks.table, blocks.base[row], incoming[s], sums[s], L, width)
             if not blocks.shared:
                 _products(blocks, u, x, incoming, sums, width)
+            if far:
+                _fetch_outputs(blocks, u, x, width)
             if not write:
                 value += pair_values(blocks, u, x, sums, ends)
             potentials(blocks, u, x, sums, common, p, scratch)
             if write:
                 write_messages(blocks, u, x, p, sums)
-                for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
-                    if blocks.role[row] == SENDS:
-                        _send(blocks, u, row, x, width, scratch)
+            if far:
+                _fetch_inputs(blocks, after, y, width)
+            if far and write:
+                _send(blocks, u, x, width, scratch)
             if watch:
                 refresh(blocks.belief, u, x, p, most)
         if not write:
@@ -82,27 +88,26 @@ def send(start, stop, blocks):
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     scratch = np.empty(L * CHUNK)
     for u in range(start, stop):
-        for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
-            if blocks.role[row] == SENDS:
-                _send(blocks, u, row, 0, W, scratch)
+        _send(blocks, u, 0, W, scratch)
 
 
 @njit(inner=True, **KERNEL)
-def _send(blocks, u, row, x, width, scratch):
-    """sum_a psi(a, b) v(a) of a piece's pairs in one slot, left at their other ends."""
+def _send(blocks, u, x, width, scratch):
+    """sum_a psi(a, b) v(a) of a piece's pairs in the slots that send, left at their other ends."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     sent, opposite = blocks.sent.reshape(-1), blocks.opposite.reshape(-1)
-    for lane in range(x, x + width, CHUNK):
-        _product_transposed(blocks, u, row, lane, scratch)
-        to = run8(opposite, row * W + lane)
-        if to >= 0:
-            for b in range(L):
-                store8(sent, to + b * W, load8(scratch, b * CHUNK))
-        else:
-            for k in range(CHUNK):
-                target = sent[opposite[row * W + lane + k] :]
+    for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+        for lane in range(x, x + width if blocks.role[row] == SENDS else x, CHUNK):
+            _product_transposed(blocks, u, row, lane, scratch)
+            to = run8(opposite, row * W + lane)
+            if to >= 0:
                 for b in range(L):
-                    target[b * W] = scratch[b * CHUNK + k]
+                    store8(sent, to + b * W, load8(scratch, b * CHUNK))
+            else:
+                for k in range(CHUNK):
+                    target = sent[opposite[row * W + lane + k] :]
+                    for b in range(L):
+                        target[b * W] = scratch[b * CHUNK + k]
 
 
 @njit(inline="always", **KERNEL)
@@ -128,6 +133,52 @@ def _product_transposed(blocks, u, row, lane, out):
         for a in range(L):
             s0 = fma8(load8(table, at + (a * L + b) * CHUNK), load8(lam, own + a * W), s0)
         store8(out, b * CHUNK, s0)
+
+
+# A piece reads and writes a few cache lines in each of many places, which no hardware foresees, and between two pieces
+# tables pass through the caches. So each piece calls for what it will write and for what the next one will read while
+# there is arithmetic to do.
+
+
+@njit(inner=True, **KERNEL)
+def _fetch_inputs(blocks, u, x, width):
+    """Call for what a piece will read: messages at the other ends of its pairs, or what these have sent."""
+    for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+        if blocks.role[row] == RECEIVES:
+            _fetch_row(blocks.sent, row, x, width)
+        else:
+            _fetch_ends(blocks.lam, blocks, row, x, width)
+
+
+@njit(inner=True, **KERNEL)
+def _fetch_outputs(blocks, u, x, width):
+    """Call for where a piece's messages go, and the products that it sends."""
+    for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+        _fetch_row(blocks.lam, row, x, width)
+        if blocks.role[row] == SENDS:
+            _fetch_ends(blocks.sent, blocks, row, x, width)
+
+
+@njit(inline="always", **KERNEL)
+def _fetch_row(messages, row, x, width):
+    """All states of a piece in one slot."""
+    L, W = messages.shape[1], messages.shape[2]
+    flat = messages.reshape(-1)
+    for a in range(row * L, (row + 1) * L):
+        for at in range(a * W + x, a * W + x + width, CHUNK):
+            prefetch(flat, at, 2)
+
+
+@njit(inline="always", **KERNEL)
+def _fetch_ends(messages, blocks, row, x, width):
+    """The same at the other ends of the pairs."""
+    L, W = messages.shape[1], messages.shape[2]
+    flat, opposite = messages.reshape(-1), blocks.opposite.reshape(-1)
+    for lane in range(row * W + x, row * W + x + width, CHUNK):
+        at = np.int64(opposite[lane])
+        for _ in range(L):
+            prefetch(flat, at, 2)
+            at += W
 
 
 @njit(inner=True, **KERNEL)
