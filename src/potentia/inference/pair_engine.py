@@ -309,12 +309,11 @@ class PairEngine:
 
     def reset(self) -> None:
         """Zero messages, -inf at states that the variable's own score forbids."""
-        lam, kept, dead = self.blocks.lam, self.exponentials, np.isneginf(self.blocks.node)
-        lam.fill(0.0)
+        lam, dead = self.blocks.lam, np.isneginf(self.blocks.node)
+        lam.fill(1.0 if self.exponentials else 0.0)
         if dead.any():
-            lam[:-1][np.repeat(dead, np.diff(self.blocks.slot_ptr), axis=0)] = -np.inf
-        self.exponentials = False
-        self._keep_exponentials(kept)
+            forbidden = 0.0 if self.exponentials else -np.inf
+            lam[:-1][np.repeat(dead, np.diff(self.blocks.slot_ptr), axis=0)] = forbidden
         self._messages_changed()
 
     def damp(self, damping: float) -> None:
