@@ -261,7 +261,8 @@ def test_threads_do_not_change_the_gradient(monkeypatch):
     }
     y = rng.integers(3, size=1600)
     one = pt.loss_and_gradient("clique_logistic", pt.TRW(iterations=6, threads=1), graph, theta, y)
-    monkeypatch.setattr(pair_engine, "_PARALLEL_WORK", 1)
+    monkeypatch.setattr(pair_engine, "_HAND_OVER", 1)
+    monkeypatch.setattr(pair_engine, "_WAIT", 1)
     two = pt.loss_and_gradient("clique_logistic", pt.TRW(iterations=6, threads=2), graph, theta, y)
     assert one[0] == two[0]
     for kind in theta:

@@ -396,8 +396,8 @@ def test_schedules_agree_at_convergence(problem):
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_nothing(threads, monkeypatch):
-    for module in ("pair_engine", "region_engine"):
-        monkeypatch.setattr(f"potentia.inference.{module}._PARALLEL_WORK", 0)
+    for name in ("pair_engine._HAND_OVER", "pair_engine._WAIT", "region_engine._PARALLEL_WORK"):
+        monkeypatch.setattr(f"potentia.inference.{name}", 1)
     rng = np.random.default_rng(5)
     grid = pt.Graph.grid((30, 30), n_states=3)
     triples = pt.Graph([2] * 60, {"node": np.arange(60)[:, None], "t": rng.permutation(60).reshape(20, 3)})

@@ -56,9 +56,25 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="potentia", initializer=_mark_thread)
 
 
+#: Held while a team works: its threads wait for each other, so none of them may be kept waiting for another team's.
+_team = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _team_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(2**16, thread_name_prefix="potentia-team", initializer=_mark_thread)
+
+
+def _forget() -> None:
+    """A forked child inherits pools but none of their threads, and locks that nobody will release."""
+    global _team
+    _pool.cache_clear()
+    _team_pool.cache_clear()
+    _team = threading.Lock()
+
+
 if hasattr(os, "register_at_fork"):
-    # a forked child inherits the pools but none of their threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_forget)
 
 
 @lru_cache(maxsize=1)
@@ -74,14 +90,15 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     return context
 
 
-def _pooled() -> bool:
+def pooled() -> bool:
+    """Whether this thread belongs to a pool, whose other threads are busy, too."""
     return getattr(_local, "pooled", False)
 
 
 def map_ranges(function: Callable[[int, int], T], start: int, stop: int, threads: int) -> list[T]:
     """function(a, b) over `threads` consecutive ranges that make up start..stop, in parallel."""
     n = stop - start
-    if threads == 1 or n < 2 or _pooled():
+    if threads == 1 or n < 2 or pooled():
         return [function(start, stop)] if n else []
     cuts = [start + n * k // threads for k in range(threads + 1)]
     ranges = [(a, b) for a, b in pairwise(cuts) if a < b]
@@ -98,6 +115,30 @@ def map_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> l
 
 def iterate_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> Iterator[T]:
     """The same one by one: results that are used up at once do not pile up."""
-    if threads == 1 or len(items) < 2 or _pooled():
+    if threads == 1 or len(items) < 2 or pooled():
         return map(function, items)
     return _pool(threads).map(function, items)
+
+
+def run_team(function: Callable[[S], T], items: Sequence[S], release: Callable[[], None]) -> list[T]:
+    """function(item) for every item at the same time, one thread each, so that they may wait for each other.
+
+    release: called if a thread fails, so that the others stop waiting for it.
+    """
+
+    def guarded(item: S) -> T:
+        try:
+            return function(item)
+        except BaseException:
+            release()
+            raise
+
+    if len(items) == 1:
+        return [function(items[0])]
+    with _team:
+        try:
+            waiting = [_team_pool().submit(guarded, item) for item in items[1:]]
+            return [guarded(items[0]), *(w.result() for w in waiting)]
+        except BaseException:
+            release()
+            raise

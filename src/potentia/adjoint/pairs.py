@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from .._memory import borrow, borrow_zeros
-from .._threads import map_ranges
 from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import (
     MarginalCotangent,
@@ -21,6 +20,7 @@ from ..graph.cotangents import (
     zero_tables,
 )
 from ..inference.base import Result
+from ..inference.engine import Step
 from ..inference.pair_engine import PairEngine
 from ..inference.weight_engine import WeightEngine
 from ..kernels import binary_reverse as two
@@ -31,6 +31,7 @@ from ..kernels.pairs import to_lanes
 from ..kernels.record import Record
 from ..kernels.simd import CHUNK
 from ..kernels.star_blocks import PRODUCT
+from ..kernels.team import Team
 
 
 class PairReverse:
@@ -66,10 +67,10 @@ class PairReverse:
         d_mu = [cotangent.cliques.get(kind, np.zeros(mu[kind].size)) for kind in kinds]
         self.parts.read_pairs(np.concatenate(list(mu.values())), np.concatenate(d_mu), self.pair_tables)
 
-    def undo(self, groups: Sequence[tuple[Ints, int]], slot: int) -> None:
-        """Undo an iteration made of these groups of units, which is in a slot of the tape."""
-        for units, threads in reversed(groups):
-            map_ranges(lambda a, b, u=units: self.parts.undo(u[a:b], slot), 0, len(units), threads)  # type: ignore[misc]
+    def undo(self, steps: Sequence[Step], slot: int) -> None:
+        """Undo iterations made of these steps, of which the first is in a slot of the tape."""
+        for step in reversed(steps):
+            step.run(lambda units, team: self.parts.undo(units, slot, team))
 
     def flush(self, used: int) -> None:
         """Called before the first `used` slots of the tape are filled again."""
@@ -139,19 +140,21 @@ class Binary:
 
     def read(self, d_belief: Floats) -> None:
         """From cotangents of variables' marginals."""
-        units = np.arange(len(d_belief))
-        slot = self.tape._replace(slot=0)
-        self.shared += two.reverse_read(self.engine.blocks, self.cotangents, slot, units, d_belief)
+        blocks, slot = self.engine.blocks, self.tape._replace(slot=0)
+        parts = self.engine.over_groups(
+            lambda a, b: two.reverse_read(blocks, self.cotangents, slot, np.arange(a, b), d_belief)
+        )
+        self.shared += sum(parts)
 
     def read_pairs(self, mu: Floats, d_mu: Floats, out: Floats) -> None:
         """From cotangents of pairs' marginals."""
         two.reverse_pairs(*_pairs_of(self.engine, mu, d_mu), self.cotangents.lam, out)
 
-    def undo(self, units: Ints, slot: int) -> None:
+    def undo(self, units: Ints, slot: int, team: Team) -> None:
         """Undo updates of independent (or one thread's) blocks."""
         engine = self.engine
         record = self.tape._replace(slot=slot)
-        part = two.reverse(engine.blocks, self.cotangents, record, units, engine.damping)
+        part = two.reverse(engine.blocks, self.cotangents, record, units, engine.damping, team)
         with self._lock:
             self.shared += part
 
@@ -197,20 +200,23 @@ class General:
     def read(self, d_belief: Floats) -> None:
         """From cotangents of variables' marginals."""
         self.first = 0
-        self.shared += kernels.reverse_read(
-            self.engine.blocks, self.cotangents, self.tape._replace(slot=0), self.fixed,
-            np.arange(len(d_belief)), d_belief,
-        )  # fmt: skip
+        blocks, slot = self.engine.blocks, self.tape._replace(slot=0)
+        parts = self.engine.over_groups(
+            lambda a, b: kernels.reverse_read(
+                blocks, self.cotangents, slot, self.fixed, np.arange(a, b), d_belief
+            )
+        )
+        self.shared += sum(parts)
 
     def read_pairs(self, mu: Floats, d_mu: Floats, out: Floats) -> None:
         """From cotangents of pairs' marginals."""
         star_tables.reverse_pairs(*_pairs_of(self.engine, mu, d_mu), self.cotangents.lam, out)
 
-    def undo(self, units: Ints, slot: int) -> None:
+    def undo(self, units: Ints, slot: int, team: Team) -> None:
         """Undo updates of independent (or one thread's) blocks."""
         part = kernels.reverse(
             self.engine.blocks, self.cotangents, self.tape._replace(slot=slot), self.fixed, units,
-            self.engine.damping, self.centre,
+            self.engine.damping, self.centre, team,
         )  # fmt: skip
         with self._lock:
             self.shared += part
@@ -219,10 +225,12 @@ class General:
         """Add the factors in the first `used` slots to d_theta of the pairs."""
         engine = self.engine
         if self.factored and self.first < used:
-            star_tables.flush(
-                engine.layout, engine.pair_scores, engine.blocks, self.cotangents.ratios, self.tape.inputs,
-                self.first, used, out,
-            )  # fmt: skip
+            scores, ratios, begin = engine.pair_scores, self.cotangents.ratios, self.first
+            engine.over_groups(
+                lambda a, b: star_tables.flush(
+                    a, b, engine.layout, scores, engine.blocks, ratios, self.tape.inputs, begin, used, out
+                )
+            )
         self.first = 1
 
     def finish(self, out: Floats) -> None:
@@ -261,8 +269,10 @@ class ByWeight:
     def read(self, d_belief: Floats) -> None:
         """From cotangents of variables' marginals."""
         engine, slot = self.engine, self.tape._replace(slot=0)
-        by_weight.reverse_read(
-            engine.profile, engine.blocks, self.cotangents, slot, np.arange(len(d_belief)), d_belief
+        engine.over_groups(
+            lambda a, b: by_weight.reverse_read(
+                engine.profile, engine.blocks, self.cotangents, slot, np.arange(a, b), d_belief
+            )
         )
 
     def read_pairs(self, mu: Floats, d_mu: Floats, out: Floats) -> None:
@@ -278,12 +288,12 @@ class ByWeight:
             out[first : first + n] += part @ weighted.unit.ravel()
             first, entry = first + n, entry + n * size
 
-    def undo(self, units: Ints, slot: int) -> None:
+    def undo(self, units: Ints, slot: int, team: Team) -> None:
         """Undo updates of independent (or one thread's) blocks."""
         engine = self.engine
         by_weight.reverse(
             engine.profile, engine.blocks, self.cotangents, self.tape._replace(slot=slot), units,
-            engine.damping, self.centre,
+            engine.damping, self.centre, team,
         )  # fmt: skip
 
     def flush(self, used: int, out: Floats) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._types import Floats, Ints, PotentiaError
+from .._types import Floats, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, split_flat
 from ..inference.base import Result
 from ..inference.dense_mean_field import DenseMeanFieldEngine, softmax
+from ..inference.engine import Step, all_units
 from ..inference.mean_field_engine import MeanFieldEngine
 from ..inference.region_engine import RegionEngine
 from ..kernels import mean_field_reverse, regions_reverse
@@ -30,10 +31,10 @@ class RegionReverse:
         d_belief = flat_cotangent(self.engine.scores, cotangent, g.belief_at, g.belief.size)
         regions_reverse.reverse_read(g, self.d_theta, self.d_lam, d_belief)
 
-    def undo(self, groups: Sequence[tuple[Ints, int]], slot: int) -> None:
-        """Undo an iteration made of these groups of units; parents' tables are shared between them: one thread."""
+    def undo(self, steps: Sequence[Step], slot: int) -> None:
+        """Undo an iteration made of these steps; parents' tables are shared between them: one thread."""
         engine, before = self.engine, self.tape[slot]
-        units = engine.order.units[np.concatenate([units for units, _ in groups])]
+        units = engine.order.units[all_units(steps)]
         regions_reverse.reverse_regions(
             engine.regions, self.d_theta, self.d_lam, units, engine.damping, before
         )
@@ -76,10 +77,10 @@ class MeanFieldReverse:
         flat = flat_cotangent(scores, cotangent, start, int(size.sum()))
         mean_field_reverse.reverse_products(regions, self.engine.q, taken, flat, start, self.d_q)
 
-    def undo(self, groups: Sequence[tuple[Ints, int]], slot: int) -> None:
-        """Undo an iteration made of these groups of variables."""
+    def undo(self, steps: Sequence[Step], slot: int) -> None:
+        """Undo an iteration made of these steps."""
         engine, before = self.engine, self.tape[slot]
-        variables = engine.variables[np.concatenate([units for units, _ in groups])]
+        variables = engine.variables[all_units(steps)]
         mean_field_reverse.reverse_variables(
             engine.scores.regions,
             engine.stars,
@@ -124,12 +125,12 @@ class DenseMeanFieldReverse(MeanFieldReverse):
         super().__init__(engine, result, tape, fixed)
         self.d_terms = {name: np.zeros(1) for name in engine.scores.dense}
 
-    def undo(self, groups: Sequence[tuple[Ints, int]], slot: int) -> None:
-        """Undo an iteration made of these groups of variables, then the fields that it began with."""
+    def undo(self, steps: Sequence[Step], slot: int) -> None:
+        """Undo an iteration made of these steps, then the fields that it began with."""
         engine, before = self.engine, self.tape[slot]
         gathered = self.d_theta[engine.singles_at]
         self.d_theta[engine.singles_at] = 0.0
-        super().undo(groups, slot)
+        super().undo(steps, slot)
         d_field = self.d_theta[engine.singles_at]
         self.d_theta[engine.singles_at] += gathered
         for name, term in engine.scores.dense.items():

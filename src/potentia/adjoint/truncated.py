@@ -10,12 +10,12 @@ import numpy as np
 
 from .._memory import borrow
 from .._options import check_count, check_number
-from .._types import Floats, Ints, PotentiaError
+from .._types import Floats, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
 from ..inference.dense_mean_field import DenseMeanFieldEngine
-from ..inference.engine import Session, iterate, steps
+from ..inference.engine import Session, Step, iterate, steps
 from ..inference.mean_field_engine import MeanFieldEngine
 from ..inference.pair_engine import PairEngine
 from ..inference.region_engine import RegionEngine
@@ -64,8 +64,8 @@ class Truncated(Gradient):
             for first, last in tape.segments(result.iterations):
                 tape.fill(first, last)
                 for start, stop in reversed(pieces(first, last, session.engine.bulk)):
-                    groups = steps(session.engine, session.schedule, session.seed, start, stop - start)
-                    reverse.undo(groups, 1 + start - first)
+                    run = steps(session.engine, session.schedule, session.seed, start, stop - start)
+                    reverse.undo(run, 1 + start - first)
                 reverse.flush(1 + last - first)
             if session.uniform:
                 reverse.pull_start()
@@ -111,7 +111,7 @@ class BackPropagation(Gradient):
 
         return result, pull
 
-    def _settle(self, reverse: Any, order: list[tuple[Ints, int]], guess: Floats | None) -> Floats:
+    def _settle(self, reverse: Any, order: list[Step], guess: Floats | None) -> Floats:
         """Undo iterations until nothing is left; the sum of all cotangents that were undone, S = g + J' S."""
         left: Floats = reverse.pending
         first = float(np.abs(left).max(initial=0.0))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
 from .._memory import borrow
-from .._threads import map_ranges
+from .._threads import map_items, pooled, run_team
 from .._types import Floats, Ints, PotentiaError
+from ..kernels.team import BARRIER, Team, alone, release
 from .base import Result
+
+T = TypeVar("T")
 
 SCHEDULES = ("coloured", "sequential", "random", "residual")
 
@@ -48,6 +51,10 @@ class Engine(Protocol):
     @property
     def bulk(self) -> int:
         """Iterations that one call of `sweep` may be given where nothing needs to be known between them."""
+        ...
+
+    def team(self, many: int) -> int:
+        """Threads that pay for this many iterations together; more than one only for a `TeamEngine`."""
         ...
 
     def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
@@ -88,6 +95,14 @@ class Engine(Protocol):
         ...
 
 
+class TeamEngine(Engine, Protocol):
+    """An engine whose units threads can update together, with barriers between groups."""
+
+    def sweep(
+        self, units: Ints, write: bool = True, watch: bool = True, team: Team | None = None
+    ) -> float: ...
+
+
 class ResidualEngine(Engine, Protocol):
     """An engine that can update its units one at a time, the largest pending change first."""
 
@@ -110,6 +125,10 @@ class WholeStates(ABC):
     """An engine whose states are saved as they are, and whose reverse needs the state before an iteration."""
 
     bulk = 1
+
+    def team(self, many: int) -> int:
+        """Threads do not wait for each other inside an iteration."""
+        return 1
 
     @property
     @abstractmethod
@@ -288,23 +307,68 @@ def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, 
     The largest change of a marginal, if watched; `many` at most what `Engine.bulk` allows.
     """
     change = 0.0
-    for units, threads in steps(engine, schedule, seed, done, many):
-        change = max([change, *_sweep_shared(engine, units, threads, watch)])
+    for step in steps(engine, schedule, seed, done, many):
+        if step.team:
+            together = cast(TeamEngine, engine)
+            found = step.run(lambda units, team: together.sweep(units, watch=watch, team=team))  # noqa: B023
+        else:
+            found = step.run(lambda units, _: engine.sweep(units, watch=watch))
+        change = max([change, *found])
     return change
 
 
-def _sweep_shared(engine: Engine, units: Ints, threads: int, watch: bool) -> list[float]:
-    return map_ranges(lambda a, b: engine.sweep(units[a:b], watch=watch), 0, len(units), threads)
+class Step(NamedTuple):
+    """Updates of units in order, in one list or in one for each of several threads.
+
+    team: threads work on different groups one after another, with barriers between them; else all units are of one
+    group, or there is one list.
+    """
+
+    lists: list[Ints]
+    team: bool = False
+    many: int = 1
+
+    def run(self, function: Callable[[Ints, Team], T]) -> list[T]:
+        """function(units, team) of every list."""
+        teams = self._teams()
+        if not self.team:
+            return map_items(lambda k: function(self.lists[k], teams[k]), range(len(teams)), len(teams))
+        arrivals = teams[0].arrivals
+        return run_team(
+            lambda k: function(self.lists[k], teams[k]), range(len(teams)), lambda: release(arrivals)
+        )
+
+    def _teams(self) -> list[Team]:
+        first = alone(max(len(self.lists[0]) // self.many, 1))
+        size = len(self.lists) if self.team else 1
+        return [first._replace(size=size, period=max(len(units) // self.many, 1)) for units in self.lists]
 
 
-def steps(engine: Engine, schedule: str, seed: int, done: int, many: int = 1) -> list[tuple[Ints, int]]:
-    """What iterations from number `done` on update, in order: arrays of units, and the threads that may share each."""
-    ptr, threads = engine.group_ptr, engine.group_threads
+def steps(engine: Engine, schedule: str, seed: int, done: int, many: int = 1) -> list[Step]:
+    """What iterations from number `done` on update, one step after another."""
+    ptr, threads = engine.group_ptr, 1 if pooled() else engine.group_threads
     order, numbers = np.arange(int(ptr[-1])), range(done, done + many)
     if schedule == "random":
-        return [(np.concatenate([np.random.default_rng([seed, k]).permutation(order) for k in numbers]), 1)]
+        rounds = [np.random.default_rng([seed, k]).permutation(order) for k in numbers]
+        return [Step([np.concatenate(rounds)], many=many)]
+    team = 1 if pooled() or schedule != "coloured" else engine.team(many)
+    if team > 1:
+        return [Step([np.tile(units, many) for units in _shares(ptr, team)], team=True, many=many)]
     back = [schedule == "sequential" and k % 2 == 1 for k in numbers]
-    if threads == 1:
-        return [(np.concatenate([order[::-1] if b else order for b in back]), 1)]
-    groups = [(order[a:b], threads) for a, b in pairwise(ptr.tolist()) if b > a]
+    if threads == 1 or many > 1:
+        return [Step([np.concatenate([order[::-1] if b else order for b in back])], many=many)]
+    groups = [
+        Step(np.array_split(order[a:b], min(threads, b - a))) for a, b in pairwise(ptr.tolist()) if b > a
+    ]
     return groups[::-1] if back[0] else groups
+
+
+def all_units(steps: Sequence[Step]) -> Ints:
+    """The units of steps without barriers, in order."""
+    return np.concatenate([units for step in steps for units in step.lists])
+
+
+def _shares(group_ptr: Ints, threads: int) -> list[Ints]:
+    """What each thread of a team updates in an iteration: its share of every group, followed by a barrier."""
+    groups = [np.array_split(np.arange(a, b), threads) for a, b in pairwise(group_ptr.tolist())]
+    return [np.concatenate([np.append(group[k], BARRIER) for group in groups]) for k in range(threads)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from threading import Lock
 from typing import TypeVar
 
@@ -32,6 +33,7 @@ from ..kernels.star_blocks import (
     SENDS,
     PairBlocks,
 )
+from ..kernels.team import BARRIER, Team, alone
 from .engine import Readout
 from .entropy import Entropy, check_counting
 from .forest import pair_tables
@@ -42,8 +44,8 @@ T = TypeVar("T")
 #: Held while messages are sent that were not when they changed.
 _sending = Lock()
 
-#: Multiply-adds a group of blocks must hold before a second thread pays for its hand-over.
-_PARALLEL_WORK = 1_500_000
+#: Multiply-adds of a thread that pay for handing them over, and for waiting at a barrier.
+_HAND_OVER, _WAIT = 500_000, 100_000
 #: Entries of all tables from which on products are shared: 16 MiB, about what caches hold.
 _SHARED_FROM = 2**21
 #: Multiply-adds of one call, where iterations are done together: some hundredths of a second.
@@ -110,13 +112,29 @@ class PairEngine:
     @property
     def group_threads(self) -> int:
         """Threads that pay for a group of average size."""
-        groups = max(len(self.group_ptr) - 1, 1)
-        return self.threads if self._work() >= _PARALLEL_WORK * groups else 1
+        return self._pay(self._work() // (self._n_groups * _HAND_OVER))
+
+    def team(self, many: int) -> int:
+        """Threads that pay for this many iterations together."""
+        work = self._work()
+        return self._pay(min(many * work // _HAND_OVER, work // (self._n_groups * _WAIT)))
+
+    @property
+    def _n_groups(self) -> int:
+        return max(len(self.group_ptr) - 1, 1)
+
+    @property
+    def _pass_threads(self) -> int:
+        """Threads that pay for a pass over all blocks."""
+        return self._pay(self._work() // _HAND_OVER)
+
+    def _pay(self, threads: int) -> int:
+        return max(1, min(self.threads, threads))
 
     @property
     def bulk(self) -> int:
         """Iterations that one call of `sweep` may be given, so few that it soon comes back."""
-        return 1 if self.group_threads > 1 else max(1, _CALL_WORK // self._work())
+        return max(1, _CALL_WORK // self._work())
 
     def _work(self) -> int:
         """Multiply-adds of an iteration."""
@@ -406,13 +424,18 @@ class PairEngine:
         pair_kernels.messages_out(layout.pair, layout.side, self.count, lam, self.exponentials, out)
         return out
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
-        """Update blocks in this order (or only refresh beliefs); the largest change of a belief."""
-        if self._behind.any():
+    def sweep(self, units: Ints, write: bool = True, watch: bool = True, team: Team | None = None) -> float:
+        """Update blocks in this order (or only refresh beliefs); the largest change of a belief.
+
+        team: several threads update all blocks, each those of its list.
+        """
+        if team is None and self._behind.any():
             self._catch_up(units, write)
-        change, empty = self._sweep(self.blocks, units, self.damping, write, watch, self._record)
+        change, empty = self._sweep(
+            self.blocks, units, self.damping, write, watch, self._record, team or alone(len(self._behind))
+        )
         if write:
-            self._behind[units] = False
+            self._behind[units[units != BARRIER]] = False
         return self._checked(change, empty)
 
     def _checked(self, change: float, empty: int) -> float:
@@ -441,7 +464,7 @@ class PairEngine:
         value = float(self.blocks.value.sum()) + self.shift
         # the result must not keep the engine alive
         tables = partial(_pair_scores, self.scores, self.pairs, self.count)
-        marginals = PairMarginals(self.graph, singles, tables, lam, self.entropy.maximum, self.group_threads)
+        marginals = PairMarginals(self.graph, singles, tables, lam, self.entropy.maximum, self._pass_threads)
         return Readout(marginals, singles, value, lam)
 
     def _add_variable_values(self, first: int, last: int) -> None:
@@ -455,8 +478,13 @@ class PairEngine:
             self.entropy.maximum,
         )
 
+    def over_groups(self, function: Callable[[int, int], T]) -> list[T]:
+        """function(a, b) over ranges of blocks: one group after another, threads sharing each."""
+        ranges = pairwise(self.group_ptr.tolist())
+        return [found for a, b in ranges for found in map_ranges(function, a, b, self._pass_threads)]
+
     def _over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
-        return map_ranges(function, 0, n, self.group_threads)
+        return map_ranges(function, 0, n, self._pass_threads)
 
 
 def _pair_scores(scores: Scores, pairs: Ints, count: Floats) -> pair_kernels.PairScores:

@@ -7,24 +7,25 @@ import numpy as np
 from .jit import njit
 from .record import packed, slot_of
 from .simd import CHUNK, div8, fma8, load8, max8, min8, mul8, pick8, run8, spread8, store8
-from .star_blocks import fetch_ahead
+from .star_blocks import fetch_ahead, following, most_rows
+from .team import BARRIER, wait
 from .vecmath import KERNEL, exp, log
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(common, blocks, units, damping, write, watch, record):
+def sweep(common, blocks, units, damping, write, watch, record, team):
     """`star_product.sweep` for two states, on exponentials of messages of which the larger is 1."""
     W = blocks.lam.shape[2]
-    widest = 0
-    for k in range(units.size):
-        widest = max(widest, blocks.slot_ptr[units[k] + 1] - blocks.slot_ptr[units[k]])
+    widest = most_rows(blocks, units)
     scratch, p = np.empty((2, widest * W)), np.empty((2, W))
     change = 0.0
     for k in range(units.size):
         u = units[k]
-        if k + 1 < units.size:
-            fetch_ahead(blocks, blocks.lam, units[k + 1])
-        _update(common, blocks, u, write, scratch, p, slot_of(record, k, blocks))
+        if u == BARRIER:
+            wait(team)
+            continue
+        fetch_ahead(blocks, blocks.lam, following(units, k))
+        _update(common, blocks, u, write, scratch, p, slot_of(record, k, team))
         if watch:
             change = max(change, _refresh(blocks.belief[u], p))
     return change, -1

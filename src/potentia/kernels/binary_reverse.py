@@ -17,7 +17,8 @@ import numpy as np
 from .jit import njit
 from .record import slot_of
 from .simd import CHUNK, above8, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
-from .star_blocks import LOG
+from .star_blocks import LOG, most_rows
+from .team import BARRIER, wait
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at a state a variable does not have and far above this at all others.
@@ -36,16 +37,20 @@ class BinaryCotangents(NamedTuple):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse(blocks, cotangents, record, units, damping):
+def reverse(blocks, cotangents, record, units, damping, team):
     """Undo the updates of `units`, which were made in this order and left this record."""
     W = blocks.lam.shape[2]
     lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
-    total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(_most_rows(blocks) * W)
+    total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(most_rows(blocks, units) * W)
     moved = scratch[0]
     shared = np.zeros((2, 3))
     keep = 1.0 - damping
     for k in range(units.size - 1, -1, -1):
-        u, here = units[k], slot_of(record, k, blocks)
+        u = units[k]
+        if u == BARRIER:
+            wait(team)
+            continue
+        here = slot_of(record, k, team)
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
             _pull_block(blocks, cotangents, here, u, keep, damping, moved_all)
@@ -86,11 +91,6 @@ def reverse_read(blocks, cotangents, record, units, d_belief):
         for x in range(W):
             cotangents.node[u, x] += total[x]
     return shared
-
-
-@njit(inline="always", **KERNEL)
-def _most_rows(blocks):
-    return np.max(np.diff(blocks.slot_ptr)) if blocks.slot_ptr.size > 1 else 0
 
 
 @njit(**KERNEL)

@@ -23,8 +23,9 @@ import numpy as np
 from .jit import njit
 from .record import slot_of
 from .simd import CHUNK, add8, fma8, load8, max8, mul8, spread8, store8, sub8, zero8
-from .star_blocks import MAXIMUM, fetch_ahead, write_row
+from .star_blocks import MAXIMUM, fetch_ahead, following, most_rows, write_row
 from .star_product import SCRATCH
+from .team import BARRIER, wait
 from .vecmath import KERNEL, exp, log
 
 
@@ -59,12 +60,10 @@ def fill(profile, maximum, pair, weight, count, table):
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(profile, blocks, units, damping, write, watch, record):
+def sweep(profile, blocks, units, damping, write, watch, record, team):
     """`star.sweep` for tables of this profile; lanes come in chunks."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = 0
-    for u in units:
-        widest = max(widest, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
+    widest = most_rows(blocks, units)
     width = W
     while width > CHUNK and (widest + 3) * L * width > SCRATCH:
         width //= 2
@@ -73,13 +72,15 @@ def sweep(profile, blocks, units, damping, write, watch, record):
     change = 0.0
     for k in range(units.size):
         u = units[k]
+        if u == BARRIER:
+            wait(team)
+            continue
         soft = blocks.mode[u] != MAXIMUM
-        if k + 1 < units.size:
-            fetch_ahead(blocks, blocks.lam, units[k + 1])
+        fetch_ahead(blocks, blocks.lam, following(units, k))
         if not write:
             blocks.value[u] = 0.0
         for x in range(0, W, width):
-            _beliefs(profile, blocks, u, x, incoming, logm, p, sums, write, slot_of(record, k, blocks))
+            _beliefs(profile, blocks, u, x, incoming, logm, p, sums, write, slot_of(record, k, team))
             if write:
                 change = max(change, _write(blocks, u, x, p, logm, damping, width))
             if watch and soft:

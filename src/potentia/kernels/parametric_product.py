@@ -9,24 +9,25 @@ from .jit import njit
 from .parametric import sum_messages
 from .record import slot_of
 from .simd import CHUNK
-from .star_blocks import fetch_ahead
+from .star_blocks import fetch_ahead, following, most_rows
+from .team import BARRIER, wait
 from .vecmath import KERNEL
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(profile, common, blocks, units, damping, write, watch, record):
+def sweep(profile, common, blocks, units, damping, write, watch, record, team):
     """`parametric.sweep` for sums without damping; `common`: the counting number that all pairs have, or 0."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = 0
-    for k in range(units.size):
-        widest = max(widest, blocks.slot_ptr[units[k] + 1] - blocks.slot_ptr[units[k]])
+    widest = most_rows(blocks, units)
     incoming, p, scratch = np.empty(L * CHUNK), np.empty(L * CHUNK), np.empty(L * CHUNK)
     sums, ends, most = np.empty((widest, L * CHUNK)), np.empty(CHUNK), np.zeros(CHUNK)
     for k in range(units.size):
         u = units[k]
-        if k + 1 < units.size:
-            fetch_ahead(blocks, blocks.lam, units[k + 1])
-        here = slot_of(record, k, blocks)
+        if u == BARRIER:
+            wait(team)
+            continue
+        fetch_ahead(blocks, blocks.lam, following(units, k))
+        here = slot_of(record, k, team)
         value = 0.0
         for x in range(0, W, CHUNK):
             for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):

@@ -15,7 +15,7 @@ from .jit import njit
 from .parametric import sum_messages
 from .record import slot_of, take_row
 from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
-from .star_blocks import fetch_ahead
+from .star_blocks import fetch_ahead, preceding
 from .star_reverse import (
     _TINY,
     _add_node,
@@ -25,6 +25,7 @@ from .star_reverse import (
     _split,
     _sum_rows,
 )
+from .team import BARRIER, wait
 from .vecmath import KERNEL
 
 
@@ -37,22 +38,24 @@ class WeightCotangents(NamedTuple):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse(profile, blocks, cotangents, record, units, damping, centre):
+def reverse(profile, blocks, cotangents, record, units, damping, centre, team):
     """Undo the updates of `units`, which were made in this order and left this record."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     scratch, moved = _scratch(L, W), np.empty((L, W))
     keep = 1.0 - damping
     for k in range(units.size - 1, -1, -1):
         u = units[k]
-        if k > 0:
-            fetch_ahead(blocks, cotangents.lam, units[k - 1])
+        if u == BARRIER:
+            wait(team)
+            continue
+        fetch_ahead(blocks, cotangents.lam, preceding(units, k))
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if centre:
             _centre(cotangents.lam, first, last, scratch.total)
         _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
         for row in range(first, last):
             _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
-            _pull_row(profile, blocks, cotangents, slot_of(record, k, blocks), row, scratch, moved)
+            _pull_row(profile, blocks, cotangents, slot_of(record, k, team), row, scratch, moved)
         _add_node(blocks, cotangents.node, u, scratch.dp)
 
 

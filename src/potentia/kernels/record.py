@@ -29,9 +29,9 @@ NO_RECORD = Record(np.zeros(0), 0)
 
 
 @njit(inline="always", **KERNEL)
-def slot_of(record, k, blocks):
-    """The record of the k-th update of a list of all blocks, several times over."""
-    return Record(record.inputs, record.slot + k // blocks.mode.size)
+def slot_of(record, k, team):
+    """The record of the k-th entry of a list of units that holds several iterations."""
+    return Record(record.inputs, record.slot + k // team.period)
 
 
 @njit(inner=True, **KERNEL)

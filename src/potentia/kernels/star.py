@@ -20,31 +20,43 @@ from . import binary
 from .jit import njit
 from .record import keep_row, keep_two, slot_of
 from .simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
-from .star_blocks import LOG, MAXIMUM, PRODUCT, chunk_at, fetch_ahead, peak_of, refresh_belief, write_row
+from .star_blocks import (
+    LOG,
+    MAXIMUM,
+    PRODUCT,
+    chunk_at,
+    fetch_ahead,
+    following,
+    most_rows,
+    peak_of,
+    refresh_belief,
+    write_row,
+)
+from .team import BARRIER, wait
 from .vecmath import KERNEL, exp, log
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(blocks, units, damping, write, watch, record):
+def sweep(blocks, units, damping, write, watch, record, team):
     """Update the blocks listed in `units` one after another; without `write` only beliefs are refreshed.
 
-    `units` may hold all blocks several times over: the record then goes from slot to slot. Returns the largest
+    `units` may hold the updates of several iterations, and barriers; see `Team`. Returns the largest
     change of a belief and a block in which some variable has no state left (-1: none). Without `watch` the beliefs
     of PRODUCT blocks, where no variable loses its last state, are left as they were: no message depends on them.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = 0
-    for u in units:
-        widest = max(widest, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
+    widest = most_rows(blocks, units)
     incoming, sums, p = np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
     logm = np.empty((widest, L, W))
     peak, total, moves = np.empty(W), np.empty(W), np.empty(W)
     change, empty = 0.0, -1
     for k in range(units.size):
         u = units[k]
-        if k + 1 < units.size:
-            fetch_ahead(blocks, blocks.lam, units[k + 1])
-        here = slot_of(record, k, blocks)
+        if u == BARRIER:
+            wait(team)
+            continue
+        fetch_ahead(blocks, blocks.lam, following(units, k))
+        here = slot_of(record, k, team)
         _beliefs(blocks, u, incoming, sums, logm, p, peak, total, here, write)
         if write:
             change = max(change, _write_messages(blocks, u, p, logm, peak, damping))

@@ -8,6 +8,7 @@ import numpy as np
 
 from .jit import njit
 from .simd import CHUNK, load8, max8, prefetch, spread8, store8, sub8
+from .team import BARRIER
 from .vecmath import KERNEL, exp
 
 PRODUCT, LOG, MAXIMUM = 0, 1, 2
@@ -63,6 +64,28 @@ def chunk_at(blocks, u, row, x):
 # In what follows inner loops index arrays by plain loop variables only. An offset computed from data could be
 # negative for all the compiler knows, and the wrap-around test that Python indexing then asks for would keep the
 # loop scalar; hence two-dimensional scratch, and views made outside the loops.
+
+
+@njit(inner=True, **KERNEL)
+def most_rows(blocks, units):
+    """Rows of the block of `units` that has most."""
+    most = 0
+    for u in units:
+        if u != BARRIER:
+            most = max(most, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
+    return most
+
+
+@njit(inline="always", **KERNEL)
+def following(units, k):
+    """The unit after the k-th, or that itself before a barrier and at the end."""
+    return units[k + 1] if k + 1 < units.size and units[k + 1] != BARRIER else units[k]
+
+
+@njit(inline="always", **KERNEL)
+def preceding(units, k):
+    """The unit before the k-th, or that itself after a barrier and at the beginning."""
+    return units[k - 1] if k > 0 and units[k - 1] != BARRIER else units[k]
 
 
 @njit(inline="always", **KERNEL)

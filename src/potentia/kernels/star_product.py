@@ -15,7 +15,8 @@ from .exponentials import gather, largest, pair_values, potentials, refresh, wri
 from .jit import njit
 from .record import slot_of
 from .simd import CHUNK, add8, fma8, load8, prefetch, run8, spread8, store8, zero8
-from .star_blocks import RECEIVES, SENDS, chunk_at, fetch_ahead
+from .star_blocks import RECEIVES, SENDS, chunk_at, fetch_ahead, following, most_rows
+from .team import BARRIER, wait
 from .vecmath import KERNEL
 
 #: Doubles of scratch that a piece may use, so few that they stay in the first cache.
@@ -27,15 +28,13 @@ AHEAD = 256
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(common, blocks, units, damping, write, watch, record):
+def sweep(common, blocks, units, damping, write, watch, record, team):
     """`star.sweep` where all blocks are PRODUCT, lanes come in chunks and nothing is damped.
 
     common: the counting number that all pairs have if a variable's M may be multiplied, else 0.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = 0
-    for k in range(units.size):
-        widest = max(widest, blocks.slot_ptr[units[k] + 1] - blocks.slot_ptr[units[k]])
+    widest = most_rows(blocks, units)
     width = W
     while width > CHUNK and (
         (widest + 3) * L * width > SCRATCH if blocks.shared else widest * L * L * width > NEAR
@@ -47,13 +46,15 @@ def sweep(common, blocks, units, damping, write, watch, record):
     far = blocks.sent.size > 0
     for k in range(units.size):
         u = units[k]
-        following = units[k + 1] if k + 1 < units.size else u
+        if u == BARRIER:
+            wait(team)
+            continue
         if not far:
-            fetch_ahead(blocks, blocks.lam, following)
-        here = slot_of(record, k, blocks)
+            fetch_ahead(blocks, blocks.lam, following(units, k))
+        here = slot_of(record, k, team)
         value = 0.0
         for x in range(0, W, width):
-            after, y = (u, x + width) if x + width < W else (following, 0)
+            after, y = (u, x + width) if x + width < W else (following(units, k), 0)
             for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
                 s = row - blocks.slot_ptr[u]
                 if blocks.role[row] != RECEIVES or here.inputs.size > 0:

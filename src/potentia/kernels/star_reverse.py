@@ -21,7 +21,8 @@ import numpy as np
 from .jit import njit
 from .record import slot_of, take_row
 from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sum8, zero8
-from .star_blocks import LOG, chunk_at, fetch_ahead
+from .star_blocks import LOG, chunk_at, fetch_ahead, preceding
+from .team import BARRIER, wait
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.
@@ -45,7 +46,7 @@ class PairCotangents(NamedTuple):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse(blocks, cotangents, record, add, units, damping, centre):
+def reverse(blocks, cotangents, record, add, units, damping, centre, team):
     """Undo the updates of `units`, which were made in this order and left this record.
 
     The factors r go to the same slot of `ratios`, with `add` on top of what is there. Returns the cotangent of a
@@ -57,15 +58,17 @@ def reverse(blocks, cotangents, record, add, units, damping, centre):
     keep = 1.0 - damping
     for k in range(units.size - 1, -1, -1):
         u = units[k]
-        if k > 0:
-            fetch_ahead(blocks, cotangents.lam, units[k - 1])
+        if u == BARRIER:
+            wait(team)
+            continue
+        fetch_ahead(blocks, cotangents.lam, preceding(units, k))
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if centre:
             _centre(cotangents.lam, first, last, scratch.total)
         _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
         for row in range(first, last):
             _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
-            _pull_row(blocks, cotangents, slot_of(record, k, blocks), add, u, row, scratch, shared)
+            _pull_row(blocks, cotangents, slot_of(record, k, team), add, u, row, scratch, shared)
         _add_node(blocks, cotangents.node, u, scratch.dp)
     return shared
 

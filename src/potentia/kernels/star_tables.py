@@ -11,12 +11,15 @@ from .vecmath import KERNEL
 
 
 @njit(allocates=True, **KERNEL)
-def flush(layout, scores, blocks, ratios, inputs, first, last, out):
-    """Add psi times the sums of the factors in slots first..last, of both sides of every pair, to d_theta `out`."""
+def flush(start, stop, layout, scores, blocks, ratios, inputs, first, last, out):
+    """Add psi times the sums of the factors in slots first..last to d_theta `out`, of the pairs of blocks start..stop.
+
+    The two ends of a pair are in blocks of different groups, so that threads may share the blocks of one group.
+    """
     L, W = layout.n_states, layout.pair.shape[1]
     sums = np.empty(L * L * CHUNK)
     shaped = sums.reshape(L, L, CHUNK)
-    for u in range(blocks.mode.size):
+    for u in range(start, stop):
         if blocks.mode[u] != PRODUCT:
             continue
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
