@@ -230,8 +230,8 @@ class _OnDisk(FunctionCache):  # type: ignore[misc]
     _impl_class = _Files
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        # Numba's own method first loads what only compilation needs (all that can be called in kernels, and SciPy's
-        # linear algebra for that), which takes longer than everything else; the compiler loads it in any case.
+        # Numba's own method also loads the registries of all functions that kernels may call, and with them SciPy's
+        # linear algebra. Only the compiler reads them, and it loads them itself; code needs the runtime's symbols.
         rtsys.initialize(target_context)
         try:
             with self._guard_against_spurious_io_errors():
