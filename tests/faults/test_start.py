@@ -120,6 +120,19 @@ def test_a_process_that_compiles_has_the_bits_of_one_that_loads(tmp_path):
     assert compiled.stdout == loaded.stdout
 
 
+def test_kernels_are_loaded_without_what_compiles_them(tmp_path):
+    # Numba imports SciPy's linear algebra when it compiles, which takes longer than loading all kernels of a call
+    code = f"{CHECK}; import sys; print('scipy.linalg' in sys.modules)"
+    _, loaded = (run(code, NUMBA_CACHE_DIR=tmp_path) for _ in range(2))
+    assert loaded.stdout.split("\n")[1] == "False", loaded.stderr
+
+
+def test_importing_the_commands_is_light():
+    heavy = ("scipy.linalg", "scipy.ndimage", "scipy.sparse", "sklearn", "matplotlib", "asyncio")
+    found = run(f"import sys, potentia.workflows.forms; print([m for m in {heavy} if m in sys.modules])")
+    assert found.stdout == "[]\n", found.stderr
+
+
 def test_compilation_is_announced_where_asked_for_and_only_when_there_is_some(tmp_path):
     line = "potentia: compiling kernels (once) ...\n"
     assert run(CHECK, NUMBA_CACHE_DIR=tmp_path, POTENTIA_VERBOSE=1).stderr == line

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
 
 from .._types import ArrayLike, Ints, PotentiaError, real_numbers
 from .colour import as_channels, as_rgb, grey
@@ -138,6 +137,8 @@ def _responses(values: Stack, pairs: Ints) -> Iterator[Stack]:
 
 
 def _smooth(values: Stack, scale: float) -> Stack:
+    from scipy import ndimage
+
     return values if scale == 0.0 else ndimage.gaussian_filter(values, (*[scale] * (values.ndim - 1), 0.0))
 
 
@@ -146,6 +147,8 @@ def sobel(image: ArrayLike, dtype: Any = np.float64) -> Stack:
 
     Kernels are divided by 8, so a step of height 1 has response .5 on both of its sides.
     """
+    from scipy import ndimage
+
     luma = grey(as_rgb(image, dtype))
     return np.hypot(*(ndimage.sobel(luma, axis=axis, mode="reflect") / 8 for axis in (0, 1)))
 

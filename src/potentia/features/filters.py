@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
 
 from .._options import check_positive
 from .._types import ArrayLike, PotentiaError
@@ -92,6 +91,8 @@ def _responses(smooth: Sequence[Stack], scale: float) -> Any:
 
 
 def _gaussian(plane: Stack, sigma: float) -> Stack:
+    from scipy import ndimage
+
     return ndimage.gaussian_filter(plane, sigma, mode="reflect", truncate=_TRUNCATE)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from scipy import sparse
 
 from .._options import check_count
 from .._types import ArrayLike, PotentiaError
@@ -78,6 +77,8 @@ def _orientation_votes(planes: Stack) -> Stack:
 @lru_cache(maxsize=64)
 def _vote_weights(n_cells: int, cell: int) -> Weights:
     """(n_cells, n_cells * cell): how far each pixel votes for each cell; an inner cell's weights sum to one."""
+    from scipy import sparse
+
     at = (np.arange(n_cells * cell) + 0.5) / cell - 0.5
     share = np.clip(1.0 - np.abs(at[None] - np.arange(n_cells)[:, None]), 0.0, None)
     return sparse.csr_array(share / cell)

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from .._options import check_count, check_size
 from .._types import ArrayLike, PotentiaError, real_numbers
@@ -98,6 +97,8 @@ def _along(weights: Weights, stack: Stack) -> Stack:
 @lru_cache(maxsize=64)
 def area_weights(n_from: int, n_to: int) -> Weights:
     """(n_to, n_from): the share of each old pixel in the stretch a new pixel covers; rows sum to one."""
+    from scipy import sparse
+
     edges = np.arange(n_to + 1) * (n_from / n_to)
     left, right = edges[:-1, None], edges[1:, None]
     pixel = np.arange(n_from)[None]
@@ -108,6 +109,8 @@ def area_weights(n_from: int, n_to: int) -> Weights:
 @lru_cache(maxsize=64)
 def linear_weights(n_from: int, n_to: int, scale: float) -> Weights:
     """(n_to, n_from): linear interpolation at (k + .5) / scale - .5, held constant beyond the outer centres."""
+    from scipy import sparse
+
     at = np.clip((np.arange(n_to) + 0.5) / scale - 0.5, 0.0, n_from - 1.0)
     return sparse.csr_array(np.clip(1.0 - np.abs(at[:, None] - np.arange(n_from)[None]), 0.0, None))
 

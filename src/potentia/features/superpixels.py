@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from .._options import check_count, check_flag, check_positive, check_type
 from .._types import ArrayLike, Floats, Ints, PotentiaError
@@ -135,6 +134,8 @@ def _pair_features(regions: Ints, colours: Floats, colour_mean: Floats, mean: Fl
 
 def _averaging(flat: Ints, size: Ints) -> Any:
     """The sparse (n_regions, n_pixels) matrix that averages over regions."""
+    from scipy import sparse
+
     return sparse.csr_array((1.0 / size[flat], (flat, np.arange(flat.size))), shape=(len(size), flat.size))
 
 

@@ -18,6 +18,7 @@ from numba.core import ir
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.runtime import rtsys
 from numba.misc.appdirs import AppDirs
 
 _SOURCES = Path(__file__).resolve().parent
@@ -229,8 +230,12 @@ class _OnDisk(FunctionCache):  # type: ignore[misc]
     _impl_class = _Files
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
+        # Numba's own method also loads the registries of all functions that kernels may call, and with them SciPy's
+        # linear algebra. Only the compiler reads them, and it loads them itself; code needs the runtime's symbols.
+        rtsys.initialize(target_context)
         try:
-            found = super().load_overload(signature, target_context)
+            with self._guard_against_spurious_io_errors():
+                found = self._load_overload(signature, target_context)
         except Exception:  # a damaged pickle can raise almost anything
             self._drop()
             found = None

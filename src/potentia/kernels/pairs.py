@@ -65,7 +65,7 @@ def fill_tables(start, stop, layout, scores, high, rest, blocks):
             for x in range(0, W, width):
                 whole = _look_up(layout, scores, row, x, high, where, steps, ends, factors)
                 at = chunk_at(blocks, u, row, x) if chunked else blocks.base[row] + x
-                if chunked and whole and L >= CHUNK and np.all(steps[0] == steps[0, 0]):
+                if chunked and whole and L >= CHUNK and _all_equal(steps[0]):
                     _fill_chunk(scores.values, where, steps[0, 0] == 1, factors, scratch, L, table, at)
                 elif L == 2 and whole and mode[u] == PRODUCT:
                     _fill_two(scores.values, where, steps[0], factors, scratch, table, at, W)
@@ -74,6 +74,15 @@ def fill_tables(start, stop, layout, scores, high, rest, blocks):
                         scores.values, where, steps, ends, factors, whole, mode[u] == PRODUCT, L,
                         table, at, width if chunked else W,
                     )  # fmt: skip
+
+
+@njit(**KERNEL)
+def _all_equal(values):
+    """`np.all(values == values[0])`, without a new array and the modules that Numba would load for it."""
+    equal = True
+    for k in range(1, values.size):
+        equal = equal and values[k] == values[0]
+    return equal
 
 
 @njit(**KERNEL)

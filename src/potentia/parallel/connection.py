@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import math
@@ -13,13 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._options import check_count
 from .._signals import postponing
 from .._types import PotentiaError
 from . import worker
 from .worker import Answer, Call
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: Larger messages are sent beside the scheduler's.
 _LARGE = 1 << 20
@@ -213,6 +215,8 @@ class Connection:
 
     async def _run_directly(self, calls: Sequence[tuple[str, Call]], payload: bytes) -> list[Answer | None]:
         """The answers of the workers, None of those that fail or are gone."""
+        import asyncio
+
         waits = [
             asyncio.ensure_future(
                 self.client.run(worker.run_directly, call, payload, workers=[home], on_error="return")

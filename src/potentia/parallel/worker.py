@@ -7,7 +7,6 @@ state alone, so a part built again is the part that was lost.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import hashlib
 import os
@@ -117,6 +116,8 @@ def run(call: Call, payload: bytes, states: Mapping[int, bytes | None]) -> Answe
 
 async def run_directly(call: Call, payload: bytes, dask_worker: Any) -> Answer | None:
     """The same outside of Dask's tasks, for parts that are here; None if it fails, which a task would tell."""
+    import asyncio
+
     # not on the event loop, whose heartbeats the scheduler waits for
     threads, loop = dask_worker.executors["default"], asyncio.get_running_loop()
     with suppress(Exception):
