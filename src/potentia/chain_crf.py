@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -49,6 +50,7 @@ class LabelPath(NamedTuple):
     log_probability: float
 
 
+@dataclass(eq=False, repr=False)
 class ChainCRF(Registered, Params):
     r"""A linear-chain conditional random field over sparse features, as CRFsuite trains it.
 
@@ -74,6 +76,18 @@ class ChainCRF(Registered, Params):
     `state_features_` and `transition_features_` (weights by name). Results do not depend on the number of threads.
     """
 
+    c1: float = 0.0
+    c2: float = 1.0
+    max_iterations: int = 100
+    _: KW_ONLY
+    min_freq: float = 0.0
+    all_possible_states: bool = False
+    all_possible_transitions: bool = False
+    delta: float = 1e-5
+    scheme: str | None = None
+    decode: Literal["map", "mpm"] = "map"
+    threads: int | None = None
+
     saved: ClassVar[Schema] = {
         "params": Kind((dict,)),
         "labels": Items(Either(TEXT, Kind((int,))), "L"),
@@ -88,31 +102,6 @@ class ChainCRF(Registered, Params):
         "dense": Array("f8", ("D", "L")),
         "layout": Rule(lambda found: _is_consistent(found), "of features and columns is inconsistent"),
     }
-
-    def __init__(
-        self,
-        c1: float = 0.0,
-        c2: float = 1.0,
-        max_iterations: int = 100,
-        *,
-        min_freq: float = 0.0,
-        all_possible_states: bool = False,
-        all_possible_transitions: bool = False,
-        delta: float = 1e-5,
-        scheme: str | None = None,
-        decode: Literal["map", "mpm"] = "map",
-        threads: int | None = None,
-    ) -> None:
-        self.c1 = c1
-        self.c2 = c2
-        self.max_iterations = max_iterations
-        self.min_freq = min_freq
-        self.all_possible_states = all_possible_states
-        self.all_possible_transitions = all_possible_transitions
-        self.delta = delta
-        self.scheme = scheme
-        self.decode = decode
-        self.threads = threads
 
     # -- fitting -------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import numpy as np
 from .._types import ConvergenceWarning, Floats, Ints
 from ..metrics import f_scores
 from .features import Features, HingeSolver
-from .network import independent, learn_network
+from .network import learn_apart, learn_network
 from .structure import topological
 
 #: Tolerance of fits that only rank labels.
@@ -30,8 +30,7 @@ def by_f_score(features: Features, signs: Floats, solver: HingeSolver, folds: in
     loose = replace(solver, tol=max(solver.tol, _LOOSE))
     for train, test in splits(len(signs), folds, solver.seed):
         part, matrix = features.split(train, test)
-        own, bias = independent(part, np.ascontiguousarray(signs[train]), loose)
-        held_out[test] = np.asarray(matrix @ own.T) + bias
+        held_out[test] = learn_apart(part, np.ascontiguousarray(signs[train]), [loose])[0].base(matrix)
     return np.argsort(-f_scores(signs > 0, held_out > 0), kind="stable").astype(np.int64)
 
 
