@@ -53,7 +53,8 @@ def evaluate_images(
         _read_truth(classes, targets[k], read(k)[0])
     n = len(classes)
     confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
-    calibration, images, shown = Calibration(), [], []
+    calibration, images = Calibration(), []
+    shown: list[dict[str, Any]] = []
     with Bar(progress) as bar:
         found = iterate_anywhere(partial(_evaluate, pipeline, classes, read, targets), range(len(files)))
         for _file in bar.over(files, "evaluating"):
