@@ -332,7 +332,5 @@ class Joint:
 
     def restore(self, states: Sequence[Mapping[str, Floats]]) -> None:
         """Take up the parts' messages of a checkpoint."""
-        if len(states) != self.parts.n_parts:
-            raise PotentiaError("the checkpoint belongs to other examples: it has another number of parts.")
-        self.parts.each("restore", own=states, changes=True)
+        self.data.restore_parts(states)
         self.moved(*self.kinds)

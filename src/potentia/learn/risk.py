@@ -218,12 +218,7 @@ class _RiskFit(Fit):
         if self._reopen(saved):
             self.descent = Descent(self.risk.functions, self.risk)
             self.descent.restore(saved.arrays)
-            self._restore_parts(saved)
-
-    def _restore_parts(self, saved: SavedFit) -> None:
-        if len(saved.parts) != self.data.parts.n_parts:
-            raise PotentiaError("the checkpoint belongs to other examples: it has another number of parts.")
-        self.data.parts.each("restore", own=saved.parts, changes=True)
+            self.data.restore_parts(saved.parts)
 
     def _reopen(self, saved: SavedFit) -> bool:
         """Open the stage that a saved fit was in; whether it had begun one."""
@@ -284,7 +279,7 @@ class _StochasticFit(_RiskFit):
         if self._reopen(saved):
             self.adam = Adam(join_parameters(self.risk.functions))
             self.adam.restore(saved.arrays)
-            self._restore_parts(saved)
+            self.data.restore_parts(saved.parts)
 
 
 def _minimise(descent: Descent, steps: int, tol: float) -> None:
