@@ -48,8 +48,8 @@ def by_validation(
     train, test = next(splits(len(signs), 4, solver.seed))
     part, matrix = features.split(train, test)
     best, least = np.arange(signs.shape[1]), np.inf
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the fit on all rows will say it
+    # the fit on all rows will say it
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for number in range(n_orders):
             wish = (
                 by_f_score(part, signs[train], solver)
