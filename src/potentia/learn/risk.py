@@ -22,7 +22,7 @@ from .dataset import Dataset
 from .descent import Descent, join_parameters, set_parameters
 from .direct import runaway
 from .examples import whole_kinds
-from .learner import WINDOW, Fit, Learner, SavedFit, fall
+from .learner import Fit, Learner, SavedFit, has_settled
 from .recipe import Preparation
 from .risk_objective import Risk, RiskPart
 
@@ -161,7 +161,7 @@ class _RiskFit(Fit):
     def _advance(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """A step on this stage's examples, unless it is done."""
         done = self._own(history)
-        if len(done) >= self.stages[self.stage][1] or self._is_settled(done):
+        if len(done) >= self.stages[self.stage][1] or has_settled(done, self.tol):
             return False
         if self.descent is None:
             self.descent = Descent(self.risk.functions, self.risk)
@@ -173,13 +173,10 @@ class _RiskFit(Fit):
         """What this stage has done."""
         return [row for row in history if row["examples"] == self.stages[self.stage][0]]
 
-    def _is_settled(self, done: Sequence[Mapping[str, Any]]) -> bool:
-        return self.tol > 0 and len(done) > WINDOW and fall(done) <= self.tol
-
     def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the last stage is."""
         last = bool(history) and history[-1]["examples"] == self.n_examples
-        return last and self.stage + 1 == len(self.stages) and self._is_settled(self._own(history))
+        return last and self.stage + 1 == len(self.stages) and has_settled(self._own(history), self.tol)
 
     def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
         """What to warn of when the fit was cut off at its limit, or its parameters ran away."""
@@ -285,7 +282,7 @@ class _StochasticFit(_RiskFit):
 def _minimise(descent: Descent, steps: int, tol: float) -> None:
     """Steps until the objective falls by at most `tol` of itself in ten, or as many as given."""
     values: list[Mapping[str, Any]] = []
-    while len(values) < steps and not (len(values) > WINDOW and fall(values) <= tol) and descent.step():
+    while len(values) < steps and not has_settled(values, tol) and descent.step():
         values.append({"objective": descent.value})
 
 
