@@ -172,6 +172,7 @@ class ClassifierChain(MultiLabelClassifier):
         return self.chain_.decision_function(X)
 
 
+@dataclass(eq=False, repr=False)
 class LabelPowerset(MultiLabelClassifier):
     """One classifier of whole labellings: every labelling seen in training is a class; no other is ever predicted.
 
@@ -180,6 +181,8 @@ class LabelPowerset(MultiLabelClassifier):
     Args:
         estimator: a classifier with `decision_function`, one column per class; logistic regression if None.
     """
+
+    estimator: Any = None
 
     saved: ClassVar[Schema] = {
         **MultiLabelClassifier.saved,
@@ -202,9 +205,6 @@ class LabelPowerset(MultiLabelClassifier):
             "are inconsistent",
         ),
     }
-
-    def __init__(self, estimator: Any = None) -> None:
-        self.estimator = estimator
 
     def _check_options(self) -> None:
         check_classifier(self.estimator)
