@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -239,6 +239,13 @@ class Problem:
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
         return _join(found).take(back)
+
+    def batches(self, order: Ints, size: int, together: int) -> Iterator[Batch]:
+        """The rows in this order, `size` at a time; those of `together` batches are gathered at once."""
+        for first in range(0, len(order), together * size):
+            table = self.draw(order[first : first + together * size]).table()
+            for start in range(0, len(table), size):
+                yield table.take(slice(start, start + size))
 
     def collect(
         self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True
