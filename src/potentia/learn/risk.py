@@ -212,21 +212,19 @@ class _RiskFit(Fit):
 
     def restore(self, saved: SavedFit) -> None:
         """Take up the stage that the history ended in."""
-        if self._reopen(saved):
-            self.descent = Descent(self.risk.functions, self.risk)
-            self.descent.restore(saved.arrays)
-            self.data.restore_parts(saved.parts)
-
-    def _reopen(self, saved: SavedFit) -> bool:
-        """Open the stage that a saved fit was in; whether it had begun one."""
         if not saved.history:
-            return False
+            return
         numbers = [number for number, _ in self.stages]
         if saved.history[-1]["examples"] not in numbers:
             raise PotentiaError("The checkpoint belongs to a fit in other stages.")
         self.stage = numbers.index(saved.history[-1]["examples"])
         self._open()
-        return True
+        self._restore_optimiser(saved.arrays)
+        self.data.restore_parts(saved.parts)
+
+    def _restore_optimiser(self, arrays: Mapping[str, Floats]) -> None:
+        self.descent = Descent(self.risk.functions, self.risk)
+        self.descent.restore(arrays)
 
 
 class _StochasticFit(_RiskFit):
@@ -271,12 +269,9 @@ class _StochasticFit(_RiskFit):
         """The optimiser's state."""
         return {} if self.adam is None else self.adam.state()
 
-    def restore(self, saved: SavedFit) -> None:
-        """Take up the stage that the history ended in."""
-        if self._reopen(saved):
-            self.adam = Adam(join_parameters(self.risk.functions))
-            self.adam.restore(saved.arrays)
-            self.data.restore_parts(saved.parts)
+    def _restore_optimiser(self, arrays: Mapping[str, Floats]) -> None:
+        self.adam = Adam(join_parameters(self.risk.functions))
+        self.adam.restore(arrays)
 
 
 def _minimise(descent: Descent, steps: int, tol: float) -> None:
