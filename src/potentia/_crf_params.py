@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from ._registry import Registered
@@ -19,20 +20,14 @@ _NAMES = ("potentials", "learner", "inference", "decode")
 _SUCH = {"learner": "pt.IteratedLogistic()", "inference": "pt.TRW()"}
 
 
+@dataclass(eq=False, repr=False)
 class CRFParams(Registered):
     """The constructor's arguments of `CRF` and what scikit-learn does with them."""
 
-    def __init__(
-        self,
-        potentials: Mapping[str, Potential],
-        learner: Learner | None = None,
-        inference: Inference | None = None,
-        decode: str | None = None,
-    ) -> None:
-        self.potentials = potentials
-        self.learner = learner
-        self.inference = inference
-        self.decode = decode
+    potentials: Mapping[str, Potential]
+    learner: Learner | None = None
+    inference: Inference | None = None
+    decode: str | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments; with `deep` also those of potentials (node__ridge) and learner (learner__epsilon)."""

@@ -25,7 +25,7 @@ _MARKS = ({"class", "options"}, {"mapping"}, {"function"})
 class Registered:
     """Base of every class that files may name: potentials, losses, gradients, inference, learners and models.
 
-    A subclass is known from its definition on. Its options are the fields of a dataclass, or what `get_params` returns,
+    A subclass is known from its definition on. Its options are what `get_params` returns, or the fields of a dataclass,
     and its constructor takes them as keywords.
     """
 
@@ -118,10 +118,11 @@ def build(cls: type[Any], options: Mapping[str, Any]) -> Any:
 
 def _options(thing: Registered) -> dict[str, Any]:
     """The options of an object, which its constructor must take."""
-    if is_dataclass(thing):
+    found = {}
+    if hasattr(thing, "get_params"):
+        found = thing.get_params(deep=False)
+    elif is_dataclass(thing):
         found = {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
-    else:
-        found = thing.get_params(deep=False) if hasattr(thing, "get_params") else {}
     try:
         inspect.signature(type(thing)).bind(**found)
     except TypeError as error:

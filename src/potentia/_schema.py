@@ -30,8 +30,8 @@ class Field:
     optional: bool = False
     nullable: bool = False
 
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
-        """The value, checked; `found` are those checked before."""
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        """The value, checked; it may settle sizes."""
         return value
 
 
@@ -49,19 +49,20 @@ def _read(schema: Schema, values: Any, sizes: Sizes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, field in schema.items():
         value = values.get(name)
-        if value is None and (field.optional or (field.nullable and name in values)):
-            found[name] = None
-            continue
-        if value is None and not isinstance(field, Rule):
-            raise _DamageError(f"{name} is missing")
-        try:
-            read = field.read(value, found, sizes)
-        except _DamageError as damage:
-            raise _DamageError(f"{name} {damage}") from None
         if isinstance(field, Size):
-            sizes[name] = read
-        if isinstance(field, Size) or not isinstance(field, Rule):
-            found[name] = read
+            sizes[name] = found[name] = int(field.holds(found))
+        elif isinstance(field, Rule):
+            if not field.holds(found):
+                raise _DamageError(f"{name} {field.otherwise}")
+        elif value is not None:
+            try:
+                found[name] = field.read(value, sizes)
+            except _DamageError as damage:
+                raise _DamageError(f"{name} {damage}") from None
+        elif field.optional or (field.nullable and name in values):
+            found[name] = None
+        else:
+            raise _DamageError(f"{name} is missing")
     return found
 
 
@@ -103,7 +104,7 @@ class Array(Field):
     finite: bool = True
     order: Literal["C", "K"] = "C"
 
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
+    def read(self, value: Any, sizes: Sizes) -> Any:
         if not isinstance(value, np.ndarray):
             raise _DamageError("is not an array")
         kind = value.dtype.str[1:]
@@ -149,7 +150,7 @@ class Count(Field):
     least: int = 0
     most: int = 2**31
 
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
+    def read(self, value: Any, sizes: Sizes) -> Any:
         if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
             raise _DamageError(f"is {_short(value)}, not a whole number between {self.least} and {self.most}")
         if not _settle(sizes, self.size, value):
@@ -163,7 +164,7 @@ class Number(Field):
 
     finite: bool = True
 
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
+    def read(self, value: Any, sizes: Sizes) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _DamageError(f"is {_short(value)}, not a number")
         if self.finite and not (abs(value) < 2**1023 and math.isfinite(value)):
@@ -177,7 +178,7 @@ class Kind(Field):
 
     kinds: tuple[type, ...]
 
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
+    def read(self, value: Any, sizes: Sizes) -> Any:
         if not isinstance(value, self.kinds):
             names = " or ".join(kind.__name__ for kind in self.kinds)
             raise _DamageError(f"is {_short(value)}, not a {names}")
@@ -194,7 +195,7 @@ class Choice(Field):
 
     choices: tuple[str, ...]
 
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
+    def read(self, value: Any, sizes: Sizes) -> Any:
         if not isinstance(value, str) or value not in self.choices:
             raise _DamageError(f"is {_short(value)}, not one of {', '.join(self.choices)}")
         return value
@@ -207,12 +208,12 @@ class Items(Field):
     each: Field
     size: str | None = None
 
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
+    def read(self, value: Any, sizes: Sizes) -> Any:
         if not isinstance(value, list):
             raise _DamageError(f"is {_short(value)}, not a list")
         if not _settle(sizes, self.size, len(value)):
             raise _DamageError(f"has {len(value)} entries, not {sizes[str(self.size)]}")
-        return [self.each.read(item, found, sizes) for item in value]
+        return [self.each.read(item, sizes) for item in value]
 
 
 @dataclass(frozen=True)
@@ -221,10 +222,10 @@ class Named(Field):
 
     each: Field
 
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
+    def read(self, value: Any, sizes: Sizes) -> Any:
         if not isinstance(value, dict):
             raise _DamageError(f"is {_short(value)}, not a dictionary")
-        return {key: self.each.read(item, found, sizes) for key, item in value.items()}
+        return {key: self.each.read(item, sizes) for key, item in value.items()}
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ class Record(Field):
 
     schema: Schema
 
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
+    def read(self, value: Any, sizes: Sizes) -> Any:
         checked = _read(self.schema, value, sizes)
         return dict(value) | {name: item for name, item in checked.items() if name in value}
 
@@ -245,14 +246,14 @@ class Either(Field):
     first: Field
     second: Field
 
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
+    def read(self, value: Any, sizes: Sizes) -> Any:
         try:
             tried = dict(sizes)
-            value = self.first.read(value, found, tried)
+            value = self.first.read(value, tried)
             sizes.update(tried)
             return value
         except _DamageError:
-            return self.second.read(value, found, sizes)
+            return self.second.read(value, sizes)
 
 
 @dataclass(frozen=True)
@@ -262,18 +263,10 @@ class Rule(Field):
     holds: Callable[[dict[str, Any]], Any]
     otherwise: str = ""
 
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
-        if not self.holds(found):
-            raise _DamageError(self.otherwise)
-        return None
-
 
 @dataclass(frozen=True)
 class Size(Rule):
     """A size computed from the values checked so far."""
-
-    def read(self, value: Any, found: dict[str, Any], sizes: Sizes) -> Any:
-        return int(self.holds(found))
 
 
 def prefixed(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:

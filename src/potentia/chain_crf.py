@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -14,7 +15,7 @@ from ._digest import digest_of
 from ._options import check_choice, check_count, check_flag, check_number
 from ._progress import Bar
 from ._registry import Registered, build
-from ._schema import TEXT, Array, Count, Either, Items, Kind, Named, Number, Record, Rule, Schema, check
+from ._schema import TEXT, Count, Either, Items, Kind, Number, Record, Schema, check
 from ._threads import one_blas_thread, thread_count
 from ._types import PotentiaError
 from .data.parts import HeldSequences, Parts, Sequences, Source
@@ -24,12 +25,13 @@ from .io.checkpoint import Checkpoint
 from .io.files import read_file, reading, write_file
 from .kernels import attributes as kernels
 from .learn.chain_data import ChainData, chain_sources, cut_lengths
-from .learn.chain_fit import ChainFit, ChainOptions, ChainWeights, Names
-from .learn.chain_labels import MAX_LABELS, Label, check_lengths, scheme_constraints
-from .learn.chain_layout import ChainLayout, Features
+from .learn.chain_fit import ChainFit, ChainOptions
+from .learn.chain_labels import Label, check_lengths, scheme_constraints
+from .learn.chain_layout import ChainLayout
 from .learn.chain_objective import Chains, Tables
 from .learn.chain_part import in_layout
 from .learn.chain_predict import best_labels, k_best_labels, marginals
+from .learn.chain_weights import SAVED_WEIGHTS, ChainWeights, Names
 from .learn.loop import Callback, run
 from .parallel.backend import releasing
 from .parallel.connection import current, iterate_anywhere
@@ -49,6 +51,7 @@ class LabelPath(NamedTuple):
     log_probability: float
 
 
+@dataclass(eq=False, repr=False)
 class ChainCRF(Registered, Params):
     r"""A linear-chain conditional random field over sparse features, as CRFsuite trains it.
 
@@ -74,45 +77,24 @@ class ChainCRF(Registered, Params):
     `state_features_` and `transition_features_` (weights by name). Results do not depend on the number of threads.
     """
 
+    c1: float = 0.0
+    c2: float = 1.0
+    max_iterations: int = 100
+    _: KW_ONLY
+    min_freq: float = 0.0
+    all_possible_states: bool = False
+    all_possible_transitions: bool = False
+    delta: float = 1e-5
+    scheme: str | None = None
+    decode: Literal["map", "mpm"] = "map"
+    threads: int | None = None
+
     saved: ClassVar[Schema] = {
         "params": Kind((dict,)),
         "labels": Items(Either(TEXT, Kind((int,))), "L"),
         "history": Items(Record({"iteration": Count(), "objective": Number(finite=False)})),
-        "columns": Named(Items(Count(), "two")),
-        "names": Array("u1", ("B",)),
-        "name_ptr": Array("i8", ("A+1",), ends="B"),
-        "feature_ptr": Array("i8", ("A+1",), ends="K"),
-        "feature_label": Array("u2", ("K",), below="L"),
-        "state": Array("f8", ("K",)),
-        "pairs": Array("f8", ("L", "L")),
-        "dense": Array("f8", ("D", "L")),
-        "layout": Rule(lambda found: _is_consistent(found), "of features and columns is inconsistent"),
+        **SAVED_WEIGHTS,
     }
-
-    def __init__(
-        self,
-        c1: float = 0.0,
-        c2: float = 1.0,
-        max_iterations: int = 100,
-        *,
-        min_freq: float = 0.0,
-        all_possible_states: bool = False,
-        all_possible_transitions: bool = False,
-        delta: float = 1e-5,
-        scheme: str | None = None,
-        decode: Literal["map", "mpm"] = "map",
-        threads: int | None = None,
-    ) -> None:
-        self.c1 = c1
-        self.c2 = c2
-        self.max_iterations = max_iterations
-        self.min_freq = min_freq
-        self.all_possible_states = all_possible_states
-        self.all_possible_transitions = all_possible_transitions
-        self.delta = delta
-        self.scheme = scheme
-        self.decode = decode
-        self.threads = threads
 
     # -- fitting -------------------------------------------------------------------------------------------
 
@@ -297,24 +279,13 @@ class ChainCRF(Registered, Params):
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The fitted model as JSON and arrays."""
         self._check_fitted()
-        names = [name.encode() for name in self.index_.numbers]
         content = {
             "params": self.get_params(),
             "labels": self.classes_,
             "history": self.history_,
             "columns": {name: list(ends) for name, ends in self.index_.columns.items()},
         }
-        w = self.weights_
-        arrays = {
-            "names": np.frombuffer(b"".join(names), dtype=np.uint8),
-            "name_ptr": np.cumsum([0, *map(len, names)]),
-            "feature_ptr": w.features.ptr,
-            "feature_label": w.features.label,
-            "state": w.state,
-            "pairs": w.pairs,
-            "dense": w.dense,
-        }
-        return content, arrays
+        return content, self.weights_.arrays(self.index_.numbers)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -329,15 +300,7 @@ class ChainCRF(Registered, Params):
         model: Self = build(cls, found["params"])
         model._check()
         scheme_constraints(found["labels"], model.scheme)
-        blob, ptr = found["names"].tobytes(), found["name_ptr"].tolist()
-        names = [blob[a:b].decode() for a, b in pairwise(ptr)]
-        if len(set(names)) != len(names):
-            raise PotentiaError("the saved ChainCRF is damaged: two attributes have the same name.")
-        features = Features(found["feature_ptr"], found["feature_label"])
-        model.index_ = AttributeIndex(
-            {name: k for k, name in enumerate(names)}, {k: tuple(v) for k, v in found["columns"].items()}
-        )
-        model.weights_ = ChainWeights(features, found["state"], found["pairs"], found["dense"])
+        model.weights_, model.index_ = ChainWeights.from_arrays(found)
         model.classes_, model.history_ = found["labels"], found["history"]
         model.n_iter_ = len(model.history_)
         return model
@@ -367,20 +330,6 @@ class ChainCRF(Registered, Params):
         if self.scheme is not None:
             check_choice("scheme", self.scheme, SCHEMES, "None")
         thread_count(self.threads)
-
-
-def _is_consistent(found: Mapping[str, Any]) -> bool:
-    """Whether labels ascend within each attribute, and columns are those of the dense weights, each once."""
-    ptr, label = found["feature_ptr"], found["feature_label"].astype(np.int64)
-    inner = np.ones(len(label), dtype=bool)
-    inner[ptr[:-1][ptr[:-1] < len(label)]] = False
-    ascending = bool(np.all(np.diff(label)[inner[1:]] > 0)) if len(label) else True
-    ends = sorted(map(tuple, found["columns"].values()))
-    edges = [0, *(end for _, end in ends)]
-    joined = all(first == before and end > first for (first, end), before in zip(ends, edges, strict=False))
-    labels = found["labels"]
-    distinct = len(set(labels)) == len(labels) and 0 < len(labels) <= MAX_LABELS
-    return ascending and joined and edges[-1] == len(found["dense"]) and distinct
 
 
 def _held(X: Iterable[Any]) -> list[Source]:

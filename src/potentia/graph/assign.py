@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from .._types import ArrayLike, Floats, Ints, PotentiaError, whole_numbers
+from .flat import table_sizes
 from .structure import Graph
 
 
@@ -54,8 +55,7 @@ def labels_to_indicators(graph: Graph, labels: ArrayLike) -> dict[str, Floats | 
     y = check_labels(graph, labels)
     result: dict[str, Floats | list[Floats]] = {}
     for kind, scope in graph.scopes.items():
-        size = graph.table_shapes(kind).prod(axis=1) if len(scope) else np.zeros(0, dtype=np.int64)
-        start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+        start = np.concatenate([[0], np.cumsum(table_sizes(graph, kind))])
         flat = np.zeros(start[-1])
         seen = (y[scope] >= 0).all(axis=1)
         flat[(start[:-1] + table_index(graph, kind, np.maximum(y, 0)))[seen]] = 1.0

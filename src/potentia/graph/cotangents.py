@@ -9,7 +9,7 @@ import numpy as np
 
 from .._types import Floats, Ints
 from ..kernels.score_checks import take_singles
-from .flat import table_sizes
+from .flat import runs, table_sizes
 from .scores import Scores, shape_tables
 
 #: d_theta per kind, flat and aligned with `Scores.kind`: regions that share a table share its entries. Of kinds given
@@ -53,8 +53,7 @@ def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> No
     if np.all(offset == 0) and np.all(size == size[0]):
         tables[kind] += d_flat.reshape(len(size), -1).sum(axis=0)
         return
-    within = np.arange(len(d_flat)) - np.repeat(np.cumsum(size) - size, size)
-    np.add.at(tables[kind], np.repeat(offset, size) + within, d_flat)
+    np.add.at(tables[kind], runs(offset, size), d_flat)
 
 
 def clique_kinds(scores: Scores) -> list[str]:
@@ -68,8 +67,7 @@ def own_tables(scores: Scores, kind: str) -> Floats:
     size = table_sizes(scores.graph, kind)
     if len(values) == int(size.sum()):
         return values
-    within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
-    out: Floats = values[np.repeat(offset, size) + within]
+    out: Floats = values[runs(offset, size)]
     return out
 
 
@@ -124,9 +122,8 @@ def split_flat(scores: Scores, d_theta: Floats, at: Ints, leave: Collection[str]
         elif len(scope):
             _, offset = scores.kind(kind)
             n = scores.graph.n_states[scope[:, 0]]
-            within = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
-            source = np.repeat(at[ptr[number] : ptr[number + 1]], n) + within
-            np.add.at(tables[kind], np.repeat(offset, n) + within, d_theta[source])
+            source = runs(at[ptr[number] : ptr[number + 1]], n)
+            np.add.at(tables[kind], runs(offset, n), d_theta[source])
     return tables
 
 

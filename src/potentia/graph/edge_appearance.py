@@ -13,7 +13,7 @@ import numpy as np
 
 from .._types import Bools, Floats, Ints
 from ..kernels.traversal import grow_even_forest, grow_forest
-from .flat import Narrow, flat_regions
+from .flat import Narrow, flat_regions, runs
 from .structure import Graph
 
 #: Forests averaged at least: more even weights make a tighter bound. On large graphs, where each takes a second, no
@@ -171,5 +171,4 @@ def _scopes(graph: Graph) -> tuple[Ints, Narrow]:
     regions, cliques = flat_regions(graph), cliques_of(graph)
     sizes = regions.order[cliques]
     scope_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    within = np.arange(int(scope_ptr[-1])) - np.repeat(scope_ptr[:-1], sizes)
-    return scope_ptr, regions.scope[np.repeat(regions.scope_ptr[cliques], sizes) + within]
+    return scope_ptr, regions.scope[runs(regions.scope_ptr[cliques], sizes)]

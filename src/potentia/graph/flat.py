@@ -139,6 +139,12 @@ def _repeats(pairs: Ints, n: int) -> bool:
     return bool(np.any(key[1:] == key[:-1]))
 
 
+def runs(start: Ints, length: Ints) -> Ints:
+    """start[k], start[k] + 1, ... (length[k] of them) for every k, joined."""
+    within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
+    return np.repeat(start, length) + within
+
+
 def table_sizes(graph: Graph, kind: str) -> Ints:
     """Number of entries of every table of a kind."""
     regions, number = flat_regions(graph), graph.kinds.index(kind)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._types import Ints, PotentiaError
-from .flat import Regions, flat_regions
+from .flat import Regions, flat_regions, runs
 from .structure import Graph
 
 RULES = ("containment", "star", "maximal")
@@ -92,8 +92,7 @@ def _contained(regions: Regions, upper: Ints, scope: Ints, lower: Ints) -> tuple
     count = np.searchsorted(known, wanted, side="right") - first
     # several regions may share one scope: expand each hit into its run in `known`
     hit = np.repeat(np.arange(len(wanted)), count)
-    within = np.arange(len(hit)) - np.repeat(np.cumsum(count) - count, count)
-    return upper[hit // len(choice)], lower[order[first[hit] + within]]
+    return upper[hit // len(choice)], lower[order[runs(first, count)]]
 
 
 def _row_key(rows: Ints, radix: int) -> Ints:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from .._types import Floats, InfeasibleError, Ints
-from ..graph.scores import Scores, shape_tables
+from ..graph.scores import Scores
 from ..kernels.elimination import send_labels, send_up
 from ..kernels.elimination_down import send_down
 from .base import Result
 from .elimination_plan import MAX_TABLE, Plan, plan
+from .readout import all_singles, marginals_by_kind
 
 
 class _Upward(NamedTuple):
@@ -33,13 +34,19 @@ def log_partition(scores: Scores, max_table: int = MAX_TABLE) -> float:
 def best_labelling(scores: Scores, max_table: int = MAX_TABLE) -> Ints:
     """argmax_y F(y), (n_variables,): the upward pass with max, then states back from the last variable."""
     up = _upward(scores, max_table, maximise=True)
-    return _labels(up, np.zeros((1, 0)))[0]
+    return _labels(up.plan, up.store, np.zeros((1, 0)))[0]
+
+
+def best_states(made: Plan, values: Floats, where: Ints) -> Ints:
+    """The best labels of a plan's variables, of tables in one flat array that begin at `where`."""
+    store, _ = _filled(made, values, where, maximise=True)
+    return _labels(made, store, np.zeros((1, 0)))[0]
 
 
 def sample(scores: Scores, n: int, rng: np.random.Generator, max_table: int = MAX_TABLE) -> Ints:
     """n independent samples of p(y) = exp F(y) / Z, (n, n_variables): one upward pass, then n times back."""
     up = _upward(scores, max_table, maximise=False)
-    return _labels(up, rng.random((n, len(up.plan.order))))
+    return _labels(up.plan, up.store, rng.random((n, len(up.plan.order))))
 
 
 def marginals(scores: Scores, max_table: int = MAX_TABLE) -> tuple[float, Floats, Ints]:
@@ -64,16 +71,11 @@ def eliminate(scores: Scores, max_table: int = MAX_TABLE) -> Result:
 
     Raises `WidthError` before allocating where a table would have more than `max_table` entries.
     """
-    graph, regions = scores.graph, scores.regions
     value, flat, start = marginals(scores, max_table)
-    state = np.arange(scores.singles.shape[1])
-    inside = state < graph.n_states[:, None]
-    singles = start[regions.single][:, None] + np.where(inside, state, 0)
-    ends = start[regions.kind_ptr]
     return Result(
-        graph=graph,
-        marginals={k: shape_tables(graph, k, flat[ends[i] : ends[i + 1]]) for i, k in enumerate(graph.kinds)},
-        variable_marginals=np.where(inside, flat[singles], 0.0),
+        graph=scores.graph,
+        marginals=marginals_by_kind(scores, flat, start),
+        variable_marginals=all_singles(scores, flat, start),
         value=value,
         bound="exact",
         target="log_partition",
@@ -93,23 +95,27 @@ def _upward(scores: Scores, max_table: int, maximise: bool) -> _Upward:
     """Messages from the first variable to the last and the value: log Z, or the best score."""
     made = plan(scores, max_table)
     values, where = scores.flat()
-    store = np.empty(made.program.offset[-1])
-    store[: len(made.entry)] = values[made.entries(where)]
+    store, peaks = _filled(made, values, where, maximise)
     constants = values[where[made.fixed_region] + made.fixed_entry]
-    peaks = np.zeros(len(made.order))
-    if len(made.order):
-        send_up(made.program, store, maximise, peaks)
     if np.any(peaks == -np.inf):
         raise InfeasibleError("every labelling is forbidden: the -inf scores contradict each other.")
     return _Upward(made, store, peaks, math.fsum(peaks) + math.fsum(constants))
 
 
-def _labels(up: _Upward, uniforms: Floats) -> Ints:
+def _filled(made: Plan, values: Floats, where: Ints, maximise: bool) -> tuple[Floats, Floats]:
+    """The store of a plan's tables and messages after the upward pass, and the peaks."""
+    store, peaks = np.empty(made.program.offset[-1]), np.zeros(len(made.order))
+    store[: len(made.entry)] = values[made.entries(where)]
+    if len(made.order):
+        send_up(made.program, store, maximise, peaks)
+    return store, peaks
+
+
+def _labels(made: Plan, store: Floats, uniforms: Floats) -> Ints:
     """Labels of all variables from the last eliminated to the first, best or drawn, (n, n_variables)."""
-    made = up.plan
     found = np.zeros((len(uniforms), len(made.order)), dtype=np.int64)
     if len(made.order):
-        send_labels(made.program, up.store, uniforms, found)
+        send_labels(made.program, store, uniforms, found)
     labels = np.tile(made.kept[:, 0], (len(uniforms), 1))
     labels[:, made.order] = made.kept[made.order, found]
     return labels

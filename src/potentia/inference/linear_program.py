@@ -9,7 +9,7 @@ import numpy as np
 
 from .._options import check_count, check_share
 from .._types import Floats, InfeasibleError, Ints, PotentiaError
-from ..graph.flat import Regions
+from ..graph.flat import Regions, runs
 from ..graph.links import Links, region_links
 from ..graph.scores import Scores, score_labels
 from .base import Inference, Result
@@ -124,13 +124,7 @@ def _apart(theta: Floats, begin: Ints) -> Floats:
 def own_tables(scores: Scores) -> Floats:
     """Scores of all regions written out one after another, shared tables repeated."""
     values, offset = scores.flat()
-    return values[_runs(offset, scores.regions.size)]
-
-
-def _runs(start: Ints, length: Ints) -> Ints:
-    """start[k], start[k] + 1, ... (length[k] of them) for every k, joined."""
-    within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-    return np.repeat(start, length) + within
+    return values[runs(offset, scores.regions.size)]
 
 
 def constraints(regions: Regions, links: Links) -> tuple[Any, Floats]:
@@ -146,14 +140,14 @@ def constraints(regions: Regions, links: Links) -> tuple[Any, Floats]:
     top = np.cumsum(height) - height
     order = np.argsort(links.pattern, kind="stable")
     cuts = np.searchsorted(links.pattern[order], np.arange(1, len(links.map_ptr) - 1))
-    rows, columns = [_runs(top, height)], [_runs(first[links.child], height)]
+    rows, columns = [runs(top, height)], [runs(first[links.child], height)]
     for pattern, these in enumerate(np.split(order, cuts) if len(order) else []):
         image = links.maps[links.map_ptr[pattern] : links.map_ptr[pattern + 1]]
         rows.append((top[these, None] + image).ravel())
         columns.append((first[links.parent[these], None] + np.arange(len(image))).ravel())
     n, n_agree = len(regions.n_states), int(height.sum())
     rows.append(n_agree + np.repeat(np.arange(n), regions.n_states))
-    columns.append(_runs(first[regions.single], regions.n_states))
+    columns.append(runs(first[regions.single], regions.n_states))
     row, column = np.concatenate(rows), np.concatenate(columns)
     entries = np.where(np.arange(len(row)) < n_agree, -1.0, 1.0)
     matrix = coo_array((entries, (row, column)), shape=(n_agree + n, int(regions.size.sum())))

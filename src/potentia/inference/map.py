@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -28,6 +27,7 @@ from .map_task import Task
 from .map_toulbar2 import ExactSearch, suits
 from .map_windows import Windows
 from .message_passing import TRW, LoopyBP
+from .readout import TablesByKind
 
 #: Table entries of elimination that takes no noticeable time, and at most.
 _FEW_ENTRIES, _MANY_ENTRIES = 3e6, 4e8
@@ -281,21 +281,13 @@ def _result(task: Task) -> MAPResult:
     )
 
 
-class _Indicators(Mapping[str, Floats | list[Floats]]):
+@dataclass(frozen=True, eq=False)
+class _Indicators(TablesByKind):
     """Indicators of a labelling per kind, made at first use: shared tables are small, these are one per region."""
 
-    def __init__(self, graph: Graph, labels: Ints) -> None:
-        self._graph, self._labels = graph, labels
+    labels: Ints
 
-    @cached_property
-    def _tables(self) -> Mapping[str, Floats | list[Floats]]:
-        return labels_to_indicators(self._graph, self._labels)
-
-    def __getitem__(self, kind: str) -> Floats | list[Floats]:
-        return self._tables[kind]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._graph.kinds)
-
-    def __len__(self) -> int:
-        return len(self._graph.kinds)
+    def make(self, kind: str) -> Floats | list[Floats]:
+        """Those of all kinds at once."""
+        self._made.update(labels_to_indicators(self.graph, self.labels))
+        return self._made[kind]

@@ -7,11 +7,11 @@ import time
 import numpy as np
 
 from .._types import Floats, Ints, WidthError
-from ..graph.flat import Regions
+from ..graph.flat import Regions, runs
 from ..graph.schedule import is_forest
 from ..graph.scores import Scores
-from ..kernels.elimination import send_labels, send_up
-from .elimination_plan import Plan, make_plan
+from .elimination import best_states
+from .elimination_plan import make_plan
 from .exact import Exact
 from .map_reduce import components, penalty
 from .map_task import Task
@@ -111,7 +111,7 @@ class Blocks:
         if made.found.total > entries:
             raise WidthError("the block is too wide.")
         where = self.where[touched]
-        old, new = labels[variables], _best_states(made, self.values, where)
+        old, new = labels[variables], best_states(made, self.values, where)
         gain = _score(inner, self.values, where, new) - _score(inner, self.values, where, old)
         labels[block] = new[at]
         return gain, made.found.total
@@ -127,19 +127,6 @@ class Blocks:
         return bool(
             np.any(_entries(inner, self.values, self.where[touched], labels[variables]) == self.penalty)
         )
-
-
-def _best_states(made: Plan, values: Floats, where: Ints) -> Ints:
-    """The best labels under a plan, of its variables."""
-    store = np.empty(made.program.offset[-1])
-    store[: len(made.entry)] = values[made.entries(where)]
-    labels = made.kept[:, 0].copy()
-    if len(made.order):
-        send_up(made.program, store, True, np.zeros(len(made.order)))
-        found = np.zeros((1, len(made.order)), dtype=np.int64)
-        send_labels(made.program, store, np.zeros((1, 0)), found)
-        labels[made.order] = made.kept[made.order, found[0]]
-    return labels
 
 
 def _entries(regions: Regions, values: Floats, where: Ints, labels: Ints) -> Floats:
@@ -169,6 +156,4 @@ def _around(regions: Regions, block: Ints) -> tuple[Regions, Ints, Ints]:
 
 def csr_rows(ptr: Ints, which: Ints) -> Ints:
     """Positions of the entries of some rows of a CSR, row after row."""
-    length = ptr[which + 1] - ptr[which]
-    within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-    return np.repeat(ptr[which], length) + within
+    return runs(ptr[which], ptr[which + 1] - ptr[which])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,25 +19,19 @@ from ..kernels.pairs import PairScores, read_pairs
 
 
 @dataclass(frozen=True, eq=False)
-class PairMarginals(Mapping[str, Floats | list[Floats]]):
-    """Marginals per kind of a graph of variables and pairs, computed on first access.
-
-    Those of pairs are softmax((theta_e + lam_e,i + lam_e,j) / c_e), or the indicator of the largest with `maximum`;
-    they take L^2 exponentials per pair and as much memory as tables of all pairs. `scores` makes the tables.
-    """
+class TablesByKind(Mapping[str, Floats | list[Floats]]):
+    """Tables of a graph's regions per kind, each computed on first access."""
 
     graph: Graph
-    singles: Floats
-    scores: Callable[[], PairScores]
-    messages: Floats
-    maximum: bool
-    threads: int
-    _made: dict[str, Floats | list[Floats]] = field(default_factory=dict, repr=False)
+    _made: dict[str, Floats | list[Floats]] = field(default_factory=dict, init=False, repr=False)
+
+    @abstractmethod
+    def make(self, kind: str) -> Floats | list[Floats]:
+        """The tables of a kind."""
 
     def __getitem__(self, kind: str) -> Floats | list[Floats]:
         if kind not in self._made:
-            pairs = self.graph.scopes[kind].shape[1] == 2
-            self._made[kind] = self._pairs(kind) if pairs else single_tables(self.graph, kind, self.singles)
+            self._made[kind] = self.make(kind)
         return self._made[kind]
 
     def __iter__(self) -> Iterator[str]:
@@ -45,10 +40,27 @@ class PairMarginals(Mapping[str, Floats | list[Floats]]):
     def __len__(self) -> int:
         return len(self.graph.kinds)
 
-    def _pairs(self, kind: str) -> Floats | list[Floats]:
-        before = [s for k, s in self.graph.scopes.items() if s.shape[1] == 2]
-        numbers = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
-        first = sum(len(s) for s in before[: numbers.index(kind)])
+
+@dataclass(frozen=True, eq=False)
+class PairMarginals(TablesByKind):
+    """Marginals per kind of a graph of variables and pairs.
+
+    Those of pairs are softmax((theta_e + lam_e,i + lam_e,j) / c_e), or the indicator of the largest with `maximum`;
+    they take L^2 exponentials per pair and as much memory as tables of all pairs. `scores` makes the tables.
+    """
+
+    singles: Floats
+    scores: Callable[[], PairScores]
+    messages: Floats
+    maximum: bool
+    threads: int
+
+    def make(self, kind: str) -> Floats | list[Floats]:
+        """Computed from messages of pairs, or read off the variables' marginals."""
+        if self.graph.scopes[kind].shape[1] != 2:
+            return single_tables(self.graph, kind, self.singles)
+        pairs = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
+        first = sum(len(self.graph.scopes[k]) for k in pairs[: pairs.index(kind)])
         last = first + len(self.graph.scopes[kind])
         scores = self.scores()
         size = scores.shapes[first:last].prod(axis=1)
@@ -64,27 +76,16 @@ class PairMarginals(Mapping[str, Floats | list[Floats]]):
 
 
 @dataclass(frozen=True, eq=False)
-class ProductMarginals(Mapping[str, Floats | list[Floats]]):
-    """Marginals per kind of a product distribution q (n, states), computed on first access."""
+class ProductMarginals(TablesByKind):
+    """Marginals per kind of a product distribution q (n, states)."""
 
-    graph: Graph
     q: Floats
     threads: int
-    _made: dict[str, Floats | list[Floats]] = field(default_factory=dict, repr=False)
 
-    def __getitem__(self, kind: str) -> Floats | list[Floats]:
-        if kind not in self._made:
-            several = self.graph.scopes[kind].shape[1] > 1 and len(self.graph.scopes[kind])
-            self._made[kind] = self._products(kind) if several else single_tables(self.graph, kind, self.q)
-        return self._made[kind]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.graph.kinds)
-
-    def __len__(self) -> int:
-        return len(self.graph.kinds)
-
-    def _products(self, kind: str) -> Floats | list[Floats]:
+    def make(self, kind: str) -> Floats | list[Floats]:
+        """Products of q for regions of several variables."""
+        if self.graph.scopes[kind].shape[1] <= 1 or not len(self.graph.scopes[kind]):
+            return single_tables(self.graph, kind, self.q)
         regions, number = flat_regions(self.graph), self.graph.kinds.index(kind)
         first, last = (int(r) for r in regions.kind_ptr[number : number + 2])
         size = regions.size[first:last]

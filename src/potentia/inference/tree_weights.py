@@ -19,7 +19,7 @@ import numpy as np
 from .._types import Bools, Floats, Ints
 from ..graph.cotangents import clique_kinds, flat_marginals, own_tables
 from ..graph.edge_appearance import Forests, heaviest_forest, spanning_forests
-from ..graph.flat import flat_regions
+from ..graph.flat import flat_regions, table_sizes
 from ..graph.links import region_links
 from ..graph.scores import Scores, shape_tables
 from ..graph.structure import Graph
@@ -46,7 +46,7 @@ def forest_bound(result: Result, forests: Forests | None = None) -> float:
     tables, degree = {}, np.zeros((len(forests.weights), graph.n_variables))
     for kind, share in shares.items():
         lam, dead = _messages(result, kind)
-        tables[kind] = _moved_tables(scores, kind, lam) / np.repeat(share, _sizes(graph, kind))
+        tables[kind] = _moved_tables(scores, kind, lam) / np.repeat(share, table_sizes(graph, kind))
         for k, variables in enumerate(graph.scopes[kind].T):
             np.subtract.at(own, variables, np.where(dead[:, k], np.inf, lam[:, k]))
             for t, held in enumerate(members[kind]):
@@ -172,20 +172,14 @@ def _by_kind(scores: Scores, values: Any) -> dict[str, Any]:
     return dict(zip(kinds, np.split(values, cuts, axis=-1), strict=True)) if kinds else {}
 
 
-def _sizes(graph: Graph, kind: str) -> Ints:
-    sizes: Ints = graph.table_shapes(kind).prod(axis=1)
-    return sizes
-
-
 def _owners(graph: Graph, kind: str) -> Ints:
     """The clique of every entry of a kind's tables laid end to end."""
-    return np.repeat(np.arange(len(graph.scopes[kind])), _sizes(graph, kind))
+    return np.repeat(np.arange(len(graph.scopes[kind])), table_sizes(graph, kind))
 
 
 def _states(graph: Graph, kind: str) -> list[Ints]:
     """The state of each variable of a clique, for every entry of a kind's tables laid end to end."""
-    shapes, owner = graph.table_shapes(kind), _owners(graph, kind)
-    sizes = shapes.prod(axis=1)
+    shapes, sizes, owner = graph.table_shapes(kind), table_sizes(graph, kind), _owners(graph, kind)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     found = []
     for k in range(shapes.shape[1]):

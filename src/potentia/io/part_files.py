@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ..data.parts import Loaded, Parts, Source, digest_examples
 from ..graph.structure import Graph
 from ..graph.union import Union
 from ..learn.dataset import PART_ENTRIES, cut_examples, hold_examples
+from ..learn.examples import checked_examples
 from .files import read_content, read_file, reading, write_file
 
 KIND = "part"
@@ -164,19 +165,12 @@ def write_parts(
     if any(target.glob(f"{_STEM}*{ENDING}")):
         raise PotentiaError(f"{target} already holds part files; delete them or choose another folder.")
     paths = []
-    for number, chosen in enumerate(cut_examples(_checked(examples), part_entries or PART_ENTRIES)):
+    for number, chosen in enumerate(cut_examples(checked_examples(examples), part_entries or PART_ENTRIES)):
         paths.append(target / f"{_STEM}{number:05d}{ENDING}")
         write_part(paths[-1], chosen)
     if not paths:
         raise PotentiaError("there are no examples.")
     return paths
-
-
-def _checked(examples: Iterable[Any]) -> Iterator[Example]:
-    for number, example in enumerate(examples):
-        if not isinstance(example, Example):
-            raise PotentiaError(f"examples[{number}] is a {type(example).__name__}, not an Example.")
-        yield example
 
 
 # -- writing ---------------------------------------------------------------------------------------------------
@@ -270,12 +264,10 @@ def _stacked(blocks: Sequence[Any]) -> dict[str, Any]:
 
 
 class _Cursor:
-    """Takes consecutive entries of an array."""
+    """Takes consecutive entries of an array, or rows of a CSR matrix; errors call them by `unit`."""
 
-    unit = "entries"
-
-    def __init__(self, array: Any, name: str) -> None:
-        self.array, self.name, self.at = array, name, 0
+    def __init__(self, array: Any, name: str, unit: str = "entries") -> None:
+        self.array, self.name, self.unit, self.at = array, name, unit, 0
 
     def take(self, n: int) -> Any:
         """The next n entries."""
@@ -342,12 +334,6 @@ def _chosen(items: Sequence[Any], number: int, what: str) -> Any:
     return items[number]
 
 
-class _SparseCursor(_Cursor):
-    """Takes consecutive rows of a CSR matrix."""
-
-    unit = "rows"
-
-
 def _matrix(number: int, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> _Cursor:
     name, columns = f"matrix{number}", meta["columns"]
     if not meta["sparse"]:
@@ -362,4 +348,4 @@ def _matrix(number: int, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> 
     }
     values, indices, offsets = check(schema, arrays, KIND).values()
     shape = len(offsets) - 1, columns
-    return _SparseCursor(sparse.csr_array((values, indices, offsets), shape=shape), name)
+    return _Cursor(sparse.csr_array((values, indices, offsets), shape=shape), name, "rows")

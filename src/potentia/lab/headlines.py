@@ -119,23 +119,27 @@ def speed(root: Path) -> list[Table]:
 
 def torch_speed(root: Path) -> list[Table]:
     """`pt.torch` beside pytorch-crf and plain PyTorch."""
-    rows = [row for row in bench_rows(root) if row["part"] == "torch"]
     number = "{:.1f}".format
     columns = [
         Column("forward and backward", "what"), Column("ms", "ms", number), Column("compared with", "beside"),
         Column("its ms", "other_ms", number), Column("times as fast", "ratio", number),
     ]  # fmt: skip
-    return [Table("", columns, rows)] if rows else []
+    return _part_table(root, "torch", columns)
 
 
 def faults(root: Path) -> list[Table]:
     """Runs of the programs of `tests/faults`, as their rows were noted."""
-    rows = [row for row in bench_rows(root) if row["part"] == "faults"]
     number = "{:,}".format
     columns = [
         Column("campaign", "campaign"), Column("program", "program"), Column("seeds", "seeds"),
         Column("trials", "trials", number), Column("failures", "failures", number), Column("cause", "cause"),
     ]  # fmt: skip
+    return _part_table(root, "faults", columns)
+
+
+def _part_table(root: Path, part: str, columns: list[Column]) -> list[Table]:
+    """The rows of a part of the benchmarks, if there are any."""
+    rows = [row for row in bench_rows(root) if row["part"] == part]
     return [Table("", columns, rows)] if rows else []
 
 

@@ -102,8 +102,8 @@ def run(cell: Cell, data: Data) -> Row:
     if cell["system"] == "pipeline":
         examples = {part: _scored(data.alone, own) for part, own in examples.items()}
     model = _model(cell["system"], data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", pt.ConvergenceWarning)  # numbers of passes are fixed
+    # numbers of passes are fixed
+    with warnings.catch_warnings(action="ignore", category=pt.ConvergenceWarning):
         model.fit(examples["train"], warm_start=True)
     errors = {f"{part}_error": 1.0 - model.score(own) for part, own in examples.items()}
     return errors | _facts(data) | {"iterations": len(model.history_), "learner": repr(model.learner)}

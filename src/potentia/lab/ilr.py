@@ -167,8 +167,7 @@ def fit_row(
     model: pt.CRF, train: Sequence[pt.Example], test: Sequence[pt.Example], progress: bool = False
 ) -> tuple[pt.CRF, Row]:
     """The fitted model, and what rows say of any fit: errors, the history, and whether a tolerance was met."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", pt.ConvergenceWarning)  # the row says it
+    with warnings.catch_warnings(action="ignore", category=pt.ConvergenceWarning):  # the row says it
         model.fit(train, validation=test, progress=progress)
     history = [{k: h[k] for k in _HISTORY if k in h} for h in model.history_]
     last = history[-1] if history else {}

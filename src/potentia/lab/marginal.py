@@ -80,8 +80,7 @@ def train(
     model = pt.CRF({"node": pt.Linear(intercept=False), "edge": edge}, learner)
     if start is not None:
         model.potentials_ = dict(copy.deepcopy(start))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", pt.ConvergenceWarning)  # the row says it
+    with warnings.catch_warnings(action="ignore", category=pt.ConvergenceWarning):  # the row says it
         return model.fit(examples, warm_start=start is not None, callback=callback)
 
 

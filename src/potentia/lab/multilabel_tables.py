@@ -129,8 +129,7 @@ def run(cell: Cell, own: Data) -> Row:
         X_train, X_test = scale.transform(X_train), scale.transform(X_test)
     begun = time.perf_counter()
     system = make_system(cell["system"], median_width(X_train, 0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of LinearSVC with a large C
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # of LinearSVC with a large C
         options, _ = choose(system, X_train, Y[~test], cell["seed"])
         model = fitted(system, options, cell["seed"], X_train, Y[~test])
     trained = time.perf_counter()

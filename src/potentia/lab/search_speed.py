@@ -20,7 +20,7 @@ from ..multilabel.relaxation import Relaxation
 from ..report.rows import Cell, Row
 from ..report.tables import Column, Table
 from .figures import Figure, panels
-from .study import Originals, Rows, Study, grid
+from .study import Originals, Rows, Study, grid, part_rows
 
 T = TypeVar("T")
 
@@ -175,14 +175,14 @@ def tables(rows: Rows) -> list[Table]:
     bounds += [Column("mean loss", "mean_loss", "{:.1f}".format)]
     bounds += [Column(f"S = {b:g}", f"S{b:g}", str) for b in BOUNDS]
     lines = []
-    for row in _part(rows, "bound"):
+    for row in part_rows(rows, "bound"):
         pairs = zip(row["bounds"], row["certain"], row["guaranteed"], strict=True)
         lines.append(row | {f"S{b:g}": f"{c:.2f} / {g:.2f}" for b, c, g in pairs})
     whole = [Column(k.replace("_", " "), k, lambda v: f"{v:.4g}") for k in _WHOLE]
     return [
-        Table("Branch and bound and the linear program", times, _part(rows, "time")),
+        Table("Branch and bound and the linear program", times, part_rows(rows, "time")),
         Table("Rows with a certain optimum / Theorem 9's bound", bounds, lines),
-        Table("All test rows, exactly; training beside LinearSVC", whole, _part(rows, "whole")),
+        Table("All test rows, exactly; training beside LinearSVC", whole, part_rows(rows, "whole")),
     ]
 
 
@@ -192,16 +192,11 @@ _WHOLE = (
 )  # fmt: skip
 
 
-def _part(rows: Rows, name: str) -> list[Row]:
-    """The rows of a part, with what is in their cells."""
-    return [{**row["cell"], **row} for row in rows if row["cell"]["part"] == name]
-
-
 def draw(rows: Rows, originals: Originals) -> Figure:
     """Figure 3: seconds per row against labels; share of certain rows against S with the theoretical bounds."""
     figure, ((left, right),) = panels(1, 2, (5.5, 4))
     for number, model in enumerate(("trained", "random")):
-        part = [row for row in _part(rows, "time") if row["model"] == model]
+        part = [row for row in part_rows(rows, "time") if row["model"] == model]
         labels, colour = [row["labels"] for row in part], f"C{number}"
         mean = np.array([row["search_seconds"] for row in part])
         spread = np.array([row["states_deviation"] / max(row["states_mean"], 1.0) for row in part])
@@ -215,7 +210,7 @@ def draw(rows: Rows, originals: Originals) -> Figure:
         lp = [row["lp_seconds"] for row in part]
         left.plot(labels, lp, color=colour, marker="s", mfc="white", label=f"LP, {model}")
     left.set(yscale="log", xlabel="labels", ylabel="seconds per row (dashed: + 1 deviation)")
-    for number, row in enumerate(_part(rows, "bound")):
+    for number, row in enumerate(part_rows(rows, "bound")):
         name = f"{row['rows']} rows" if row["rows"] else "untrained"
         right.plot(row["bounds"], row["certain"], color=f"C{number}", label=name)
         right.plot(row["bounds"], row["guaranteed"], color=f"C{number}", linestyle=":")

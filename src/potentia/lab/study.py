@@ -19,10 +19,8 @@ from ..report.image_panels import Original
 from ..report.rows import Cell, Row, append_row, read_rows, versions
 from ..report.tables import Column, Table
 
-#: Packages whose versions go into every row.
 #: Measures that are printed as soon as a row is there, beside those that end in "error".
 _MEASURES = ("accuracy", "exact_match", "hamming_loss", "span_f1", "mean_iou")
-_PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")
 
 Say = Callable[[str], None]
 Rows = Sequence[Row]
@@ -119,6 +117,11 @@ def matrix(
         for key, names in lines.items()
     ]
     return Table(title, shown, body)
+
+
+def part_rows(rows: Rows, name: str) -> list[Row]:
+    """The rows whose cells are of this "part", with what is in their cells."""
+    return [{**row["cell"], **row} for row in rows if row["cell"]["part"] == name]
 
 
 def key_of(cell: Cell) -> str:

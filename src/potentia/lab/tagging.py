@@ -8,7 +8,7 @@ from ..report.rows import Cell, Row
 from ..report.tables import Column, Table
 from ..workflows import sequences
 from .bench.sequences import GENERATED, TOKENS, compare
-from .study import Rows, Study, grid
+from .study import Rows, Study, grid, part_rows
 
 
 def run(cell: Cell, data: None) -> Row:
@@ -48,13 +48,11 @@ def tables(rows: Rows) -> list[Table]:
         Column("memory, share of CRFsuite's", "memory_ratio", ratio),
     ]  # fmt: skip
     return [
-        Table("`potentia train --sequences`", scores, _part(rows, "command")),
-        Table("`ChainCRF` beside CRFsuite, to the same objective, one thread", speeds, _part(rows, "speed")),
+        Table("`potentia train --sequences`", scores, part_rows(rows, "command")),
+        Table(
+            "`ChainCRF` beside CRFsuite, to the same objective, one thread", speeds, part_rows(rows, "speed")
+        ),
     ]
-
-
-def _part(rows: Rows, name: str) -> list[Row]:
-    return [{**row["cell"], **row} for row in rows if row["cell"]["part"] == name]
 
 
 STUDY = Study(

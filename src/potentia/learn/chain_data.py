@@ -78,12 +78,13 @@ class ChainData:
         self._numbers = []
         n_attributes = len(self.index.numbers)
         if everything:
-            return allowed, _all_features(n_attributes, n), pairs
+            return allowed, all_features(n_attributes, n), pairs
         found = (self.parts.at(part, "features") for part in range(self.parts.n_parts))
         return allowed, features_of(_join_features(found, least), n_attributes, n), pairs
 
 
-def _all_features(n_attributes: int, n_labels: int) -> Features:
+def all_features(n_attributes: int, n_labels: int) -> Features:
+    """Every attribute with every label."""
     label = np.tile(np.arange(n_labels, dtype=np.uint16), n_attributes)
     return Features(np.arange(n_attributes + 1) * n_labels, label)
 

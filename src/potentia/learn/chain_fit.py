@@ -9,65 +9,16 @@ import numpy as np
 
 from .._optimise import LBFGS, OWLQN
 from .._types import Bools, Floats
-from ..features.attributes import AttributeIndex
 from ..parallel.backend import Backend
 from .chain_data import ChainData
-from .chain_labels import Label
-from .chain_layout import ChainLayout, Features
+from .chain_layout import ChainLayout
+from .chain_weights import ChainWeights
 from .learner import Fit, SavedFit
 
 #: Vector pairs that the optimiser remembers, as many as CRFsuite.
 _MEMORY = 6
 #: Share of the curvature at zero weights that is left, on the whole, near the minimum.
 _CURVATURE_SHARE = 0.1
-
-
-class ChainWeights(NamedTuple):
-    """Learned weights: `state` of each feature of `features`, `pairs` (L, L), `dense` (D, L)."""
-
-    features: Features
-    state: Floats
-    pairs: Floats
-    dense: Floats
-
-    def pruned(self) -> tuple[ChainWeights, Bools]:
-        """Without features of weight zero, and which attributes are left."""
-        kept = self.state != 0.0
-        owner = np.repeat(np.arange(len(self.features.ptr) - 1), np.diff(self.features.ptr))
-        count = np.bincount(owner[kept], minlength=len(self.features.ptr) - 1)
-        ptr = np.concatenate([[0], np.cumsum(count[count > 0])])
-        features = Features(ptr, self.features.label[kept])
-        return ChainWeights(features, self.state[kept], self.pairs, self.dense), count > 0
-
-    def transferred(self, own: Names, fresh: ChainWeights, names: Names) -> ChainWeights:
-        """These weights for the features of others, zero where there are none; both have names."""
-        known = {label: k for k, label in enumerate(own.labels)}
-        place = np.array([known.get(label, -1) for label in names.labels])
-        state = fresh.state.copy()
-        for name, number in names.attributes.numbers.items():
-            before = own.attributes.numbers.get(name)
-            if before is None:
-                continue
-            begin, end = self.features.ptr[before : before + 2]
-            found = dict(
-                zip(self.features.label[begin:end].tolist(), self.state[begin:end].tolist(), strict=True)
-            )
-            for k in range(*fresh.features.ptr[number : number + 2]):
-                state[k] = found.get(int(place[fresh.features.label[k]]), 0.0)
-        pairs, dense = fresh.pairs.copy(), fresh.dense.copy()
-        both = np.flatnonzero(place >= 0)
-        pairs[np.ix_(both, both)] = self.pairs[np.ix_(place[both], place[both])]
-        for name, (first, end) in names.attributes.columns.items():
-            if (columns := own.attributes.columns.get(name)) and columns[1] - columns[0] == end - first:
-                dense[first:end, both] = self.dense[columns[0] : columns[1], place[both]]
-        return ChainWeights(fresh.features, state, pairs, dense)
-
-
-class Names(NamedTuple):
-    """What weights are called: attributes and dense columns, and labels."""
-
-    attributes: AttributeIndex
-    labels: Sequence[Label]
 
 
 class ChainOptions(NamedTuple):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from .chain_labels import (
 )
 from .chain_layout import ChainLayout, Constraints, Features, observed_features
 from .chain_objective import ChainLikelihood, Chains
+from .chain_weights import pack_names, unpack_names
 
 #: Columns of dense features by name, (first, end).
 Columns = Mapping[str, tuple[int, int]]
@@ -71,14 +71,12 @@ class ChainPart:
         index = AttributeIndex()
         encoded = index.learn(given.X, given.first)
         check_lengths(given.y, np.diff(encoded.sequence_ptr).tolist(), given.first, given.total)
-        names = [name.encode("utf-8", "surrogatepass") for name in index.numbers]
         weight = sequence_weights(given.weight, len(encoded.sequence_ptr) - 1)
         self.held = {
             **encoded._asdict(),
             "labels": encode_labels(given.y, values),
             "weight": weight,
-            "names": np.frombuffer(b"".join(names), dtype=np.uint8),
-            "name_ptr": np.cumsum([0, *map(len, names)]),
+            **pack_names(index.numbers, "surrogatepass"),
         }
         self.small = {"first": given.first, "labels": values, "columns": index.columns}
 
@@ -90,11 +88,7 @@ class ChainPart:
 
     def names(self) -> list[str]:
         """The names of the part's attributes, in the order in which they occur."""
-        return list(self._names())
-
-    def _names(self) -> Iterator[str]:
-        blob, ptr = self.held["names"].tobytes(), self.held["name_ptr"].tolist()
-        return (blob[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(ptr))
+        return list(unpack_names(self.held, "surrogatepass"))
 
     def digest(self) -> str:
         """Equal for equal sequences, labels and weights."""

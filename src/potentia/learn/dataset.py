@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .._types import Floats, PotentiaError
 from ..adjoint.gradient import class_factors
@@ -83,10 +84,7 @@ class Dataset:
 
     def n_outputs(self, kind: str) -> int:
         """Number of configurations of a kind's regions."""
-        size = 1
-        for states in self.shapes[kind]:
-            size *= states
-        return size
+        return math.prod(self.shapes[kind])
 
     def n_features(self, kind: str) -> int:
         """Number of features of a kind's regions."""
@@ -109,6 +107,12 @@ class Dataset:
         if isinstance(self.parts, Local):
             return self.parts.each("state")
         return (self.parts.at(number, "state") for number in range(self.parts.n_parts))
+
+    def restore_parts(self, states: Sequence[Mapping[str, Floats]]) -> None:
+        """Give every part the state that a checkpoint has of it."""
+        if len(states) != self.parts.n_parts:
+            raise PotentiaError("the checkpoint belongs to other examples: it has another number of parts.")
+        self.parts.each("restore", own=states, changes=True)
 
     def require(self, kinds: Sequence[str]) -> None:
         """Refuse kinds that no example has."""

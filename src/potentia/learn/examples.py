@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,18 @@ def list_examples(examples: Any) -> Examples:
         return examples
     if not isinstance(examples, Iterable):
         raise PotentiaError(f"examples must be a list of Example, not one {type(examples).__name__}.")
-    found = list(examples)
+    found = list(checked_examples(examples))
     if not found:
         raise PotentiaError("there are no examples.")
-    for number, example in enumerate(found):
+    return found
+
+
+def checked_examples(examples: Iterable[Any]) -> Iterator[Example]:
+    """The examples one by one; refuses anything else."""
+    for number, example in enumerate(examples):
         if not isinstance(example, Example):
             raise PotentiaError(f"examples[{number}] is a {type(example).__name__}, not an Example.")
-    return found
+        yield example
 
 
 def observed(example: Example) -> Bools:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..kernels.logistic import loss_rows
 from ..potentials.base import Potential
 from ..potentials.chunks import map_chunks
 from ..potentials.inputs import example_ptr
-from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Problem, RowKey, Rows
+from ..potentials.problem import NO_LABELS, NO_ROWS, Problem, RowKey, Rows
 from .dataset import Dataset
 from .delta import delta_tables
 from .messages import Messages
@@ -59,15 +59,11 @@ class JointPart(Part):
 
     def rows(self, key: RowKey) -> Rows:
         """All rows of a kind with the biases that the messages make."""
+        table = super().rows(key)
         if not isinstance(key, str) or key not in self.shapes:
-            return super().rows(key)
-        kind = key
-        weights = self.weights[kind]
-        hard, soft = (NO_LABELS, self.soft[kind]) if self.soft else (self.targets[kind], NO_ROWS)
-        return Rows(
-            self.matrix(kind), hard, soft, self.free.bias(kind),
-            NO_WEIGHT if weights is None else weights, self.scores.get(kind),
-        )  # fmt: skip
+            return table
+        table = replace(table, bias=self.free.bias(key), scores=self.scores.get(key))
+        return replace(table, labels=NO_LABELS, soft=self.soft[key]) if self.soft else table
 
     def update(self, potentials: Mapping[str, Potential]) -> None:
         """Take functions that have moved; scores that are kept are brought up to date."""
@@ -332,7 +328,5 @@ class Joint:
 
     def restore(self, states: Sequence[Mapping[str, Floats]]) -> None:
         """Take up the parts' messages of a checkpoint."""
-        if len(states) != self.parts.n_parts:
-            raise PotentiaError("the checkpoint belongs to other examples: it has another number of parts.")
-        self.parts.each("restore", own=states, changes=True)
+        self.data.restore_parts(states)
         self.moved(*self.kinds)

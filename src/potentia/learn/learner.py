@@ -55,7 +55,7 @@ class Fit(ABC):
 
     def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the objective fell by at most `tol` of itself in the last ten iterations."""
-        return self.tol > 0 and len(history) > WINDOW and fall(history) <= self.tol
+        return has_settled(history, self.tol)
 
     def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
         """The warning if the fit was stopped by its iteration limit."""
@@ -133,6 +133,11 @@ class Learner(Registered, ABC):
         values = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}  # type: ignore[arg-type]
         options = [f"{name}={v!r}" for name, (v, default) in values.items() if repr(v) != repr(default)]
         return f"{type(self).__name__}({', '.join(options)})"
+
+
+def has_settled(history: Sequence[Mapping[str, Any]], tol: float) -> bool:
+    """Whether the objective fell by at most `tol` of itself in the last ten iterations; never for a tolerance of 0."""
+    return tol > 0 and len(history) > WINDOW and fall(history) <= tol
 
 
 def fall(history: Sequence[Mapping[str, Any]]) -> float:

@@ -7,11 +7,12 @@ with c_alpha = epsilon_alpha times the region's weight [ILR-chapter Eq. 1.20].
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from .._schema import prefixed
 from .._types import Floats, PotentiaError
 from ..graph.flat import flat_regions
 from ..graph.schedule import pairs_of
@@ -73,17 +74,16 @@ class Messages:
         self.schedule = schedule
         self._entropies: dict[int, Entropy] = {}
         self._pairwise = all(suits_pairs(shard.graph) for shard in part.shards)
-        self._lam: dict[str, Floats] = {}
-        self._bias: dict[str, Floats] = {}
+        #: Messages and biases of all kinds, and what `keep` remembers of them, under the names of a checkpoint.
+        self._arrays: dict[str, Floats] = {}
+        self._kept: dict[str, Floats] = {}
         self._flat: list[Floats | None] = [None] * len(part.shards)
-        self._kept_lam: dict[str, Floats] = {}
-        self._kept_bias: dict[str, Floats] = {}
         self._kept_flat: list[Floats | None] = []
         for kind, shape in part.shapes.items():
             if self._pairwise and len(shape) == 2:
-                self._lam[kind] = np.zeros((part.n_rows(kind), 2, states))
+                self._arrays[f"lam_{kind}"] = np.zeros((part.n_rows(kind), 2, states))
             else:
-                self._bias[kind] = np.zeros((part.n_rows(kind), part.n_outputs(kind)))
+                self._arrays[f"bias_{kind}"] = np.zeros((part.n_rows(kind), part.n_outputs(kind)))
                 self._add_delta(kind, slice(None))
 
     def _entropy(self, number: int) -> Entropy:
@@ -131,7 +131,7 @@ class Messages:
     def _shard_messages(self, shard: Shard) -> Floats:
         states = int(shard.graph.n_states.max())
         kinds = [kind for kind, scope in shard.graph.scopes.items() if len(scope) and scope.shape[1] == 2]
-        parts = [self._lam[kind][shard.rows[kind], :, :states] for kind in kinds]
+        parts = [self._arrays[f"lam_{kind}"][shard.rows[kind], :, :states] for kind in kinds]
         return np.concatenate([np.zeros((0, 2, states)), *parts])
 
     def _store(self, number: int, engine: Engine) -> None:
@@ -159,21 +159,22 @@ class Messages:
             if len(scope) == 0:
                 continue
             if scope.shape[1] == 2:
-                self._lam[kind][shard.rows[kind], :, : lam.shape[2]] = lam[first : first + len(scope)]
+                own = self._arrays[f"lam_{kind}"]
+                own[shard.rows[kind], :, : lam.shape[2]] = lam[first : first + len(scope)]
                 first += len(scope)
             else:
                 self._set_bias(kind, shard.rows[kind], terms[scope[:, 0], : self.part.n_outputs(kind)])
 
     def _set_bias(self, kind: str, rows: slice, terms: Floats) -> None:
         """bias = terms / c + Delta / epsilon."""
-        scale = self._scale(kind)
-        self._bias[kind][rows] = terms * (scale[rows, None] if isinstance(scale, np.ndarray) else scale)
+        scale, bias = self._scale(kind), self._arrays[f"bias_{kind}"]
+        bias[rows] = terms * (scale[rows, None] if isinstance(scale, np.ndarray) else scale)
         self._add_delta(kind, rows)
 
     def _add_delta(self, kind: str, rows: slice) -> None:
         delta = self.delta.get(kind)
         if delta is not None:
-            self._bias[kind][rows] += delta[rows] / self.epsilons[kind]
+            self._arrays[f"bias_{kind}"][rows] += delta[rows] / self.epsilons[kind]
 
     def _scale(self, kind: str) -> float | Floats:
         """1 / c of a kind's regions."""
@@ -182,10 +183,10 @@ class Messages:
 
     def bias(self, kind: str) -> Any:
         """Biases of all regions of a kind, (N, K): an array, or something that makes rows on demand."""
-        if kind in self._bias:
-            return self._bias[kind]
+        if f"bias_{kind}" in self._arrays:
+            return self._arrays[f"bias_{kind}"]
         return PairBias(
-            self._lam[kind],
+            self._arrays[f"lam_{kind}"],
             self.part.shapes[kind],
             self._scale(kind),
             self.delta.get(kind),
@@ -194,47 +195,35 @@ class Messages:
 
     def keep(self) -> None:
         """Remember the messages as they are, for `go_back`."""
-        for own, kept in ((self._lam, self._kept_lam), (self._bias, self._kept_bias)):
-            for kind, values in own.items():
-                np.copyto(kept.setdefault(kind, np.empty_like(values)), values)
+        for name, values in self._arrays.items():
+            np.copyto(self._kept.setdefault(name, np.empty_like(values)), values)
         self._kept_flat = list(self._flat)  # these are replaced, never written to
 
     def go_back(self) -> None:
         """Take the messages that were kept last."""
-        for own, kept in ((self._lam, self._kept_lam), (self._bias, self._kept_bias)):
-            for kind, values in own.items():
-                np.copyto(values, kept[kind])
+        for name, values in self._arrays.items():
+            np.copyto(values, self._kept[name])
         self._flat = list(self._kept_flat)
 
     def forget(self) -> None:
         """Let go of the messages that were kept."""
-        self._kept_lam, self._kept_bias, self._kept_flat = {}, {}, []
+        self._kept, self._kept_flat = {}, []
 
     def state(self) -> dict[str, Floats]:
         """All messages as named arrays, for a checkpoint."""
-        flat = {f"flat{i}": lam for i, lam in enumerate(self._flat) if lam is not None}
-        return {
-            **{f"lam_{k}": v for k, v in self._lam.items()},
-            **{f"bias_{k}": v for k, v in self._bias.items()},
-            **flat,
-        }
+        return self._arrays | _numbered(self._flat)
 
     def everything(self) -> dict[str, Floats]:
         """All messages and those kept for `go_back`, as named arrays."""
-        kept = {f"kept_flat{i}": lam for i, lam in enumerate(self._kept_flat) if lam is not None}
-        kept |= {f"kept_lam_{k}": v for k, v in self._kept_lam.items()}
-        return self.state() | kept | {f"kept_bias_{k}": v for k, v in self._kept_bias.items()}
+        kept = self._kept | _numbered(self._kept_flat)
+        return self.state() | {f"kept_{name}": array for name, array in kept.items()}
 
     def take_everything(self, arrays: Mapping[str, Floats]) -> None:
         """Take over what `everything` gave."""
-
-        def named(head: str, kinds: Mapping[str, Any]) -> dict[str, Floats]:
-            return {kind: arrays[head + kind] for kind in kinds if head + kind in arrays}
-
-        n = range(len(self._flat))
-        self._kept_lam, self._kept_bias = named("kept_lam_", self._lam), named("kept_bias_", self._bias)
-        self._kept_flat = [arrays.get(f"kept_flat{i}") for i in n]
-        self._lam, self._bias = named("lam_", self._lam), named("bias_", self._bias)
+        kept, n = prefixed(arrays, "kept_"), range(len(self._flat))
+        self._kept = {name: kept[name] for name in self._arrays if name in kept}
+        self._kept_flat = [kept.get(f"flat{i}") for i in n]
+        self._arrays = {name: arrays[name] for name in self._arrays}
         self._flat = [arrays.get(f"flat{i}") for i in n]
 
     def restore(self, arrays: Mapping[str, Floats]) -> None:
@@ -248,3 +237,8 @@ class Messages:
         for i in range(len(self._flat)):
             if f"flat{i}" in arrays:
                 self._flat[i] = arrays[f"flat{i}"].copy()
+
+
+def _numbered(flat: Sequence[Floats | None]) -> dict[str, Floats]:
+    """The messages of shards of larger regions, those that there are, by the shards' numbers."""
+    return {f"flat{i}": lam for i, lam in enumerate(flat) if lam is not None}

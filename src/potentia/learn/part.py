@@ -158,8 +158,9 @@ class Part(Tables):
         kind = key if isinstance(key, str) else key[1]
         targets, weights = self.targets.get(kind, NO_LABELS), self.weights.get(kind)
         table = Rows(self.matrix(kind), targets, NO_ROWS, None, NO_WEIGHT if weights is None else weights)
-        seen = targets >= 0
-        return table if isinstance(key, str) or seen.all() else table.take(np.flatnonzero(seen)).table()
+        if isinstance(key, str) or np.all(targets >= 0):
+            return table
+        return table.take(np.flatnonzero(targets >= 0)).table()
 
     def row_sizes(self, key: RowKey) -> tuple[int, float]:
         """Number and total weight of what `rows` gives."""

@@ -22,7 +22,7 @@ from .dataset import Dataset
 from .descent import Descent, join_parameters, set_parameters
 from .direct import runaway
 from .examples import whole_kinds
-from .learner import WINDOW, Fit, Learner, SavedFit, fall
+from .learner import Fit, Learner, SavedFit, has_settled
 from .recipe import Preparation
 from .risk_objective import Risk, RiskPart
 
@@ -161,7 +161,7 @@ class _RiskFit(Fit):
     def _advance(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """A step on this stage's examples, unless it is done."""
         done = self._own(history)
-        if len(done) >= self.stages[self.stage][1] or self._is_settled(done):
+        if len(done) >= self.stages[self.stage][1] or has_settled(done, self.tol):
             return False
         if self.descent is None:
             self.descent = Descent(self.risk.functions, self.risk)
@@ -173,13 +173,10 @@ class _RiskFit(Fit):
         """What this stage has done."""
         return [row for row in history if row["examples"] == self.stages[self.stage][0]]
 
-    def _is_settled(self, done: Sequence[Mapping[str, Any]]) -> bool:
-        return self.tol > 0 and len(done) > WINDOW and fall(done) <= self.tol
-
     def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the last stage is."""
         last = bool(history) and history[-1]["examples"] == self.n_examples
-        return last and self.stage + 1 == len(self.stages) and self._is_settled(self._own(history))
+        return last and self.stage + 1 == len(self.stages) and has_settled(self._own(history), self.tol)
 
     def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
         """What to warn of when the fit was cut off at its limit, or its parameters ran away."""
@@ -215,26 +212,19 @@ class _RiskFit(Fit):
 
     def restore(self, saved: SavedFit) -> None:
         """Take up the stage that the history ended in."""
-        if self._reopen(saved):
-            self.descent = Descent(self.risk.functions, self.risk)
-            self.descent.restore(saved.arrays)
-            self._restore_parts(saved)
-
-    def _restore_parts(self, saved: SavedFit) -> None:
-        if len(saved.parts) != self.data.parts.n_parts:
-            raise PotentiaError("the checkpoint belongs to other examples: it has another number of parts.")
-        self.data.parts.each("restore", own=saved.parts, changes=True)
-
-    def _reopen(self, saved: SavedFit) -> bool:
-        """Open the stage that a saved fit was in; whether it had begun one."""
         if not saved.history:
-            return False
+            return
         numbers = [number for number, _ in self.stages]
         if saved.history[-1]["examples"] not in numbers:
             raise PotentiaError("The checkpoint belongs to a fit in other stages.")
         self.stage = numbers.index(saved.history[-1]["examples"])
         self._open()
-        return True
+        self._restore_optimiser(saved.arrays)
+        self.data.restore_parts(saved.parts)
+
+    def _restore_optimiser(self, arrays: Mapping[str, Floats]) -> None:
+        self.descent = Descent(self.risk.functions, self.risk)
+        self.descent.restore(arrays)
 
 
 class _StochasticFit(_RiskFit):
@@ -279,18 +269,15 @@ class _StochasticFit(_RiskFit):
         """The optimiser's state."""
         return {} if self.adam is None else self.adam.state()
 
-    def restore(self, saved: SavedFit) -> None:
-        """Take up the stage that the history ended in."""
-        if self._reopen(saved):
-            self.adam = Adam(join_parameters(self.risk.functions))
-            self.adam.restore(saved.arrays)
-            self._restore_parts(saved)
+    def _restore_optimiser(self, arrays: Mapping[str, Floats]) -> None:
+        self.adam = Adam(join_parameters(self.risk.functions))
+        self.adam.restore(arrays)
 
 
 def _minimise(descent: Descent, steps: int, tol: float) -> None:
     """Steps until the objective falls by at most `tol` of itself in ten, or as many as given."""
     values: list[Mapping[str, Any]] = []
-    while len(values) < steps and not (len(values) > WINDOW and fall(values) <= tol) and descent.step():
+    while len(values) < steps and not has_settled(values, tol) and descent.step():
         values.append({"objective": descent.value})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from .._registry import Registered
 from .._types import Bools, Floats, Ints, PotentiaError
-from ..graph.cotangents import MarginalCotangent, Tables, add_singles, clique_kinds
+from ..graph.cotangents import MarginalCotangent, Tables, add_singles, clique_kinds, zero_tables
+from ..graph.flat import table_sizes
 from ..graph.scores import Scores, region_scores, table_index
 from ..inference.base import Expectations, Inference, Result
 
@@ -74,6 +75,25 @@ def region_weights(scores: Scores, kind: str, weights: Floats | None) -> Floats:
 def seen_regions(scores: Scores, kind: str, labels: Ints) -> Bools:
     """Regions all of whose variables have labels."""
     return np.all(labels[scores.graph.scopes[kind]] >= 0, axis=1)
+
+
+def tables_by_size(scores: Scores, kind: str, seen: Bools) -> Iterator[tuple[Ints, Ints]]:
+    """Regions of a kind that are `seen`, those of one table size at a time, and where their entries lie, (k, size)."""
+    size = table_sizes(scores.graph, kind)
+    start = np.cumsum(size) - size
+    for entries in np.unique(size):
+        rows = np.flatnonzero(seen & (size == entries))
+        yield rows, start[rows][:, None] + np.arange(entries)
+
+
+def label_difference(
+    scores: Scores, first: Ints, second: Ints, weights: Floats | None
+) -> tuple[float, Tables]:
+    """theta . f(first) - theta . f(second) of complete labellings, and its gradient, both weighted by region."""
+    tables = zero_tables(scores)
+    value = subtract_labels(scores, first, tables, weights)
+    tables = {kind: -table for kind, table in tables.items()}
+    return value - subtract_labels(scores, second, tables, weights), tables
 
 
 def subtract_labels(scores: Scores, labels: Ints, tables: Tables, weights: Floats | None = None) -> float:

@@ -22,7 +22,7 @@ from ..graph.flat import table_sizes
 from ..graph.scores import Scores
 from ..inference.base import Expectations, Inference, Result
 from ..kernels.information import information
-from .base import Loss, Methods, region_weights, subtract_labels
+from .base import Loss, Methods, label_difference, region_weights, subtract_labels
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,7 @@ class SaddlePoint(Loss):
         given = labels
         if np.any(labels < 0):
             given = methods.clamped.run(scores.clamp(labels), None).argmax()
-        tables = zero_tables(scores)
-        value = -subtract_labels(scores, best, tables, weights)
-        tables = {kind: -table for kind, table in tables.items()}
-        return -value - subtract_labels(scores, given, tables, weights), tables
+        return label_difference(scores, best, given, weights)
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from ..graph.cotangents import (
     split_flat,
     zero_tables,
 )
-from ..graph.flat import flat_regions, table_sizes
+from ..graph.flat import flat_regions
 from ..graph.schedule import tree_order
 from ..graph.scores import Scores, table_index
 from ..graph.structure import Graph
 from ..inference.decode import feasible_labelling
 from ..inference.gibbs import Chain
 from ..kernels.conditionals import patch_losses
-from .base import Loss, Methods, region_weights, seen_regions, subtract_labels
+from .base import Loss, Methods, label_difference, region_weights, seen_regions, tables_by_size
 
 #: Most configurations of a patch that are enumerated.
 _MOST = 2**16
@@ -133,14 +133,11 @@ class Piecewise(Loss):
     def _of_kind(
         self, scores: Scores, kind: str, labels: Ints, weights: Floats | None, tables: Tables
     ) -> float:
-        size = table_sizes(scores.graph, kind)
-        start, theta, value = np.cumsum(size) - size, own_tables(scores, kind), 0.0
+        theta, value = own_tables(scores, kind), 0.0
         index = table_index(scores.graph, kind, np.maximum(labels, 0))
         weight, seen = region_weights(scores, kind, weights), seen_regions(scores, kind, labels)
         flat = np.zeros(len(theta))
-        for states in np.unique(size):
-            rows = np.flatnonzero(seen & (size == states))
-            where = start[rows][:, None] + np.arange(states)
+        for rows, where in tables_by_size(scores, kind, seen):
             more, flat[where] = _log_losses(theta[where], index[rows], weight[rows])
             value += more
         add_cliques(scores, kind, flat, tables)
@@ -188,11 +185,7 @@ class ContrastiveDivergence(Loss):
             if first is None:
                 raise PotentiaError("no labelling with a finite score agrees with the labels.")
             data = _sampled(clamped, first, rng, max(self.sweeps, 1))
-        sample = _sampled(scores, data, rng, self.sweeps)
-        tables = zero_tables(scores)
-        value = subtract_labels(scores, sample, tables, weights)
-        tables = {kind: -table for kind, table in tables.items()}
-        return value - subtract_labels(scores, data, tables, weights), tables
+        return label_difference(scores, _sampled(scores, data, rng, self.sweeps), data, weights)
 
 
 def _sampled(scores: Scores, labels: Ints, rng: np.random.Generator, sweeps: int) -> Ints:

@@ -11,10 +11,9 @@ import numpy as np
 from .._options import check_positive
 from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, clique_kinds, flat_marginals
-from ..graph.flat import table_sizes
 from ..graph.scores import Scores, table_index
 from ..inference.base import Result
-from .base import Loss, Methods, region_weights, seen_regions
+from .base import Loss, Methods, region_weights, seen_regions, tables_by_size
 
 #: Marginals are taken as at least this, so that a wrong certainty costs much but stays finite.
 _TINY = 1e-300
@@ -65,16 +64,12 @@ class MarginalLoss(Loss):
     ) -> tuple[float, MarginalCotangent]:
         value, found = 0.0, {}
         for kind in clique_kinds(scores):
-            size = table_sizes(scores.graph, kind)
-            start = np.cumsum(size) - size
             index = table_index(scores.graph, kind, np.maximum(labels, 0))
             seen = seen_regions(scores, kind, labels)
             weight = region_weights(scores, kind, weights)
             flat = flat_marginals(result.marginals[kind])
             found[kind] = np.zeros(len(flat))
-            for states in np.unique(size):
-                rows = np.flatnonzero(seen & (size == states))
-                where = start[rows][:, None] + np.arange(states)
+            for rows, where in tables_by_size(scores, kind, seen):
                 losses, slopes = self.terms(flat[where], index[rows])
                 value += float(weight[rows] @ losses)
                 found[kind][where] = weight[rows][:, None] * slopes

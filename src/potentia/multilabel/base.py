@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -97,21 +98,19 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """Labels (n, K), or (n,) after a flat y, in the values given in training."""
         X = self._checked(X)
-        return self._coding.decode(self._spread(X, self._predict_signs))
+        return self._coding.decode(self._if_any_varies(self._predict_signs, X))
 
     def predict_proba(self, X: Any) -> Floats:
         """P(label is the larger of its values) (n, K); after a flat y, as in scikit-learn, of both values (n, 2)."""
         X = self._checked(X)
-        constant = (self._coding.signs + 1.0) / 2.0
-        found = np.tile(constant, (X.shape[0], 1))
-        if self._coding.varying.any():
-            found[:, self._coding.varying] = self._probabilities(X)
+        own = self._if_any_varies(self._probabilities, X)
+        found = self._coding.beside_constant(own, self._coding.probabilities)
         return np.hstack([1.0 - found, found]) if self._coding.flat else found
 
     def decision_function(self, X: Any) -> Floats:
         """Scores (n, K), or (n,) after a flat y; above zero speaks for the larger of a label's values."""
         X = self._checked(X)
-        scores = self._spread(X, self._decide)
+        scores = self._coding.beside_constant(self._if_any_varies(self._decide, X), self._coding.signs)
         return scores[:, 0] if self._coding.flat else scores
 
     # -- parts for subclasses --------------------------------------------------------------------------------
@@ -135,13 +134,9 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
         """Labels as signs (n, K), constant ones included."""
         return self._coding.encode(y, self.label_names_)
 
-    def _spread(self, X: Any, function: Any) -> np.ndarray:
-        """function(X) (n, K') with the constant labels' columns put in their places, (n, K)."""
-        varying = self._coding.varying
-        found = np.tile(self._coding.signs, (X.shape[0], 1))
-        if varying.any():
-            found[:, varying] = function(X)
-        return found
+    def _if_any_varies(self, function: Callable[[Any], np.ndarray], X: Any) -> np.ndarray:
+        """function(X) (n, K'), which is not called where all labels are constant."""
+        return function(X) if self._coding.varying.any() else np.empty((X.shape[0], 0))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,12 +17,13 @@ from .._types import Floats, PotentiaError, whole_numbers
 from .base import MultiLabelClassifier, check_classifier, check_seed
 from .features import Gamma, Kernel
 from .margin import MarginClassifier
-from .network import independent
+from .network import learn_apart
 from .resumable import WeightedClassifier
 from .structure import given_order
 from .weights import ClassWeight
 
 
+@dataclass(eq=False, repr=False)
 class IndependentClassifiers(WeightedClassifier, MarginClassifier):
     r"""One support vector machine per label, independent of the others.
 
@@ -30,6 +32,17 @@ class IndependentClassifiers(WeightedClassifier, MarginClassifier):
 
     After `fit`: `intercept_` (K), and `coef_` (K, d), or with a kernel `dual_coef_` (K, n).
     """
+
+    alpha: float = 1e-3
+    kernel: Kernel = None
+    _: KW_ONLY
+    gamma: Gamma = "scale"
+    degree: int = 3
+    coef0: float = 1.0
+    class_weight: ClassWeight = None
+    tol: float = 1e-4
+    passes: int = 1000
+    random_state: Any = 0
 
     saved: ClassVar[Schema] = {
         **MarginClassifier.saved,
@@ -40,34 +53,12 @@ class IndependentClassifiers(WeightedClassifier, MarginClassifier):
         ),
     }
 
-    def __init__(
-        self,
-        alpha: float = 1e-3,
-        kernel: Kernel = None,
-        *,
-        gamma: Gamma = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        class_weight: ClassWeight = None,
-        tol: float = 1e-4,
-        passes: int = 1000,
-        random_state: Any = 0,
-    ) -> None:
-        self.alpha = alpha
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.class_weight = class_weight
-        self.tol = tol
-        self.passes = passes
-        self.random_state = random_state
-
     def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
         width = self._width(X)
         self._keep(X, width)
         solver = self._solver(X, signs, weight)
-        self._publish(*independent(self._features(X, weight, width), signs, solver))
+        (network,) = learn_apart(self._features(X, weight, width), signs, [solver])
+        self._publish(network.own, network.bias)
 
     def _fit_nothing(self) -> None:
         self._publish(np.zeros((0, self.n_features_in_)), np.zeros(0))
@@ -99,6 +90,7 @@ class IndependentClassifiers(WeightedClassifier, MarginClassifier):
             self._fit_nothing()
 
 
+@dataclass(eq=False, repr=False)
 class ClassifierChain(MultiLabelClassifier):
     """scikit-learn's classifier chain: every label's classifier sees the labels decided before it.
 
@@ -108,10 +100,10 @@ class ClassifierChain(MultiLabelClassifier):
         random_state: seed of a random order.
     """
 
-    def __init__(self, estimator: Any = None, *, order: Any = None, random_state: Any = 0) -> None:
-        self.estimator = estimator
-        self.order = order
-        self.random_state = random_state
+    estimator: Any = None
+    _: KW_ONLY
+    order: Any = None
+    random_state: Any = 0
 
     saved: ClassVar[Schema] = {
         **MultiLabelClassifier.saved,
@@ -180,6 +172,7 @@ class ClassifierChain(MultiLabelClassifier):
         return self.chain_.decision_function(X)
 
 
+@dataclass(eq=False, repr=False)
 class LabelPowerset(MultiLabelClassifier):
     """One classifier of whole labellings: every labelling seen in training is a class; no other is ever predicted.
 
@@ -188,6 +181,8 @@ class LabelPowerset(MultiLabelClassifier):
     Args:
         estimator: a classifier with `decision_function`, one column per class; logistic regression if None.
     """
+
+    estimator: Any = None
 
     saved: ClassVar[Schema] = {
         **MultiLabelClassifier.saved,
@@ -210,9 +205,6 @@ class LabelPowerset(MultiLabelClassifier):
             "are inconsistent",
         ),
     }
-
-    def __init__(self, estimator: Any = None) -> None:
-        self.estimator = estimator
 
     def _check_options(self) -> None:
         check_classifier(self.estimator)

@@ -49,12 +49,23 @@ class Coding(NamedTuple):
         return signs
 
     def decode(self, signs: np.ndarray) -> np.ndarray:
-        """Signs (n, K) as the values given in training."""
+        """Labels (n, K) in the values given in training, from the signs (n, K') of those that vary."""
         kind = np.result_type(*self.classes) if _plain(self.classes) else np.dtype(object)
-        found = np.empty(signs.shape, dtype=kind)
+        found, columns = np.empty((len(signs), len(self.classes)), dtype=kind), iter(signs.T)
         for k, values in enumerate(self.classes):
-            found[:, k] = values[0] if len(values) == 1 else np.where(signs[:, k] > 0, values[1], values[0])
+            found[:, k] = values[0] if len(values) == 1 else np.where(next(columns) > 0, values[1], values[0])
         return found[:, 0] if self.flat else found
+
+    def beside_constant(self, values: np.ndarray, constant: Floats) -> np.ndarray:
+        """Values (n, K') of the labels that vary, with those (K) of the constant ones in their places, (n, K)."""
+        found = np.tile(constant, (len(values), 1))
+        found[:, self.varying] = values
+        return found
+
+    @property
+    def probabilities(self) -> Floats:
+        """P(label is the larger of its values) (K), where it is constant."""
+        return (self.signs + 1.0) / 2.0
 
     @property
     def public(self) -> np.ndarray | list[np.ndarray]:

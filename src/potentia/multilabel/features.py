@@ -186,12 +186,7 @@ class RowFeatures(Features):
 
     @cached_property
     def _rows(self) -> FeatureRows:  # type: ignore[override]
-        X, none = self._matrix, np.empty((self.n_rows, 0))
-        if not sparse.issparse(X):
-            return FeatureRows(X, none, *_no_entries(self.n_rows))
-        # unsigned indices spare kernels a test for wrap-around; 32 bits where they come as such
-        unsigned = np.uint32 if X.indices.dtype.itemsize == 4 else np.uint64
-        return FeatureRows(none, none, X.data, X.indices.view(unsigned), X.indptr)
+        return feature_rows(self._matrix)
 
     @cached_property
     def _squares(self) -> Floats:  # type: ignore[override]
@@ -238,7 +233,7 @@ class GramFeatures(Features):
 
     def __init__(self, gram: Floats) -> None:
         self.n_rows = self.width = len(gram)
-        self._rows = FeatureRows(np.empty((len(gram), 0)), gram, *_no_entries(len(gram)))
+        self._rows = feature_rows(None, gram)
         self._squares = np.diagonal(gram)
 
     def _zeros(self, p: int) -> Weights:
@@ -271,9 +266,28 @@ def _mean_square(X: Any) -> float:
     return float(np.mean(squared_lengths(X)))
 
 
-def _no_entries(n: int) -> tuple[Any, Any, Any]:
-    """An empty sparse part: data, indices, indptr."""
-    return np.empty(0), np.empty(0, dtype=np.uint32), np.zeros(n + 1, dtype=np.int32)
+def feature_rows(X: Any, gram: Floats | None = None) -> FeatureRows:
+    """Rows, dense or CSR, or their kernel matrix, as the kernels take them, without a copy."""
+    n = X.shape[0] if gram is None else len(gram)
+    nothing = np.empty((n, 0))
+    no_entries = np.empty(0), np.empty(0, dtype=np.uint32), np.zeros(n + 1, dtype=np.int32)
+    if gram is not None:
+        return FeatureRows(nothing, gram, *no_entries)
+    if not sparse.issparse(X):
+        return FeatureRows(X, nothing, *no_entries)
+    # unsigned indices spare kernels a test for wrap-around; 32 bits where they come as such
+    unsigned = np.uint32 if X.indices.dtype.itemsize == 4 else np.uint64
+    return FeatureRows(nothing, nothing, X.data, X.indices.view(unsigned), X.indptr)
+
+
+def rows_by_label(X: Any, n_labels: int) -> Any:
+    """[x_l, 1] in the columns of label i, for l = 0, 1, ... and all K labels i of each: CSR (n K, K (d + 1))."""
+    n, d = X.shape[0], X.shape[1] + 1
+    repeated = np.repeat(np.arange(n), n_labels)
+    rows = sparse.hstack([sparse.csr_array(X), np.ones((n, 1))], format="csr")[repeated]
+    shift = np.repeat(np.tile(np.arange(n_labels) * d, n), np.diff(rows.indptr))
+    parts = (rows.data, rows.indices + shift, rows.indptr)
+    return sparse.csr_array(parts, shape=(n * n_labels, n_labels * d))
 
 
 def kernel_matrix(A: Any, B: Any, kernel: Kernel, options: dict[str, Any]) -> Floats:

@@ -10,9 +10,8 @@ import numpy as np
 from scipy import sparse
 
 from .._types import ConvergenceWarning, Floats, PotentiaError, warn_caller, whole_numbers
-from ..kernels.coordinate import FeatureRows
 from ..kernels.coordinate_joint import Cliques, DualState, descend, fields
-from .features import HingeSolver
+from .features import HingeSolver, feature_rows
 from .joint_interior import follow, interior_dual
 
 #: Passes between two checks of the gap; if the first check finds a gap, Newton steps follow.
@@ -95,7 +94,7 @@ def learn_machine(
     kernel matrix `gram` (n, n) the weights `own` are those of the training rows.
     """
     n, K = signs.shape
-    rows, squares = _rows(X, gram), np.diagonal(gram) if gram is not None else _squares(X)
+    rows, squares = feature_rows(X, gram), np.diagonal(gram) if gram is not None else _squares(X)
     state = DualState(
         dual=np.zeros((n, K)),
         w=np.zeros((K, X.shape[1] if gram is None else 0)),
@@ -164,21 +163,6 @@ def _machine(
     unit = 1.0 / (cost * len(signs))
     dual = float(state.dual.sum()) - square
     return machine._replace(objective=unit * (square + hinge), gap=unit * (square + hinge - dual))
-
-
-def _rows(X: Any, gram: Floats | None) -> FeatureRows:
-    """Rows, or their kernel matrix, as the kernel takes them, without a copy."""
-    n = X.shape[0]
-    dense, kernel = np.empty((n, 0)), np.empty((n, 0))
-    parts: tuple[Any, ...] = (np.empty(0), np.empty(0, dtype=np.uint32), np.zeros(n + 1, dtype=np.int32))
-    if gram is not None:
-        kernel = gram
-    elif sparse.issparse(X):
-        unsigned = np.uint32 if X.indices.dtype.itemsize == 4 else np.uint64
-        parts = (X.data, X.indices.view(unsigned), X.indptr)
-    else:
-        dense = X
-    return FeatureRows(dense, kernel, *parts)
 
 
 def _squares(X: Any) -> Floats:

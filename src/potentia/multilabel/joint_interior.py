@@ -9,7 +9,7 @@ from scipy import sparse
 
 from .._types import Floats
 from ..kernels.coordinate_joint import Cliques
-from .features import LARGEST_SYSTEM
+from .features import LARGEST_SYSTEM, rows_by_label
 from .interior import by_matrix, by_rows, solve_dual
 from .structure import product_columns
 
@@ -28,7 +28,9 @@ def interior_dual(
         return None
     shared = _clique_rows(signs, cliques) / np.sqrt(eta)
     if gram is None:
-        rows = sparse.hstack([_own_rows(X, signs), shared], format="csr")
+        own = rows_by_label(X, K)
+        own.data *= np.repeat(signs.ravel(), np.diff(own.indptr))
+        rows = sparse.hstack([own, shared], format="csr")
         system = by_rows(rows) if width <= n * K else by_matrix((rows @ rows.T).toarray())
     else:
         matrix = (shared @ shared.T).toarray()
@@ -37,16 +39,6 @@ def interior_dual(
         system = by_matrix(matrix)
     found = solve_dual(*system, n * K, cost)
     return None if found is None else np.clip(found, 0.0, cost).reshape(n, K)
-
-
-def _own_rows(X: Any, signs: Floats) -> Any:
-    """y_li [x_l, 1] in the columns of label i, for l = 0, 1, ... and all i of each."""
-    (n, K), d = signs.shape, X.shape[1] + 1
-    rows = sparse.hstack([sparse.csr_array(X), np.ones((n, 1))], format="csr")[np.repeat(np.arange(n), K)]
-    length = np.diff(rows.indptr)
-    columns = rows.indices + np.repeat(np.tile(np.arange(K) * d, n), length)
-    values = rows.data * np.repeat(signs.ravel(), length)
-    return sparse.csr_array((values, columns, rows.indptr), shape=(n * K, K * d))
 
 
 def _clique_rows(signs: Floats, cliques: Cliques) -> Any:

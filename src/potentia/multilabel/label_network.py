@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -37,6 +38,7 @@ _RIDGE, _POWER = 10.0, 1.0
 _CHUNK = 512
 
 
+@dataclass(eq=False, repr=False)
 class LabelNetwork(WeightedClassifier):
     r"""A directed network of labels whose conditionals are built on any classifiers.
 
@@ -75,6 +77,21 @@ class LabelNetwork(WeightedClassifier):
     labellings), `cv_results_` (held-out measures by power and whole; not saved).
     """
 
+    units: Literal["auto"] | Sequence[Any] = "auto"
+    _: KW_ONLY
+    n_trees: int = 200
+    sees_labels: bool = False
+    order: Literal["frequency", "index"] | Sequence[int] | Ints = "frequency"
+    n_orders: int = 1
+    parents: int = 20
+    loss: Loss = "exact_match"
+    width: int = 64
+    cv: int = 3
+    class_weight: ClassWeight = None
+    tol: float = 1e-3
+    passes: int = 300
+    random_state: Any = 0
+
     saved: ClassVar[Schema] = {
         **WeightedClassifier.saved,
         "units": Items(Kind((dict,)), "N"),
@@ -94,40 +111,6 @@ class LabelNetwork(WeightedClassifier):
             "does not hold every label once",
         ),
     }
-
-    units_: list[str]
-    cv_results_: list[dict[str, float]]
-
-    def __init__(
-        self,
-        units: Literal["auto"] | Sequence[Any] = "auto",
-        *,
-        n_trees: int = 200,
-        sees_labels: bool = False,
-        order: Literal["frequency", "index"] | Sequence[int] | Ints = "frequency",
-        n_orders: int = 1,
-        parents: int = 20,
-        loss: Loss = "exact_match",
-        width: int = 64,
-        cv: int = 3,
-        class_weight: ClassWeight = None,
-        tol: float = 1e-3,
-        passes: int = 300,
-        random_state: Any = 0,
-    ) -> None:
-        self.units = units
-        self.n_trees = n_trees
-        self.sees_labels = sees_labels
-        self.order = order
-        self.n_orders = n_orders
-        self.parents = parents
-        self.loss = loss
-        self.width = width
-        self.cv = cv
-        self.class_weight = class_weight
-        self.tol = tol
-        self.passes = passes
-        self.random_state = random_state
 
     def _check_options(self) -> None:
         super()._check_options()
@@ -168,8 +151,10 @@ class LabelNetwork(WeightedClassifier):
         self._units: list[Unit] = []
         self._forest: LabellingForest | None = None
         self._conditionals: list[Conditionals] = []
-        self.units_, self.power_, self.ridge_, self._scale = [], 0.0, _RIDGE, np.ones(0)
-        self.order_, self.cv_results_ = np.zeros(0, dtype=np.int64), []
+        self.units_: list[str] = []
+        self.cv_results_: list[dict[str, float]] = []
+        self.power_, self.ridge_, self._scale = 0.0, _RIDGE, np.ones(0)
+        self.order_ = np.zeros(0, dtype=np.int64)
         self.whole_ = self.loss == "exact_match"
 
     def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
@@ -329,8 +314,7 @@ class LabelNetwork(WeightedClassifier):
         """The most probable labellings: `loss` is -log P up to a constant, `states` counts the prefixes visited."""
         X = self._checked(X)
         found = self._labelled(X)
-        labels = self._coding.decode(self._spread(found.signs, lambda signs: signs))
-        return Search(labels, -found.score, found.states, found.optimal)
+        return Search(self._coding.decode(found.signs), -found.score, found.states, found.optimal)
 
     # -- files ---------------------------------------------------------------------------------------------
 

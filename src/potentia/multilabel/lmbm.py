@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from .._types import Bools, Floats
 from .decoding import DECODES, Decode, costs_of_flips, find_labelling, is_optimal
 from .features import Gamma, Kernel
 from .joint import CliqueOption, Machine, as_cliques, clique_sets, learn_machine
-from .margin import MarginClassifier
+from .margin import MarginClassifier, lone_score
 
 
 class Decoded(NamedTuple):
@@ -28,6 +29,7 @@ class Decoded(NamedTuple):
     optimal: Bools
 
 
+@dataclass(eq=False, repr=False)
 class LMBM(MarginClassifier):
     r"""Large-margin Boltzmann machine: an undirected network of labels with hinge losses.
 
@@ -63,6 +65,19 @@ class LMBM(MarginClassifier):
     training are left out.
     """
 
+    alpha: float = 1e-2
+    cliques: CliqueOption = 2
+    eta0: float = 10.0
+    kernel: Kernel = None
+    _: KW_ONLY
+    gamma: Gamma = "scale"
+    degree: int = 3
+    coef0: float = 1.0
+    decode: Decode = "auto"
+    tol: float = 1e-6
+    passes: int = 1000
+    random_state: Any = 0
+
     saved: ClassVar[Schema] = {
         **MarginClassifier.saved,
         "machine/own": Array("f8", ("V", "m")),
@@ -77,33 +92,6 @@ class LMBM(MarginClassifier):
             "name labels that do not vary",
         ),
     }
-
-    def __init__(
-        self,
-        alpha: float = 1e-2,
-        cliques: CliqueOption = 2,
-        eta0: float = 10.0,
-        kernel: Kernel = None,
-        *,
-        gamma: Gamma = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        decode: Decode = "auto",
-        tol: float = 1e-6,
-        passes: int = 1000,
-        random_state: Any = 0,
-    ) -> None:
-        self.alpha = alpha
-        self.cliques = cliques
-        self.eta0 = eta0
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.decode = decode
-        self.tol = tol
-        self.passes = passes
-        self.random_state = random_state
 
     # -- fitting -------------------------------------------------------------------------------------------
 
@@ -139,12 +127,11 @@ class LMBM(MarginClassifier):
         return find_labelling(self._machine, self._scores(X), self.decode).signs
 
     def _decide(self, X: Any) -> Floats:
-        """Costs of flips as the score at which a lone label would have them: [1 + g]_+ - [1 - g]_+ solved for g."""
         scores, hinge = self._scores(X), self.decode != "map"
         signs = find_labelling(self._machine, scores, self.decode).signs
         # a tie keeps the sign of the labelling found
         cost = np.maximum(costs_of_flips(self._machine, scores, signs, hinge), np.finfo(float).tiny)
-        return signs * (np.where(cost <= 2.0, cost / 2.0, cost - 1.0) if hinge else cost)
+        return lone_score(signs * cost) if hinge else signs * cost
 
     def decision_function(self, X: Any) -> Floats:
         """Scores (n, K), or (n,) after a flat y: what flipping a label would add to the loss of the prediction.
@@ -158,8 +145,7 @@ class LMBM(MarginClassifier):
         X, decode = self._checked(X), self.decode if decode is None else decode
         check_choice("decode", decode, DECODES)
         signs, loss, bound = find_labelling(self._machine, self._scores(X), decode)
-        labels = self._coding.decode(self._spread(signs, lambda s: s))
-        return Decoded(labels, loss, bound, is_optimal(loss, bound))
+        return Decoded(self._coding.decode(signs), loss, bound, is_optimal(loss, bound))
 
     def _losses(self, X: Any, signs: Floats) -> Floats:
         return self._machine.losses(self._scores(X), signs)

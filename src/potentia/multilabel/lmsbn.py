@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -14,7 +14,7 @@ from .._schema import Array, Number, Rule, Schema
 from .._types import Bools, Floats, Ints
 from ..kernels.search import NetworkTerms
 from .features import Features, Gamma, HingeSolver, Kernel
-from .margin import UNLIMITED, MarginClassifier
+from .margin import UNLIMITED, MarginClassifier, lone_score
 from .network import DirectedNetwork, learn_network
 from .orders import by_f_score, by_validation
 from .resumable import WeightedClassifier
@@ -56,6 +56,7 @@ class Probabilities(NamedTuple):
     error: Floats
 
 
+@dataclass(eq=False, repr=False)
 class LMSBN(WeightedClassifier, MarginClassifier):
     r"""Large-margin sigmoid belief network: a directed network of labels with hinge losses.
 
@@ -99,9 +100,25 @@ class LMSBN(WeightedClassifier, MarginClassifier):
     given; `cv_results_`, measures of all options that were compared (not saved).
     """
 
-    alpha_: float
-    label_scale_: float
-    cv_results_: list[dict[str, Any]]
+    alpha: float | CV = "cv"
+    order: Order | Sequence[int] | Ints = "f-score"
+    kernel: Kernel = None
+    _: KW_ONLY
+    gamma: Gamma = "scale"
+    degree: int = 3
+    coef0: float = 1.0
+    parents: Parents = "all"
+    interactions: int = 1
+    label_scale: float | CV = 1.0
+    bound: float = np.inf
+    budget: int | None = None
+    n_orders: int = 10
+    cv: int = 3
+    class_weight: ClassWeight = None
+    tol: float = 1e-4
+    passes: int = 1000
+    random_state: Any = 0
+
     _chooses: ClassVar[bool] = True
     saved: ClassVar[Schema] = {
         **MarginClassifier.saved,
@@ -121,45 +138,6 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         "network/members": Array("i8", ("M",), low=0, below="V"),
     }
 
-    def __init__(
-        self,
-        alpha: float | CV = "cv",
-        order: Order | Sequence[int] | Ints = "f-score",
-        kernel: Kernel = None,
-        *,
-        gamma: Gamma = "scale",
-        degree: int = 3,
-        coef0: float = 1.0,
-        parents: Parents = "all",
-        interactions: int = 1,
-        label_scale: float | CV = 1.0,
-        bound: float = np.inf,
-        budget: int | None = None,
-        n_orders: int = 10,
-        cv: int = 3,
-        class_weight: ClassWeight = None,
-        tol: float = 1e-4,
-        passes: int = 1000,
-        random_state: Any = 0,
-    ) -> None:
-        self.alpha = alpha
-        self.order = order
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.parents = parents
-        self.interactions = interactions
-        self.label_scale = label_scale
-        self.bound = bound
-        self.budget = budget
-        self.n_orders = n_orders
-        self.cv = cv
-        self.class_weight = class_weight
-        self.tol = tol
-        self.passes = passes
-        self.random_state = random_state
-
     # -- fitting -------------------------------------------------------------------------------------------
 
     def _check_options(self) -> None:
@@ -175,7 +153,8 @@ class LMSBN(WeightedClassifier, MarginClassifier):
 
     def _fit_nothing(self) -> None:
         self.network_ = _empty(self.n_features_in_)
-        self.alpha_, self.label_scale_, self.cv_results_ = 1.0, 1.0, []
+        self.alpha_, self.label_scale_ = 1.0, 1.0
+        self.cv_results_: list[dict[str, Any]] = []
         self._publish_network()
 
     def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
@@ -238,10 +217,7 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         return self.network_.search(self._base(X), *self._limits(None, None)).signs[:, 0]
 
     def _decide(self, X: Any) -> Floats:
-        """Loss differences as the score at which a lone label would have them: [1 + g]_+ - [1 - g]_+ solved for g."""
-        difference = self.network_.margins(self._base(X), self._limits(None, None)[1])
-        size = np.abs(difference)
-        return np.where(size <= 2.0, difference / 2.0, np.sign(difference) * (size - 1.0))
+        return lone_score(self.network_.margins(self._base(X), self._limits(None, None)[1]))
 
     def decision_function(self, X: Any) -> Floats:
         """Scores (n, K), or (n,) after a flat y: how much a label's other value would add to the least loss.
@@ -259,7 +235,7 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         """
         X = self._checked(X)
         found = self.network_.search(self._base(X), *self._limits(bound, budget))
-        labels = self._coding.decode(self._filled(found.signs[:, 0]))
+        labels = self._coding.decode(found.signs[:, 0])
         return Search(labels, found.loss[:, 0], found.states, found.optimal)
 
     def best_labellings(self, X: Any, k: int) -> Best:
@@ -268,13 +244,13 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         X = self._checked(X)
         found = self.network_.search(self._base(X), np.inf, self._limits(None, None)[1], int(k))
         n, _, width = found.signs.shape
-        flat = self._coding.decode(self._filled(found.signs.reshape(n * k, width)))
+        flat = self._coding.decode(found.signs.reshape(n * k, width))
         return Best(flat.reshape(n, k, *flat.shape[1:]), found.loss, found.optimal)
 
     def predict_greedy(self, X: Any) -> np.ndarray:
         """Labels decided one after another without going back: the first descent of the search."""
         X = self._checked(X)
-        return self._coding.decode(self._filled(self.network_.greedy(self._base(X))[0]))
+        return self._coding.decode(self.network_.greedy(self._base(X))[0])
 
     def _losses(self, X: Any, signs: Floats) -> Floats:
         return self.network_.losses(self._base(X), signs)
@@ -301,19 +277,14 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         X = self._checked(X)
         exact = self.network_.own.shape[0] <= exact_up_to
         values, error = self.network_.marginals(self._base(X), 0 if exact else samples, random_state)
-        constant = (self._coding.signs + 1.0) / 2.0
-        found = np.tile(np.where(self._coding.varying, 0.0, constant), (X.shape[0], 1))
-        errors = np.zeros(found.shape)
-        found[:, self._coding.varying], errors[:, self._coding.varying] = values, error
+        found = self._coding.beside_constant(values, self._coding.probabilities)
+        errors = self._coding.beside_constant(error, np.zeros(self.n_labels_))
         return Probabilities(found, exact, 0 if exact else samples, errors)
 
     # -- parts ---------------------------------------------------------------------------------------------
 
     def _base(self, X: Any) -> Floats:
         return self.network_.base(self._matrix(X))
-
-    def _filled(self, signs: Floats) -> Floats:
-        return self._spread(signs, lambda given: given)
 
     def _limits(self, bound: float | None, budget: int | None) -> tuple[float, int]:
         bound = self.bound if bound is None else bound

@@ -42,6 +42,12 @@ def _by_kernel(found: dict[str, Any]) -> bool:
     return found["params"].get("kernel") is not None and bool(found["V"])
 
 
+def lone_score(difference: Floats) -> Floats:
+    """The score g at which a lone label's losses differ by this: [1 + g]_+ - [1 - g]_+ solved for g."""
+    size = np.abs(difference)
+    return np.where(size <= 2.0, difference / 2.0, np.sign(difference) * (size - 1.0))
+
+
 class MarginClassifier(ResumableClassifier):
     """Base of estimators whose labels' scores are linear in features, or in a kernel with the training rows."""
 

@@ -215,7 +215,6 @@ def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> Network
     )
 
 
-def independent(features: Features, signs: Floats, solver: HingeSolver) -> tuple[Floats, Floats]:
-    """Weights (K, m) and constants (K) of labels learned without each other."""
-    network = learn_network(features, signs, solver, np.arange(signs.shape[1]), [set()] * signs.shape[1])
-    return network.own, network.bias
+def learn_apart(features: Features, signs: Floats, solvers: Sequence[HingeSolver]) -> list[DirectedNetwork]:
+    """A network per solver, of falling alpha, whose labels do not see each other."""
+    return learn_networks(features, signs, solvers, np.arange(signs.shape[1]), [set()] * signs.shape[1])

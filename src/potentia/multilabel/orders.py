@@ -11,7 +11,7 @@ import numpy as np
 from .._types import ConvergenceWarning, Floats, Ints
 from ..metrics import f_scores
 from .features import Features, HingeSolver
-from .network import independent, learn_network
+from .network import learn_apart, learn_network
 from .structure import topological
 
 #: Tolerance of fits that only rank labels.
@@ -30,8 +30,7 @@ def by_f_score(features: Features, signs: Floats, solver: HingeSolver, folds: in
     loose = replace(solver, tol=max(solver.tol, _LOOSE))
     for train, test in splits(len(signs), folds, solver.seed):
         part, matrix = features.split(train, test)
-        own, bias = independent(part, np.ascontiguousarray(signs[train]), loose)
-        held_out[test] = np.asarray(matrix @ own.T) + bias
+        held_out[test] = learn_apart(part, np.ascontiguousarray(signs[train]), [loose])[0].base(matrix)
     return np.argsort(-f_scores(signs > 0, held_out > 0), kind="stable").astype(np.int64)
 
 
@@ -49,8 +48,8 @@ def by_validation(
     train, test = next(splits(len(signs), 4, solver.seed))
     part, matrix = features.split(train, test)
     best, least = np.arange(signs.shape[1]), np.inf
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the fit on all rows will say it
+    # the fit on all rows will say it
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for number in range(n_orders):
             wish = (
                 by_f_score(part, signs[train], solver)

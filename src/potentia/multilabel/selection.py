@@ -76,8 +76,8 @@ def choose(
         return plan.middle, []
     solver = replace(solver, tol=max(solver.tol, _LOOSE), passes=min(solver.passes, _PASSES))
     sums: dict[Options, Floats] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the fit on all rows will say it
+    # the fit on all rows will say it
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for gamma in plan.gammas:
             features = plan.features(gamma)
             for train, test in splits(len(signs), folds, solver.seed):

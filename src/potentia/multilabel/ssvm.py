@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -21,12 +22,14 @@ from ..inference.base import Inference
 from ..learn.max_margin import MaxMargin
 from ..potentials.linear import Linear
 from .base import MultiLabelClassifier, check_seed
+from .features import rows_by_label
 
 Solver = Literal["frank_wolfe", "one_slack"]
 #: Regions inferred together in predictions.
 _CHUNK = 50_000
 
 
+@dataclass(eq=False, repr=False)
 class _SSVM(MultiLabelClassifier):
     r"""A CRF with one binary variable per label, trained by `MaxMargin` on the Hamming loss.
 
@@ -46,23 +49,12 @@ class _SSVM(MultiLabelClassifier):
     After `fit`: `crf_`, the trained model, with `crf_.history_` (objective, dual and gap of every pass).
     """
 
-    crf_: CRF
-
-    def __init__(
-        self,
-        alpha: float = 5e-3,
-        solver: Solver = "frank_wolfe",
-        inference: Inference | None = None,
-        tol: float = 1e-3,
-        passes: int = 200,
-        random_state: Any = 0,
-    ) -> None:
-        self.alpha = alpha
-        self.solver = solver
-        self.inference = inference
-        self.tol = tol
-        self.passes = passes
-        self.random_state = random_state
+    alpha: float = 5e-3
+    solver: Solver = "frank_wolfe"
+    inference: Inference | None = None
+    tol: float = 1e-3
+    passes: int = 200
+    random_state: Any = 0
 
     saved: ClassVar[Schema] = {**MultiLabelClassifier.saved, "crf": Kind((dict,), optional=True)}
 
@@ -145,11 +137,7 @@ class CompleteSSVM(_SSVM):
 
 def _features(graph: Graph, X: Any) -> dict[str, Any]:
     """[x, 1] in the columns of each label, and a one in the column of each pair, for the rows of X in turn."""
-    n, K, d = X.shape[0], graph.n_variables, X.shape[1] + 1
-    rows = sparse.hstack([sparse.csr_array(X), np.ones((n, 1))], format="csr")[np.repeat(np.arange(n), K)]
-    shift = np.repeat(np.tile(np.arange(K) * d, n), np.diff(rows.indptr))
-    nodes = sparse.csr_array((rows.data, rows.indices + shift, rows.indptr), shape=(n * K, K * d))
-    n_pairs = len(graph.scopes["edge"])
+    n, n_pairs, nodes = X.shape[0], len(graph.scopes["edge"]), rows_by_label(X, graph.n_variables)
     if not n_pairs:
         return {"node": nodes}
     pairs = (np.ones(n * n_pairs), np.tile(np.arange(n_pairs), n), np.arange(n * n_pairs + 1))

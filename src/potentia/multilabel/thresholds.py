@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ Measure = Literal["exact_match", "hamming_loss", "f_micro", "f_macro", "f_sample
 _SWEEPS = 20
 
 
+@dataclass(eq=False, repr=False)
 class ThresholdClassifier(MultiLabelClassifier):
     """Another classifier's scores with a threshold per label in place of zero.
 
@@ -38,6 +40,12 @@ class ThresholdClassifier(MultiLabelClassifier):
     After `fit`: `estimator_`, `thresholds_` of the labels that vary, `held_out_` (the measure before and after tuning).
     """
 
+    estimator: Any = None
+    _: KW_ONLY
+    measure: Measure = "f_macro"
+    cv: int = 5
+    random_state: int = 0
+
     saved: ClassVar[Schema] = {
         **MultiLabelClassifier.saved,
         "inner": Record({"class": TEXT, "content": Kind((dict,))}, optional=True),
@@ -50,14 +58,6 @@ class ThresholdClassifier(MultiLabelClassifier):
             "are missing",
         ),
     }
-
-    def __init__(
-        self, estimator: Any = None, *, measure: Measure = "f_macro", cv: int = 5, random_state: int = 0
-    ) -> None:
-        self.estimator = estimator
-        self.measure = measure
-        self.cv = cv
-        self.random_state = random_state
 
     def _check_options(self) -> None:
         check_choice("measure", self.measure, MEASURES)

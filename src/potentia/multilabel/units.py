@@ -16,7 +16,7 @@ from .._schema import Array, Choice, Items, Kind, Number, Schema, check
 from .._threads import map_items, thread_count
 from .._types import Floats, Ints, PotentiaError
 from .features import Features, GramFeatures, HingeSolver, RowFeatures, kernel_matrix, median_width
-from .network import learn_network, learn_networks
+from .network import learn_apart
 from .orders import splits
 from .selection import alpha_path
 
@@ -101,7 +101,7 @@ class MarginUnit(Unit):
                     least, chosen, best = loss, (gamma, alpha), scores
         self.gamma, self.alpha = chosen
         solver = replace(task.solver, alpha=self.alpha)
-        network = learn_network(self._features(task.X, self.gamma), task.signs, solver, *_apart(task.signs))
+        (network,) = learn_apart(self._features(task.X, self.gamma), task.signs, [solver])
         self._own, self._bias = network.own, network.bias
         return best
 
@@ -139,14 +139,9 @@ def _held_out(features: Features, alphas: list[float], task: Task) -> Floats:
     for train, test in task.splits():
         part, matrix = features.split(train, test)
         signs = np.ascontiguousarray(task.signs[train])
-        for a, network in enumerate(learn_networks(part, signs, solvers, *_apart(signs))):
+        for a, network in enumerate(learn_apart(part, signs, solvers)):
             found[a, test] = network.base(matrix)
     return found
-
-
-def _apart(signs: Floats) -> tuple[Ints, list[set[int]]]:
-    """The order and the parents of labels that do not see each other."""
-    return np.arange(signs.shape[1]), [set()] * signs.shape[1]
 
 
 def _log_loss(scores: Floats, signs: Floats, weight: Floats) -> float:
@@ -171,8 +166,7 @@ class ClassifierUnit(Unit):
         self.sees_labels = sees_labels  # type: ignore[misc]
 
     def learn(self, task: Task) -> Floats:
-        scores = np.empty(task.signs.shape)
-        parts = [(train, test) for train, test in task.splits()]
+        scores, parts = np.empty(task.signs.shape), task.splits()
 
         def solve(place: int) -> Any:
             k = task.order[place]

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -206,8 +207,7 @@ class Potential(Params, Registered, ABC):
         n_outputs = self.n_outputs_ if bias is None else None
         problem = make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse, self.unit)
         self._check_sizes(problem.n_features, problem.n_outputs)
-        self.ready(problem.n_rows)
-        return float(problem.sum(self._loss_of, width=self._width(), threaded=self.threaded))
+        return self._summed(problem, self._loss_of)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """(JSON-able dictionary, arrays) from which `Potential.from_state` makes exactly the same function."""
@@ -229,16 +229,18 @@ class Potential(Params, Registered, ABC):
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
         """Fit, and return the penalised loss before and after."""
-        self.ready(problem.n_rows)
-        before = problem.sum(self._kept_loss, width=self._width(), threaded=self.threaded) + self.penalty()
+        before = self._summed(problem, self._kept_loss) + self.penalty()
         reached = self._fit(problem)
         return before, self._objective(problem) if reached is None else reached
 
     def _objective(self, problem: Problem) -> float:
         """The penalised loss."""
+        return self._summed(problem, self._loss_of) + self.penalty()
+
+    def _summed(self, problem: Problem, loss: Callable[[Batch], float]) -> float:
+        """The loss of all rows, piece by piece."""
         self.ready(problem.n_rows)
-        loss = problem.sum(self._loss_of, width=self._width(), threaded=self.threaded)
-        return float(loss) + self.penalty()
+        return float(problem.sum(loss, width=self._width(), threaded=self.threaded))
 
     def _loss_of(self, batch: Batch) -> float:
         return _loss(np.ascontiguousarray(self._scores(batch.x), dtype=np.float64), batch)

@@ -180,9 +180,7 @@ class Boosting(Potential):
         if self._tabulated() is None:
             cells = all_cells(count_bins(self.edges_), n_rows)
             if cells is not None:
-                table = np.zeros((len(cells), self.n_outputs_))
-                self._forest.add_to(table, cells)
-                self._table = self.values_, table
+                self._table = self.values_, self._forest.scores(cells)
 
     def _tabulated(self) -> Floats | None:
         """The table made of the current trees, if there is one."""
@@ -192,8 +190,4 @@ class Boosting(Potential):
     def _scores(self, x: Any) -> Floats:
         codes = encode(x, self.edges_)
         table = self._tabulated()
-        if table is not None:
-            return table[cell_of(codes, count_bins(self.edges_))]
-        scores = np.zeros((len(x), self.n_outputs_))
-        self._forest.add_to(scores, codes)
-        return scores
+        return self._forest.scores(codes) if table is None else table[cell_of(codes, count_bins(self.edges_))]

@@ -155,17 +155,14 @@ class MLP(Differentiable):
         """One pass over rows drawn in this order, changing the weights in place; momentum starts at rest."""
         step = np.zeros_like(self.weights_)
         per_row = problem.n_rows / problem.total_weight
-        for first in range(0, len(order), _DRAWN * self.batch):
-            rows = drawn.draw(order[first : first + _DRAWN * self.batch]).table()
-            for start in range(0, len(rows), self.batch):
-                batch = rows.take(slice(start, start + self.batch))
-                _, gradient = self._slope(batch)
-                gradient *= per_row / batch.n_rows
-                if self.ridge:
-                    gradient += self.penalty_and_gradient()[1] / problem.total_weight
-                step *= self.momentum
-                step += (1 - self.momentum) * gradient
-                self.weights_ -= self.learning_rate * step
+        for batch in drawn.batches(order, self.batch, _DRAWN):
+            _, gradient = self._slope(batch)
+            gradient *= per_row / batch.n_rows
+            if self.ridge:
+                gradient += self.penalty_and_gradient()[1] / problem.total_weight
+            step *= self.momentum
+            step += (1 - self.momentum) * gradient
+            self.weights_ -= self.learning_rate * step
 
     def _scores(self, x: Any) -> Floats:
         return self._forward(x)[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from potentia._types import Floats, Ints, PotentiaError
 from potentia.parallel.backend import Backend, Local
 from potentia.potentials.chunks import map_chunks, sum_chunks
 from potentia.potentials.inputs import Inputs, example_ptr
-from potentia.potentials.stack import Stack
+from potentia.potentials.stack import Stack, join_matrices
 
 NO_ROWS: Floats = np.zeros((0, 0))
 NO_WEIGHT: Floats = np.zeros(0)
@@ -240,6 +240,13 @@ class Problem:
         back[order] = np.arange(len(order))
         return _join(found).take(back)
 
+    def batches(self, order: Ints, size: int, together: int) -> Iterator[Batch]:
+        """The rows in this order, `size` at a time; those of `together` batches are gathered at once."""
+        for first in range(0, len(order), together * size):
+            table = self.draw(order[first : first + together * size]).table()
+            for start in range(0, len(table), size):
+                yield table.take(slice(start, start + size))
+
     def collect(
         self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True
     ) -> Any:
@@ -305,15 +312,8 @@ class Problem:
 def _join(tables: Sequence[Rows]) -> Rows:
     """Tables below each other."""
     first = tables[0]
-    x: Any
-    if isinstance(first.x, Inputs):
-        x = Inputs.join([t.x for t in tables])
-    elif hasattr(first.x, "tocsr"):
-        from scipy import sparse
-
-        x = sparse.vstack([t.x for t in tables], format="csr")
-    else:
-        x = np.concatenate([t.x for t in tables])
+    join = Inputs.join if isinstance(first.x, Inputs) else join_matrices
+    x = join([t.x for t in tables])
     bias = None if first.bias is None else np.concatenate([t.bias[:] for t in tables if t.bias is not None])
     scores = (
         None if first.scores is None else np.concatenate([t.scores for t in tables if t.scores is not None])

@@ -80,9 +80,7 @@ class Rounds:
         walks_drawn = self.size * self.n_rounds * (self.n_before + self.n_rounds / 2)
         if n * self.problem.n_outputs > _MAX_KEPT_SCORES or (self.size < n and walks_drawn < walks_kept):
             return None
-        scores = np.zeros((n, self.problem.n_outputs))
-        self._forest.add_to(scores, self.binned.codes)
-        return scores
+        return self._forest.scores(self.binned.codes)
 
     def step(self, rng: np.random.Generator) -> None:
         """Draw rows, grow a tree on the gradient, fit its leaves on the loss, shrink it and add it."""
@@ -100,10 +98,8 @@ class Rounds:
         added = self.trees.forest(), self.n_before
         listed = None
         if self.binned is not None and self.binned.listed:
-            tables = [np.zeros((len(self.binned.codes), self.problem.n_outputs)) for _ in range(2)]
-            self._forest.add_to(tables[0], self.binned.codes)
-            added[0].add_to(tables[1], self.binned.codes, self.n_before)
-            listed = self.binned.n_bins, *tables
+            codes = self.binned.codes
+            listed = self.binned.n_bins, self._forest.scores(codes), added[0].scores(codes, self.n_before)
         return np.array(self.problem.sum(_share_losses, self.edges, self._forest, added, shares, listed))
 
     def _draw(self, rng: np.random.Generator) -> tuple[Batch, Codes, Floats]:
@@ -115,9 +111,7 @@ class Rounds:
             place = self.binned.place(rows, codes)
             return batch, codes, self._start[place] + self._added[place]
         before = _before(batch, codes, self._forest)
-        added = np.zeros_like(before)
-        self.trees.forest().add_to(added, codes, self.n_before)
-        return batch, codes, before + added
+        return batch, codes, before + self.trees.forest().scores(codes, self.n_before)
 
     def _residual(self, batch: Batch, scores: Floats) -> Floats:
         residual = np.empty_like(scores)
@@ -193,9 +187,7 @@ def _before(batch: Batch, codes: Codes, forest: TreeEnsemble) -> Floats:
     """Scores of some rows by the earlier trees, which may be available already."""
     if batch.scores is not None and len(forest.depths):
         return batch.scores
-    scores = np.zeros((len(codes), forest.values.shape[1]))
-    forest.add_to(scores, codes)
-    return scores
+    return forest.scores(codes)
 
 
 def _share_losses(
@@ -216,6 +208,5 @@ def _share_losses(
         start, more = listed[1][cell], listed[2][cell]
     else:
         start = _before(batch, codes, before)
-        more = np.zeros((len(codes), before.values.shape[1]))
-        added[0].add_to(more, codes, added[1])
+        more = added[0].scores(codes, added[1])
     return np.array([loss_rows(start + share * more, *batch.targets, NO_ROWS) for share in shares])

@@ -26,14 +26,12 @@ class Stack:
 
     def __init__(self, blocks: Sequence[Any], kept: Sequence[Ints | None] | None = None) -> None:
         chosen = [None] * len(blocks) if kept is None else list(kept)
-        if any(hasattr(block, "tocsr") for block in blocks):
-            blocks, chosen = [_join_sparse(blocks, chosen)], [None]
-        elif len(blocks) > 1 and _count(blocks, chosen) < _FEW_ROWS * len(blocks):
-            dtype = np.result_type(*(block.dtype for block in blocks))
-            parts = [b if rows is None else b[rows] for b, rows in zip(blocks, chosen, strict=True)]
-            blocks, chosen = [np.concatenate(parts, dtype=dtype)], [None]
-        self._blocks, self._kept = list(blocks), chosen
         sizes = [b.shape[0] if rows is None else len(rows) for b, rows in zip(blocks, chosen, strict=True)]
+        sparse = any(hasattr(block, "tocsr") for block in blocks)
+        if sparse or (len(blocks) > 1 and sum(sizes) < _FEW_ROWS * len(blocks)):
+            parts = [b if rows is None else b[rows] for b, rows in zip(blocks, chosen, strict=True)]
+            blocks, chosen, sizes = [join_matrices(parts)], [None], [sum(sizes)]
+        self._blocks, self._kept = list(blocks), chosen
         self._ptr: Ints = np.cumsum([0, *sizes], dtype=np.int64)
         self.shape = int(self._ptr[-1]), int(blocks[0].shape[1])
 
@@ -93,14 +91,12 @@ class Stack:
         return found
 
 
-def _count(blocks: Sequence[Any], kept: Sequence[Ints | None]) -> int:
-    return sum(len(b) if rows is None else len(rows) for b, rows in zip(blocks, kept, strict=True))
-
-
-def _join_sparse(blocks: Sequence[Any], kept: Sequence[Ints | None]) -> Any:
+def join_matrices(parts: Sequence[Any]) -> Any:
+    """Matrices below each other, in the widest of their number types; CSR of float64 if any is sparse."""
+    if not any(hasattr(part, "tocsr") for part in parts):
+        return np.concatenate(parts)
     from scipy import sparse
 
-    parts = [b if rows is None else b[rows] for b, rows in zip(blocks, kept, strict=True)]
     joined = parts[0].tocsr() if len(parts) == 1 else sparse.vstack(parts, format="csr")
     return joined.astype(np.float64, copy=False)
 

@@ -41,6 +41,12 @@ class TreeEnsemble:
         inside = (left >= 0) & (last < np.repeat(sizes, sizes)) & (feature < n_features)
         return bool(inside.all() and (self.depths >= 0).all() and (self.depths <= sizes).all())
 
+    def scores(self, codes: Codes, first: int = 0) -> Floats:
+        """Scores (n, K) by the trees from number `first` on."""
+        scores = np.zeros((len(codes), self.values.shape[1]))
+        self.add_to(scores, codes, first)
+        return scores
+
     def add_to(self, scores: Floats, codes: Codes, first: int = 0) -> None:
         """scores (n, K) += the trees from number `first` on."""
         arrays = self.nodes, self.values, self.node_ptr[first:], self.depths[first:]

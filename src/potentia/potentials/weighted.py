@@ -7,6 +7,7 @@ of a pair, w(x) = x v + b, so that it has a few parameters instead of a table of
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from potentia.potentials.linear import Linear
 from potentia.potentials.problem import Batch, Problem
 
 
+@dataclass(eq=False, repr=False)
 class WeightPotential(WeightedTable, Linear):
     r"""Scores :math:`f(x) = w(x) T` with one fixed table T and a learned weight :math:`w(x) = x v + b`.
 
@@ -37,20 +39,12 @@ class WeightPotential(WeightedTable, Linear):
 
     transformer = None
 
-    def __init__(
-        self,
-        weight: Any = None,
-        *,
-        ridge: float = 1e-3,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        intercept: bool = True,
-    ):
-        self.weight = weight
-        self.ridge = ridge
-        self.max_iter = max_iter
-        self.tol = tol
-        self.intercept = intercept
+    weight: Any = None
+    _: KW_ONLY
+    ridge: float = 1e-3
+    max_iter: int = 200
+    tol: float = 1e-6
+    intercept: bool = True
 
     def _begin(self, problem: Problem) -> None:
         if self.weight is not None:
@@ -133,6 +127,7 @@ class Potts(WeightPotential):
         return Cost(0, 1.0)
 
 
+@dataclass(eq=False, repr=False)
 class TruncatedLinear(WeightPotential):
     r"""The score :math:`-\text{weight} \min(|a - b|, \text{cut})` of a pair of labels; see `WeightPotential`.
 
@@ -140,18 +135,7 @@ class TruncatedLinear(WeightPotential):
     of `Linear`.
     """
 
-    def __init__(
-        self,
-        weight: Any = None,
-        cut: float = math.inf,
-        *,
-        ridge: float = 1e-3,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        intercept: bool = True,
-    ):
-        super().__init__(weight, ridge=ridge, max_iter=max_iter, tol=tol, intercept=intercept)
-        self.cut = cut
+    cut: float = math.inf
 
     @property
     def cost(self) -> Cost:

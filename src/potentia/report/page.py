@@ -15,7 +15,8 @@ from .._types import PotentiaError
 from .._version import __version__
 from .image_panels import Original
 from .rows import Cell, Row, read_rows
-from .sections import StudyResults, study_section
+from .runs import StudyResults
+from .sections import study_section
 from .tables import Table
 
 #: Tables of a study beside that of all its runs, by its name and rows.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from .image_panels import Original
 from .rows import Row
 from .tables import Column, Table
 
@@ -24,6 +25,23 @@ _HEADINGS = {
 _LONG = 40
 #: A value that more than this share of runs have is left out of their names.
 _MOST = 0.7
+
+
+class StudyResults(NamedTuple):
+    """Rows of one study: its name, its identifier on the page, its rows, tables beside that of all runs, and what the
+    images of each row show.
+    """
+
+    name: str
+    anchor: str
+    rows: Sequence[Row]
+    tables: Sequence[Table] = ()
+    originals: Sequence[Sequence[Original]] = ()
+
+    @property
+    def runs(self) -> list[tuple[str, Row]]:
+        """Every run's name and row."""
+        return list(zip(names(self.rows), self.rows, strict=True))
 
 
 def varying(rows: Sequence[Row]) -> list[str]:

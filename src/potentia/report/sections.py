@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .._curves import Line, history_lines, score_lines
 from .._html import Markup, tag
 from .charts import Axis, chart, make_axis
-from .image_panels import Original, viewer_data, with_images
+from .image_panels import viewer_data, with_images
 from .label_maps import calibration_charts, class_tables, confusion_tables
 from .lead import image_strip, result_sentence
-from .rows import Row
-from .runs import names, runs_table, study_facts
-from .tables import Table, html_table
-
-
-class StudyResults(NamedTuple):
-    """Rows of one study: its name, its identifier on the page, its rows, tables beside that of all runs, and what the
-    images of each row show.
-    """
-
-    name: str
-    anchor: str
-    rows: Sequence[Row]
-    tables: Sequence[Table] = ()
-    originals: Sequence[Sequence[Original]] = ()
+from .runs import StudyResults, names, runs_table, study_facts
+from .tables import Shaded, html_table, scrolled, shaded_table
 
 
 def study_section(study: StudyResults) -> Markup:
     """Everything the rows allow, under one heading."""
-    parts = [("Results", tables), ("Images", images), ("Classes", classes), ("Confusion", confusion),
-             ("Calibration", calibration), ("Learning curves", curves), ("Learned functions", functions),
+    parts = [("Results", tables), ("Images", images), ("Classes", class_tables), ("Confusion", confusion_tables),
+             ("Calibration", calibration_charts), ("Learning curves", curves), ("Learned functions", functions),
              ("Label couplings", couplings), ("Run facts", facts)]  # fmt: skip
     found = lead(study)
     for title, make in parts:
@@ -55,22 +42,12 @@ def lead(study: StudyResults) -> list[Markup]:
 def tables(study: StudyResults) -> list[Markup]:
     """The study's own tables, then all runs."""
     own = [*study.tables, runs_table("All runs", study.rows)]
-    return [
-        tag(
-            "div",
-            html_table(t),
-            class_="scroll",
-            role="region",
-            tabindex="0",
-            aria_label=f"{study.name}: {t.title}",
-        )
-        for t in own
-    ]
+    return [scrolled(html_table(t), f"{study.name}: {t.title}") for t in own]
 
 
 def curves(study: StudyResults) -> list[Markup]:
     """A chart per run on common axes: errors if tracked, else the objective."""
-    named = [run for run in zip(names(study.rows), study.rows, strict=True) if run[1].get("history")]
+    named = [run for run in study.runs if run[1].get("history")]
     lines = [(name, history_lines(row["history"])) for name, row in named]
     errors = [run for run in lines if run[1]]
     objectives = [
@@ -113,7 +90,7 @@ def _legend(lines: Sequence[Line]) -> Markup:
 def functions(study: StudyResults) -> list[Markup]:
     """Scores as functions of the one feature they see, a chart per run and kind."""
     found = []
-    for name, row in zip(names(study.rows), study.rows, strict=True):
+    for name, row in study.runs:
         for kind, curve in row.get("curves", {}).items():
             lines = score_lines(curve["x"], curve["f"], kind)
             values = [v for line in lines for v in line.y]
@@ -130,44 +107,16 @@ def functions(study: StudyResults) -> list[Markup]:
 def couplings(study: StudyResults) -> list[Markup]:
     """Weights of labels in each other's scores, a coloured table per run."""
     found = []
-    for name, row in zip(names(study.rows), study.rows, strict=True):
+    for name, row in study.runs:
         if "couplings" in row:
-            table = _matrix(name, np.array(row["couplings"]), row["labels"])
-            label = f"label couplings, {name}"
-            found.append(tag("div", table, class_="scroll", role="region", tabindex="0", aria_label=label))
+            weights = np.array(row["couplings"])
+            largest = max(float(np.abs(weights).max()), 1e-12)
+            cells = [
+                [Shaded(f"{w:.2f}" if w else "", w > 0, abs(w) / largest) for w in line] for line in weights
+            ]
+            found.append(scrolled(shaded_table(name, row["labels"], cells), f"label couplings, {name}"))
     note = "Weight of a column's label (present +1, absent −1) in the score of a row's label."
     return [tag("p", note), *found] if found else []
-
-
-def _matrix(name: str, weights: np.ndarray, labels: Sequence[str]) -> Markup:
-    largest = max(float(np.abs(weights).max()), 1e-12)
-    lines = []
-    for label, line in zip(labels, weights, strict=True):
-        cells = [
-            tag("td", f"{w:.2f}" if w else "", class_="plus" if w > 0 else "minus",
-                style=f"--share: {abs(w) / largest * 60:.0f}%")
-            for w in line
-        ]  # fmt: skip
-        lines.append(tag("tr", tag("th", label, scope="row"), *cells))
-    head = tag("tr", tag("td"), *(tag("th", label, scope="col") for label in labels))
-    return tag(
-        "table", tag("caption", tag("span", name)), tag("thead", head), tag("tbody", *lines), class_="matrix"
-    )
-
-
-def classes(study: StudyResults) -> list[Markup]:
-    """Scores of classes."""
-    return class_tables(names(study.rows), study.rows)
-
-
-def confusion(study: StudyResults) -> list[Markup]:
-    """Confusion matrices."""
-    return confusion_tables(names(study.rows), study.rows)
-
-
-def calibration(study: StudyResults) -> list[Markup]:
-    """Reliability curves."""
-    return calibration_charts(names(study.rows), study.rows)
 
 
 def images(study: StudyResults) -> list[Markup]:

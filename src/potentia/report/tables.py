@@ -75,6 +75,37 @@ def html_table(table: Table) -> Markup:
     )  # fmt: skip
 
 
+class Shaded(NamedTuple):
+    """A cell of a matrix: its text, which of two colours it has and how much of it (0 to 1), and a note."""
+
+    text: str
+    plus: bool
+    share: float
+    note: str | None = None
+
+
+def shaded_table(
+    name: str, labels: Sequence[str], cells: Sequence[Sequence[Shaded]], corner: str = ""
+) -> Markup:
+    """A square matrix as HTML, with the same labels for its lines and columns."""
+    lines = []
+    for label, line in zip(labels, cells, strict=True):
+        row = [
+            tag("td", cell.text, class_="plus" if cell.plus else "minus", style=f"--share: {cell.share * 60:.0f}%",
+                title=cell.note)
+            for cell in line
+        ]  # fmt: skip
+        lines.append(tag("tr", tag("th", label, scope="row"), *row))
+    head = tag("tr", tag("td", corner), *(tag("th", label, scope="col") for label in labels))
+    caption = tag("caption", tag("span", name))
+    return tag("table", caption, tag("thead", head), tag("tbody", *lines), class_="matrix")
+
+
+def scrolled(table: Markup, label: str) -> Markup:
+    """A table that scrolls by itself where the screen is narrow; `label` is what a screen reader says."""
+    return tag("div", table, class_="scroll", role="region", tabindex="0", aria_label=label)
+
+
 def _class(column: Column, place: int) -> str | None:
     return "number" if column.show is not None else "detail" if place else None
 

@@ -252,11 +252,8 @@ class Network(Differentiable):
         size = self.batch or _BATCH[self.per]
         if self.per == "row":
             order = rng.permutation(problem.n_rows)
-            for first in range(0, len(order), _DRAWN * size):
-                drawn = problem.draw(order[first : first + _DRAWN * size]).table()
-                for start in range(0, len(drawn), size):
-                    batch = drawn.take(slice(start, start + size))
-                    yield batch, batch.n_rows / len(order)
+            for batch in problem.batches(order, size, _DRAWN):
+                yield batch, batch.n_rows / len(order)
             return
         ptr = problem.example_ptr()
         order = rng.permutation(len(ptr) - 1)

@@ -58,14 +58,14 @@ class Classes:
             kinds = "colours", "grey values or palette numbers"
             has, wants = kinds if mask.coloured else kinds[::-1]
             raise PotentiaError(f"{path}: the mask holds {has}, but the classes are {wants}.")
+        if self.nearest:
+            return self._nearest_class(mask)
         known = np.array([*self.codes, *self.void])
         number = np.array([*range(len(self.codes)), *[-1] * len(self.void)])
         order = np.argsort(known)
         values, where = np.unique(mask.codes, return_inverse=True)
         place = np.minimum(np.searchsorted(known, values, sorter=order), len(known) - 1)
         strange = values[known[order[place]] != values]
-        if self.nearest:
-            return self._nearest_class(mask)
         if strange.size:
             shown = show_code(int(strange[0]), self.coloured)
             classes = ", ".join(show_code(code, self.coloured) for code in self.codes[:12])

@@ -227,9 +227,7 @@ class Sequences(_Own):
     def train(self, source: Path, *, run: Run, **options: Any) -> tuple[Pipeline, dict[str, Any]]:
         """With a list of files from a text."""
         if "gazetteers" in options:
-            options["gazetteers"] = [
-                Path(name.strip()) for name in options["gazetteers"].split(",") if name.strip()
-            ]
+            options["gazetteers"] = [Path(name) for name in _split(options["gazetteers"])]
         return super().train(source, run=run, **options)
 
     def detail(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

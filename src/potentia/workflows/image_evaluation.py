@@ -53,7 +53,8 @@ def evaluate_images(
         _read_truth(classes, targets[k], read(k)[0])
     n = len(classes)
     confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
-    calibration, images, shown = Calibration(), [], _Extremes()
+    calibration, images = Calibration(), []
+    shown: list[dict[str, Any]] = []
     with Bar(progress) as bar:
         found = iterate_anywhere(partial(_evaluate, pipeline, classes, read, targets), range(len(files)))
         for _file in bar.over(files, "evaluating"):
@@ -62,11 +63,11 @@ def evaluate_images(
             boundary += one.boundary
             calibration.merge(one.calibration)
             images.append({key: one.shown[key] for key in ("name", "error")})
-            shown.add(one.shown)
+            shown = _extremes([*shown, one.shown])
     facts = {"n_images": len(files), **segmentation_scores(confusion, classes.names, boundary)}
     if pipeline.by_marginals:
         facts |= {"calibration_error": calibration.error(), "reliability": calibration.curve()}
-    return facts | {"images": images, "shown": shown.all()}
+    return facts | {"images": images, "shown": shown}
 
 
 class _Evaluated(NamedTuple):
@@ -107,18 +108,7 @@ def _read_truth(classes: Classes, mask: ImageFile, image: np.ndarray) -> Ints:
     return classes.labels(own, mask.path)
 
 
-class _Extremes:
-    """The worst and the best of many images, so that only these are held."""
-
-    def __init__(self) -> None:
-        self._kept: list[dict[str, Any]] = []
-
-    def add(self, image: dict[str, Any]) -> None:
-        """Take an image, and let go of one that is neither among the worst nor the best."""
-        self._kept = sorted([*self._kept, image], key=lambda kept: -kept["error"])
-        if len(self._kept) > 2 * _SHOWN:
-            del self._kept[_SHOWN]
-
-    def all(self) -> list[dict[str, Any]]:
-        """The worst first."""
-        return self._kept
+def _extremes(images: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The worst and the best of some images, the worst first."""
+    ordered = sorted(images, key=lambda image: -image["error"])
+    return ordered[:_SHOWN] + ordered[_SHOWN:][-_SHOWN:]

@@ -68,8 +68,7 @@ def _error(
         own = [e for e, f in zip(examples, folds, strict=True) if f != fold]
         held = [e for e, f in zip(examples, folds, strict=True) if f == fold]
         model = _model(candidate, replace(run, validation=None), _ITERATIONS, class_weight)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             model.fit(own)
         size = sum(int(np.count_nonzero(e.labels >= 0)) for e in held if e.labels is not None)
         if size:

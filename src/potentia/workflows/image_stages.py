@@ -260,8 +260,9 @@ def _sample(
 
 
 def _window_example(
-    training: TrainingImages, k: int, window: Window, crossed: CrossStage | None, number: int
+    training: TrainingImages, k: int, window: Window, crossed: CrossStage | None = None, number: int = 0
 ) -> Example:
+    """A window of image k with scores by classifiers that did not see unit `number`, or else the pipeline's own."""
     pipeline = training.pipeline
     values, given = training.image(k)
     if crossed is None:
@@ -274,13 +275,7 @@ def _window_example(
 
 def held_examples(training: TrainingImages, held: Sequence[int]) -> list[Example]:
     """Whole images that are held out, seen by the final classifier."""
-    pipeline, made = training.pipeline, []
-    for k in held:
-        values, given = training.image(k)
-        window = whole(values.shape[:-1])
-        scores = pipeline.node_scores(values, given)(window)
-        made.append(pipeline.window_example(values, window, scores, training.labels[k], training.names[k]))
-    return made
+    return [_window_example(training, k, whole(training.labels[k].shape)) for k in held]
 
 
 def _say_position(crossed: CrossFitted, run: Run) -> None:

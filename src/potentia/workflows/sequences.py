@@ -23,6 +23,8 @@ from ..estimators import CRF
 from ..features.gazetteers import Gazetteer
 from ..features.spans import SpanCounts, count_spans
 from ..features.tokens import Sentence, TokenFeatures
+from ..learn.chain_data import all_features
+from ..learn.chain_weights import ChainWeights
 from ..parallel.connection import iterate_anywhere, map_anywhere
 from ..potentials.linear import Linear
 from .outputs import Staging, check_target, write_stream
@@ -342,7 +344,7 @@ def _check_sentence(number: int, sentence: Sentence, n_columns: int) -> None:
 def _chain_of(crf: CRF, labels: Sequence[str], indicators: Sequence[str]) -> ChainCRF:
     """The chain that a CRF of version 0.1 is, with the same marginals."""
     node, n = cast(Linear, crf.potentials_["node"]), len(labels)
-    names = [name.encode() for name in (*indicators, _BIAS)]
+    names = (*indicators, _BIAS)
     state = crf.scales_["node"] * np.vstack([node.coef_, node.intercept_])
     pairs = crf.scales_["edge"] * crf.potentials_["edge"].scores(np.zeros((1, 0))).reshape(n, n)
     content = {
@@ -351,13 +353,5 @@ def _chain_of(crf: CRF, labels: Sequence[str], indicators: Sequence[str]) -> Cha
         "history": crf.history_,
         "columns": {},
     }
-    arrays = {
-        "names": np.frombuffer(b"".join(names), dtype=np.uint8),
-        "name_ptr": np.cumsum([0, *map(len, names)]),
-        "feature_ptr": n * np.arange(len(names) + 1),
-        "feature_label": np.tile(np.arange(n, dtype=np.uint16), len(names)),
-        "state": state.ravel(),
-        "pairs": pairs,
-        "dense": np.zeros((0, n)),
-    }
-    return ChainCRF.from_state(content, arrays)
+    weights = ChainWeights(all_features(len(names), n), state.ravel(), pairs, np.zeros((0, n)))
+    return ChainCRF.from_state(content, weights.arrays(names))

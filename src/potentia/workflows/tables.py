@@ -313,8 +313,7 @@ def _fit_by_one(estimator: ResumableClassifier, rows: RemoteRows, y: Ints) -> Re
 
 
 def _fit(estimator: ResumableClassifier, y: Ints, X: Floats) -> tuple[ResumableClassifier, list[str]]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConvergenceWarning)
+    with warnings.catch_warnings(record=True, action="always", category=ConvergenceWarning) as caught:
         fitted = estimator.fit(X, y)
     return fitted, [str(w.message) for w in caught if issubclass(w.category, ConvergenceWarning)]
 
