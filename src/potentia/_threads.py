@@ -57,7 +57,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 #: Held while a team works: its threads wait for each other, so none of them may be kept waiting for another team's.
-_team = threading.Lock()
+_team = threading.RLock()
 
 
 @lru_cache(maxsize=1)
@@ -70,7 +70,7 @@ def _forget() -> None:
     global _team
     _pool.cache_clear()
     _team_pool.cache_clear()
-    _team = threading.Lock()
+    _team = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

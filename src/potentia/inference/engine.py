@@ -13,7 +13,7 @@ import numpy as np
 from .._memory import borrow
 from .._threads import map_items, pooled, run_team
 from .._types import Floats, Ints, PotentiaError
-from ..kernels.team import BARRIER, Team, alone, release
+from ..kernels.team import BARRIER, Team, alone, gather, release
 from .base import Result
 
 T = TypeVar("T")
@@ -308,13 +308,17 @@ def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, 
     """
     change = 0.0
     for step in steps(engine, schedule, seed, done, many):
-        if step.team:
-            together = cast(TeamEngine, engine)
-            found = step.run(lambda units, team: together.sweep(units, watch=watch, team=team))  # noqa: B023
-        else:
-            found = step.run(lambda units, _: engine.sweep(units, watch=watch))
-        change = max([change, *found])
+        change = max([change, *_sweep_step(engine, step, watch)])
     return change
+
+
+def _sweep_step(engine: Engine, step: Step, watch: bool) -> list[float]:
+    if len(step.lists) == 1:
+        return [engine.sweep(step.lists[0], watch=watch)]
+    if not step.team:
+        return step.run(lambda units, _: engine.sweep(units, watch=watch))
+    together = cast(TeamEngine, engine)
+    return step.run(lambda units, team: together.sweep(units, watch=watch, team=team))
 
 
 class Step(NamedTuple):
@@ -330,32 +334,32 @@ class Step(NamedTuple):
 
     def run(self, function: Callable[[Ints, Team], T]) -> list[T]:
         """function(units, team) of every list."""
-        teams = self._teams()
+        periods = [max(len(units) // self.many, 1) for units in self.lists]
         if not self.team:
-            return map_items(lambda k: function(self.lists[k], teams[k]), range(len(teams)), len(teams))
-        arrivals = teams[0].arrivals
+            return map_items(
+                lambda k: function(self.lists[k], alone(periods[k])), range(len(periods)), len(periods)
+            )
+        teams = gather(periods)
         return run_team(
-            lambda k: function(self.lists[k], teams[k]), range(len(teams)), lambda: release(arrivals)
+            lambda k: function(self.lists[k], teams[k]),
+            range(len(teams)),
+            lambda: release(teams[0].arrivals),
         )
-
-    def _teams(self) -> list[Team]:
-        first = alone(max(len(self.lists[0]) // self.many, 1))
-        size = len(self.lists) if self.team else 1
-        return [first._replace(size=size, period=max(len(units) // self.many, 1)) for units in self.lists]
 
 
 def steps(engine: Engine, schedule: str, seed: int, done: int, many: int = 1) -> list[Step]:
     """What iterations from number `done` on update, one step after another."""
-    ptr, threads = engine.group_ptr, 1 if pooled() else engine.group_threads
+    ptr = engine.group_ptr
+    team = engine.team(many) if schedule == "coloured" else 1
+    if team > 1 and not pooled():
+        return [Step([np.tile(units, many) for units in _shares(ptr, team)], team=True, many=many)]
     order, numbers = np.arange(int(ptr[-1])), range(done, done + many)
     if schedule == "random":
         rounds = [np.random.default_rng([seed, k]).permutation(order) for k in numbers]
         return [Step([np.concatenate(rounds)], many=many)]
-    team = 1 if pooled() or schedule != "coloured" else engine.team(many)
-    if team > 1:
-        return [Step([np.tile(units, many) for units in _shares(ptr, team)], team=True, many=many)]
     back = [schedule == "sequential" and k % 2 == 1 for k in numbers]
-    if threads == 1 or many > 1:
+    threads = engine.group_threads
+    if threads == 1 or many > 1 or pooled():
         return [Step([np.concatenate([order[::-1] if b else order for b in back])], many=many)]
     groups = [
         Step(np.array_split(order[a:b], min(threads, b - a))) for a, b in pairwise(ptr.tolist()) if b > a

@@ -81,6 +81,8 @@ class PairEngine:
         self._reversible = False
         #: Whether blocks hold exponentials of messages.
         self.exponentials = False
+        #: Multiply-adds of an iteration, and groups that it updates one after another.
+        self.work, self.n_groups = self._work(), max(len(self.group_ptr) - 1, 1)
         self.load(scores)
         self.reset()
 
@@ -112,29 +114,25 @@ class PairEngine:
     @property
     def group_threads(self) -> int:
         """Threads that pay for a group of average size."""
-        return self._pay(self._work() // (self._n_groups * _HAND_OVER))
+        return self._pay(self.work // (self.n_groups * _HAND_OVER))
 
     def team(self, many: int) -> int:
         """Threads that pay for this many iterations together."""
-        work = self._work()
-        return self._pay(min(many * work // _HAND_OVER, work // (self._n_groups * _WAIT)))
-
-    @property
-    def _n_groups(self) -> int:
-        return max(len(self.group_ptr) - 1, 1)
+        most = many * self.work // _HAND_OVER
+        return 1 if most < 2 else self._pay(min(most, self.work // (self.n_groups * _WAIT)))
 
     @property
     def _pass_threads(self) -> int:
         """Threads that pay for a pass over all blocks."""
-        return self._pay(self._work() // _HAND_OVER)
+        return self._pay(self.work // _HAND_OVER)
 
     def _pay(self, threads: int) -> int:
-        return max(1, min(self.threads, threads))
+        return min(self.threads, threads) if threads > 1 else 1
 
     @property
     def bulk(self) -> int:
         """Iterations that one call of `sweep` may be given, so few that it soon comes back."""
-        return max(1, _CALL_WORK // self._work())
+        return max(1, _CALL_WORK // self.work)
 
     def _work(self) -> int:
         """Multiply-adds of an iteration."""
@@ -435,7 +433,7 @@ class PairEngine:
             self.blocks, units, self.damping, write, watch, self._record, team or alone(len(self._behind))
         )
         if write:
-            self._behind[units[units != BARRIER]] = False
+            self._behind[units if team is None else units[units != BARRIER]] = False
         return self._checked(change, empty)
 
     def _checked(self, change: float, empty: int) -> float:

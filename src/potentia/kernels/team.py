@@ -8,6 +8,7 @@ have come as far.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ BARRIER = -1
 _LOOKS = 2000
 #: Added to the arrivals of a team that is to wait no longer.
 _RELEASED = 2**60
+#: Arrivals of a single thread, which never waits.
+_NOBODY = np.zeros(1, dtype=np.int64)
 
 
 class Team(NamedTuple):
@@ -39,7 +42,13 @@ class Team(NamedTuple):
 
 def alone(period: int) -> Team:
     """A single thread."""
-    return Team(np.zeros(1, dtype=np.int64), 1, period)
+    return Team(_NOBODY, 1, period)
+
+
+def gather(periods: Sequence[int]) -> list[Team]:
+    """A team as each of its threads sees it, whose lists have these entries for each iteration."""
+    arrivals = np.zeros(1, dtype=np.int64)
+    return [Team(arrivals, len(periods), period) for period in periods]
 
 
 def release(arrivals: Any) -> None:

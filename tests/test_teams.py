@@ -1,0 +1,149 @@
+"""Threads that update one graph together: the same bits as one thread, and no thread that waits for ever."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import potentia as pt
+import zoo
+from potentia._threads import run_team
+from potentia.graph.scores import Scores
+from potentia.inference import pair_engine
+from potentia.inference.engine import Step, steps
+from potentia.kernels.team import BARRIER, release
+
+
+@pytest.fixture(autouse=True)
+def small_shares(monkeypatch):
+    """Teams even for small graphs."""
+    monkeypatch.setattr(pair_engine, "_HAND_OVER", 1)
+    monkeypatch.setattr(pair_engine, "_WAIT", 1)
+
+
+def _models():
+    """Graphs and scores for every kernel: two states, products, logarithms, shared tables, weights, several groups."""
+    rng = np.random.default_rng(0)
+    for states in (2, 3, 9):
+        graph = pt.Graph.grid((24, 24), n_states=states)
+        yield f"{states} states", graph, zoo.scores(graph, rng)
+    graph = pt.Graph.grid((24, 24), n_states=3)
+    node = rng.normal(size=(576, 3))
+    yield "one table", graph, {"node": node, "edge": rng.normal(size=(3, 3))}
+    yield "Potts", graph, {"node": node, "edge": pt.Potts(rng.random(len(graph.scopes["edge"])))}
+    edge = rng.normal(size=(len(graph.scopes["edge"]), 3, 3))
+    edge[::7, 0, 1] = -np.inf
+    yield "forbidden", graph, {"node": node, "edge": edge}
+    n = 300
+    pairs = np.unique(np.sort(rng.integers(n, size=(900, 2)), axis=1), axis=0)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    graph = pt.Graph(rng.integers(2, 5, size=n), {"node": np.arange(n)[:, None], "edge": pairs})
+    yield "irregular", graph, zoo.scores(graph, rng)
+
+
+MODELS = {name: (graph, theta) for name, graph, theta in _models()}
+METHODS = {
+    "TRW": pt.TRW(iterations=12, tol=0),
+    "to a tolerance": pt.TRW(iterations=300, tol=1e-5),
+    "Smoothed": pt.Smoothed(0.3, iterations=7, tol=0),
+    "damped": pt.LoopyBP(iterations=7, tol=0, damping=0.3),
+    "maximum": pt.Smoothed(0.0, iterations=7, tol=0),
+}
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_team_has_the_bits_of_one_thread(model, method, far, monkeypatch):
+    if far:
+        monkeypatch.setattr(pair_engine, "_SHARED_FROM", 1)
+    one, *more = (replace(METHODS[method], threads=threads).infer(*MODELS[model]) for threads in (1, 2, 3, 7))
+    for other in more:
+        np.testing.assert_array_equal(other.variable_marginals, one.variable_marginals)
+        np.testing.assert_array_equal(other.messages, one.messages)
+        assert (other.iterations, other.residual) == (one.iterations, one.residual)
+        assert other.value == pytest.approx(one.value, rel=1e-12)
+
+
+@pytest.mark.parametrize("gradient", ["truncated", "backpropagation"])
+@pytest.mark.parametrize("model", MODELS)
+def test_gradients_of_a_team(model, gradient):
+    graph, theta = MODELS[model]
+    y = np.zeros(graph.n_variables, dtype=int)
+    (value, one), *more = (
+        pt.loss_and_gradient(
+            "univariate_logistic", pt.TRW(iterations=40, threads=threads), graph, theta, y, gradient=gradient
+        )
+        for threads in (1, 2, 5)
+    )
+    for other_value, other in more:
+        assert other_value == value
+        for kind in one:
+            for a, b in zip(one[kind], other[kind], strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13)
+
+
+def test_every_unit_is_updated_once_per_iteration_by_one_thread():
+    graph, theta = MODELS["3 states"]
+    engine = pt.TRW(threads=3).session(Scores(graph, theta), None).engine
+    (step,) = steps(engine, "coloured", 0, 0, many=4)
+    assert step.team
+    assert len(step.lists) == 3
+    barriers = {int((units == BARRIER).sum()) for units in step.lists}
+    assert barriers == {4 * (len(engine.group_ptr) - 1)}
+    units = np.concatenate(step.lists)
+    assert np.all(np.bincount(units[units != BARRIER]) == 4)
+
+
+def test_a_thread_that_fails_releases_the_others():
+    step = Step([np.array([0, BARRIER]), np.array([1, BARRIER])], team=True)
+    graph, theta = MODELS["3 states"]
+    engine = pt.TRW(threads=2).session(Scores(graph, theta), None).engine
+
+    def fail(units, team):
+        if units[0] == 1:
+            raise RuntimeError("lost")
+        engine.sweep(units, team=team)
+
+    with pytest.raises(RuntimeError, match="lost"):
+        step.run(fail)
+    with pytest.raises(RuntimeError, match="lost"):  # in the calling thread
+        Step(step.lists[::-1], team=True).run(fail)
+
+
+def test_release_of_a_team_that_never_waited():
+    arrivals = np.zeros(1, dtype=np.int64)
+    assert run_team(lambda k: k + 1, range(4), lambda: release(arrivals)) == [1, 2, 3, 4]
+    assert arrivals[0] == 0
+
+
+def test_teams_of_several_callers_at_once():
+    graph, theta = MODELS["9 states"]
+    method = pt.TRW(iterations=10, tol=0, threads=4)
+    want = method.infer(graph, theta).variable_marginals
+    with ThreadPoolExecutor(6) as pool:
+        for found in pool.map(lambda _: method.infer(graph, theta).variable_marginals, range(24)):
+            np.testing.assert_array_equal(found, want)
+
+
+_FORK = """
+import os, numpy as np, potentia as pt
+from potentia.inference import pair_engine
+pair_engine._HAND_OVER = pair_engine._WAIT = 1
+graph = pt.Graph.grid((24, 24), n_states=2)
+theta = {"node": np.random.default_rng(0).normal(size=(576, 2)), "edge": np.eye(2)}
+infer = lambda: pt.TRW(iterations=10, tol=0, threads=3).infer(graph, theta).value
+want = infer()
+child = os.fork()
+if child == 0:
+    os._exit(0 if infer() == want else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_a_forked_process_has_teams_of_its_own():
+    subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", _FORK], check=True, timeout=120)
