@@ -10,7 +10,7 @@ import pytest
 
 import potentia as pt
 import zoo
-from potentia._threads import run_team
+from potentia._threads import PIECES, cut_ranges, piece_of, run_team
 from potentia.graph.scores import Scores
 from potentia.inference import pair_engine
 from potentia.inference.engine import Step, steps
@@ -83,7 +83,7 @@ def test_gradients_of_a_team(model, gradient):
         assert other_value == value
         for kind in one:
             for a, b in zip(one[kind], other[kind], strict=True):
-                np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13)
+                np.testing.assert_array_equal(a, b)
 
 
 def test_every_unit_is_updated_once_per_iteration_by_one_thread():
@@ -147,3 +147,15 @@ assert os.waitpid(child, 0)[1] == 0
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_a_forked_process_has_teams_of_its_own():
     subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", _FORK], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 63, 64, 65, 1000])
+def test_ranges_are_cut_between_pieces(n):
+    piece = piece_of(n)
+    assert piece == sorted(piece)
+    assert all(0 <= p < PIECES for p in piece)
+    for threads in (1, 2, 3, 7, 64, 100):
+        ranges = cut_ranges(10, 10 + n, threads)
+        assert [k for a, b in ranges for k in range(a, b)] == list(range(10, 10 + n))
+        held = [set(piece[a - 10 : b - 10]) for a, b in ranges]
+        assert sum(map(len, held)) == len(set(piece))

@@ -95,13 +95,28 @@ def pooled() -> bool:
     return getattr(_local, "pooled", False)
 
 
+#: Pieces of a range that threads never share, so that sums over pieces do not depend on the number of threads.
+PIECES = 64
+
+
+def piece_of(n: int) -> list[int]:
+    """The piece of each of n consecutive items."""
+    return [k * PIECES // n for k in range(n)]
+
+
+def cut_ranges(start: int, stop: int, threads: int) -> list[tuple[int, int]]:
+    """start..stop in as many consecutive ranges, some of them empty, which are cut between pieces only."""
+    n = stop - start
+    cuts = [start - (-n * (PIECES * k // threads) // PIECES) for k in range(threads + 1)]
+    return list(pairwise(cuts))
+
+
 def map_ranges(function: Callable[[int, int], T], start: int, stop: int, threads: int) -> list[T]:
     """function(a, b) over `threads` consecutive ranges that make up start..stop, in parallel."""
     n = stop - start
     if threads == 1 or n < 2 or pooled():
         return [function(start, stop)] if n else []
-    cuts = [start + n * k // threads for k in range(threads + 1)]
-    ranges = [(a, b) for a, b in pairwise(cuts) if a < b]
+    ranges = [(a, b) for a, b in cut_ranges(start, stop, threads) if a < b]
     # the calling thread takes the first range itself: one hand-over less
     waiting = [_pool(threads).submit(function, a, b) for a, b in ranges[1:]]
     first = function(*ranges[0])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from .._memory import borrow, borrow_zeros
+from .._threads import PIECES, piece_of
 from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import (
     MarginalCotangent,
@@ -134,17 +134,16 @@ class Binary:
             lam=borrow_zeros((rows, 1, width)),
             node=borrow_zeros((len(engine.blocks.node), width)),
             table=borrow_zeros((0 if engine.shared else rows - 1, 3, width)),
+            shared=np.zeros((PIECES, 2, 3)),
+            piece=_pieces(engine),
         )
-        self.shared = np.zeros((2, 3))
-        self._lock = Lock()
 
     def read(self, d_belief: Floats) -> None:
         """From cotangents of variables' marginals."""
         blocks, slot = self.engine.blocks, self.tape._replace(slot=0)
-        parts = self.engine.over_groups(
+        self.engine.over_groups(
             lambda a, b: two.reverse_read(blocks, self.cotangents, slot, np.arange(a, b), d_belief)
         )
-        self.shared += sum(parts)
 
     def read_pairs(self, mu: Floats, d_mu: Floats, out: Floats) -> None:
         """From cotangents of pairs' marginals."""
@@ -154,9 +153,7 @@ class Binary:
         """Undo updates of independent (or one thread's) blocks."""
         engine = self.engine
         record = self.tape._replace(slot=slot)
-        part = two.reverse(engine.blocks, self.cotangents, record, units, engine.damping, team)
-        with self._lock:
-            self.shared += part
+        two.reverse(engine.blocks, self.cotangents, record, units, engine.damping, team)
 
     def flush(self, used: int, out: Floats) -> None:
         """Nothing is left on the tape."""
@@ -165,7 +162,10 @@ class Binary:
         """Add what was kept to d_theta of the pairs."""
         engine = self.engine
         if engine.shared:
-            sides = [two.shared_table(sums).reshape(2, 2) / engine.count[0] for sums in self.shared]
+            sides = [
+                two.shared_table(sums).reshape(2, 2) / engine.count[0]
+                for sums in self.cotangents.shared.sum(axis=0)
+            ]
             out += (sides[0] + sides[1].T).ravel()
         else:
             two.add_tables(engine.layout, engine.pair_scores, self.cotangents.table, out)
@@ -190,23 +190,22 @@ class General:
             node=borrow_zeros(blocks.node.shape),
             table=borrow_zeros((blocks.table.size if in_tables else 0,)),
             ratios=(borrow_zeros if fixed else borrow)((tape.inputs.size if self.factored else 0,)),
+            shared=borrow_zeros((PIECES if engine.shared else 1, 2 * states * states)),
+            piece=_pieces(engine),
         )
         #: First slot that holds factors: that of the read-out does once it has been undone.
         self.first = 0 if fixed else 1
         self.centre = _grows(engine)
-        self.shared = np.zeros(2 * states * states)
-        self._lock = Lock()
 
     def read(self, d_belief: Floats) -> None:
         """From cotangents of variables' marginals."""
         self.first = 0
         blocks, slot = self.engine.blocks, self.tape._replace(slot=0)
-        parts = self.engine.over_groups(
+        self.engine.over_groups(
             lambda a, b: kernels.reverse_read(
                 blocks, self.cotangents, slot, self.fixed, np.arange(a, b), d_belief
             )
         )
-        self.shared += sum(parts)
 
     def read_pairs(self, mu: Floats, d_mu: Floats, out: Floats) -> None:
         """From cotangents of pairs' marginals."""
@@ -214,12 +213,10 @@ class General:
 
     def undo(self, units: Ints, slot: int, team: Team) -> None:
         """Undo updates of independent (or one thread's) blocks."""
-        part = kernels.reverse(
+        kernels.reverse(
             self.engine.blocks, self.cotangents, self.tape._replace(slot=slot), self.fixed, units,
             self.engine.damping, self.centre, team,
         )  # fmt: skip
-        with self._lock:
-            self.shared += part
 
     def flush(self, used: int, out: Floats) -> None:
         """Add the factors in the first `used` slots to d_theta of the pairs."""
@@ -239,8 +236,9 @@ class General:
         # the remaining slot: that of a fixed point, or of the read-out if there was no iteration
         self.flush(1, out)
         if engine.shared:
-            psi = engine.blocks.table if engine.blocks.mode[0] == PRODUCT else np.ones_like(self.shared)
-            both = (psi * self.shared).reshape(2, states, states) / engine.count[0]
+            sums = self.cotangents.shared.sum(axis=0)
+            psi = engine.blocks.table if engine.blocks.mode[0] == PRODUCT else np.ones_like(sums)
+            both = (psi * sums).reshape(2, states, states) / engine.count[0]
             out += (both[0] + both[1].T).ravel()
         elif self.cotangents.table.size:
             star_tables.add_tables(
@@ -312,6 +310,12 @@ class ByWeight:
 
 #: Cotangents of what the blocks of an engine hold.
 PairParts = Binary | General | ByWeight
+
+
+def _pieces(engine: PairEngine) -> Ints:
+    """Where each block adds to the cotangent of a shared table; groups are undone one after another."""
+    sizes = np.diff(engine.group_ptr).tolist() if engine.shared else []
+    return np.array([piece for n in sizes for piece in piece_of(n)] or [0] * len(engine.blocks.mode))
 
 
 def _grows(engine: PairEngine) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import numpy as np
 
 from .._memory import borrow
-from .._threads import map_items, pooled, run_team
+from .._threads import cut_ranges, map_items, pooled, run_team
 from .._types import Floats, Ints, PotentiaError
 from ..kernels.team import BARRIER, Team, alone, gather, release
 from .base import Result
@@ -362,7 +362,9 @@ def steps(engine: Engine, schedule: str, seed: int, done: int, many: int = 1) ->
     if threads == 1 or many > 1 or pooled():
         return [Step([np.concatenate([order[::-1] if b else order for b in back])], many=many)]
     groups = [
-        Step(np.array_split(order[a:b], min(threads, b - a))) for a, b in pairwise(ptr.tolist()) if b > a
+        Step([np.arange(*own) for own in cut_ranges(a, b, threads) if own[0] < own[1]])
+        for a, b in pairwise(ptr.tolist())
+        if a < b
     ]
     return groups[::-1] if back[0] else groups
 
@@ -374,5 +376,5 @@ def all_units(steps: Sequence[Step]) -> Ints:
 
 def _shares(group_ptr: Ints, threads: int) -> list[Ints]:
     """What each thread of a team updates in an iteration: its share of every group, followed by a barrier."""
-    groups = [np.array_split(np.arange(a, b), threads) for a, b in pairwise(group_ptr.tolist())]
-    return [np.concatenate([np.append(group[k], BARRIER) for group in groups]) for k in range(threads)]
+    groups = [cut_ranges(a, b, threads) for a, b in pairwise(group_ptr.tolist())]
+    return [np.concatenate([[*range(*group[k]), BARRIER] for group in groups]) for k in range(threads)]

@@ -349,10 +349,10 @@ class PairEngine:
         alone = blocks.node * blocks.inverse[:, None, :]
         top = alone.max(axis=1, keepdims=True)
         alone -= np.where(np.isneginf(top), 0.0, top)
-        rows = np.diff(blocks.slot_ptr)
         if self.exponentials:
             np.exp(alone, out=alone)
-        blocks.lam[: rows.sum()] = np.repeat(alone, rows, axis=0)
+        owner = np.repeat(np.arange(len(alone)), np.diff(blocks.slot_ptr))
+        np.take(alone, owner, axis=0, out=blocks.lam[: len(owner)], mode="clip")
         self._messages_changed()
 
     def set_messages(self, messages: Floats) -> None:

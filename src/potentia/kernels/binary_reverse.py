@@ -28,12 +28,15 @@ _TINY = 1e-300
 class BinaryCotangents(NamedTuple):
     """lam (R, 1, W), node (B, W), table (R, 3, W): of messages, single scores and tables; R rows, B blocks, W lanes.
 
-    When one table is `shared`, `table` has no rows and the functions return its sums, (2, 3), for both sides.
+    When one table is `shared`, `table` has no rows and its sums are in `shared`, for both sides: block u adds to
+    shared[piece[u]], (2, 3), so that threads do not meet there.
     """
 
     lam: Any
     node: Any
     table: Any
+    shared: Any
+    piece: Any
 
 
 @njit(allocates=True, **KERNEL)
@@ -43,7 +46,6 @@ def reverse(blocks, cotangents, record, units, damping, team):
     lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
     total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(most_rows(blocks, units) * W)
     moved = scratch[0]
-    shared = np.zeros((2, 3))
     keep = 1.0 - damping
     for k in range(units.size - 1, -1, -1):
         u = units[k]
@@ -66,10 +68,9 @@ def reverse(blocks, cotangents, record, units, damping, team):
             for x in range(W):
                 moved[x] = count[row, x] * total[x] - keep * lam[row, 0, x]
                 lam[row, 0, x] *= damping
-            _pull_row(blocks, cotangents, here, u, row, scratch, shared)
+            _pull_row(blocks, cotangents, here, u, row, scratch)
         for x in range(W):
             cotangents.node[u, x] += total[x]
-    return shared
 
 
 @njit(allocates=True, **KERNEL)
@@ -79,7 +80,6 @@ def reverse_read(blocks, cotangents, record, units, d_belief):
     belief, count, inverse = blocks.belief, blocks.count, blocks.inverse
     total, scratch = np.empty(W), np.empty((3, W))
     moved = scratch[0]
-    shared = np.zeros((2, 3))
     for u in units:
         for x in range(W):
             slope = d_belief[u, 1, x] - d_belief[u, 0, x]
@@ -87,10 +87,9 @@ def reverse_read(blocks, cotangents, record, units, d_belief):
         for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
             for x in range(W):
                 moved[x] = count[row, x] * total[x]
-            _pull_row(blocks, cotangents, record, u, row, scratch, shared)
+            _pull_row(blocks, cotangents, record, u, row, scratch)
         for x in range(W):
             cotangents.node[u, x] += total[x]
-    return shared
 
 
 @njit(**KERNEL)
@@ -138,7 +137,7 @@ def _pull_block(blocks, cotangents, record, u, keep, damping, moved):
 
 
 @njit(inline="always", **KERNEL)
-def _pull_row(blocks, cotangents, record, u, row, scratch, shared):
+def _pull_row(blocks, cotangents, record, u, row, scratch):
     """From the cotangents g of a row's log-odds, scratch[0], to its table and to the messages at the opposite ends."""
     W = scratch.shape[1]
     moved, low, high = scratch[0], scratch[1], scratch[2]
@@ -155,7 +154,7 @@ def _pull_row(blocks, cotangents, record, u, row, scratch, shared):
         _conditionals(table, k, kept, low, high)
     _scatter(opposite, row, target, moved, low, high)
     if blocks.shared:
-        sums = shared[0 if k == 0 else 1]
+        sums = cotangents.shared[cotangents.piece[u], 0 if k == 0 else 1]
         for x in range(W):
             sums[0] += moved[x]
             sums[1] += moved[x] * low[x]

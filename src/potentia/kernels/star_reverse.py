@@ -35,26 +35,26 @@ class PairCotangents(NamedTuple):
     A PRODUCT table's cotangent is psi(a, b) times a sum over updates of r(a) exp(l(b)), r = dlogM / M. Adding to
     tables after every update would cost more than all the rest, so the factors r of many updates are kept, `ratios`
     in the layout of the record of exp(l), and both are summed by `star_tables.flush`. Tables of LOG blocks and of
-    single lanes are finished cotangents. When one table is `shared`, `reverse` returns the sums, so that threads do
-    not meet in them.
+    single lanes are finished cotangents. When one table is `shared`, block u adds its cotangent, seen from both sides,
+    to shared[piece[u]], (2 L L), so that threads do not meet there.
     """
 
     lam: Any
     node: Any
     table: Any
     ratios: Any
+    shared: Any
+    piece: Any
 
 
 @njit(allocates=True, **KERNEL)
 def reverse(blocks, cotangents, record, add, units, damping, centre, team):
     """Undo the updates of `units`, which were made in this order and left this record.
 
-    The factors r go to the same slot of `ratios`, with `add` on top of what is there. Returns the cotangent of a
-    shared table, seen from both sides, (2 L L); zeros where none is shared.
+    The factors r go to the same slot of `ratios`, with `add` on top of what is there.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     scratch = _scratch(L, W)
-    shared = np.zeros(2 * L * L)
     keep = 1.0 - damping
     for k in range(units.size - 1, -1, -1):
         u = units[k]
@@ -68,9 +68,8 @@ def reverse(blocks, cotangents, record, add, units, damping, centre, team):
         _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
         for row in range(first, last):
             _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
-            _pull_row(blocks, cotangents, slot_of(record, k, team), add, u, row, scratch, shared)
+            _pull_row(blocks, cotangents, slot_of(record, k, team), add, u, row, scratch)
         _add_node(blocks, cotangents.node, u, scratch.dp)
-    return shared
 
 
 @njit(allocates=True, **KERNEL)
@@ -78,14 +77,12 @@ def reverse_read(blocks, cotangents, record, add, units, d_belief):
     """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back; otherwise as `reverse`."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     scratch = _scratch(L, W)
-    shared = np.zeros(2 * L * L)
     for u in units:
         _back_normalise(blocks.belief, d_belief, u, scratch.dp)
         for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
             _split(blocks, cotangents.lam, u, row, 0.0, 1.0, scratch)
-            _pull_row(blocks, cotangents, record, add, u, row, scratch, shared)
+            _pull_row(blocks, cotangents, record, add, u, row, scratch)
         _add_node(blocks, cotangents.node, u, scratch.dp)
-    return shared
 
 
 class _Scratch(NamedTuple):
@@ -141,11 +138,11 @@ def _split(blocks, lam, u, row, keep, damping, scratch):
 
 
 @njit(inline="always", **KERNEL)
-def _pull_row(blocks, cotangents, record, add, u, row, scratch, shared):
+def _pull_row(blocks, cotangents, record, add, u, row, scratch):
     """From dlogM of a row to its table and the messages at the opposite ends."""
     L, W = scratch.dp.shape
     side = 0 if blocks.base[row] == 0 else 1
-    sums = shared[side * L * L : (side + 1) * L * L]
+    sums = cotangents.shared[cotangents.piece[u], side * L * L : (side + 1) * L * L]
     if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
         here = (record.slot * blocks.lam.shape[0] + row) * L * W
         _pull_product(blocks, u, row, record.inputs, cotangents.ratios, here, add, scratch)
