@@ -89,7 +89,7 @@ def _graph_rows(name: str, graph: pt.Graph, quick: bool) -> list[dict[str, Any]]
             row: dict[str, Any] = {
                 "graph": name,
                 "method": method,
-                "threads": engine.group_threads,
+                "threads": engine.team(1),
                 "asked_threads": threads,
                 "messages": messages,
                 "ns_per_message": time,
