@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -135,25 +137,63 @@ def iterate_items(function: Callable[[S], T], items: Sequence[S], threads: int) 
     return _pool(threads).map(function, items)
 
 
+class _Crowding:
+    """Whether other programs need the cores: threads that wait for each other then lose more than they gain.
+
+    A thread that has a core uses processor time, also while it waits; the rest of the time it had none.
+    """
+
+    #: Share of its time that a team may be without a core, and seconds without teams after that, at first and at most.
+    LOST, PAUSE, LONGEST = 0.2, 0.25, 30.0
+
+    def __init__(self) -> None:
+        self.until = -math.inf
+        self._pause = self.PAUSE
+        # elsewhere processor time of threads is too coarse
+        self._known = time.get_clock_info("thread_time").resolution <= 1e-6
+
+    def judge(self, took: Sequence[float], worked: Sequence[float]) -> None:
+        """Learn from the seconds that threads of a team took, and from their processor time."""
+        if self._known and sum(worked) < (1.0 - self.LOST) * sum(took):
+            self.until = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, self.LONGEST)
+        else:
+            self._pause = self.PAUSE
+
+
+_crowding = _Crowding()
+
+
+def teams_pay() -> bool:
+    """Whether a team may be formed: by no thread of a pool, and not while other programs need the cores."""
+    return not pooled() and time.monotonic() >= _crowding.until
+
+
 def run_team(function: Callable[[S], T], items: Sequence[S], release: Callable[[], None]) -> list[T]:
     """function(item) for every item at the same time, one thread each, so that they may wait for each other.
 
     release: called if a thread fails, so that the others stop waiting for it.
     """
+    took, worked = [0.0] * len(items), [0.0] * len(items)
 
-    def guarded(item: S) -> T:
+    def guarded(k: int) -> T:
+        begun, used = time.perf_counter(), time.thread_time()
         try:
-            return function(item)
+            return function(items[k])
         except BaseException:
             release()
             raise
+        finally:
+            took[k], worked[k] = time.perf_counter() - begun, time.thread_time() - used
 
     if len(items) == 1:
         return [function(items[0])]
     with _team:
         try:
-            waiting = [_team_pool().submit(guarded, item) for item in items[1:]]
-            return [guarded(items[0]), *(w.result() for w in waiting)]
+            waiting = [_team_pool().submit(guarded, k) for k in range(1, len(items))]
+            found = [guarded(0), *(w.result() for w in waiting)]
         except BaseException:
             release()
             raise
+        _crowding.judge(took, worked)
+    return found

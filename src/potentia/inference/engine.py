@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import numpy as np
 
 from .._memory import borrow
-from .._threads import cut_ranges, map_items, pooled, run_team
+from .._threads import cut_ranges, map_items, pooled, run_team, teams_pay
 from .._types import Floats, Ints, PotentiaError
 from ..kernels.team import BARRIER, Team, alone, gather, release
 from .base import Result
@@ -351,7 +351,7 @@ def steps(engine: Engine, schedule: str, seed: int, done: int, many: int = 1) ->
     """What iterations from number `done` on update, one step after another."""
     ptr = engine.group_ptr
     team = engine.team(many) if schedule == "coloured" else 1
-    if team > 1 and not pooled():
+    if team > 1 and teams_pay():
         return [Step([np.tile(units, many) for units in _shares(ptr, team)], team=True, many=many)]
     order, numbers = np.arange(int(ptr[-1])), range(done, done + many)
     if schedule == "random":
