@@ -1,5 +1,8 @@
 """Every loss, inference and gradient method against central differences, and against each other."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -403,3 +406,124 @@ def test_marginals_next_to_zero_leave_likelihoods_finite():
     )
     assert value == pytest.approx(0.0, abs=1e-12)
     assert all(np.isfinite(slope).all() for slope in slopes.values())
+
+
+def star(leaves, n_states):
+    """A hub and its leaves."""
+    regions = {"node": [[i] for i in range(leaves + 1)], "edge": [[0, i] for i in range(1, leaves + 1)]}
+    return pt.Graph(n_states=[n_states] * (leaves + 1), regions=regions)
+
+
+def random_problem(graph, size, seed=0):
+    """Normal scores of this standard deviation, and labels."""
+    rng = np.random.default_rng(seed)
+    states = int(graph.n_states[0])
+    theta = {
+        kind: size * rng.normal(size=(len(scope), *[states] * scope.shape[1]))
+        for kind, scope in graph.scopes.items()
+    }
+    return theta, rng.integers(states, size=graph.n_variables)
+
+
+def relative_error(found, want):
+    """Of gradients, by their length."""
+    a, b = (np.concatenate([g[kind].ravel() for kind in want]) for g in (found, want))
+    return np.linalg.norm(a - b) / np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("sides", [1, 2, 4])
+@pytest.mark.parametrize("inference", [pt.TRW(), pt.LoopyBP(), pt.Smoothed(1.0), pt.MeanField()], ids=str)
+def test_perturbation_is_accurate_at_the_default_tolerance(inference, sides):
+    graph = pt.Graph.grid((5, 5), n_states=3)
+    theta, y = random_problem(graph, 0.5)
+    exact = replace(inference, tol=1e-14, iterations=3000)
+    for weights in (None, np.full(25, 1e-4)):
+        want = pt.loss_and_gradient("univariate_logistic", exact, graph, theta, y, weights=weights)[1]
+        found = pt.loss_and_gradient(
+            "univariate_logistic", inference, graph, theta, y, Perturbation(sides), weights=weights
+        )[1]
+        assert relative_error(found, want) < (1e-3 if sides == 1 else 1e-4)
+
+
+def test_perturbation_warns_of_what_it_cannot_resolve():
+    graph = pt.Graph.grid((4, 4), n_states=2)
+    theta, y = random_problem(graph, 0.5)
+    theta["node"][5] = [40.0, 0.0]
+    y[5] = 1
+    with pytest.warns(pt.ConvergenceWarning, match="too small for differences") as caught:
+        pt.loss_and_gradient("univariate_logistic", pt.TRW(), graph, theta, y, "perturbation")
+    assert len(caught) == 1
+    theta, y = random_problem(graph, 0.5)
+    loose = pt.Smoothed(0.1, iterations=2, tol=0.9)
+    with pytest.warns(pt.ConvergenceWarning, match="at perturbed scores has not converged"):
+        pt.loss_and_gradient("univariate_logistic", loose, graph, theta, y, "perturbation")
+
+
+@pytest.mark.parametrize("gradient", ["backpropagation", "perturbation", "implicit"])
+def test_gradients_at_a_fixed_point_warn_where_there_is_none(gradient):
+    graph = pt.Graph.grid((4, 4), n_states=2)
+    theta, y = random_problem(graph, 1.0)
+    for inference in (pt.TRW(iterations=2), pt.TRW(iterations=2, tol=0)):
+        with pytest.warns(pt.ConvergenceWarning, match="has not converged") as caught:
+            pt.loss_and_gradient("univariate_logistic", inference, graph, theta, y, gradient)
+        assert [warning.filename for warning in caught] == [__file__]
+    pt.loss_and_gradient("univariate_logistic", pt.TRW(iterations=200, tol=0), graph, theta, y, gradient)
+
+
+def test_messages_that_oscillate_are_damped_before_back_propagation():
+    graph = star(20, 2)
+    theta, y = random_problem(graph, 1.0)
+    inference = pt.TRW(rho=0.5, iterations=3000)
+    result = inference.infer(graph, theta)
+    assert result.oscillating
+    assert result.converged
+    back = pt.loss_and_gradient("univariate_logistic", inference, graph, theta, y, "backpropagation")
+    assert back[0] == pytest.approx(-np.log(result.variable_marginals[np.arange(21), y]).sum(), rel=1e-6)
+    implicit = pt.loss_and_gradient("univariate_logistic", inference, graph, theta, y, "implicit")
+    assert relative_error(back[1], implicit[1]) < 1e-5
+
+
+def test_back_propagation_that_diverges_is_an_error():
+    graph = star(20, 2)
+    theta, y = random_problem(graph, 1.0)
+    undamped = pt.TRW(rho=0.5, iterations=200, damping=0.0)
+    with pytest.raises(PotentiaError, match="Back-propagation diverges"):
+        pt.loss_and_gradient("univariate_logistic", undamped, graph, theta, y, "backpropagation")
+    few = BackPropagation(iterations=2)
+    with pytest.warns(pt.ConvergenceWarning, match="did not reach its threshold in 2"):
+        pt.loss_and_gradient("univariate_logistic", pt.Smoothed(1.0), graph, theta, y, few)
+
+
+def test_guesses_that_are_not_finite_are_not_used():
+    graph = pt.Graph.grid((4, 4), n_states=2)
+    theta, _ = random_problem(graph, 0.5)
+    scores, cotangent = Scores(graph, theta), MarginalCotangent(np.ones((16, 2)) * [1.0, 0.0], {})
+    result, pull = BackPropagation().solve(pt.TRW(), scores)
+    want = pull(cotangent)
+    result.memo["cotangents"] = np.full_like(result.memo["cotangents"], np.nan)
+    found = BackPropagation().solve(pt.TRW(), scores, result)[1](cotangent)
+    assert relative_error(found, want) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("leaves", "n_states", "size", "inference"),
+    [
+        (100, 2, 2.0, pt.TRW()),
+        (20, 3, 4.0, pt.Exact()),
+        (20, 3, 4.0, pt.Smoothed(0.1, iterations=3000, tol=1e-13)),
+        (100, 2, 4.0, pt.Smoothed(0.1, iterations=3000, tol=1e-13)),
+    ],
+    ids=str,
+)
+def test_implicit_gradients_are_accurate_where_labels_are_implausible(leaves, n_states, size, inference):
+    graph = star(leaves, n_states)
+    theta, y = random_problem(graph, size)
+    theta["node"][0, -1] -= 60.0
+    mu = inference.infer(graph, theta).variable_marginals
+    y = mu.argmin(axis=1)
+    assert mu.min() < 1e-7
+    want = pt.loss_and_gradient("univariate_logistic", inference, graph, theta, y)[1]
+    found = pt.loss_and_gradient("univariate_logistic", inference, graph, theta, y, "implicit")[1]
+    assert relative_error(found, want) < 1e-6
+    problem = SimpleNamespace(graph=graph, theta=theta)
+    agrees(problem, np.random.default_rng(1), "univariate_logistic", inference, y, "implicit", rtol=1e-5)

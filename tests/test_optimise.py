@@ -144,3 +144,20 @@ def test_owl_qn_resumes_bit_for_bit():
     for _ in range(7):
         second.step()
     np.testing.assert_array_equal(second.point, straight.point)
+
+
+@pytest.mark.parametrize("method", [LBFGS, lambda f, x: OWLQN(f, x, 0.01)])
+def test_a_step_that_fails_says_what_the_slope_promised(method):
+    def bowl(x):
+        return float(x @ x), 2 * x
+
+    search = method(bowl, np.ones(3))
+    while search.step():
+        pass
+    assert search.missed < 1e-9
+    wrong = method(lambda x: (float(x @ x), -2 * x), np.ones(3))
+    assert not wrong.step()
+    assert wrong.missed > 0.1
+    lonely = method(lambda x: bowl(x) if np.all(x == 1.0) else (np.nan, x), np.ones(3))
+    assert not lonely.step()
+    assert lonely.missed > 0.1

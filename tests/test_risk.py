@@ -317,7 +317,8 @@ def test_running_away_is_said_and_ends_the_fit(monkeypatch):
     with pytest.warns(pt.ConvergenceWarning, match="ran away") as caught:
         model = crf(start="zero", incremental=2).fit(noisy(4))
     assert len(caught) == 1
-    assert model.history_ == []
+    assert [row["iteration"] for row in model.history_] == [0]
+    assert not model.converged_
 
 
 def test_a_line_search_that_meets_no_number_restarts():
@@ -374,3 +375,86 @@ def test_parts_may_lack_labels_and_kinds(options):
         crf(**options).fit([examples[0], examples[3]])
     with pytest.raises(PotentiaError, match="no variable of the examples has a label"):
         crf(**options).fit([examples[1]])
+
+
+def stars(n_examples, leaves=20):
+    """Examples on a hub and its leaves, where undamped messages oscillate once couplings are strong."""
+    regions = {"node": [[i] for i in range(leaves + 1)], "edge": [[0, i] for i in range(1, leaves + 1)]}
+    graph = pt.Graph(n_states=[2] * (leaves + 1), regions=regions)
+    examples = []
+    for seed in range(n_examples):
+        rng = np.random.default_rng(seed)
+        x, edges = rng.normal(size=(leaves + 1, 3)), rng.normal(size=(leaves, 2))
+        y = (x[:, 0] + 0.5 * rng.normal(size=leaves + 1) > 0).astype(int)
+        examples.append(Example(graph, {"node": x, "edge": edges}, y))
+    return examples
+
+
+@pytest.mark.parametrize("damping", [None, 0.0])
+def test_a_fit_goes_on_after_back_propagation_diverged(damping):
+    inference = pt.TRW(rho=0.5, iterations=200, damping=damping)
+    options = {"inference": inference, "ridge": 1e-5, "iterations": 60, "tol": 1e-5}
+    model = crf(gradient="backpropagation", **options).fit(stars(12))
+    reference = crf(gradient="implicit", **options | {"inference": pt.TRW(rho=0.5, iterations=200)})
+    want = reference.fit(stars(12)).history_[-1]["objective"]
+    assert model.converged_
+    assert model.history_[-1]["objective"] == pytest.approx(want, rel=1e-3)
+
+
+class Backwards(pt.losses.UnivariateLogistic):
+    """A loss whose gradient has the wrong sign."""
+
+    def terms(self, mu, y):
+        losses, slopes = super().terms(mu, y)
+        return losses, -slopes
+
+
+def test_a_fit_that_finds_no_step_has_not_converged():
+    with pytest.warns(pt.ConvergenceWarning, match="ended before its minimum") as caught:
+        model = crf(Backwards(), tol=1e-5, start="zero").fit(noisy(2, (6, 6)))
+    assert len(caught) == 1
+    assert not model.converged_
+    assert [row["iteration"] for row in model.history_] == [0]
+
+
+def test_a_fit_that_begins_where_back_propagation_diverges_says_so():
+    model = crf(start="zero", iterations=1).fit(stars(1))
+    edge = model.potentials_["edge"]
+    edge.parameters = 2.0 * np.random.default_rng(1).normal(size=edge.n_parameters)
+    for options, sentence in (({}, "cannot begin here: Back-propagation"), ({"batch": 1}, "no batch")):
+        model.learner = MarginalRisk(
+            inference=pt.TRW(rho=0.5, iterations=100, damping=0.0),
+            gradient="backpropagation",
+            iterations=3,
+            **options,
+        )
+        with pytest.raises(PotentiaError, match=sentence):
+            model.fit(stars(1), warm_start=True)
+
+
+def test_the_history_has_the_start_where_nothing_can_be_gained(tmp_path):
+    train = [Example(pt.Graph.grid((2, 2), n_states=2), {"node": np.zeros((4, 1)), "edge": np.zeros((4, 1))}, y)
+             for y in ([0, 1, 1, 0], [1, 0, 0, 1])]  # fmt: skip
+    models = [crf(tol=1e-5).fit(train, checkpoint=tmp_path / "state") for _ in range(2)]
+    for model in models:
+        assert [row["iteration"] for row in model.history_] == [0]
+        assert model.history_[-1]["objective"] == pytest.approx(np.log(2))
+        assert model.converged_
+    assert models[0].history_ == models[1].history_
+
+
+@pytest.mark.parametrize("gradient", ["backpropagation", "perturbation", "implicit"])
+def test_a_fit_warns_once_where_inference_has_not_converged_at_its_end(gradient):
+    train = noisy(2, (6, 6))
+    for batch in (None, 1):
+        few = crf(inference=pt.TRW(iterations=2), gradient=gradient, iterations=2, batch=batch)
+        with pytest.warns(pt.ConvergenceWarning, match="Inference has not converged") as caught:
+            few.fit(train)
+        assert len(caught) == 1
+
+
+@pytest.mark.filterwarnings("error::potentia.ConvergenceWarning")
+@pytest.mark.parametrize("gradient", ["backpropagation", "perturbation", "implicit"])
+def test_the_default_inference_converges_from_step_to_step(gradient):
+    model = crf(inference=None, gradient=gradient, iterations=200, tol=1e-4).fit(noisy(3, (8, 8)))
+    assert model.converged_

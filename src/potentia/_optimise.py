@@ -36,6 +36,8 @@ class LBFGS:
 
     Attributes:
         point, value, gradient: where it stands.
+        missed: after a step that failed, the decrease that the slope promised. Beyond rounding, values or gradients
+            are inaccurate or not finite.
     """
 
     def __init__(self, objective: Objective, point: Floats, memory: int = 20) -> None:
@@ -45,6 +47,7 @@ class LBFGS:
         self.pairs: list[tuple[Floats, Floats]] = []
         #: Length of the last step, where a search along the gradient begins.
         self.reach = 1.0
+        self.missed = 0.0
 
     @property
     def begun(self) -> bool:
@@ -58,7 +61,8 @@ class LBFGS:
             raise PotentiaError("The objective is not a finite number where the fit begins.")
 
     def step(self) -> bool:
-        """Move to a lower value; False where that is not possible: the value is as low as rounding allows."""
+        """Move to a lower value; False where that is not possible, because of rounding or as `missed` says."""
+        self.missed = 0.0
         if not self.begun:
             self.begin()
         if self._search(self._direction(self.gradient)):
@@ -96,6 +100,7 @@ class LBFGS:
             value, gradient = self._evaluate(point)
             trial = _Trial(length, value, float(gradient @ d))
             too_far = not value <= self.value + _DECREASE * length * slope or value > low.value
+            self._note_missed(-length * slope, value)
             if not too_far and abs(trial.slope) <= -_CURVATURE * slope:
                 self._accept(point, value, gradient)
                 return True
@@ -104,6 +109,12 @@ class LBFGS:
                 break
             length = _next_length(low, high)
         return self._settle_for(low, d)
+
+    def _note_missed(self, promised: float, value: float) -> None:
+        """Note how far the value would fall along the line, by the parabola through its slope and a higher value."""
+        if not value < self.value:
+            rise = value - self.value if np.isfinite(value) else 0.0
+            self.missed = max(self.missed, promised * (promised / (4.0 * (rise + promised))))
 
     def _settle_for(self, low: _Trial, d: Floats) -> bool:
         """Take the lowest point met that meets the decrease condition, if any."""
@@ -118,7 +129,7 @@ class LBFGS:
         self.reach = float(np.sqrt(s @ s))
         if float(s @ y) > 1e-14 * float(y @ y):
             self.pairs = [*self.pairs, (s, y)][-self.memory :]
-        self.point, self.value, self.gradient = point, value, gradient
+        self.point, self.value, self.gradient, self.missed = point, value, gradient, 0.0
 
     def _evaluate(self, point: Floats) -> tuple[float, Floats]:
         value, gradient = self.objective(point)
@@ -160,6 +171,7 @@ class OWLQN(LBFGS):
 
     def step(self) -> bool:
         """Move to a lower value; False where that is not possible."""
+        self.missed = 0.0
         if not self.begun:
             self.begin()
         slope = self._steepest()
@@ -188,7 +200,10 @@ class OWLQN(LBFGS):
             point = self.point + length * d
             point[point * orthant <= 0.0] = 0.0
             value, gradient = self._evaluate(point)
-            if value <= self.value + _DECREASE * float(slope @ (point - self.point)):
+            promised = -float(slope @ (point - self.point))
+            if promised > 0.0:
+                self._note_missed(promised, value)
+            if value <= self.value - _DECREASE * promised:
                 if not value < self.value:
                     return False
                 self._accept(point, value, gradient)

@@ -34,7 +34,7 @@ class WidthError(PotentiaError):
 
 
 class ConvergenceWarning(UserWarning):
-    """An iterative method stopped at its iteration limit before it met its tolerance."""
+    """An iterative method stopped before it met its tolerance, or a gradient is inaccurate."""
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:

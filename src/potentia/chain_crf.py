@@ -32,6 +32,7 @@ from .learn.chain_objective import Chains, Tables
 from .learn.chain_part import in_layout
 from .learn.chain_predict import best_labels, k_best_labels, marginals
 from .learn.chain_weights import SAVED_WEIGHTS, ChainWeights, Names
+from .learn.learner import steps_made
 from .learn.loop import Callback, run
 from .parallel.backend import releasing
 from .parallel.connection import current, iterate_anywhere
@@ -142,7 +143,7 @@ class ChainCRF(Registered, Params):
 
             history = run(fit, {}, callback=after, checkpoint=checkpoint)
         self._adopt(fit.weights, index, classes, history)
-        self.converged_ = len(history) < fit.limit or fit.settled(history)
+        self.converged_ = fit.converged(history)
         return self
 
     def _options(self) -> ChainOptions:
@@ -165,7 +166,7 @@ class ChainCRF(Registered, Params):
             names = [name for name, there in zip(index.numbers, kept.tolist(), strict=True) if there]
             self.index_ = AttributeIndex({name: k for k, name in enumerate(names)}, index.columns)
         self.weights_, self.classes_, self.history_ = weights, classes, history
-        self.n_iter_ = len(history)
+        self.n_iter_ = steps_made(history)
         self.__dict__.pop("_tables", None)
 
     def _digest(self, of_parts: Sequence[str]) -> str:
@@ -302,7 +303,7 @@ class ChainCRF(Registered, Params):
         scheme_constraints(found["labels"], model.scheme)
         model.weights_, model.index_ = ChainWeights.from_arrays(found)
         model.classes_, model.history_ = found["labels"], found["history"]
-        model.n_iter_ = len(model.history_)
+        model.n_iter_ = steps_made(model.history_)
         return model
 
     # -- checks --------------------------------------------------------------------------------------------

@@ -47,10 +47,10 @@ class CRF(CRFParams):
         decode: "mpm" (the best state of each variable's marginal) or "map" (the best labelling found); None for what
             the learner trains for, "map" with `MaxMargin` and "mpm" otherwise.
 
-    After `fit`: `potentials_`, `history_` (one dict per iteration), `converged_` (whether the fit ended before its
-    limit of iterations), `scales_` (factors between `f` and theta, per kind),
-    `shapes_` (of the tables of each kind) and `inference_`. Works with scikit-learn's `clone` and cross-validation over
-    lists of examples.
+    After `fit`: `potentials_`, `history_` (one dict per iteration, or that of the start, as iteration 0, if nothing
+    could be gained), `converged_` (whether the fit ended before its limit of iterations, and not because a line search
+    failed), `scales_` (factors between `f` and theta, per kind), `shapes_` (of the tables of each kind) and
+    `inference_`. Works with scikit-learn's `clone` and cross-validation over lists of examples.
     """
 
     saved: ClassVar[Schema] = {
@@ -138,7 +138,7 @@ class CRF(CRFParams):
                 callback=after,
                 checkpoint=checkpoint,
             )
-            self.converged_ = len(self.history_) < fit.limit or fit.settled(self.history_)
+            self.converged_ = fit.converged(self.history_)
 
     # -- predicting ----------------------------------------------------------------------------------------
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from .._options import check_choice
-from .._types import ArrayLike, Floats, Ints, PotentiaError, real_numbers
+from .._types import (
+    ArrayLike,
+    ConvergenceWarning,
+    Floats,
+    Ints,
+    PotentiaError,
+    real_numbers,
+    warn_caller,
+)
 from ..graph.assign import check_labels
-from ..graph.cotangents import Tables, user_tables
+from ..graph.cotangents import MarginalCotangent, Tables, user_tables
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..inference.base import Expectations, Inference, Result
@@ -90,6 +98,14 @@ class Memory:
         self._results, self._saved = [], dict(arrays)
 
 
+class Evaluation(NamedTuple):
+    """A loss, d_theta per kind, flat, and a sentence if something makes that inaccurate."""
+
+    value: float
+    tables: Tables
+    doubt: str | None
+
+
 def evaluate(
     loss: Loss,
     inference: Inference,
@@ -99,25 +115,34 @@ def evaluate(
     weights: Floats | None,
     clamped: Inference | None = None,
     memory: Memory | None = None,
-) -> tuple[float, Tables]:
-    """The loss and d_theta per kind, flat; all arguments checked.
+) -> Evaluation:
+    """The loss and its gradient; all arguments checked.
 
     memory: start inference where the last evaluation ended, which is right for methods run to convergence only.
     """
     kept = memory or Memory()
     kept.rewind()
+    doubts: list[str | None] = []
 
     def solve(method: Inference, given: Scores, cliques: bool = True) -> tuple[Result, Pull]:
         result, pull = gradient.solve(method, given, kept.start(given), cliques)
         kept.keep(result)
-        return result, pull
+
+        def checked(cotangent: MarginalCotangent) -> Tables:
+            tables = pull(cotangent)
+            doubts.append(gradient.doubt(method, result))
+            return tables
+
+        return result, checked
 
     def expect(method: Inference, given: Scores) -> Expectations:
         found = method.expectations(given, kept.start(given))
         kept.keep(found.result)
         return found
 
-    return loss.evaluate(scores, labels, weights, Methods(inference, clamped or inference, solve, expect))
+    methods = Methods(inference, clamped or inference, solve, expect)
+    value, tables = loss.evaluate(scores, labels, weights, methods)
+    return Evaluation(value, tables, next(filter(None, doubts), None))
 
 
 def loss_and_gradient(
@@ -141,7 +166,8 @@ def loss_and_gradient(
         theta: scores per kind, as for `infer`.
         y: labels (n,), -1 where hidden.
         gradient: "truncated" (through the iterations that were run), "backpropagation" (at a fixed point, nothing
-            stored), "perturbation" or "implicit", or an object with options.
+            stored), "perturbation" or "implicit", or an object with options. All but the first presuppose that
+            inference has converged, and warn with `pt.ConvergenceWarning` if it has not.
         weights: of the variables, (n,).
         class_weight: of the states, multiplied to the weight of variables with that label.
         clamped: inference given the labels, for losses with hidden variables; None for the same.
@@ -160,10 +186,12 @@ def loss_and_gradient(
             "a DenseGaussian goes with losses of marginals (univariate_logistic, clique_logistic, ...) and "
             "gradient='truncated' or 'backpropagation' only."
         )
-    value, tables = evaluate(
+    value, tables, doubt = evaluate(
         chosen, inference, through, scores, labels,
         variable_weights(graph, labels, weights, class_weight), clamped,
     )  # fmt: skip
+    if doubt is not None:
+        warn_caller(doubt, ConvergenceWarning)
     return value, user_tables(scores, tables, theta)
 
 

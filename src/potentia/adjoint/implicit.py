@@ -5,7 +5,8 @@ At mu = argmax theta . mu + sum c H(mu) under B mu = d, dL/dtheta is x in
     [ D  B' ] [ x  ]   [ dQ/dmu ]
     [ B  0  ] [ nu ] = [   0    ] ,    D = diag(c / mu)
 
-which unlike the theorem's formula does not need D to be invertible: c = 0 on the corners of a grid under TRW.
+which unlike the theorem's formula does not need D to be invertible: c = 0 on the corners of a grid under TRW. Unknowns
+are x / sqrt(mu) and rows of B are scaled to length 1, so that marginals near 0 are as accurate as others.
 """
 
 from __future__ import annotations
@@ -77,20 +78,23 @@ class _Conditions:
         mu = _all_marginals(graph, result, self.start)
         self.alive = mu > 0
         counting = np.repeat(entropy.counting, regions.size)
-        b = _constraints(graph, entropy, self.start)[:, self.alive]
-        b = b[np.diff(b.indptr) > 0]
-        diagonal = sparse.diags(counting[self.alive] / mu[self.alive])
+        self._root = np.sqrt(mu[self.alive])
+        b = _constraints(graph, entropy, self.start, mu)[:, self.alive]
+        b = b[np.diff(b.indptr) > 0] @ sparse.diags(self._root)
+        b = sparse.diags(1.0 / np.sqrt(np.asarray(b.multiply(b).sum(axis=1)).ravel())) @ b
         self.n = int(self.alive.sum())
         slack = -_SLACK * sparse.identity(b.shape[0])
-        self._factor = splu(sparse.bmat([[diagonal, b.T], [b, slack]], format="csc"))
+        self._factor = splu(
+            sparse.bmat([[sparse.diags(counting[self.alive]), b.T], [b, slack]], format="csc")
+        )
         self._size = self.n + b.shape[0]
 
     def solve(self, d_mu: Floats) -> Floats:
         """x for one right-hand side over all configurations."""
         right = np.zeros(self._size)
-        right[: self.n] = d_mu[self.alive]
+        right[: self.n] = self._root * d_mu[self.alive]
         x = np.zeros(len(d_mu))
-        x[self.alive] = self._factor.solve(right)[: self.n]
+        x[self.alive] = self._root * self._factor.solve(right)[: self.n]
         return x
 
 
@@ -109,8 +113,11 @@ def _all_marginals(graph: Graph, result: Result, start: Ints) -> Floats:
     return flat
 
 
-def _constraints(graph: Graph, entropy: Entropy, start: Ints) -> Any:
-    """B: every region sums to a constant, and every parent agrees with its child, the child's last state left out."""
+def _constraints(graph: Graph, entropy: Entropy, start: Ints, mu: Floats) -> Any:
+    """B: every region sums to a constant, and every parent agrees with its child, whose likeliest state is left out.
+
+    With another state left out, what it says would be a small difference of large rows.
+    """
     from scipy import sparse
 
     regions, links = flat_regions(graph), region_links(graph, entropy.links)
@@ -120,24 +127,36 @@ def _constraints(graph: Graph, entropy: Entropy, start: Ints) -> Any:
     )
     small = regions.size[links.child] - 1
     row_at = np.cumsum(small) - small
+    likeliest = _likeliest(mu, start, regions.size)[links.child]
     rows, columns, values = [], [], []
     for pattern in np.unique(links.pattern):
         group = np.flatnonzero(links.pattern == pattern)
         size = int(regions.size[links.parent[group[0]]])
         state = links.maps[links.map_ptr[pattern] : links.map_ptr[pattern] + size]
-        used = np.flatnonzero(state < small[group[0]])
-        rows.append((row_at[group][:, None] + state[used]).ravel())
-        columns.append((start[links.parent[group]][:, None] + used).ravel())
-        own = np.arange(small[group[0]])
-        rows.append((row_at[group][:, None] + own).ravel())
-        columns.append((start[links.child[group]][:, None] + own).ravel())
-        values += [np.ones(rows[-2].size), -np.ones(rows[-1].size)]
+        for region, states, sign in (
+            (links.parent, state, 1.0),
+            (links.child, np.arange(small[group[0]] + 1), -1.0),
+        ):
+            out = likeliest[group][:, None]
+            used = states != out
+            rows.append((row_at[group][:, None] + states - (states > out))[used])
+            columns.append((start[region[group]][:, None] + np.arange(len(states)))[used])
+            values.append(np.full(rows[-1].size, sign))
     if not rows:
         return normal
     agree = sparse.csr_matrix(
         (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=(int(small.sum()), n)
     )
     return sparse.vstack([normal, agree], format="csr")
+
+
+def _likeliest(mu: Floats, start: Ints, size: Ints) -> Ints:
+    """The configuration of every region with the largest marginal, the first of several."""
+    region = np.repeat(np.arange(len(size)), size)
+    at = np.flatnonzero(mu == np.maximum.reduceat(mu, start[:-1])[region])[::-1]
+    found = np.zeros(len(size), dtype=np.int64)
+    found[region[at]] = at - start[region[at]]
+    return found
 
 
 def linear_response(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from ..graph.cotangents import (
     MarginalCotangent,
     Tables,
     clique_kinds,
+    flat_marginals,
     own_tables,
     zero_tables,
 )
@@ -28,6 +30,10 @@ _STENCILS = {
     2: {1: 0.5, -1: -0.5},
     4: {2: -1 / 12, 1: 8 / 12, -1: -8 / 12, -2: 1 / 12},
 }
+#: Tolerance of perturbed runs, relative to the change of marginals that they are to measure.
+_SHARP = 1e-5
+#: Errors of marginals, relative to the same, that are worth a warning.
+_INACCURATE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,8 @@ class Perturbation(Gradient):
     """dL/dtheta = lim (mu(theta + r dQ/dmu) - mu(theta)) / r [MBL-tpami Eq. 24], by 1-, 2- or 4-sided differences.
 
     The step is r = multiplier eps^(1/3) (1 + |theta|) / |dQ/dmu| with largest absolute values over finite entries.
-    Works with any inference whose marginals are the gradient of its value, so as well as inference has converged;
-    each perturbed run starts from the result.
+    Works with any inference whose marginals are the gradient of its value, so as well as inference has converged.
+    Perturbed runs start from the result and have a tolerance far below the step, with up to ten times the iterations.
     """
 
     sides: int = 2
@@ -62,13 +68,43 @@ class Perturbation(Gradient):
             if size == 0.0:
                 return zero_tables(scores)
             r = self.multiplier * np.finfo(float).eps ** (1 / 3) * (1 + _largest_score(scores)) / size
+            change = r * _scale(result, cotangent)
+            sharp, residual = _sharpened(inference, change), 0.0
             tables = zero_tables(scores)
             for k, weight in _STENCILS[self.sides].items():
-                moved = result if k == 0 else inference.run(shifted(scores, cotangent, k * r), result)
+                moved = sharp.run(shifted(scores, cotangent, k * r) if k else scores, result)
+                residual = max(residual, moved.residual)
                 add_marginals(scores, moved, weight / r, tables)
+            if np.finfo(float).eps > _INACCURATE * change:
+                result.memo["doubt"] = (
+                    "The marginals of some labels are too small for differences to resolve the gradient: use another "
+                    "gradient, or a larger `multiplier`."
+                )
+            elif residual > _INACCURATE * change:
+                result.memo["doubt"] = (
+                    "Inference at perturbed scores has not converged, so the gradient is inaccurate: raise the "
+                    "`iterations` of inference, or use gradient='truncated'."
+                )
             return tables
 
         return result, pull
+
+
+def _sharpened(inference: Inference, change: float) -> Inference:
+    """The inference run until marginals move by far less than the `change` that is to be measured."""
+    own: Any = inference
+    tol = max(_SHARP * change, 1e-15)
+    if not inference.iterative or own.tol <= tol:
+        return inference
+    return cast(Inference, replace(own, tol=tol, iterations=10 * own.iterations))
+
+
+def _scale(result: Result, cotangent: MarginalCotangent) -> float:
+    """The largest cotangent times marginal: the size of derivatives with respect to scores."""
+    parts = [d * flat_marginals(result.marginals[kind]) for kind, d in cotangent.cliques.items()]
+    if cotangent.singles is not None:
+        parts.append(cotangent.singles * result.variable_marginals)
+    return max(float(np.abs(part).max(initial=0.0)) for part in parts)
 
 
 def _largest(cotangent: MarginalCotangent) -> float:

@@ -21,7 +21,7 @@ from ..inference.pair_engine import PairEngine
 from ..inference.region_engine import RegionEngine
 from ..inference.weight_engine import WeightEngine
 from ..losses.base import Pull
-from .base import Gradient
+from .base import Gradient, GradientError
 from .pairs import PairReverse, WeightReverse
 from .regions import DenseMeanFieldReverse, MeanFieldReverse, RegionReverse
 
@@ -34,13 +34,18 @@ _REVERSE: dict[type, Any] = {
 }
 
 
+#: Cotangents that have grown by this factor have no finite sum.
+_DIVERGED = 1e12
+
+
 @dataclass(frozen=True)
 class Truncated(Gradient):
     """The exact gradient of the marginals after however many iterations were run [MBL-tpami sec. 7].
 
     Iterations leave on a tape what their reverse needs, or where that takes more than `memory` bytes only states
     before every sqrt(N)-th are kept, from which a segment at a time is run again: a second forward pass for
-    2 sqrt(N) instead of N slots.
+    2 sqrt(N) instead of N slots. Messages that oscillate are not damped automatically, unlike in `infer` and with
+    the other gradients: set `damping` where `Result.oscillating` says that they do.
     """
 
     at_fixed_point: ClassVar[bool] = False
@@ -81,7 +86,8 @@ class BackPropagation(Gradient):
 
     Every reverse iteration uses the final messages, so nothing is stored; the gradient is that of the fixed point,
     as good as inference has converged. `iterations` limits the reverse iterations. What they sum to solves a linear
-    system; started from an earlier result, they begin at the solution found there.
+    system; started from an earlier result, they begin at the solution found there. They diverge where inference with
+    the same damping does, which raises an error.
     """
 
     threshold: float = 1e-8
@@ -99,35 +105,49 @@ class BackPropagation(Gradient):
         end = _End(session)
         result = session.run(end, cliques)
         guess = None if start is None else start.memo.get("cotangents")
+        if guess is not None and not np.isfinite(guess).all():
+            guess = None
 
         def pull(cotangent: MarginalCotangent) -> Tables:
             reverse = _REVERSE[type(session.engine)](session.engine, result, end.slots, fixed=True)
             reverse.read(cotangent)
             # any order of updates has the same fixed point and gradient, so one order serves all iterations
             order = steps(session.engine, session.schedule, session.seed, 0)
-            result.memo["cotangents"] = self._settle(reverse, order, guess)
+            result.memo["cotangents"], settled = self._settle(reverse, order, guess)
+            if not settled:
+                result.memo["doubt"] = (
+                    f"Back-propagation did not reach its threshold in {self.iterations} reverse iterations, so the "
+                    "gradient is inaccurate; raise its `iterations` or its `threshold`."
+                )
             tables: Tables = reverse.tables()
             return tables
 
         return result, pull
 
-    def _settle(self, reverse: Any, order: list[Step], guess: Floats | None) -> Floats:
+    def _settle(self, reverse: Any, order: list[Step], guess: Floats | None) -> tuple[Floats, bool]:
         """Undo iterations until nothing is left; the sum of all cotangents that were undone, S = g + J' S."""
         left: Floats = reverse.pending
         first = float(np.abs(left).max(initial=0.0))
         total = np.zeros_like(left)
-        if guess is not None and guess.shape == left.shape:
+        if guess is not None and guess.shape == left.shape and first > 0.0:
             total += guess
             direct = left.copy()
             left[...] = guess
             reverse.undo(order, 0)
             left += direct - guess
+        largest = _DIVERGED * max(first, float(np.abs(left).max(initial=0.0)))
         for _ in range(self.iterations):
-            if np.abs(left).max(initial=0.0) <= self.threshold * first:
-                break
+            size = float(np.abs(left).max(initial=0.0))
+            if size <= self.threshold * first:
+                return total, True
+            if not size <= largest:
+                raise GradientError(
+                    "Back-propagation diverges at these marginals: use another gradient, or damping and more "
+                    "iterations of inference."
+                )
             total += left
             reverse.undo(order, 0)
-        return total
+        return total, bool(np.abs(left).max(initial=0.0) <= self.threshold * first)
 
 
 def stepwise(inference: Inference, scores: Scores, start: Result | None) -> Session:
@@ -151,6 +171,8 @@ def pieces(first: int, last: int, size: int) -> list[tuple[int, int]]:
 class _End:
     """Keeps what the read-out leaves, which at a fixed point is what any further iteration would."""
 
+    end_only = True
+
     def __init__(self, session: Session) -> None:
         self._session, self.slots = session, session.engine.tape(1)
 
@@ -165,6 +187,8 @@ class _End:
 
 class _Tape:
     """Slot 0 of the read-out and one for every iteration: of all of them, or of a segment at a time."""
+
+    end_only = False
 
     def __init__(self, session: Session, memory: int) -> None:
         self._session = session

@@ -165,6 +165,9 @@ class WholeStates(ABC):
 class Recorder(Protocol):
     """Announce the iterations to come, so that the engine records what the reverse pass needs."""
 
+    #: Whether only where the iterations end counts, so that messages that oscillate may be damped.
+    end_only: bool
+
     def before(self, done: int) -> int:
         """Another iteration, after `done` of them; how many may follow before this is called again."""
         ...
@@ -261,15 +264,17 @@ class Session:
 
     def run(self, recorder: Recorder | None = None, cliques: bool = True) -> Result:
         """Iterate and read out; `cliques` as in `Engine.read`."""
-        # a gradient follows the iterations as they are asked for, and without tolerance nothing is watched
-        adapt = self.adapt and recorder is None and self.tol > 0
+        # a gradient through iterations follows them as they are asked for
+        free = recorder is None or recorder.end_only
+        adapt = self.adapt and free and self.tol > 0  # without tolerance nothing is watched
         outcome = drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, recorder, adapt)
+        if free and (self.sharp or outcome.oscillating):
+            outcome, read = self._settle(outcome, self.engine.read())
+            if recorder is None:
+                return self.finish(outcome, read)
         if recorder is not None:
             recorder.reading()
-        read = self.engine.read(cliques)
-        if (self.sharp or outcome.oscillating) and recorder is None and cliques:
-            outcome, read = self._settle(outcome, read)
-        return self.finish(outcome, read)
+        return self.finish(outcome, self.engine.read(cliques))
 
     def _settle(self, outcome: Outcome, read: Readout) -> tuple[Outcome, Readout]:
         """Continue until value and messages no longer change either; not converged if the iterations run out first.

@@ -13,7 +13,7 @@ from ..parallel.backend import Backend
 from .chain_data import ChainData
 from .chain_layout import ChainLayout
 from .chain_weights import ChainWeights
-from .learner import Fit, SavedFit
+from .learner import Fit, SavedFit, stuck
 
 #: Vector pairs that the optimiser remembers, as many as CRFsuite.
 _MEMORY = 6
@@ -102,6 +102,14 @@ class ChainFit(Fit):
     def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         """A step of the optimiser."""
         return {"objective": self.search.value} if self.search.step() else None
+
+    def standing(self) -> dict[str, Any]:
+        """The objective at the start."""
+        return {"objective": self.search.value}
+
+    def failure(self, history: Sequence[Mapping[str, Any]]) -> str | None:
+        """A search that found no step."""
+        return stuck(self.search, self.tol)
 
     def arrays(self) -> dict[str, Floats]:
         """The optimiser's state."""

@@ -9,6 +9,7 @@ import numpy as np
 from .._optimise import LBFGS
 from .._types import Floats
 from ..potentials.differentiable import Differentiable
+from .learner import stuck
 
 #: Parameters beyond this are on their way to infinity: the objective has no minimum.
 _DIVERGED = 1e50
@@ -39,6 +40,18 @@ class Descent:
     def value(self) -> float:
         """The objective after the last step."""
         return self.search.value
+
+    def begin(self) -> None:
+        """Evaluate the objective where the descent begins."""
+        self.search.begin()
+
+    def failure(self, steps: int, tol: float) -> str | None:
+        """What to warn of after a step that gained nothing; None if the objective is at its minimum up to `tol`."""
+        if self.diverged:
+            return (
+                f"The parameters ran away after {steps} iterations: this loss seems to have no minimum here."
+            )
+        return stuck(self.search, tol)
 
     def step(self) -> bool:
         """One step of L-BFGS; False where nothing is gained, with the potentials back at the last point."""

@@ -76,10 +76,6 @@ class Direct:
             value += epsilon * (loss + penalty)
         return value, [slopes[kind] for kind in self.moving]
 
-    def complaint(self, steps: int) -> str | None:
-        """What to warn of where the objective has no minimum."""
-        return runaway(steps) if self.descent.diverged else None
-
     def close(self) -> None:
         """Let go of the messages kept for line searches."""
         self.joint.parts.each("forget_messages", changes=True)
@@ -93,8 +89,3 @@ class Direct:
         if self.moving:
             self.descent.restore(arrays)
         self.joint.parts.each("keep_messages", changes=True)
-
-
-def runaway(steps: int) -> str:
-    """What to say of parameters that grow without end."""
-    return f"The parameters ran away after {steps} iterations: this loss seems to have no minimum here."

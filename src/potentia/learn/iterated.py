@@ -28,7 +28,7 @@ from .dataset import Dataset
 from .direct import Direct
 from .examples import whole_kinds
 from .joint import Joint, JointPart
-from .learner import Fit, Learner, SavedFit
+from .learner import Fit, Learner, SavedFit, steps_made
 from .recipe import Preparation
 
 #: `message_tol` between fits by default: the next fit moves marginals more.
@@ -269,9 +269,13 @@ class _DirectFit(_JointFit):
             return None if history else self._row(self.joint.objective())
         return self._row(self.direct.value) if self.direct.step() else None
 
-    def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """What to warn of when the fit was cut off at its limit."""
-        return self.direct.complaint(len(history)) or super().complaint(history)
+    def standing(self) -> dict[str, Any]:
+        """The objective at the start."""
+        return self._row(self.direct.value)
+
+    def failure(self, history: Sequence[Mapping[str, Any]]) -> str | None:
+        """Parameters that ran away, or a search that found no step."""
+        return self.direct.descent.failure(steps_made(history), self.tol)
 
     def arrays(self) -> dict[str, Floats]:
         """The optimiser's state."""

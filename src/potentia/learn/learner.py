@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
+from .._optimise import LBFGS
 from .._registry import Registered
 from .._types import Floats, PotentiaError
 from ..data.parts import Examples
@@ -57,8 +58,23 @@ class Fit(ABC):
         """Whether the objective fell by at most `tol` of itself in the last ten iterations."""
         return has_settled(history, self.tol)
 
+    def standing(self) -> dict[str, Any] | None:
+        """The row of where a fit stands that had nothing to gain from its start; None if it is not known."""
+        return None
+
+    def failure(self, history: Sequence[Mapping[str, Any]]) -> str | None:
+        """Why the fit ended elsewhere than at a minimum, for a warning; None if nothing went wrong."""
+        return None
+
+    def converged(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the fit ended before its limit, and did not fail."""
+        return self.failure(history) is None and (len(history) < self.limit or self.settled(history))
+
     def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """The warning if the fit was stopped by its iteration limit."""
+        """The warning if the fit failed, or was stopped by its iteration limit."""
+        failure = self.failure(history)
+        if failure is not None:
+            return failure
         cut = 2 <= len(history) >= self.limit
         if cut and not self.settled(history) and fall(history) > (self.tol or STILL_FALLING):
             return (
@@ -133,6 +149,21 @@ class Learner(Registered, ABC):
         values = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}  # type: ignore[arg-type]
         options = [f"{name}={v!r}" for name, (v, default) in values.items() if repr(v) != repr(default)]
         return f"{type(self).__name__}({', '.join(options)})"
+
+
+def steps_made(history: Sequence[Mapping[str, Any]]) -> int:
+    """Iterations that a history tells of; the row of a start is number 0."""
+    return int(history[-1]["iteration"]) if history else 0
+
+
+def stuck(search: LBFGS, tol: float) -> str | None:
+    """What to say of a search that found no lower value although the slope promised one; None if it did not."""
+    if not search.missed > (tol or STILL_FALLING) * abs(search.value):
+        return None
+    return (
+        "The fit ended before its minimum: no step along the gradient lowers the objective, so nearby values or "
+        "gradients are inaccurate or not finite."
+    )
 
 
 def has_settled(history: Sequence[Mapping[str, Any]], tol: float) -> bool:

@@ -11,7 +11,7 @@ from .._types import ConvergenceWarning, PotentiaError, warn_caller
 from ..data.parts import Examples, Held, Parts, Source
 from ..parallel.connection import map_anywhere
 from ..potentials.base import Potential
-from .learner import Fit, Learner, SavedFit
+from .learner import Fit, Learner, SavedFit, steps_made
 
 #: Called after every iteration with the history so far; returning True stops the fit.
 Callback = Callable[[list[dict[str, Any]]], bool | None]
@@ -41,7 +41,7 @@ def run(
     callback: Callback | None = None,
     checkpoint: Store | None = None,
 ) -> list[dict[str, Any]]:
-    """Drive a fit to its end; returns the history, one dictionary per iteration.
+    """Drive a fit to its end; returns the history, one dictionary per iteration, or that of the start as iteration 0.
 
     tracked: whether to evaluate after every iteration, or the iterations after which to. A checkpoint holds the state
     after a whole iteration, and is written at the end, however the fit ends.
@@ -50,13 +50,16 @@ def run(
     if not history:
         fit.prepare()
     begun = time.perf_counter() - (history[-1]["seconds"] if history else 0.0)
-    stopped = False
+    stopped = ended = False
     try:
-        while not stopped and len(history) < fit.limit and not fit.settled(history):
+        while not (stopped or ended) and len(history) < fit.limit and not fit.settled(history):
             found = fit.step(history)
+            ended = found is None
+            if found is None:
+                found = None if history else fit.standing()
             if found is None:
                 break
-            row: dict[str, Any] = {"iteration": len(history) + 1, **found}
+            row: dict[str, Any] = {"iteration": 0 if ended else steps_made(history) + 1, **found}
             row["seconds"] = time.perf_counter() - begun
             due = tracked if isinstance(tracked, bool) else row["iteration"] in tracked
             if due and evaluate is not None:
@@ -65,7 +68,7 @@ def run(
             history.append(row)
             stopped = bool(callback(history)) if callback is not None else False
             if checkpoint is not None:
-                last = stopped or len(history) >= fit.limit or fit.settled(history)
+                last = stopped or ended or len(history) >= fit.limit or fit.settled(history)
                 checkpoint.keep(_state(fit, potentials, history), last)
     finally:
         if checkpoint is not None:

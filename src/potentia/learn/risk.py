@@ -20,9 +20,8 @@ from ..losses.names import loss_of
 from ..potentials.base import Potential
 from .dataset import Dataset
 from .descent import Descent, join_parameters, set_parameters
-from .direct import runaway
 from .examples import whole_kinds
-from .learner import Fit, Learner, SavedFit, has_settled
+from .learner import Fit, Learner, SavedFit, has_settled, steps_made
 from .recipe import Preparation
 from .risk_objective import Risk, RiskPart
 
@@ -42,7 +41,8 @@ class MarginalRisk(Learner):
         loss: a name (see `pt.losses`) or a loss object.
         inference: what the loss is computed through, and what predictions use unless the CRF has its own.
         gradient: "truncated", "backpropagation", "perturbation", "implicit" or an object of `pt.adjoint`; for losses of
-            marginals. With all but the first, inference starts from the messages it had for the parameters before.
+            marginals. With all but the first, inference starts from the messages it had for the parameters before, and
+            must converge: a fit at whose end it does not warns with `pt.ConvergenceWarning`.
         ridge: relative to the risk per variable; replaces the ridge of the potentials. None keeps theirs, added to the
             summed loss.
         iterations: limit of L-BFGS steps, or passes with `batch`.
@@ -131,6 +131,8 @@ class _RiskFit(Fit):
         self.tol, self.stages = learner.tol, self._stages(_fewest(data))
         self.limit = sum(steps for _, steps in self.stages)
         self.stage, self.value = 0, np.inf
+        #: What makes the gradient at the current parameters inaccurate, if anything.
+        self.doubts: dict[str, int] = {}
         self._open()
 
     def _stages(self, fewest: int) -> list[tuple[int, int]]:
@@ -156,6 +158,10 @@ class _RiskFit(Fit):
                 return None
             self.stage += 1
             self._open()
+        return self.standing()
+
+    def standing(self) -> dict[str, Any]:
+        """The objective at the current parameters."""
         return {"objective": self.value, "examples": self.stages[self.stage][0]}
 
     def _advance(self, history: Sequence[Mapping[str, Any]]) -> bool:
@@ -164,10 +170,23 @@ class _RiskFit(Fit):
         if len(done) >= self.stages[self.stage][1] or has_settled(done, self.tol):
             return False
         if self.descent is None:
-            self.descent = Descent(self.risk.functions, self.risk)
+            self.descent = self._begin()
         gained = self.descent.step()
-        self.value = self.descent.value
+        if gained:
+            self.value, self.doubts = self.descent.value, self.risk.doubts
         return gained
+
+    def _begin(self) -> Descent:
+        """A descent from the current parameters."""
+        descent = Descent(self.risk.functions, self.risk)
+        try:
+            descent.begin()
+        except PotentiaError:
+            for doubt in self.risk.doubts:
+                raise PotentiaError(f"The fit cannot begin here: {doubt}") from None
+            raise
+        self.value, self.doubts = descent.value, self.risk.doubts
+        return descent
 
     def _own(self, history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """What this stage has done."""
@@ -178,13 +197,17 @@ class _RiskFit(Fit):
         last = bool(history) and history[-1]["examples"] == self.n_examples
         return last and self.stage + 1 == len(self.stages) and has_settled(self._own(history), self.tol)
 
+    def failure(self, history: Sequence[Mapping[str, Any]]) -> str | None:
+        """Parameters that ran away, or a search that found no step, with the doubts of its last trial."""
+        found = None if self.descent is None else self.descent.failure(steps_made(history), self.tol)
+        return found and " ".join([found, *self.risk.doubts])
+
     def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """What to warn of when the fit was cut off at its limit, or its parameters ran away."""
-        if self.descent is not None and self.descent.diverged:
-            return runaway(len(history))
+        """What to warn of when the fit failed, or its gradient is inaccurate, or it was cut off at its limit."""
+        found = self.failure(history) or next(iter(self.doubts), None)
         own = self._own(history)
-        cut = len(own) >= self.stages[self.stage][1]
-        return super().complaint(own) if cut and self.stage + 1 == len(self.stages) else None
+        cut = len(own) >= self.stages[self.stage][1] and self.stage + 1 == len(self.stages)
+        return found or (super().complaint(own) if cut else None)
 
     def prepare(self) -> None:
         """Where the fit starts, for potentials that were not fitted before."""
@@ -248,13 +271,18 @@ class _StochasticFit(_RiskFit):
             self.adam = Adam(join_parameters(functions))
         rates = [np.full(f.n_parameters, f.step_size(self.learner.rate)) for f in functions]
         rate = np.concatenate([np.zeros(0), *rates]) / np.sqrt(done + 1)
-        values = np.zeros(len(self.batches))
+        values, self.doubts = np.zeros(len(self.batches)), {}
         for number in np.random.default_rng([self.learner.seed, done]).permutation(len(self.batches)):
             values[number], slopes = self.risk(self.batches[number])
-            self.adam.step(np.concatenate(slopes), rate)
-            set_parameters(functions, self.adam.point)
-        totals = np.array([self.risk.totals[batch] for batch in self.batches])
-        self.value = float(totals / totals.sum() @ values)
+            self.doubts |= self.risk.doubts
+            if np.isfinite(values[number]):
+                self.adam.step(np.concatenate(slopes), rate)
+                set_parameters(functions, self.adam.point)
+        finite = np.isfinite(values)
+        if not finite.any():
+            raise PotentiaError(" ".join(["The loss of no batch is a finite number.", *self.doubts]))
+        totals = np.array([self.risk.totals[batch] for batch in self.batches])[finite]
+        self.value = float(totals / totals.sum() @ values[finite])
         return True
 
     def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
@@ -262,8 +290,8 @@ class _StochasticFit(_RiskFit):
         return False
 
     def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """Nothing is said about convergence."""
-        return None
+        """Nothing is said about convergence, only about gradients of the last pass."""
+        return next(iter(self.doubts), None)
 
     def arrays(self) -> dict[str, Floats]:
         """The optimiser's state."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -14,6 +15,7 @@ from .._memory import borrow_zeros
 from .._schema import prefixed
 from .._threads import map_items, thread_count
 from .._types import Floats
+from ..adjoint.base import GradientError
 from ..adjoint.gradient import Gradient, Memory, evaluate, gradient_of
 from ..graph.scores import Scores
 from ..inference.base import Inference
@@ -47,6 +49,10 @@ class RiskSettings:
         return converging and self.gradient.at_fixed_point
 
 
+#: The summed loss, its gradient for each kind that has parameters, and doubts as in `Risk`.
+PartRisk = tuple[float, dict[str, Floats], dict[str, int]]
+
+
 class _Evaluator:
     """The loss of a part's examples and its gradient, with what inference remembers between evaluations."""
 
@@ -59,31 +65,32 @@ class _Evaluator:
             self.clamped = None if self.clamped is None else self.clamped.on_one_thread()
         self.memories = [Memory() if settings.warm else None for _ in part.shards]
 
-    def evaluate(self, potentials: Mapping[str, Potential]) -> tuple[float, dict[str, Floats]]:
-        """The summed loss, and its gradient for each kind that has parameters."""
+    def evaluate(self, potentials: Mapping[str, Potential]) -> PartRisk:
+        """The summed loss and its gradient; an infinite loss has none."""
         part = self.part
         scores = {kind: part.numbers(kind, slice(None), potentials[kind]) for kind in part.shapes}
         d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
         numbers = range(len(part.shards))
         shared: dict[str, Floats] = {}
-        value = 0.0
-        for loss, d_shared in map_items(
+        value, doubts = 0.0, Counter[str]()
+        for loss, d_shared, doubt in map_items(
             lambda number: self._of_shard(number, potentials, scores, d_scores),
             numbers,
             thread_count(self.settings.threads),
         ):
             value += loss
+            doubts.update([] if doubt is None else [doubt])
             for kind, slope in d_shared.items():
                 shared[kind] = shared[kind] + slope if kind in shared else slope
         slopes = {}
-        for kind in part.shapes:
+        for kind in part.shapes if np.isfinite(value) else ():
             potential = potentials[kind]
             if isinstance(potential, Differentiable):
                 one = kind in shared
                 x = np.zeros((1, part.matrix(kind).shape[1])) if one else part.matrix(kind)
                 d_own = shared[kind] if one else d_scores[kind]
                 slopes[kind] = potential.theta_vjp(x, d_own)
-        return value, slopes
+        return value, slopes, dict(doubts)
 
     def _of_shard(
         self,
@@ -91,8 +98,8 @@ class _Evaluator:
         potentials: Mapping[str, Potential],
         scores: Mapping[str, Floats],
         d_scores: Mapping[str, Floats],
-    ) -> tuple[float, dict[str, Floats]]:
-        """The loss of a shard and the gradient of tables that all rows share; fills its rows of d_scores."""
+    ) -> tuple[float, dict[str, Floats], str | None]:
+        """The loss of a shard, the gradient of tables that all rows share and a doubt; fills its rows of d_scores."""
         part, settings = self.part, self.settings
         shard = part.shards[number]
         theta = {}
@@ -101,10 +108,13 @@ class _Evaluator:
                 one = len(scores[kind]) < part.n_rows(kind)
                 table = scores[kind] if one else scores[kind][shard.rows[kind]]
                 theta[kind] = part.theta_of(kind, potentials[kind], table, one)
-        value, d_theta = evaluate(
-            settings.loss, self.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
-            shard.weights, self.clamped, self.memories[number],
-        )  # fmt: skip
+        try:
+            value, d_theta, doubt = evaluate(
+                settings.loss, self.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
+                shard.weights, self.clamped, self.memories[number],
+            )  # fmt: skip
+        except GradientError as error:
+            return np.inf, {}, str(error)
         d_shared = {}
         for kind in theta:
             if len(scores[kind]) < part.n_rows(kind):
@@ -112,7 +122,7 @@ class _Evaluator:
             else:
                 own = d_scores[kind][shard.rows[kind]]
                 own[...] = d_theta[kind].reshape(own.shape)
-        return value, d_shared
+        return value, d_shared, doubt
 
     def state(self) -> dict[str, Floats]:
         """Where inference starts next."""
@@ -183,8 +193,8 @@ class RiskPart(Part):
         """Total weight of the labelled variables of a batch."""
         return self.batches[batch].part.labelled_weight()
 
-    def evaluate(self, potentials: Mapping[str, Potential], batch: int) -> tuple[float, dict[str, Floats]]:
-        """The summed loss of a batch, and its gradient for each kind that has parameters."""
+    def evaluate(self, potentials: Mapping[str, Potential], batch: int) -> PartRisk:
+        """The summed loss of a batch and its gradient."""
         return self.batches[batch].evaluate(potentials)
 
     def state(self) -> dict[str, Floats]:
@@ -218,6 +228,7 @@ class RiskPart(Part):
 class Risk:
     """The objective on the first examples: call it for its value and gradients at the potentials' current parameters.
 
+    `doubts` are sentences on what makes the last ones inaccurate, with the number of graphs of which they are true.
     `total` is the weight of the labelled variables, `totals` that of each batch. A kind that the examples lack has its
     penalty only.
     """
@@ -245,6 +256,7 @@ class Risk:
         data.parts.each("begin", self.settings, own=stages, changes=True)
         self.totals = [float(data.parts.total("weight_of", batch)) for batch in range(n_batches)]
         self.total = float(sum(self.totals))
+        self.doubts: dict[str, int] = {}
 
     @property
     def functions(self) -> list[Differentiable]:
@@ -286,7 +298,8 @@ class Risk:
         total = self.totals[batch]
         for kind in self.data.shapes:
             self.potentials[kind].ready(self.data.n_rows(kind))
-        value, slopes = self.data.parts.total("evaluate", self.potentials, batch, changes=self.settings.warm)
+        found_in = self.data.parts.total("evaluate", self.potentials, batch, changes=self.settings.warm)
+        value, slopes, self.doubts = found_in
         found = []
         for kind, potential in self.potentials.items():
             if isinstance(potential, Differentiable):

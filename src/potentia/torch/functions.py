@@ -87,7 +87,7 @@ class Call:
 
     def evaluate(self, loss: Loss, labels: Ints, weights: Floats | None) -> tuple[float, Tables]:
         """A loss and its gradient."""
-        return evaluate(loss, self.inference, self.gradient, self.scores, labels, weights)
+        return evaluate(loss, self.inference, self.gradient, self.scores, labels, weights)[:2]
 
     def output(self, array: ArrayLike) -> torch.Tensor:
         """Results of the type and on the device of the scores."""
