@@ -39,13 +39,11 @@ def search(scores: Scores, starts: Sequence[ArrayLike], pairs: bool = True) -> I
 
     Changes one variable at a time, and with `pairs` also both variables of each pair region, until nothing
     improves. Labellings are compared by their number of forbidden (-inf) configurations first, so a start may
-    be infeasible; the result is feasible only if search met a feasible labelling, but never takes states that single
-    scores forbid, as `observed` does. A pass is linear in the regions.
+    be infeasible; the result is feasible only if search met a feasible labelling. A pass is linear in the regions.
     """
     if not len(starts):
         raise PotentiaError("search needs at least one labelling to start from.")
-    climb = _Climb(scores, pairs)
-    return climb.labels(climb.best_of(starts))
+    return _Climb(scores, pairs).best_of(starts).labels
 
 
 def conditional_rounding(scores: Scores, variable_marginals: Floats) -> Ints:
@@ -75,7 +73,13 @@ def best_labelling(result: Result) -> Ints:
     bounded = result.target == "max_score" and result.bound in ("upper", "exact")
     if bounded and result.score(best.labels) >= result.value:
         return best.labels
-    return climb.labels(climb.kicked(best, q, seed=0))
+    return keep_observed(scores, climb.kicked(best, q, seed=0).labels)
+
+
+def keep_observed(scores: Scores, labels: Ints) -> Ints:
+    """Labels in which states that single scores forbid, as `observed` does, become the best ones by those scores."""
+    singles = scores.singles
+    return np.where(singles[np.arange(len(labels)), labels] > -np.inf, labels, singles.argmax(axis=1))
 
 
 def kicked(scores: Scores, labels: Ints, variable_marginals: Floats, seed: int = 0) -> Ints:
@@ -86,7 +90,7 @@ def kicked(scores: Scores, labels: Ints, variable_marginals: Floats, seed: int =
     constraint search with random chances and by redrawing its forbidden configurations in turn.
     """
     climb = _Climb(scores, pairs=True)
-    return climb.labels(climb.kicked(climb(labels), variable_marginals, seed))
+    return climb.kicked(climb(labels), variable_marginals, seed).labels
 
 
 def feasible_labelling(scores: Scores, rng: np.random.Generator | int = 0) -> Ints | None:
@@ -122,7 +126,7 @@ class _Climb:
         self.flat = (scores.regions, *scores.flat())
         self.bonds = bonds(scores.graph)
         self.pairs = pairs
-        self.allowed, self.best_single = scores.singles > -np.inf, scores.singles.argmax(axis=1)
+        self.allowed = scores.singles > -np.inf
         kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] > 1 and len(scope)]
         self.hard = np.zeros(len(scores.regions.size), dtype=np.bool_)
         if any(scores.bounds(kind) is None for kind in kinds):
@@ -161,13 +165,6 @@ class _Climb:
         for start in starts[1:]:
             best = best.or_better(self(start))
         return best
-
-    def labels(self, found: _Optimum) -> Ints:
-        """Its labels; in an infeasible one, states that single scores forbid become the best ones by those scores."""
-        if found.bad == 0:
-            return found.labels
-        rows = np.arange(len(found.labels))
-        return np.where(self.allowed[rows, found.labels], found.labels, self.best_single)
 
     def violated(self, labels: Ints) -> Bools:
         """Which variables take part in a forbidden configuration."""
