@@ -20,7 +20,7 @@ from potentia.inference import map_blocks, map_toulbar2
 from potentia.inference.map_blocks import Blocks, solve_components
 from potentia.inference.map_cuts import _least, _Tables, move_labels, roof_duality
 from potentia.inference.map_dual import ascend, dual
-from potentia.inference.map_reduce import reduce
+from potentia.inference.map_reduce import penalty, reduce
 from potentia.inference.map_task import Task
 from potentia.inference.map_windows import Windows
 from potentia.kernels.max_flow import max_flow
@@ -527,3 +527,72 @@ def test_diverse_labellings_are_distinct_and_allowed():
     assert found.labels.tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 1]]
     with pytest.raises(pt.PotentiaError, match="k must be"):
         pt.MAP().diverse(graph, forbid, 0)
+
+
+def powers_of_two_apart(problem: Problem, method: pt.Inference) -> None:
+    """Scores times a power of two are exact, so that labelling and claim must be the same."""
+    found = [
+        method.infer(
+            problem.graph,
+            {kind: scaled(theta, factor) for kind, theta in problem.theta.items()},
+            observed=problem.observed,
+        )
+        for factor in (1.0, 2.0**-40, 2.0**40)
+    ]
+    for other, factor in zip(found[1:], (2.0**-40, 2.0**40), strict=True):
+        np.testing.assert_array_equal(other.argmax(), found[0].argmax())
+        assert other.bound == found[0].bound
+        assert other.value == pytest.approx(factor * found[0].value, rel=1e-9)
+        if other.bound in ("upper", "exact") and other.target == "max_score":
+            assert other.gap == pytest.approx(factor * found[0].gap, rel=1e-6, abs=1e-9 * abs(other.value))
+
+
+def scaled(theta: object, factor: float) -> object:
+    return [factor * np.asarray(t) for t in theta] if isinstance(theta, list) else factor * np.asarray(theta)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_power_of_two_changes_neither_labelling_nor_claim(seed: int) -> None:
+    problem = any_model(np.random.default_rng(seed))
+    for method in (pt.MAP(exact_search=False), pt.LinearProgram()):
+        try:
+            method.infer(*problem.model)
+        except InfeasibleError:
+            continue
+        powers_of_two_apart(problem, method)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-12, 1e9])
+def test_a_claim_is_relative_to_the_scores(scale: float) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        g = pt.Graph.grid((3, 3), n_states=3)
+        theta = {"node": scale * rng.normal(size=(9, 3)), "edge": scale * rng.normal(size=(12, 3, 3))}
+        result = pt.MAP().infer(g, theta)
+        best = ref.max_score(g, theta)
+        assert result.bound == "exact"
+        assert result.score(result.argmax()) == pytest.approx(best, rel=1e-9, abs=0.0)
+
+
+def test_what_is_forbidden_weighs_more_than_equal_scores_of_any_size() -> None:
+    for size in (2.0**-60, 1.0, 2.0**60):
+        assert penalty(np.full(4, size), 4) < size
+        assert penalty(np.full(4, -size), 4) < -size
+        assert penalty(size * np.arange(4.0), 4) == size * penalty(np.arange(4.0), 4)
+
+
+@pytest.mark.parametrize("seed", [168, 770, 1212, 1378, 1679])
+def test_an_infeasible_labelling_respects_what_is_observed(seed: int) -> None:
+    rng, n = np.random.default_rng(seed), 5
+    triples = [rng.permutation(n)[:3] for _ in range(3)]
+    regions = {"node": np.arange(n)[:, None], "edge": [[i, (i + 1) % n] for i in range(n)], "triple": triples}
+    theta = {
+        "node": rng.normal(size=(n, 2)),
+        "edge": np.where(rng.random((n, 2, 2)) < 0.3, -np.inf, 0.0),
+        "triple": np.where(rng.random((3, 2, 2, 2)) < 0.4, -np.inf, rng.normal(size=(3, 2, 2, 2))),
+    }
+    variable, state = int(rng.integers(n)), int(rng.integers(2))
+    observed = {variable: state}
+    result = pt.MAP(time_limit=1e-9).infer(pt.Graph([2] * n, regions), theta, observed=observed)
+    assert not result.feasible
+    assert result.argmax()[variable] == state

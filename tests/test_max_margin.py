@@ -10,8 +10,9 @@ from sklearn.preprocessing import PolynomialFeatures
 import potentia as pt
 from data_sets import DATA, needs
 from potentia.kernels.chain import best_path
+from potentia.kernels.frank_wolfe import assemble
 from potentia.kernels.simplex_qp import maximise_on_simplex
-from potentia.learn import margin_solvers
+from potentia.learn import margin_oracle, margin_solvers
 from potentia.learn.margin_oracle import AnyOracle, ChainOracle
 
 PRECISE = {"tol": 1e-6, "iterations": 2000}
@@ -436,8 +437,22 @@ def test_a_callback_stops_and_a_limit_warns():
     potentials = {"node": pt.Linear(), "edge": pt.Constant()}
     crf = pt.CRF(potentials, pt.MaxMargin(ridge=1e-3, tol=1e-9)).fit(words(), callback=lambda h: len(h) == 2)
     assert len(crf.history_) == 2
-    with pytest.warns(pt.ConvergenceWarning, match="gap was still"):
+    with pytest.warns(
+        pt.ConvergenceWarning, match="gap was still .* solver='one_slack' for few large examples"
+    ):
         pt.CRF(potentials, pt.MaxMargin(ridge=1e-3, tol=1e-9, iterations=2)).fit(words())
+    with pytest.warns(pt.ConvergenceWarning, match="take more iterations or a larger ridge"):
+        pt.CRF(potentials, pt.MaxMargin(ridge=1e-3, solver="one_slack", iterations=2)).fit(words())
+
+
+def test_a_wide_graph_is_refused_with_a_remedy_that_converges():
+    train = pt.datasets.denoising(2, size=(12, 12), seed=0)
+    potentials = {"node": pt.Linear(), "edge": pt.Linear()}
+    with pytest.raises(pt.WidthError, match=r"solver='one_slack' with inference=pt.LinearProgram\(\)"):
+        pt.CRF(potentials, pt.MaxMargin(inference=pt.Exact(max_table=100))).fit(train)
+    learner = pt.MaxMargin(solver="one_slack", inference=pt.LinearProgram())
+    history = pt.CRF(potentials, learner).fit(train).history_
+    assert history[-1]["gap"] <= 1e-3 * history[-1]["objective"]
 
 
 @pytest.mark.parametrize(
@@ -493,3 +508,125 @@ def test_an_approximate_oracle_never_costs_less_than_the_labels_themselves(solve
     assert all(row["objective"] >= 0 for row in crf.history_)
     assert abs(crf.history_[-1]["gap"]) <= 1e-3 * crf.history_[-1]["objective"]
     assert crf.score(data) > 0.98
+
+
+def frustrated(n=6, states=2, seed=0):
+    """Complete graphs, whose relaxation has fractional optima: repulsive pairs cannot all be satisfied."""
+    edges = list(itertools.combinations(range(6 if states == 2 else 5), 2))
+    n_variables = edges[-1][1] + 1
+    graph = pt.Graph([states] * n_variables, {"node": np.arange(n_variables)[:, None], "edge": edges})
+    rng = np.random.default_rng(seed)
+    examples = []
+    for _ in range(n):
+        y = rng.integers(0, states, n_variables)
+        features = {"node": rng.normal(size=(n_variables, 3)), "edge": rng.normal(size=(len(edges), 2))}
+        features["node"][:, 0] += 0.5 * y
+        examples.append(pt.Example(graph, features, y))
+    return examples
+
+
+def relaxed_fit(examples, monkeypatch, check=None, **options):
+    """A fit with the linear program, and how many answers were fractional and how many labellings."""
+    counts, step = [0, 0], margin_oracle.step_batch
+
+    def watched(design, dual, ws, a, b, ptr, entry, share, losses):
+        for k in range(b - a):
+            counts[int(np.all(share[ptr[k] : ptr[k + 1]] == 1.0))] += 1
+        step(design, dual, ws, a, b, ptr, entry, share, losses)
+        if check is not None:
+            check(design, dual, ws)
+
+    monkeypatch.setattr(margin_oracle, "step_batch", watched)
+    potentials = {"node": pt.Linear(ridge=0.0), "edge": pt.Linear(ridge=0.0)}
+    learner = pt.MaxMargin(**({"ridge": 0.3, "inference": pt.LinearProgram(), "iterations": 30} | options))
+    return pt.CRF(potentials, learner).fit(examples), counts
+
+
+def check_dual(design, dual, ws):
+    """m is the sum over the working set and an anonymous member of non-negative shares; w follows from it."""
+    assert np.all(ws.weight >= 0)
+    assert np.all(ws.weight.sum(axis=1) <= 1 + 1e-9)
+    slots = ws.weight.shape[1]
+    held = np.zeros_like(dual.m)
+    for k, (first, last) in enumerate(itertools.pairwise(ws.region_ptr)):
+        entry = ws.entry[slots * first : slots * last].reshape(slots, last - first)
+        for j in np.flatnonzero(ws.weight[k]):
+            np.add.at(held, entry[j], ws.weight[k, j])
+    assert np.all(dual.m - held >= -1e-9)
+    per_row = np.add.reduceat(dual.m, design.at)
+    np.testing.assert_allclose(per_row, np.add.reduceat(design.truth, design.at), atol=1e-6)
+    w = np.empty_like(dual.w)
+    assemble(design, dual.m, w)
+    np.testing.assert_allclose(dual.w, w, atol=1e-9)
+
+
+@pytest.mark.parametrize("states", [2, 3])
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+def test_fractional_answers_share_the_dual_with_labellings(states, batch, monkeypatch):
+    crf, counts = relaxed_fit(frustrated(states=states), monkeypatch, check_dual, batch=batch, tol=0)
+    assert min(counts) > 20
+    dual, gap = (np.array([row[name] for row in crf.history_]) for name in ("dual", "gap"))
+    assert np.all(np.diff(dual) >= -1e-9)
+    assert np.all(gap >= -1e-9)
+    assert gap[-1] < 0.05 * crf.history_[-1]["objective"]
+
+
+@pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+def test_both_solvers_of_a_fractional_problem_agree(monkeypatch):
+    examples = frustrated()
+    found, _ = relaxed_fit(examples, monkeypatch, iterations=150, tol=5e-3)
+    planes, _ = relaxed_fit(examples, monkeypatch, iterations=200, tol=1e-4, solver="one_slack")
+    optimum = planes.history_[-1]["objective"]
+    assert found.history_[-1]["objective"] == pytest.approx(optimum, rel=1e-2)
+    assert found.history_[-1]["dual"] <= optimum * (1 + 1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+def test_a_relaxed_fit_is_the_same_resumed_and_on_two_threads(tmp_path, monkeypatch):
+    examples = frustrated()
+    rng = np.random.default_rng(1)
+    for k, example in enumerate(examples):
+        labels = np.where(rng.random(6) < 0.2, -1, example.labels)
+        examples[k] = pt.Example(example.graph, example.features, labels, weights=rng.uniform(0.5, 2.0, 6))
+    fits = []
+    for name, iterations in (("whole", 8), ("part", 3), ("part", 8)):
+        monkeypatch.setenv("POTENTIA_THREADS", "2" if name == "part" else "1")
+        potentials = {"node": pt.Linear(), "edge": pt.Linear()}
+        learner = pt.MaxMargin(ridge=0.1, inference=pt.LinearProgram(), iterations=iterations, tol=0)
+        fits.append(pt.CRF(potentials, learner).fit(examples, checkpoint=tmp_path / name))
+    whole, _, resumed = fits
+    for a, b in zip(whole.history_, resumed.history_, strict=True):
+        assert (a["objective"], a["dual"]) == (b["objective"], b["dual"])
+    for kind in ("node", "edge"):
+        a, b = (crf.potentials_[kind].table_ for crf in (whole, resumed))
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+def test_the_relaxation_of_loopy_graphs_converges_in_few_passes():
+    train = pt.datasets.denoising(3, size=(10, 10), seed=0)
+    learner = pt.MaxMargin(inference=pt.LinearProgram(), iterations=20)
+    crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, learner).fit(train)
+    assert crf.history_[-1]["gap"] < 0.2 * crf.history_[-1]["objective"]
+
+
+@pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+def test_frank_wolfe_returns_the_best_parameters_it_saw(monkeypatch, tmp_path):
+    seen, answers = [], margin_solvers.answers
+
+    def watched(problem, oracle, w):
+        found = answers(problem, oracle, w)
+        seen.append(0.5 * float(problem.eta @ (w * w)) + float(found[2].mean()))
+        return found
+
+    monkeypatch.setattr(margin_solvers, "answers", watched)
+    examples = words(n=12, states=4)
+    potentials = {"node": pt.Linear(ridge=0.0), "edge": pt.Constant()}
+    learner = pt.MaxMargin(ridge=1e-4, iterations=4, tol=0)
+    crf = pt.CRF(potentials, learner).fit(examples, checkpoint=tmp_path / "state")
+    assert min(seen) < seen[-1]
+    assert crf.history_[-1]["objective"] == min(seen)
+    assert objective(crf, examples) == pytest.approx(min(seen), rel=1e-9)
+    again = pt.CRF(potentials, learner).fit(examples, checkpoint=tmp_path / "state")
+    assert objective(again, examples) == objective(crf, examples)

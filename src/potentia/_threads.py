@@ -140,10 +140,10 @@ def iterate_items(function: Callable[[S], T], items: Sequence[S], threads: int) 
 class _Crowding:
     """Whether other programs need the cores: threads that wait for each other then lose more than they gain.
 
-    A thread that has a core uses processor time, also while it waits; the rest of the time it had none.
+    The time in which a thread used no processor it had no core, or it slept because another had none.
     """
 
-    #: Share of its time that a team may be without a core, and seconds without teams after that, at first and at most.
+    #: Share of its time that a team may lose so, and seconds without teams after that, at first and at most.
     LOST, PAUSE, LONGEST = 0.2, 0.25, 30.0
 
     def __init__(self) -> None:

@@ -19,6 +19,9 @@ from .flat import Regions, flat_regions, table_sizes
 from .structure import Graph
 from .weighted import Weighted, WeightedTable, check_weighted
 
+#: Rounding error of a sum per term, as a share of the largest term.
+_ROUNDING = 1e-15
+
 
 class Scores:
     """Validated scores theta of a graph's regions, without copying what is already flat.
@@ -170,6 +173,10 @@ class Scores:
             max(float(v.max(initial=0.0)), -float(np.min(v, where=v > -np.inf, initial=0.0)))
             for v in (self.singles, *tables, *ends)
         )
+
+    def rounding(self) -> float:
+        """What rounding may change in a labelling's score, where large scores of either sign add up to a small one."""
+        return _ROUNDING * len(self.regions.size) * self.largest()
 
     def forbids_all_of(self, other: Scores) -> bool:
         """Whether every configuration that `other` (scores of the same graph) forbids is forbidden here too."""

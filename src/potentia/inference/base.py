@@ -110,7 +110,9 @@ class Result:
         if self.target != "max_score" or self.bound not in ("upper", "exact"):
             raise PotentiaError("only a result whose value bounds the best score from above has a gap.")
         gap = self.value - self.score(self.argmax())
-        return max(gap, 0.0) if gap > -1e-9 * (1.0 + abs(self.value)) else gap
+        if gap >= 0.0:
+            return gap
+        return 0.0 if gap > -1e-9 * abs(self.value) - self.scores.rounding() else gap
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "not converged"

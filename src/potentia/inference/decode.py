@@ -73,7 +73,13 @@ def best_labelling(result: Result) -> Ints:
     bounded = result.target == "max_score" and result.bound in ("upper", "exact")
     if bounded and result.score(best.labels) >= result.value:
         return best.labels
-    return climb.kicked(best, q, seed=0).labels
+    return keep_observed(scores, climb.kicked(best, q, seed=0).labels)
+
+
+def keep_observed(scores: Scores, labels: Ints) -> Ints:
+    """Labels in which states that single scores forbid, as `observed` does, become the best ones by those scores."""
+    singles = scores.singles
+    return np.where(singles[np.arange(len(labels)), labels] > -np.inf, labels, singles.argmax(axis=1))
 
 
 def kicked(scores: Scores, labels: Ints, variable_marginals: Floats, seed: int = 0) -> Ints:

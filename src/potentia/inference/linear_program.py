@@ -102,12 +102,13 @@ class LinearProgram(Inference):
         Where scores span many orders of magnitude the small ones fall below the solver's tolerance; local search then
         finds a labelling above the "optimum", and the value is only an estimate.
         """
+        slack = self.tol * (scores.largest() + abs(value))
         found = score_labels(scores, search(scores, [singles.argmax(axis=1)]))
-        if found > value + self.tol * (1 + abs(value)):
+        if found > value + slack:
             return value, "estimate"
         if singles.max(axis=1).min() > 1 - self.tol:
             score = score_labels(scores, singles.argmax(axis=1))
-            if score >= value - self.tol * (1 + abs(value)):
+            if score >= value - slack:
                 return score, "exact"
         return value, "upper"
 

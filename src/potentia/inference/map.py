@@ -17,7 +17,7 @@ from ..graph.assign import labels_to_indicators
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from .base import Inference, Result
-from .decode import conditional_rounding, feasible_labelling, search
+from .decode import conditional_rounding, feasible_labelling, keep_observed, search
 from .exact import Ranking
 from .map_blocks import solve_components
 from .map_cuts import move_labels, roof_duality
@@ -260,7 +260,8 @@ def _result(task: Task) -> MAPResult:
     """The record of what was found."""
     graph, labels, found_by = task.scores.graph, task.labels, task.found_by
     if labels is None:
-        labels, found_by = search(task.scores, [task.scores.singles.argmax(axis=1)]), "local search"
+        found = search(task.scores, [task.scores.singles.argmax(axis=1)])
+        labels, found_by = keep_observed(task.scores, found), "local search"
     indicator = np.arange(task.scores.singles.shape[1]) == labels[:, None]
     return MAPResult(
         graph=graph,

@@ -55,12 +55,6 @@ def trivial_bound(scores: Scores) -> float:
     return total
 
 
-def largest_score(scores: Scores) -> float:
-    """The largest absolute value of a finite score."""
-    tables = [scores.singles.ravel(), *(scores.kind(kind)[0] for kind in scores.graph.kinds)]
-    return max(float(np.abs(table[table > -np.inf]).max(initial=0.0)) for table in tables)
-
-
 def propagate(scores: Scores, allowed: Bools) -> bool:
     """Clear states in place that hard constraints rule out (arc consistency); whether every variable keeps one."""
     prune_states(scores.regions, *scores.flat(), allowed)
@@ -186,7 +180,9 @@ def distinct(values: Ints) -> Ints:
 def penalty(values: Floats, n: int) -> float:
     """A finite score for what is forbidden: one of them weighs more than all that n other entries can gain."""
     finite = values[np.isfinite(values)]
-    return float(finite.min() - (n + 1) * np.ptp(finite)) - 1.0 if len(finite) else -1.0
+    if not len(finite):
+        return -1.0
+    return float(finite.min() - (n + 1) * np.ptp(finite) - (np.abs(finite).max() or 1.0))
 
 
 def components(regions: Regions) -> Ints:

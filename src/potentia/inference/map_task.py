@@ -11,10 +11,10 @@ import numpy as np
 from .._types import Bools, InfeasibleError, Ints
 from ..graph.scores import Scores, score_labels
 from . import map_reduce
-from .map_reduce import Reduced, largest_score
+from .map_reduce import Reduced
 
-#: Share of the score below which a gap is rounding, and of the largest score per region.
-_ROUNDING, _CANCELLING = 1e-9, 1e-15
+#: Share of the score below which a gap is rounding.
+_ROUNDING = 1e-9
 
 
 class Task:
@@ -43,7 +43,7 @@ class Task:
         self.rng = np.random.default_rng(seed)
         self.timed = time_limit is not None
         self._deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-        self._cancelling = _CANCELLING * len(scores.regions.size) * largest_score(scores)
+        self._cancelling = scores.rounding()
 
     @property
     def left(self) -> float:
@@ -53,7 +53,7 @@ class Task:
     @property
     def slack(self) -> float:
         """What counts as rounding in scores; large scores of either sign may add up to a small one."""
-        return _ROUNDING * (1.0 + abs(self.score)) + self._cancelling
+        return _ROUNDING * abs(self.score) + self._cancelling
 
     @property
     def proven(self) -> bool:

@@ -156,25 +156,6 @@ def _shift(design, dual, first, last, d, ptr, column, share):
                 dual.work[p + c] = 0.0
 
 
-@njit(allocates=True, **KERNEL)
-def step_batch(design, dual, first, last, s, losses):
-    """Frank-Wolfe steps of examples first .. last - 1 towards s (flat, from the first example's entries on)."""
-    most = most_entries(design, first, last)
-    theta, d = np.empty(most), np.empty(most)
-    begin = design.at[design.row_ptr[first]]
-    for k in range(first, last):
-        a, b = design.row_ptr[k], design.row_ptr[k + 1]
-        if a == b:
-            continue
-        fill_scores(design, dual.w, a, b, theta)
-        gain = losses[k - first] - dual.loss[k]
-        for e in range(entries_of(design, a, b)):
-            d[e] = s[design.at[a] - begin + e] - dual.m[design.at[a] + e]
-            gain += d[e] * theta[e]
-        share = move(design, dual, k, d, gain, 1.0)
-        dual.loss[k] += share * (losses[k - first] - dual.loss[k])
-
-
 @njit(**KERNEL)
 def entries_of(design, a, b):
     """How many scores rows a .. b - 1 have."""

@@ -22,8 +22,8 @@ from .vecmath import KERNEL
 
 #: Stands in a list of units for a wait.
 BARRIER = -1
-#: Looks at the others before the core is offered to another thread: some microseconds.
-_LOOKS = 2000
+#: Looks at the others before a thread sleeps, about 50 microseconds: a core that it waits for may be its own.
+_LOOKS = 100_000
 #: Added to the arrivals of a team that is to wait no longer.
 _RELEASED = 2**60
 #: Arrivals of a single thread, which never waits.
@@ -66,7 +66,7 @@ def wait(team):
         while _arrived(team.arrivals) < goal:
             looks += 1
             if looks > _LOOKS:
-                _give_way()
+                _sleep()
 
 
 @intrinsic
@@ -92,13 +92,14 @@ def _arrived(typingctx, arrivals):
 
 
 @intrinsic
-def _give_way(typingctx):
-    """Offer the core to another thread."""
+def _sleep(typingctx):
+    """Leave the core to other threads for a moment."""
 
     def codegen(context, builder, signature, args):
-        name = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
-        kind = ir.FunctionType(ir.IntType(32), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
+        name, moment = ("Sleep", 1) if sys.platform == "win32" else ("usleep", 50)
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32)])
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        builder.call(function, [ir.IntType(32)(moment)])
         return context.get_dummy_value()
 
     return types.void(), codegen

@@ -3,7 +3,8 @@
 A plain step mixes an example's whole m with the oracle's answer, so that labellings once taken up linger for long.
 A pairwise step moves weight from the worst labelling of the set to the best one, exactly; it converges far faster
 [Lacoste-Julien and Jaggi 2015], touches only the rows in which the two differ, and needs no oracle
-[Osokin et al. 2016]. What the set cannot hold is one more, anonymous member: m minus the weighted labellings.
+[Osokin et al. 2016]. What the set cannot hold (labellings without a slot, fractional answers of a relaxation) is one
+more, anonymous member: m minus the weighted labellings.
 """
 
 from __future__ import annotations
@@ -144,15 +145,39 @@ def revisit(design, dual, ws, order):
         visit(design, dual, ws, k, theta, d)
 
 
+@njit(inner=True, **KERNEL)
+def mix(design, dual, ws, k, theta, d, entries, shares, loss):
+    """A plain Frank-Wolfe step of example k towards an answer that is no labelling: shares of flat entries."""
+    first, last = design.row_ptr[k], design.row_ptr[k + 1]
+    start, gain = design.at[first], loss - dual.loss[k]
+    for e in range(entries_of(design, first, last)):
+        d[e] = -dual.m[start + e]
+        gain += d[e] * theta[e]
+    for j in range(entries.size):
+        d[entries[j] - start] += shares[j]
+        gain += shares[j] * theta[entries[j] - start]
+    share = move(design, dual, k, d, gain, 1.0)
+    for j in range(ws.weight.shape[1]):
+        ws.weight[k, j] *= 1.0 - share
+    dual.loss[k] += share * (loss - dual.loss[k])
+
+
 @njit(allocates=True, **KERNEL)
-def visit_batch(design, dual, ws, first, last, answers, losses):
-    """Take up answers (regions of examples first .. last - 1, flat entries) and make a step with each."""
+def step_batch(design, dual, ws, first, last, ptr, entries, shares, losses):
+    """Make a step with the answer of each of examples first .. last - 1.
+
+    Answers are flat entries with shares, those of an example sorted by region and from ptr on. With one entry per
+    region an answer is a labelling, which the set takes up.
+    """
     most = most_entries(design, first, last)
     theta, d = np.empty(most), np.empty(most)
     for k in range(first, last):
-        a, b = ws.region_ptr[k] - ws.region_ptr[first], ws.region_ptr[k + 1] - ws.region_ptr[first]
+        a, b = ptr[k - first], ptr[k - first + 1]
         if a == b:
             continue
-        remember(ws, k, answers[a:b], losses[k - first])
         fill_scores(design, dual.w, design.row_ptr[k], design.row_ptr[k + 1], theta)
-        visit(design, dual, ws, k, theta, d)
+        if b - a == ws.region_ptr[k + 1] - ws.region_ptr[k]:
+            remember(ws, k, entries[a:b], losses[k - first])
+            visit(design, dual, ws, k, theta, d)
+        else:
+            mix(design, dual, ws, k, theta, d, entries[a:b], shares[a:b], losses[k - first])

@@ -8,22 +8,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._types import Floats, Ints
+from .._types import ArrayLike, Floats, Ints
 from ..graph.scores import Scores, table_index
 from ..graph.structure import Graph
 from ..graph.union import Union
 from ..inference.base import Inference
-from ..kernels.frank_wolfe import Dual, entries_of, fill_scores, step_batch
+from ..kernels.frank_wolfe import Dual, entries_of, fill_scores
 from ..kernels.margin_chain import Chains, chain_answers, chain_pass
-from ..kernels.working_set import WorkingSet, visit_batch
+from ..kernels.working_set import WorkingSet, step_batch
 from .margin_problem import MarginProblem
+
+#: Marginals of a relaxation this close to 0 or 1 are 0 or 1; its solver is no more precise.
+_WHOLE = 1e-7
 
 
 class Oracle(ABC):
     """Finds answers: labellings, or marginals of a relaxation."""
 
-    #: Answers are labellings, which a working set can hold.
-    labellings = True
     #: Passes with remembered labellings that are worth their time after each pass with new ones.
     revisits = 2
 
@@ -54,8 +55,9 @@ class ChainOracle(Oracle):
 
 
 class _Answer(NamedTuple):
-    """Flat entries and their shares, in the order of the examples' regions, and each example's Delta."""
+    """Flat entries and their shares, in the order of the examples' regions; where each example's begin; their Delta."""
 
+    ptr: Ints
     entry: Ints
     share: Floats
     losses: Floats
@@ -72,7 +74,6 @@ class AnyOracle(Oracle):
 
     def __init__(self, problem: MarginProblem, method: Inference, batch: int) -> None:
         self.problem, self.method = problem, method
-        self.labellings = not method.relaxed
         graphs = [graph for shard in problem.data.shards for graph in shard.union.parts]
         cuts = [*range(0, len(graphs), batch), len(graphs)]
         self.batches = [(a, b, Union(graphs[a:b]).graph) for a, b in pairwise(cuts)]
@@ -96,13 +97,7 @@ class AnyOracle(Oracle):
         for number in rng.permutation(len(self.batches)):
             a, b, graph = self.batches[number]
             answer = self._answer(dual.w, a, b, graph)
-            if self.labellings:
-                visit_batch(design, dual, ws, a, b, answer.entry, answer.losses)
-            else:
-                begin = design.at[design.row_ptr[a]]
-                s = np.zeros(entries_of(design, design.row_ptr[a], design.row_ptr[b]))
-                np.add.at(s, answer.entry - begin, answer.share)
-                step_batch(design, dual, a, b, s, answer.losses)
+            step_batch(design, dual, ws, a, b, *answer)
 
     def _answer(self, w: Floats, a: int, b: int, graph: Graph) -> _Answer:
         """Answers of examples a .. b - 1, whose union is `graph`."""
@@ -113,19 +108,19 @@ class AnyOracle(Oracle):
         begin = int(problem.design.at[first])
         rows = {kind: slice(*self.region_ptr[kind][[a, b]]) for kind in graph.kinds}
         theta = {kind: self._theta(kind, scores, begin, r) for kind, r in rows.items() if r.start < r.stop}
-        places, entries, shares, losses = [], [], [], np.zeros(b - a)
+        places, entries, shares, losses, counts = [], [], [], np.zeros(b - a), np.zeros(b - a, dtype=np.int64)
         for kind, (region, entry, share) in self._solve(graph, theta).items():
             number = rows[kind].start + region
             places.append(problem.region_place[kind][number])
             entries.append(problem.blocks[kind].at[number] + entry)
             shares.append(share)
-            delta = problem.delta[kind]
+            delta, owner = problem.delta[kind], self.owner[kind][number] - a
+            counts += np.bincount(owner, minlength=b - a)
             if delta is not None:
-                losses += np.bincount(
-                    self.owner[kind][number] - a, delta[number, entry] * share, minlength=b - a
-                )
+                losses += np.bincount(owner, delta[number, entry] * share, minlength=b - a)
         order = np.argsort(np.concatenate(places), kind="stable")
-        return _Answer(np.concatenate(entries)[order], np.concatenate(shares)[order], losses)
+        ptr = np.concatenate([[0], np.cumsum(counts)])
+        return _Answer(ptr, np.concatenate(entries)[order], np.concatenate(shares)[order], losses)
 
     def _theta(self, kind: str, scores: Floats, begin: int, rows: slice) -> Floats:
         """F + Delta of a kind's regions."""
@@ -138,15 +133,22 @@ class AnyOracle(Oracle):
     def _solve(self, graph: Graph, theta: dict[str, Floats]) -> dict[str, tuple[Ints, Ints, Floats]]:
         """Per kind (region, entry of its table, share) of the best labelling, or of the program's marginals."""
         scores = Scores(graph, theta)
-        if not self.labellings:
+        if self.method.relaxed:
             marginals = self.method.run(scores, None).marginals
-            tables = {kind: np.asarray(marginals[kind]).reshape(len(t), -1) for kind, t in theta.items()}
+            tables = {kind: _snapped(marginals[kind]).reshape(len(t), -1) for kind, t in theta.items()}
             return {kind: (*np.nonzero(mu), mu[mu != 0]) for kind, mu in tables.items()}
         labels = self.method.maximise(scores)
         return {
             kind: (np.arange(len(table)), table_index(graph, kind, labels), np.ones(len(table)))
             for kind, table in theta.items()
         }
+
+
+def _snapped(marginals: ArrayLike) -> Floats:
+    """Marginals of which those near 0 and 1 are 0 and 1."""
+    mu = np.asarray(marginals, dtype=np.float64)
+    near = np.rint(mu)
+    return np.where(np.abs(mu - near) <= _WHOLE, near, mu)
 
 
 def make_oracle(problem: MarginProblem, method: Inference, batch: int | None) -> Oracle:

@@ -19,7 +19,7 @@ from .margin_problem import MarginProblem
 _SLOTS = 24
 #: Fewer examples than this are revisited as often as would make up for it.
 _FEW = 500
-#: Share of the objective to which the planes' program is solved, below any sensible gap.
+#: Share of the objective to which the planes' program is solved, below any sensible gap; what is below is rounding.
 _PRECISE = 1e-7
 
 
@@ -68,7 +68,10 @@ class FrankWolfe(MarginSolver):
     """Block-coordinate Frank-Wolfe with exact line search [Lacoste-Julien, Jaggi, Schmidt, Pletscher 2013].
 
     Steps are pairwise, within a working set of labellings per example; a pass with the oracle is followed by passes
-    without. Relaxed answers, which no set can hold, make plain steps.
+    without. Fractional answers of a relaxation, which no set can hold, make plain steps.
+
+    `parameters` are those of the lowest objective after a pass, since the last ones may be far worse. An objective
+    below a later dual was underestimated by an approximate oracle and does not count.
     """
 
     def __init__(self, problem: MarginProblem, oracle: Oracle, options: Any) -> None:
@@ -78,10 +81,10 @@ class FrankWolfe(MarginSolver):
         self.dual = Dual(
             np.zeros(size), problem.design.truth.copy(), problem.true_loss.copy(), np.zeros(size)
         )
-        self.working = _start(problem, _SLOTS if oracle.labellings else 1)
+        self.working = _start(problem, _SLOTS)
+        self.best = np.array([np.inf])
         # few examples are cheap to visit
-        more = max(1, _FEW // problem.n_examples)
-        self.revisits = oracle.revisits * more if oracle.labellings else 0
+        self.revisits = oracle.revisits * max(1, _FEW // problem.n_examples)
 
     def advance(self, iteration: int) -> dict[str, float]:
         rng = np.random.default_rng([self.options.seed, iteration])
@@ -91,13 +94,16 @@ class FrankWolfe(MarginSolver):
             revisit(design, dual, self.working, rng.permutation(self.problem.n_examples))
         # what rounding has added up in a pass goes
         assemble(design, dual.m, dual.w)
-        self.parameters = dual.w
         objective = self.square(dual.w) + float(answers(self.problem, self.oracle, dual.w)[2].mean())
         value = float(dual.loss.mean()) - self.square(dual.w)
-        return {"objective": objective, "dual": value, "gap": objective - value}
+        if objective < self.best[0] or self.best[0] < value - _PRECISE * abs(value):
+            self.best[0], self.parameters = objective, dual.w.copy()
+        lowest = float(self.best[0])
+        return {"objective": lowest, "dual": value, "gap": lowest - value}
 
     def arrays(self) -> dict[str, Any]:
         own = {name: getattr(self.dual, name) for name in ("w", "m", "loss")}
+        own |= {"best": self.best, "parameters": self.parameters}
         return own | {f"set_{name}": getattr(self.working, name) for name in ("entry", "weight", "loss")}
 
     def restore(self, arrays: Mapping[str, Any]) -> None:
@@ -105,7 +111,6 @@ class FrankWolfe(MarginSolver):
             if name not in arrays or arrays[name].shape != own.shape:
                 raise PotentiaError("the checkpoint belongs to other examples or another solver.")
             own[:] = arrays[name]
-        self.parameters = self.dual.w
 
 
 def _start(problem: MarginProblem, slots: int) -> WorkingSet:

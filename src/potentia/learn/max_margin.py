@@ -49,7 +49,9 @@ class MaxMargin(Learner):
         iterations: limit of passes over the examples.
         tol: stop when the gap is at most this share of the objective (0: run all iterations).
         solver: "frank_wolfe" (block-coordinate, a step after every example or batch) or "one_slack" (cutting
-            planes: all examples make one constraint per iteration; also on clusters and out of core).
+            planes: all examples make one constraint per iteration; also on clusters and out of core). The second is
+            faster for few large examples, and where a relaxation has many fractional optima. Both end with the
+            parameters of the lowest objective after an iteration.
         inference: what finds the best labelling, in training and in predictions; None for `Exact()`. With `Exact()`, a
             Viterbi kernel decodes chains whose variables have equal numbers of states; all other examples are decoded
             in batches.
@@ -133,7 +135,8 @@ class _MarginFit(Fit):
         except WidthError as error:
             sentence = str(error).removesuffix(".")
             raise WidthError(
-                f"{sentence}; give MaxMargin an approximate method, such as inference=pt.LinearProgram()."
+                f"{sentence}; give MaxMargin an approximate method: solver='one_slack' with "
+                "inference=pt.LinearProgram(), or with inference=pt.MAP(time_limit=1), which is faster on large graphs."
             ) from None
         write_parameters(self.potentials, self.blocks, self.solver.parameters)
         return dict(found)
@@ -151,7 +154,13 @@ class _MarginFit(Fit):
                 "The objective is below the dual, so the inference misses labellings that cost more; take an exact "
                 "one, or inference=pt.LinearProgram()."
             )
-        return f"The gap was still {_share(history):.2g} of the objective after {len(history)} iterations."
+        remedies = "more iterations or a larger ridge"
+        if self.learner.solver == "frank_wolfe":
+            remedies = "more iterations, a larger ridge, or solver='one_slack' for few large examples"
+        return (
+            f"The gap was still {_share(history):.2g} of the objective after {len(history)} iterations; "
+            f"take {remedies}."
+        )
 
     def arrays(self) -> dict[str, Floats]:
         """The solver's state, and `size`."""
