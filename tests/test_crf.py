@@ -366,3 +366,24 @@ def test_arrays_of_another_size_are_refused_when_loaded(make):
     for name, array in arrays.items():
         with pytest.raises(pt.PotentiaError, match="saved potential is damaged"):
             pt.Potential.from_state(meta, arrays | {name: array[:-1]})
+
+
+def test_inference_set_after_fit_is_what_predictions_use(tmp_path):
+    train = noisy()
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(train)
+    trained = crf.inference_
+    before = crf.predict_marginals(train)[0]
+    crf.set_params(inference=pt.MeanField())
+    assert crf.inference_ == pt.MeanField()
+    changed = crf.predict_marginals(train)[0]
+    assert np.allclose(changed, crf.infer(train[0]).variable_marginals, atol=1e-5)
+    assert not np.allclose(changed, before)
+    crf.save(tmp_path / "model")
+    loaded = pt.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_marginals(train)[0], changed)
+    loaded.inference = None
+    assert loaded.inference_ == trained
+    np.testing.assert_array_equal(loaded.predict_marginals(train)[0], before)
+    with pytest.raises(pt.PotentiaError, match="inference must be a Inference"):
+        loaded.set_params(inference="trw").predict_marginals(train)
+    assert not hasattr(clone(loaded), "inference_")
