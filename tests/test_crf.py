@@ -387,3 +387,24 @@ def test_inference_set_after_fit_is_what_predictions_use(tmp_path):
     with pytest.raises(pt.PotentiaError, match="inference must be a Inference"):
         loaded.set_params(inference="trw").predict_marginals(train)
     assert not hasattr(clone(loaded), "inference_")
+
+
+@pytest.mark.parametrize("form", ["list", "parts", "hidden", "weights"])
+def test_features_far_from_zero_train_as_centred_ones(form):
+    def examples(offset):
+        found = []
+        for example in noisy():
+            labels = example.labels.copy()
+            if form == "hidden":
+                labels[::5] = -1
+            features = {kind: x + offset for kind, x in example.features.items()}
+            weights = np.linspace(0.5, 2.0, len(labels)) if form == "weights" else None
+            found.append(Example(example.graph, features, labels, weights=weights))
+        return pt.parts([lambda k=k: found[k::2] for k in range(2)]) if form == "parts" else found
+
+    learner = pt.IteratedLogistic(iterations=20, sweeps=3)
+    near, far = (
+        pt.CRF({"node": Linear(), "edge": pt.Potts()}, learner).fit(examples(shift)) for shift in (0.0, 1e6)
+    )
+    assert np.isclose(near.history_[-1]["objective"], far.history_[-1]["objective"], rtol=1e-2)
+    assert abs(near.score(examples(0.0)) - far.score(examples(1e6))) < 0.01
