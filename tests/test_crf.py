@@ -366,3 +366,45 @@ def test_arrays_of_another_size_are_refused_when_loaded(make):
     for name, array in arrays.items():
         with pytest.raises(pt.PotentiaError, match="saved potential is damaged"):
             pt.Potential.from_state(meta, arrays | {name: array[:-1]})
+
+
+def test_inference_set_after_fit_is_what_predictions_use(tmp_path):
+    train = noisy()
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(train)
+    trained = crf.inference_
+    before = crf.predict_marginals(train)[0]
+    crf.set_params(inference=pt.MeanField())
+    assert crf.inference_ == pt.MeanField()
+    changed = crf.predict_marginals(train)[0]
+    assert np.allclose(changed, crf.infer(train[0]).variable_marginals, atol=1e-5)
+    assert not np.allclose(changed, before)
+    crf.save(tmp_path / "model")
+    loaded = pt.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_marginals(train)[0], changed)
+    loaded.inference = None
+    assert loaded.inference_ == trained
+    np.testing.assert_array_equal(loaded.predict_marginals(train)[0], before)
+    with pytest.raises(pt.PotentiaError, match="inference must be a Inference"):
+        loaded.set_params(inference="trw").predict_marginals(train)
+    assert not hasattr(clone(loaded), "inference_")
+
+
+@pytest.mark.parametrize("form", ["list", "parts", "hidden", "weights"])
+def test_features_far_from_zero_train_as_centred_ones(form):
+    def examples(offset):
+        found = []
+        for example in noisy():
+            labels = example.labels.copy()
+            if form == "hidden":
+                labels[::5] = -1
+            features = {kind: x + offset for kind, x in example.features.items()}
+            weights = np.linspace(0.5, 2.0, len(labels)) if form == "weights" else None
+            found.append(Example(example.graph, features, labels, weights=weights))
+        return pt.parts([lambda k=k: found[k::2] for k in range(2)]) if form == "parts" else found
+
+    learner = pt.IteratedLogistic(iterations=20, sweeps=3)
+    near, far = (
+        pt.CRF({"node": Linear(), "edge": pt.Potts()}, learner).fit(examples(shift)) for shift in (0.0, 1e6)
+    )
+    assert np.isclose(near.history_[-1]["objective"], far.history_[-1]["objective"], rtol=1e-2)
+    assert abs(near.score(examples(0.0)) - far.score(examples(1e6))) < 0.01

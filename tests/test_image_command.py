@@ -13,6 +13,7 @@ from scipy import ndimage
 
 import potentia as pt
 from potentia.cli import main
+from potentia.io.files import write_file
 from potentia.workflows import image_memory, image_pipeline, image_stages, images, pixel_context, windows
 from potentia.workflows.array_files import read_given
 from potentia.workflows.classes import find_classes
@@ -174,6 +175,91 @@ def test_intensities_are_normalised_by_type_set_or_image():
         learn_intensity([np.zeros((4, 4, 2)), np.zeros((4, 4, 3))], 2, None)
     with pytest.raises(pt.PotentiaError, match="2 channels, but the model was trained on 3"):
         mixed.apply(np.zeros((4, 4, 2), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "given", "taken"),
+    [
+        ("uint8", "uint8", True),
+        ("uint8", "int64", True),
+        ("uint8", "int16", True),
+        ("uint8", "bool", True),
+        ("uint8", "uint16", False),
+        ("uint8", "float64", False),
+        ("uint8", "int8", False),
+        ("uint16", "int32", True),
+        ("uint16", "uint8", False),
+        ("float32", "float64", True),
+        ("float32", "uint8", False),
+    ],
+)
+def test_images_have_the_number_type_of_training(trained_on, given, taken):
+    values = np.random.default_rng(0).integers(0, 2 if given == "bool" else 100, (6, 6))
+    learned = learn_intensity([np.arange(36).reshape(6, 6).astype(trained_on)], 2, None)
+    image = values.astype(given)
+    if taken:
+        scale = 255 if given == "bool" else 1
+        assert np.allclose(learned.apply(image), learned.apply((values * scale).astype(trained_on)))
+    else:
+        kind = "float" if given == "float64" else given
+        with pytest.raises(pt.PotentiaError, match=f"type {kind}, but the model was trained on"):
+            learned.apply(image)
+    if given == "int64":
+        with pytest.raises(pt.PotentiaError, match="type int64"):
+            learned.apply(image + 200)
+    assert learn_intensity([image], 2, "image").types is None
+    learned.types = None  # of older files
+    learned.apply(image)
+
+
+def test_mixed_number_types_are_refused_unless_comparable():
+    small = np.arange(36, dtype=np.uint8).reshape(6, 6)
+    deep = small.astype(np.uint16) * 257
+    with pytest.raises(pt.PotentiaError, match=r"b\.tif holds numbers of type uint16, but a\.png uint8"):
+        learn_intensity([small, deep], 2, None, ["a.png", "b.tif"])
+    with pytest.raises(pt.PotentiaError, match="type float"):
+        learn_intensity([small, small / 255], 2, "type")
+    by_type = learn_intensity([small, deep], 2, "type")
+    assert np.allclose(by_type.apply(small), by_type.apply(deep))
+    learn_intensity([small, deep, small / 255], 2, "image").apply(deep)
+    assert learn_intensity([small, small > 3], 2, None).types == ["uint8"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_float32_are_refused_in_one_sentence(tmp_path):
+    huge = np.full((4, 4), 1e308)
+    with pytest.raises(
+        pt.PotentiaError, match=r"image 0: an image holds finite real numbers below 3\.4e\+38"
+    ):
+        learn_intensity([huge], 2, None)
+    with pytest.raises(pt.PotentiaError, match="finite numbers below"):
+        learn_intensity([np.eye(4)], 2, "image").apply(huge)
+    np.save(tmp_path / "a.npy", huge)
+    with pytest.raises(pt.PotentiaError, match="too large for float32"):
+        read_given(ImageFile("a", tmp_path / "a.npy"), (4, 4))
+
+
+def test_a_saved_pipeline_refuses_files_of_another_number_type(trained, tmp_path):
+    folder, pipeline, _ = trained
+    pipeline.save(tmp_path / "model")
+    found = pt.load(tmp_path / "model")
+    assert found.intensity.types == ["uint8"]
+    image = read_image(folder / "images" / "a0.png")
+    assert np.array_equal(found.predict(image.astype(int)), pipeline.predict(image))
+    (tmp_path / "new").mkdir()
+    tifffile.imwrite(tmp_path / "new" / "b.tif", image.astype(np.uint16), photometric="minisblack")
+    with pytest.raises(pt.PotentiaError, match=r"b\.tif: the image holds numbers of type uint16"):
+        found.predict_files(tmp_path / "new", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    content, arrays = found.state()
+    settings = found.settings()
+    del settings["intensity"]["types"]
+    write_file(
+        tmp_path / "older", "pipeline", {"form": "images", "settings": settings, "model": content}, arrays
+    )
+    older = pt.load(tmp_path / "older")
+    assert older.intensity.types is None
+    older.predict(image / 255)
 
 
 # -- windows -----------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Large-margin sigmoid belief networks: learning, exact search and what theory says of it."""
 
+import warnings
 from itertools import product
 
 import numpy as np
@@ -661,3 +662,14 @@ def test_class_weights_are_weights_of_rows_by_label():
     for weight in (-np.ones(150), np.zeros(150), np.ones(3)):
         with pytest.raises(pt.PotentiaError, match=r"(?i)sample.weight"):
             pt.LMSBN(1e-2).fit(X, Y, sample_weight=weight)
+
+
+def test_a_feature_far_from_zero_is_warned_of():
+    X, Y = labelled_rows(n=60, d=3, K=2)
+    with pytest.warns(
+        UserWarning, match="feature 1 of X has a mean more than 1000 times its standard deviation"
+    ):
+        pt.LMSBN().fit(X + np.array([0.0, 1e6, 0.0]), Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pt.LMSBN().fit(np.column_stack([X, np.full(60, 12.3)]), Y)

@@ -150,3 +150,74 @@ def test_nested_parameters_are_reached():
 def test_negative_ridge_is_refused():
     with pytest.raises(PotentiaError, match="ridge must be a finite number, at least 0"):
         Linear(ridge=-1.0).fit(*rows())
+
+
+def _far(n=300, offset=1e6, seed=0):
+    """Rows whose first feature decides the label and varies by 1 around a large offset."""
+    rng = np.random.default_rng(seed)
+    t = rng.normal(size=n)
+    y = (t + 0.3 * rng.normal(size=n) > 0).astype(int)
+    return np.column_stack([t, rng.normal(size=n)]), np.array([offset, 0.0]), y
+
+
+def _dense(x):
+    return x
+
+
+@pytest.mark.parametrize("make", [_dense, scipy.sparse.csr_matrix, np.asfortranarray])
+@pytest.mark.parametrize("offset", [1e3, 1e6, -1e9])
+def test_features_far_from_zero_fit_as_if_they_were_centred(offset, make):
+    x, shift, y = _far(offset=offset)
+    near, far = Linear().fit(x, y), Linear().fit(make(x + shift), y)
+    tol = max(1e-5, 1e-12 * abs(offset))  # scores are sums of terms as large as the offset
+    assert np.allclose(far.coef_, near.coef_, atol=tol)
+    assert np.allclose(far.scores(make(x + shift)), near.scores(x), atol=tol)
+
+
+def test_a_far_feature_among_more_than_are_decorrelated():
+    x, shift, y = _far()
+    x = np.hstack([x, np.random.default_rng(1).normal(size=(len(x), 600))])
+    shift = np.append(shift, np.zeros(600))
+    near, far = Linear(ridge=1.0).fit(x, y), Linear(ridge=1.0).fit(x + shift, y)
+    assert np.allclose(far.coef_, near.coef_, atol=1e-4)
+
+
+def test_far_features_with_weights_soft_targets_and_constants():
+    x, shift, y = _far()
+    constant = np.full((len(x), 1), 12345.678)
+    weight = np.random.default_rng(2).uniform(0.5, 2.0, len(x))
+    soft = np.where(np.eye(2)[y] > 0, 0.9, 0.1)
+    near = Linear(ridge=1e-9).fit(x, soft, weight=weight)
+    far = Linear(ridge=1e-9).fit(np.hstack([x + shift, constant]), soft, weight=weight)
+    assert np.allclose(far.coef_[:2], near.coef_, atol=1e-4)
+    assert np.allclose(far.coef_[2], 0.0)
+
+
+def test_far_features_survive_saving_and_older_files_load():
+    x, shift, y = _far()
+    far = Linear().fit(x + shift, y)
+    meta, arrays = far.state()
+    again = Potential.from_state(meta, arrays)
+    again.parameters = again.parameters
+    assert np.array_equal(again.scores(x + shift), far.scores(x + shift))
+    again.set_table(far.table_)
+    assert np.allclose(again.coordinates_, far.coordinates_, atol=1e-6)
+    older = Linear().fit(x, y)
+    meta, arrays = older.state()
+    del meta["fitted"]["offset_"]
+    loaded = Potential.from_state(meta, arrays)
+    loaded.parameters = loaded.parameters
+    assert np.array_equal(loaded.scores(x), older.scores(x))
+
+
+def test_a_constant_feature_alone_changes_no_coordinates():
+    x, _, y = _far()
+    fitted = Linear().fit(np.hstack([x, np.full((len(x), 1), 0.1)]), y)
+    assert fitted.offset_ is None
+
+
+def test_values_whose_squares_overflow_are_refused_by_feature():
+    x, _, y = _far()
+    x[3, 1] = 1e200
+    with pytest.raises(PotentiaError, match="feature 1 of x holds values whose squares overflow"):
+        Linear().fit(x, y)

@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import time
+import warnings
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -280,6 +281,38 @@ def test_a_column_of_texts_that_hardly_repeat_is_remarked_on(tmp_path):
     assert said[0].startswith("column 'size' has 40 different texts in 40 rows")
 
 
+def test_one_row_and_labels_of_one_value_are_remarked_on(tmp_path):
+    said = []
+    (tmp_path / "t.csv").write_text("size,a,b\n" + "".join(f"{k},{k % 2},yes\n" for k in range(20)))
+    tables.train(tmp_path / "t.csv", ["a", "b"], run=Run(say=said.append))
+    assert said == ["label 'b' has only the value 'yes', which is always predicted."]
+    said.clear()
+    (tmp_path / "t.csv").write_text("size,a\n1,1\n")
+    tables.train(tmp_path / "t.csv", ["a"], run=Run(say=said.append))
+    assert said == ["there is only one row to train on, so every prediction repeats its labels."]
+
+
+def test_predicting_warns_of_a_column_without_any_known_text(tmp_path):
+    make_table(tmp_path / "t.csv")
+    made, _ = tables.train(tmp_path / "t.csv", ["a", "b", "c"])
+    (tmp_path / "new.csv").write_text("size,colour\n1,purple\n2,pink\n")
+    with pytest.warns(UserWarning, match="training had none of the values of column 'colour'"):
+        made.predict_files(tmp_path / "new.csv", tmp_path / "p.csv")
+    (tmp_path / "new.csv").write_text("size,colour\n1,purple\n2,red\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.predict_files(tmp_path / "new.csv", tmp_path / "p.csv")
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_too_large_to_compute_with_name_their_column():
+    with pytest.raises(pt.PotentiaError, match="column 'x' has numbers too large to compute with"):
+        learn_feature("x", ["1e308", "1e308", "-1e308", "1e308"])
+    feature = learn_feature("x", ["1", "2", None])
+    with pytest.raises(pt.PotentiaError, match="row 2 of column 'x' is '-1e308', too large to compute with"):
+        feature.matrix(["1", "-1e308"])
+
+
 def test_a_blank_line_of_a_table_of_one_column_is_a_row(tmp_path):
     (tmp_path / "t.csv").write_text("x\n1\n\n-1\n\n")
     assert read_table(tmp_path / "t.csv") == {"x": ["1", None, "-1"]}
@@ -446,6 +479,31 @@ def test_sequences_are_decoded_as_asked_within_the_scheme_of_their_labels(tmp_pa
     assert free.predict(odd)[0][0] == "I-X"
     small = sequences.train(tmp_path / "t.tsv", c1=0.3)[0]
     assert len(small.model.index_.numbers) < len(made.model.index_.numbers)
+
+
+def test_an_empty_label_is_refused_with_its_line(tmp_path):
+    make_sequences(tmp_path / "train.tsv")
+    made, _ = sequences.train(tmp_path / "train.tsv")
+    lines = (tmp_path / "train.tsv").read_text().split("\n")
+    lines[7] = lines[7].rpartition("\t")[0] + "\t"
+    (tmp_path / "empty.tsv").write_text("\n".join(lines))
+    with pytest.raises(pt.PotentiaError, match=r"empty\.tsv: line 8 has no label"):
+        sequences.train(tmp_path / "empty.tsv")
+    with pytest.raises(pt.PotentiaError, match=r"empty\.tsv: line 8 has no label"):
+        made.evaluate_files(tmp_path / "empty.tsv")
+    made.predict_files(tmp_path / "empty.tsv", tmp_path / "out.tsv")  # which needs no labels
+
+
+def test_labels_that_almost_keep_to_a_scheme_are_remarked_on(tmp_path):
+    make_sequences(tmp_path / "t.tsv", n=20)
+    text = (tmp_path / "t.tsv").read_text().replace("B-NP", "I-NP", 1)
+    (tmp_path / "t.tsv").write_text(text)
+    said = []
+    _, facts = sequences.train(tmp_path / "t.tsv", run=Run(say=said.append))
+    assert facts["scheme"] is None
+    assert said[0].startswith("labels look like BIO, but 1 of 20 sentences break it")
+    sequences.train(tmp_path / "t.tsv", scheme="none", run=Run(say=said.append))
+    assert len(said) == 1
 
 
 def test_gazetteers_go_with_the_pipeline(tmp_path):

@@ -43,7 +43,7 @@ class CRF(CRFParams):
     Args:
         potentials: one per kind of region; they are templates, the fitted copies are in `potentials_`.
         learner: how to train them; iterated logistic regression by default.
-        inference: what predictions use; None for what the learner trained for.
+        inference: what predictions use; None for what the learner trained for. It may be changed after `fit`.
         decode: "mpm" (the best state of each variable's marginal) or "map" (the best labelling found); None for what
             the learner trains for, "map" with `MaxMargin` and "mpm" otherwise.
 
@@ -60,6 +60,7 @@ class CRF(CRFParams):
         "shapes": Named(Items(Count(least=1))),
         "history": Items(Record({"iteration": Count(), "objective": Number(finite=False)})),
         "inference_": Kind((dict,)),
+        "trained_inference": Kind((dict,), optional=True),
     }
 
     # -- fitting -------------------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ class CRF(CRFParams):
         self.potentials_ = {kind: _begun(p, fitted.get(kind)) for kind, p in self.potentials.items()}
         if isinstance(checkpoint, str | os.PathLike):
             checkpoint = Checkpoint(checkpoint, fit_digest(learner, self.potentials, examples))
-        self.scales_, self.inference_ = learner.scales(kinds), self.inference or learner.predictor(kinds)
+        self.scales_, self.trained_inference_ = learner.scales(kinds), learner.predictor(kinds)
         if not isinstance(examples, Parts) and current() is None:
             check_fit(self.potentials_, examples)
         threads = using_threads(thread_count(learner.threads))
@@ -167,10 +168,18 @@ class CRF(CRFParams):
         self, examples: Examples, *, out: str | os.PathLike[str] | None = None
     ) -> list[Any]:
         """Marginals of every variable per example, (n_variables, max states); `out` is as in `predict`."""
+        self._check()
         return self._over(examples, "marginals", out)
+
+    @property
+    def inference_(self) -> Inference:
+        """What predictions use: `inference`, or without it what the learner trained for."""
+        trained: Inference = self.trained_inference_
+        return self.inference or trained
 
     def infer(self, example: Example) -> Result:
         """The whole inference result of one example."""
+        self._check()
         part = self._part(example)
         return self.inference_.run(part.scores_of(part.shards[0], self._predictor()), None)
 
@@ -256,6 +265,7 @@ class CRF(CRFParams):
             "learner": to_json(self.learner),
             "inference": to_json(self.inference),
             "inference_": to_json(self.inference_),
+            "trained_inference": to_json(self.trained_inference_),
             "decode": self.decode,
             "scales": self.scales_,
             "shapes": self.shapes_,
@@ -289,7 +299,8 @@ class CRF(CRFParams):
             found["decode"],
         )
         model.potentials_, model.scales_, model.history_ = fitted, found["scales"], found["history"]
-        model.inference_ = from_json(content["inference_"], Inference)
+        trained = found["trained_inference"] or content["inference_"]  # which is all that older files have
+        model.trained_inference_ = from_json(trained, Inference)
         model.shapes_ = {kind: tuple(shape) for kind, shape in found["shapes"].items()}
         return model
 

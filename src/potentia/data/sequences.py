@@ -114,11 +114,13 @@ class TokenSpan:
         """Its size, where that is known without unpacking it."""
         return None if self.end is None else self.end - self.first
 
-    def sentences(self, documents: bool = False, limit: int | None = None) -> list[list[list[str]]]:
-        """The sentences, each as its columns, as `conll` gives them."""
+    def sentences(
+        self, documents: bool = False, limit: int | None = None, labelled: bool = False
+    ) -> list[list[list[str]]]:
+        """The sentences, each as its columns, as `conll` gives them; `labelled` refuses an empty last column."""
         span = None if self.end is None else (self.first, self.end)
         text = _text(self.path, self.encoding, limit, span)
-        groups = _sentences(io.StringIO(text), self, documents)
+        groups = _sentences(io.StringIO(text), self, documents, labelled)
         return [_columns(tokens) for tokens in groups]
 
     def line(self, number: int) -> int:
@@ -198,7 +200,7 @@ def _columns(tokens: Sequence[Sequence[str]]) -> list[list[str]]:
     return [list(column) for column in zip(*tokens, strict=True)]
 
 
-def _sentences(lines: TextIO, span: TokenSpan, documents: bool) -> Iterable[list[list[str]]]:
+def _sentences(lines: TextIO, span: TokenSpan, documents: bool, labelled: bool) -> Iterable[list[list[str]]]:
     """Groups of lines between blank ones, each line split; every line must have as many columns as the first."""
     tokens: list[list[str]] = []
     columns = span.columns
@@ -215,6 +217,10 @@ def _sentences(lines: TextIO, span: TokenSpan, documents: bool) -> Iterable[list
         if len(fields) != columns.number:
             raise PotentiaError(
                 f"{span.path}: line {span.line(number)} has {len(fields)} columns, the first has {columns.number}."
+            )
+        if labelled and not fields[-1].strip():
+            raise PotentiaError(
+                f"{span.path}: line {span.line(number)} has no label in its last column; every token needs one."
             )
         tokens.append(fields)
     if tokens:

@@ -69,19 +69,20 @@ def find_scheme(labels: Iterable[Sequence[str | None]]) -> str | None:
     """
     sequences = list(labels)
     names = {name for row in sequences for name in row if name is not None}
-    return None if names <= {"O"} else next(iter(possible_schemes(sequences)), None)
+    if names <= {"O"}:
+        return None
+    return next((scheme for scheme, count in scheme_breaks(sequences).items() if count == 0), None)
 
 
-def possible_schemes(sequences: Sequence[Sequence[str | None]]) -> list[str]:
-    """Those of BIO, BIOES and IOB1 that allow all these sequences, in this order."""
+def scheme_breaks(sequences: Sequence[Sequence[str | None]]) -> dict[str, int]:
+    """How many of these sequences break each scheme that has tags of these names."""
     names = sorted({name for row in sequences for name in row if name is not None})
     place: dict[str | None, int] = {name: k for k, name in enumerate(names)} | {None: -1}
-    found = []
+    found = {}
     for scheme in SCHEMES:
         if all(_is_tag(name, scheme) for name in names):
             allowed = allowed_tags(names, scheme)
-            if all(_follows(allowed, [place[y] for y in row]) for row in sequences):
-                found.append(scheme)
+            found[scheme] = sum(not _follows(allowed, [place[y] for y in row]) for row in sequences)
     return found
 
 

@@ -58,7 +58,7 @@ def run(cell: Cell, data: Data) -> Row:
 
     model = marginal.train(learner_of(cell), data.train.examples, callback=after)
     # what counts is prediction at convergence, whatever the training looked at
-    model.inference_ = pt.TRW(iterations=200, tol=1e-4)
+    model.inference = pt.TRW(iterations=200, tol=1e-4)
     return {
         "train_error": full_size_error(model, data.train),
         "test_error": full_size_error(model, data.test),

@@ -8,7 +8,7 @@ import numpy as np
 
 from potentia._options import check_number
 from potentia._schema import FLAG, Array, Either, Field, Rule, Schema, Size
-from potentia._types import Floats, PotentiaError
+from potentia._types import Floats, Ints, PotentiaError
 from potentia.kernels.logistic import linear_loss_rows, loss_rows
 from potentia.potentials.differentiable import Differentiable
 from potentia.potentials.problem import Batch, Problem
@@ -19,6 +19,14 @@ from potentia.potentials.validation import check_features
 _MAX_WHITENED = 512
 #: At most this many rows, evenly spaced, are shown to a transformer.
 _MAX_TRANSFORMED = 1_000_000
+#: A feature is shifted to mean zero if its variance is below this share of its mean square.
+_FAR_SHARE = 1e-4
+#: A shifted feature whose standard deviation is below this share of its mean is constant but for rounding.
+_CONSTANT_SHARE = 1e-13
+
+
+#: x'x (of many features its diagonal), the sum of x, and how many rows store each feature.
+Moments = tuple[Floats, Floats, Ints]
 
 
 class Linear(Differentiable):
@@ -45,12 +53,15 @@ class Linear(Differentiable):
         "r": Size(lambda found: found["basis_"].shape[-1]),
         "coordinates_": Array("f8", ("r", "K"), order="K"),
         "table_": Array("f8", ("D", "K"), order="K"),
+        "offset_": Array("f8", ("D",), optional=True),
         "width": Rule(lambda found: _n_columns(found) == len(found["table_"]), "differs from that of table_"),
     }
 
     basis_: Floats
     coordinates_: Floats
     table_: Floats
+    #: What the coordinates subtract from x, with a zero for the intercept; None if nothing.
+    offset_: Floats | None
     transformer_: Any
 
     def __init__(
@@ -85,20 +96,53 @@ class Linear(Differentiable):
 
             step = -(-problem.n_rows // _MAX_TRANSFORMED)
             self.transformer_ = clone(self.transformer).fit(problem.draw(slice(None, None, max(step, 1))).x)
-        moments = problem.sum(self._moments)
+        self.offset_ = None
+        moments = _finite(problem.sum(self._moments))
+        if self.intercept and moments is not None:
+            moments = self._shift(moments, problem)
         self.basis_ = _basis(moments, problem.n_features, problem.n_rows, self.ridge, self.intercept)
         self.coordinates_ = np.zeros((self.basis_.shape[-1], problem.n_outputs))
         self.table_ = np.zeros((len(self.basis_), problem.n_outputs))
 
-    def _moments(self, batch: Batch) -> tuple[Floats, Floats]:
-        """x'x (of many features its diagonal) and the sum of x."""
+    def _shift(self, moments: Moments, problem: Problem) -> Moments:
+        """Moments about an offset if features are far from zero: those about zero lose what such features vary by."""
+        offset = _far_means(moments, problem.n_rows)
+        if not offset.any():
+            return moments
+        self.offset_ = np.append(offset, 0.0)
+        product, total, stored = problem.sum(self._moments)
+        squares = product if product.ndim == 1 else product.diagonal()
+        spread = squares - total**2 / problem.n_rows
+        constant = (offset != 0) & (spread <= problem.n_rows * np.square(_CONSTANT_SHARE * offset))
+        if not offset[~constant].any():
+            self.offset_ = None
+            return moments
+        # only rounding is left of constants: without curvature, also of the penalty, the basis leaves them out
+        total[constant] = 0.0
+        if product.ndim == 2:
+            product[constant] = product[:, constant] = 0.0
+            product[constant, constant] = -4.0 * self.ridge
+        else:
+            product[constant] = -4.0 * self.ridge
+        return product, total, stored
+
+    def _moments(self, batch: Batch) -> Moments:
+        """Moments of x less the offset."""
         x = self._expand(batch.x)
+        sparse = hasattr(x, "tocsr")
+        if sparse and not x.has_canonical_format:
+            x = x.copy()
+            x.sum_duplicates()
+        stored = np.bincount(x.indices, minlength=x.shape[1]) if sparse else np.full(x.shape[1], len(x))
+        if self.offset_ is not None:
+            x = _shifted(x, self.offset_[:-1])
         total = np.array(x.sum(0), dtype=np.float64).ravel()
-        if x.shape[1] > _MAX_WHITENED:
-            sparse = hasattr(x, "tocsr")
-            return np.asarray(x.multiply(x).sum(0)).ravel() if sparse else np.einsum("ij,ij->j", x, x), total
-        product = x.T @ x
-        return product.toarray() if hasattr(product, "toarray") else product, total
+        with np.errstate(over="ignore", invalid="ignore"):
+            if x.shape[1] > _MAX_WHITENED:
+                squares = np.asarray(x.multiply(x).sum(0)).ravel() if sparse else np.einsum("ij,ij->j", x, x)
+                return squares, total, stored
+            product = x.T @ x
+        return product.toarray() if sparse else product, total, stored
 
     def _expand(self, x: Any) -> Any:
         if self.transformer_ is None:
@@ -147,6 +191,13 @@ class Linear(Differentiable):
         self.table_ = (
             (self.basis_[:, None] * self.coordinates_) if diagonal else self.basis_ @ self.coordinates_
         )
+        offset = self._offset()
+        if offset is not None:
+            self.table_[-1] -= offset @ self.table_
+
+    def _offset(self) -> Floats | None:
+        """`offset_`, which older files do not have."""
+        return getattr(self, "offset_", None)
 
     def design(self, x: Any) -> Any:
         """[x, 1] (N, D) after expansion, dense or CSR; x alone without intercept."""
@@ -170,14 +221,19 @@ class Linear(Differentiable):
     def set_table(self, table: Floats) -> None:
         """Take W above b (D, K) as they are; `parameters` become the coordinates that come closest to them."""
         self.table_ = np.array(table, dtype=np.float64)
+        shifted, offset = self.table_.copy(), self._offset()
+        if offset is not None:
+            shifted[-1] += offset @ self.table_
         if self.basis_.ndim == 1:
-            self.coordinates_ = self.table_ / self.basis_[:, None]
+            self.coordinates_ = shifted / self.basis_[:, None]
         else:
-            self.coordinates_ = np.asarray(np.linalg.lstsq(self.basis_, self.table_, rcond=None)[0], float)
+            self.coordinates_ = np.asarray(np.linalg.lstsq(self.basis_, shifted, rcond=None)[0], float)
 
     def _pull_back(self, d_table: Floats) -> Floats:
         """The gradient with respect to the coordinates from the one with respect to W and b."""
-        diagonal = self.basis_.ndim == 1
+        diagonal, offset = self.basis_.ndim == 1, self._offset()
+        if offset is not None:
+            d_table = d_table - np.outer(offset, d_table[-1])
         return (self.basis_[:, None] * d_table if diagonal else self.basis_.T @ d_table).ravel()
 
     def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
@@ -210,7 +266,39 @@ def _n_columns(found: dict[str, Any]) -> int:
     return int(n + found["intercept"])
 
 
-def _basis(moments: Any, n_features: int, n_rows: int, ridge: float, intercept: bool) -> Floats:
+def _finite(moments: Moments | None) -> Moments | None:
+    """The moments, refused where squares overflow."""
+    if moments is not None:
+        product, total, _ = moments
+        bad = ~np.isfinite(product if product.ndim == 1 else product.diagonal()) | ~np.isfinite(total)
+        if bad.any():
+            raise PotentiaError(
+                f"feature {bad.argmax()} of x holds values whose squares overflow: scale the features."
+            )
+    return moments
+
+
+def _far_means(moments: Moments, n_rows: int) -> Floats:
+    """Means (d,) of the features that are far from zero compared with their spread; zeros for others.
+
+    A sparse feature is shifted only if every row stores it, so that no zero has to be stored.
+    """
+    product, total, stored = moments
+    squares, mean = product if product.ndim == 1 else product.diagonal(), total / n_rows
+    far = (stored == n_rows) & (squares - mean * total < _FAR_SHARE * squares)
+    return np.where(far, mean, 0.0)
+
+
+def _shifted(x: Any, offset: Floats) -> Any:
+    """x less the offset, which is zero for features that some row does not store."""
+    if not hasattr(x, "tocsr"):
+        return x - offset
+    x = x.copy()
+    x.data -= offset[x.indices]
+    return x
+
+
+def _basis(moments: Moments | None, n_features: int, n_rows: int, ridge: float, intercept: bool) -> Floats:
     """B with (W; b) = B @ coordinates, such that B' H B is near the identity for a typical Hessian H.
 
     H = x'x / 4 + ridge. B is a matrix (D, r) that leaves out directions x never takes, or for very many
@@ -218,7 +306,7 @@ def _basis(moments: Any, n_features: int, n_rows: int, ridge: float, intercept: 
     """
     if moments is None:
         return np.ones(n_features + int(intercept))
-    product, total = moments
+    product, total, _ = moments
     d = len(total)
     size = d + int(intercept)
     penalty = np.append(np.full(d, ridge), np.zeros(size - d)) / n_rows
@@ -231,8 +319,6 @@ def _basis(moments: Any, n_features: int, n_rows: int, ridge: float, intercept: 
         hessian[-1, :d] = hessian[:d, -1] = total
         hessian[-1, -1] = n_rows
     hessian = hessian / (4 * n_rows) + np.diag(penalty)
-    if not np.all(np.isfinite(hessian)):
-        raise PotentiaError("x holds values whose squares overflow: scale the features.")
     scale = np.sqrt(np.diag(hessian))
     scale[scale == 0] = 1.0
     values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))

@@ -43,9 +43,12 @@ def read_given(file: ImageFile, size: tuple[int, ...]) -> np.ndarray:
         raise PotentiaError(
             f"{file.path}: the array has shape {values.shape}, but its image needs ({sides}, n)."
         )
-    found = np.asarray(values, dtype=np.float32)
+    with np.errstate(over="ignore"):
+        found = np.asarray(values, dtype=np.float32)
     if not np.isfinite(found).all():
-        raise PotentiaError(f"{file.path}: the array holds a value that is not finite.")
+        raise PotentiaError(
+            f"{file.path}: the array holds a value that is not finite, or too large for float32."
+        )
     return found
 
 

@@ -13,6 +13,8 @@ from .table_files import Column
 _MOST = 1000
 #: Number of missing values in training from which on a column gets an indicator of missing values.
 _SEVERAL = 5
+#: The largest standardised number, which models that compute in float32 still take.
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass
@@ -34,6 +36,11 @@ class Feature:
         """How many features the column has."""
         return 1 + bool(self.missing) if self.texts is None else len(self.texts)
 
+    def knows(self, column: Column) -> bool | None:
+        """Whether training had any of a column's texts; None for columns of numbers or without values."""
+        given = {_category(cell) for cell in column if cell is not None}
+        return None if self.texts is None or not given else not given.isdisjoint(self.texts)
+
     def matrix(self, column: Column) -> Floats:
         """The column's features, (n, 1), (n, 2) or (n, number of texts)."""
         if self.texts is not None:
@@ -41,7 +48,15 @@ class Feature:
             return np.array(same, dtype=float).reshape(len(column), len(self.texts))
         values = np.array([_number(cell, self.name, row) for row, cell in enumerate(column, 1)])
         lost = np.isnan(values)
-        numbers = (np.where(lost, self.mean, values) - self.mean) / self.scale
+        with np.errstate(over="ignore"):
+            numbers = (np.where(lost, self.mean, values) - self.mean) / self.scale
+        huge = np.abs(numbers) > _LARGEST
+        if huge.any():
+            row = int(huge.argmax())
+            raise PotentiaError(
+                f"row {row + 1} of column {self.name!r} is {column[row]!r}, too large to compute with: training had "
+                f"{self.mean:.4g} on average, with a standard deviation of {self.scale:.4g}."
+            )
         return np.column_stack([numbers, lost] if self.missing else [numbers])
 
 
@@ -52,12 +67,12 @@ def learn_feature(name: str, column: Column, categorical: bool = False) -> Featu
         raise PotentiaError(f"column {name!r} has no values; --ignore {name} leaves it out.")
     if not categorical and all(_is_number(cell) for cell in known):
         values = np.array([_number(cell, name, row) for row, cell in enumerate(column, 1)])
-        with np.errstate(over="ignore"):
-            scale = float(np.nanstd(values))
-        if not np.isfinite(scale):
-            raise PotentiaError(f"column {name!r} has numbers too large to compute with.")
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, scale = float(np.nanmean(values)), float(np.nanstd(values))
+        if not np.isfinite(mean) or not np.isfinite(scale):
+            raise PotentiaError(f"column {name!r} has numbers too large to compute with: scale the column.")
         lost = len(column) - len(known) >= _SEVERAL
-        return Feature(name, float(np.nanmean(values)), scale if scale > 0 else 1.0, missing=lost)
+        return Feature(name, mean, scale if scale > 0 else 1.0, missing=lost)
     texts = sorted({str(_category(cell)) for cell in known})
     if len(texts) > _MOST:
         raise PotentiaError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._files import naming
 from .._progress import Bar
 from .._types import Ints, PotentiaError
 from ..parallel.connection import iterate_anywhere
@@ -50,7 +51,10 @@ def evaluate_images(
     read = pipeline.inputs([file for file, _ in files], features, probabilities)
     targets = absolute([mask for _, mask in files])
     for k in range(len(files)):  # an unreadable one ends this before hours of work rather than after
-        _read_truth(classes, targets[k], read(k)[0])
+        image = read(k)[0]
+        _read_truth(classes, targets[k], image)
+        with naming(files[k][0].path):
+            pipeline.intensity.apply(image, pipeline.axes)
     n = len(classes)
     confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
     calibration, images = Calibration(), []

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._options import check_number
-from .._schema import FLAG, TEXT, Count, Items, Kind, Number, Record, Schema, prefixed
+from .._schema import FLAG, TEXT, Choice, Count, Items, Kind, Number, Record, Schema, prefixed
 from .._types import Floats, Ints, PotentiaError
 from ..data.example import Example
 from ..estimators import CRF
@@ -26,7 +26,7 @@ from . import pixel_classifier
 from .classes import Classes
 from .image_files import ImageFile
 from .image_inputs import Given, InputReader, input_reader
-from .intensity import Intensity
+from .intensity import NUMBER_TYPES, Intensity
 from .pipeline import Pipeline
 from .pixel_context import Context, coarse_size, coarse_window, n_context
 from .pixel_rows import TILE_SIDES, PixelRows
@@ -139,7 +139,13 @@ class ImagePipeline(Pipeline):
         "axes": Count(least=2, most=3, optional=True),
         "typical": Items(Number(), optional=True),
         "intensity": Record(
-            {"how": TEXT, "channels": Count(least=1), "low": Items(Number()), "high": Items(Number())},
+            {
+                "how": TEXT,
+                "channels": Count(least=1),
+                "low": Items(Number()),
+                "high": Items(Number()),
+                "types": Items(Choice(NUMBER_TYPES), optional=True),
+            },
             optional=True,
         ),
         "rows": Record(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._files import naming
 from .._progress import Bar
 from .._types import Floats, PotentiaError
 from ..parallel.connection import iterate_anywhere
@@ -37,7 +38,8 @@ def predict_images(
     files = image_files(source, "volumes" if pipeline.axes == 3 else "images")
     read = pipeline.inputs(files, features, probabilities)
     for k in range(len(files)):  # an unreadable image ends this before hours of work rather than after
-        read(k)
+        with naming(files[k].path):
+            pipeline.intensity.apply(read(k)[0], pipeline.axes)
     with Staging(out) as staging, Bar(progress) as bar:
         done = iterate_anywhere(partial(_predict_file, pipeline, staging, marginals, read), range(len(files)))
         for _file in bar.over(files, "predicting"):

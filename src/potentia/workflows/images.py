@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from ..estimators import CRF
 from ..features.resize import reduce_labels
 from .classes import Classes, find_classes
 from .image_files import ImageFile, check_same_size, paired_files, read_mask
-from .image_inputs import Given, input_reader
+from .image_inputs import InputReader, input_reader
 from .image_options import ImageOptions
 from .image_pipeline import BOUNDARY, ImagePipeline
 from .image_search import search_pairs
@@ -62,7 +62,7 @@ class _Source(NamedTuple):
     """Images with masks: their names, classes and labels, and a reader by number."""
 
     names: list[str]
-    read: Callable[[int], tuple[np.ndarray, Given]]
+    read: InputReader
     classes: Classes
     labels: list[np.ndarray]
 
@@ -85,7 +85,12 @@ def _unfitted(chosen: ImageOptions, source: _Source, weights: Floats | None, run
         _PAPERS[edge] if chosen.single_stage else BOUNDARY,
         1.0 if chosen.reduce is None else chosen.reduce,
         chosen.superpixels,
-        learn_intensity((source.read(k)[0] for k in range(len(source.names))), chosen.axes, chosen.normalise),
+        learn_intensity(
+            (source.read(k)[0] for k in range(len(source.names))),
+            chosen.axes,
+            chosen.normalise,
+            [str(file.path) for file in source.read.files],
+        ),
         axes=chosen.axes,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +12,20 @@ import numpy as np
 from .._digest import digest_of
 from .._types import Ints, PotentiaError
 from ..data.sequences import TokenSpan, no_tokens, token_spans
-from ..features.schemes import SCHEMES, possible_schemes
+from ..features.schemes import SCHEMES, scheme_breaks
 from .outputs import seen_by_workers
 from .training import Run
 
 #: Bytes of a file that are read as one part, up to the next sentence. Cuts never depend on the number of workers.
 SPAN_BYTES = 1 << 22
+
+#: Share of sentences that may break a scheme for the user to be told, and what breaks it most often.
+_ALMOST = 0.25
+_BROKEN = {
+    "BIO": "an I- that continues no span of its type",
+    "BIOES": "a span without its B-, E- or S-",
+    "IOB1": "a B- that follows no span of its type",
+}
 
 #: A span and the numbers of the sentences wanted of it; None for all.
 Chosen = tuple[TokenSpan, Ints | None]
@@ -40,20 +48,20 @@ def choose(sentences: list[Any], numbers: Ints | None) -> list[Any]:
 
 
 class SpanFacts(NamedTuple):
-    """What some sentences have: schemes are those that allow all labels, `joined` is whether any has two tokens."""
+    """What some sentences have: `breaks` counts those that break a scheme, `joined` is whether any has two tokens."""
 
     sentences: int
     tokens: int
     columns: int | None
     digest: str
     labels: frozenset[str]
-    schemes: Sequence[str]
+    breaks: Mapping[str, int]
     joined: bool
 
 
 def look(item: Chosen) -> SpanFacts:
     """Read sentences for a first time."""
-    sentences = choose(item[0].sentences(), item[1])
+    sentences = choose(item[0].sentences(labelled=True), item[1])
     labels = [sentence[-1] for sentence in sentences]
     return SpanFacts(
         len(sentences),
@@ -61,7 +69,7 @@ def look(item: Chosen) -> SpanFacts:
         len(sentences[0]) if sentences else None,
         digest_of("\n".join("\t".join(column) for column in sentence) for sentence in sentences),
         frozenset(label for row in labels for label in row),
-        possible_schemes(labels),
+        scheme_breaks(labels),
         any(len(row) > 1 for row in labels),
     )
 
@@ -85,7 +93,25 @@ def find_scheme(found: Sequence[SpanFacts]) -> str | None:
     """The first scheme that allows all labels; None if there is none or no label is a span's."""
     if all(facts.labels <= {"O"} for facts in found):
         return None
-    return next((name for name in SCHEMES if all(name in facts.schemes for facts in found)), None)
+    return next((name for name in SCHEMES if all(facts.breaks.get(name) == 0 for facts in found)), None)
+
+
+def scheme_note(found: Sequence[SpanFacts]) -> str | None:
+    """What to tell the user if most sentences keep to a scheme and a few break it; None otherwise."""
+    total = sum(facts.sentences for facts in found)
+    counts = {
+        name: sum(facts.breaks[name] for facts in found)
+        for name in SCHEMES
+        if all(name in facts.breaks for facts in found)
+    }
+    name = min(counts, key=counts.__getitem__, default=None)
+    if name is None or not 0 < counts[name] <= _ALMOST * total:
+        return None
+    return (
+        f"labels look like {name}, but {counts[name]} of {total} sentences break it (such as "
+        f"{_BROKEN[name]}), so impossible sequences of labels may be predicted; correct these sentences "
+        "to exclude them, or give --scheme none."
+    )
 
 
 def check_columns(source: Path, spans: Sequence[TokenSpan], found: Sequence[SpanFacts]) -> int:

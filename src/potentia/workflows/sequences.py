@@ -36,6 +36,7 @@ from .sequence_files import (
     choose,
     find_scheme,
     look,
+    scheme_note,
     spans_by_file,
     split,
 )
@@ -182,7 +183,7 @@ class SequencePipeline(Pipeline):
 
     def read(self, span: TokenSpan, labelled: bool) -> list[list[list[str]]]:
         """The sentences of a span, whose last column may be left out where labels are not needed."""
-        sentences, wanted = span.sentences(documents=not labelled), self.n_columns
+        sentences, wanted = span.sentences(documents=not labelled, labelled=labelled), self.n_columns
         has = len(sentences[0]) if sentences else wanted
         if has != wanted and (labelled or has != wanted - 1):
             other = "" if labelled else f" or, without labels, {wanted - 1}"
@@ -272,6 +273,9 @@ def train(
     chosen = found if run.validation is None else map_anywhere(look, own)
     check_labels(source, chosen)
     known = find_scheme(chosen) if scheme is None else None if scheme == "none" else scheme
+    hint = scheme_note(chosen) if scheme is None and known is None else None
+    if hint is not None:
+        run.say(hint)
     model = ChainCRF(c1, c2, _ITERATIONS if iterations is None else iterations, delta=_DELTA, scheme=known)
     pipeline = SequencePipeline(model, features, n_columns)
     options = {k: v for k, v in model.get_params().items() if k != "max_iterations"}

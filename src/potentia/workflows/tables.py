@@ -149,15 +149,17 @@ class TablePipeline(Pipeline):
         """
         check_target(out, source)
         wanted = partial(self._columns, seen_by_workers(source), id, probabilities, scores)
-        pieces = self._by_rows(source, wanted)
+        found = self._by_rows(source, wanted)
+        self._warn_of_unknown([known for _, known in found])
+        pieces = [piece for piece, _ in found]
         columns = {name: [cell for piece in pieces for cell in piece[name]] for name in pieces[0]}
         write_table(out, columns)
         return {"rows": len(columns[self.labels[0].name]), "written": [str(out)]}
 
     def _columns(
         self, source: Path, id: Sequence[str], probabilities: bool, scores: bool, rows: slice
-    ) -> dict[str, Sequence[Any]]:
-        """What is written of some rows of a table."""
+    ) -> tuple[dict[str, Sequence[Any]], list[bool | None]]:
+        """What is written of some rows of a table, and of which columns training had any text."""
         table = _rows_of(source, rows)
         with naming(source):
             _require(table, id)
@@ -169,7 +171,16 @@ class TablePipeline(Pipeline):
                 columns |= {f"{name}_probability": p for name, p in self.predict_proba(table).items()}
             if scores:
                 columns |= {f"{name}_score": s for name, s in self.decision_function(table).items()}
-        return columns
+        return columns, [feature.knows(table[feature.name]) for feature in self.features]
+
+    def _warn_of_unknown(self, known: Sequence[Sequence[bool | None]]) -> None:
+        """Warn of columns none of whose texts training had; known: by piece and feature."""
+        for feature, own in zip(self.features, zip(*known, strict=True), strict=True):
+            if False in own and True not in own:
+                warn_caller(
+                    f"training had none of the values of column {feature.name!r}, so it counts as missing in all rows.",
+                    UserWarning,
+                )
 
     def evaluate_files(self, source: Path, **_: Any) -> dict[str, Any]:
         """The five measures of multi-label prediction."""
@@ -278,7 +289,14 @@ class TableSpec:
                         f"column {feature.name!r} has {texts} different texts in {len(own)} rows, and each becomes a "
                         f"feature; --ignore {feature.name} leaves it out, and numbers need a decimal point"
                     )
+            if len(own) == 1:
+                messages.append("there is only one row to train on, so every prediction repeats its labels.")
             labels = [learn_label(name, table[name]) for name in self.labels]
+            messages += [
+                f"label {label.name!r} has only the value {label.texts[0]!r}, which is always predicted."
+                for label in labels
+                if len(label.values) == 1 and len(own) > 1
+            ]
             pipeline = TablePipeline(None, "", features, labels)
             X, y = pipeline.matrix(table), pipeline.truth(table)
         digest = digest_of([X.tobytes(), y.tobytes(), *names, *self.labels])
