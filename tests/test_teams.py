@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -125,6 +126,11 @@ def test_a_thread_that_fails_releases_the_others():
         step.run(fail)
     with pytest.raises(RuntimeError, match="lost"):  # in the calling thread
         Step(step.lists[::-1], team=True).run(fail)
+    assert _threads._team_pool().submit(int).result(timeout=60) == 0
+    deadline = time.monotonic() + 60
+    while _threads._team_pool()._idle_semaphore._value < len(_threads._team_pool()._threads):
+        assert time.monotonic() < deadline, "a thread still waits"
+        time.sleep(0.01)
 
 
 def test_release_of_a_team_that_never_waited():

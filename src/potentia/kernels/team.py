@@ -63,7 +63,7 @@ def wait(team):
         before = _arrive(team.arrivals)
         goal = (before // team.size + 1) * team.size
         looks = 0
-        while _arrived(team.arrivals) < goal:
+        while before < _RELEASED and _arrived(team.arrivals) < goal:
             looks += 1
             if looks > _LOOKS:
                 _sleep()
