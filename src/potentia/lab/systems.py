@@ -28,7 +28,7 @@ Grid = dict[str, Sequence[Any]]
 # Every system of Scene chooses among 36 candidates in five folds. The fewer options a system has, the finer is its grid
 # of each: structural SVMs, which have alpha only, compare 36 values of it from 1.4e-3 to 4.1e-2.
 _LINEAR: Grid = {
-    "alpha": (5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1e-2, 1.5e-2, 2e-2, 3e-2),
+    "alpha": (1e-3, 2e-3, 3e-3, 5e-3, 8e-3, 1e-2, 1.5e-2, 2e-2, 3e-2, 5e-2, 7e-2, 0.1),
     "class_weight": (None, {1: 2.0}, "balanced"),
 }
 _KERNEL: Grid = {"alpha": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2), "gamma": (0.02, 0.04, 0.06, 0.08, 0.12, 0.16)}
@@ -46,9 +46,9 @@ _CHAIN: Grid = {
 _SSVM: Grid = {"alpha": tuple(float(f"{8e-3 * 10 ** (step / 24):.3g}") for step in range(-18, 18))}
 _MACHINE: Grid = {"alpha": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3), "eta0": (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)}
 _KERNEL_MACHINE: Grid = {
-    "alpha": (3e-4, 1e-3, 3e-3, 1e-2),
-    "gamma": (0.04, 0.08, 0.16),
-    "eta0": (10.0, 100.0, 1000.0),
+    "alpha": (1e-4, 3e-4, 1e-3),
+    "gamma": (0.02, 0.04, 0.08, 0.16),
+    "eta0": (100.0, 1000.0, 10000.0),
 }
 _LINEAR_NETWORK: Grid = {
     "alpha": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3),
