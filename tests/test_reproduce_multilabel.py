@@ -114,8 +114,10 @@ def test_options_are_those_of_the_best_held_out_exact_match():
     assert options == grid(**system.grid)[int(np.argmax(found))]
 
 
-def test_all_systems_of_scene_have_the_same_number_of_candidates_and_folds():
-    assert {(s.candidates, s.folds) for s in systems.SYSTEMS.values()} == {(36, 5)}
+def test_systems_of_scene_have_the_same_number_of_candidates_and_folds():
+    found = {name: (s.candidates, s.folds) for name, s in systems.SYSTEMS.items()}
+    assert found.pop("SSVMfull") == (3, 3)  # slow, as the documentation states
+    assert set(found.values()) == {(36, 5)}
 
 
 def test_options_of_the_search_are_left_out_of_the_choice():
