@@ -26,7 +26,7 @@ from .study import grid
 Grid = dict[str, Sequence[Any]]
 
 # Every system of Scene but SSVMfull, which is slow, chooses among 36 candidates in five folds. The fewer options a
-# system has, the finer is its grid of each: SSVMhmm, which has alpha only, compares 36 values of it from 1.4e-3 to 4.1e-2.
+# system has, the finer is its grid of each: SSVMhmm has alpha only and compares 36 values of it, 1.4e-3 to 4.1e-2.
 _LINEAR: Grid = {
     "alpha": (1e-3, 2e-3, 3e-3, 5e-3, 8e-3, 1e-2, 1.5e-2, 2e-2, 3e-2, 5e-2, 7e-2, 0.1),
     "class_weight": (None, {1: 2.0}, "balanced"),
