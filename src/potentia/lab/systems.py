@@ -25,8 +25,8 @@ from .study import grid
 #: Options by name, and the values that cross-validation chooses from.
 Grid = dict[str, Sequence[Any]]
 
-# Every system of Scene but SSVMfull, which is slow, chooses among 36 candidates in five folds. The fewer options a
-# system has, the finer is its grid of each: SSVMhmm has alpha only and compares 36 values of it, 1.4e-3 to 4.1e-2.
+# Every system of Scene chooses among 36 candidates in five folds. The fewer options a system has, the finer is its grid
+# of each: structural SVMs have alpha only and compare 36 values of it, 1.4e-3 to 4.1e-2.
 _LINEAR: Grid = {
     "alpha": (1e-3, 2e-3, 3e-3, 5e-3, 8e-3, 1e-2, 1.5e-2, 2e-2, 3e-2, 5e-2, 7e-2, 0.1),
     "class_weight": (None, {1: 2.0}, "balanced"),
@@ -59,8 +59,7 @@ _KERNEL_NETWORK: Grid = {
     "gamma": (0.04, 0.06, 0.08),
     "label_scale": (0.125, 0.25, 0.5, 1.0),
 }
-_FULL_SSVM: Grid = {"alpha": (2e-3, 8e-3, 3e-2)}
-#: Of SSVMhmm, candidates are compared at a gap of 1e-2, and the chosen one is fitted to one of 1e-3.
+#: Of structural SVMs, candidates are compared at a gap of 1e-2, and the chosen one is fitted to one of 1e-3.
 _SSVM_SEARCH = {"tol": 1e-2}
 
 
@@ -118,7 +117,7 @@ SYSTEMS = {
     "powerset": System("label powerset, logistic", _logistic(pt.LabelPowerset), _POWERSET),
     "chain": System("classifier chain, logistic", _logistic(pt.ClassifierChain), _CHAIN),
     "SSVMhmm": System("structural SVM, chain", pt.ChainSSVM, _SSVM, search=_SSVM_SEARCH),
-    "SSVMfull": System("structural SVM, all pairs", pt.CompleteSSVM, _FULL_SSVM, folds=3),
+    "SSVMfull": System("structural SVM, all pairs", pt.CompleteSSVM, _SSVM, search=_SSVM_SEARCH),
     "LMBM": System("LMBM, linear", partial(pt.LMBM, tol=1e-4), _MACHINE),
     "LMBMk": System("LMBM, RBF", partial(pt.LMBM, kernel="rbf", tol=1e-4), _KERNEL_MACHINE),
     "LMSBNlo": System("LMSBN, linear, labels' own order", partial(pt.LMSBN, order="index"), _LINEAR_NETWORK),
