@@ -10,6 +10,7 @@ from data_sets import needs
 from potentia.cli import main
 from potentia.lab import multilabel_tables, search_speed, systems
 from potentia.lab.studies import STUDIES
+from potentia.lab.study import grid
 from potentia.multilabel.orders import splits
 from potentia.report.rows import read_rows
 
@@ -98,11 +99,11 @@ def test_options_are_those_of_the_best_held_out_exact_match():
     system, X, Y = systems.SYSTEMS["BCl"], data.X_train, data.Y_train
     options, score = systems.choose(system, X, Y, 0)
     found = []
-    for alpha in system.grid["alpha"]:
+    for candidate in grid(**system.grid):
         right = [
             pt.metrics.exact_match(
                 data.Y_train[test],
-                pt.IndependentClassifiers(alpha)
+                pt.IndependentClassifiers(**candidate)
                 .fit(data.X_train[train], data.Y_train[train])
                 .predict(data.X_train[test]),
             )
@@ -110,7 +111,28 @@ def test_options_are_those_of_the_best_held_out_exact_match():
         ]
         found.append(np.mean(right))
     assert score == pytest.approx(max(found))
-    assert options["alpha"] == system.grid["alpha"][int(np.argmax(found))]
+    assert options == grid(**system.grid)[int(np.argmax(found))]
+
+
+def test_systems_of_scene_have_the_same_number_of_candidates_and_folds():
+    found = {name: (s.candidates, s.folds) for name, s in systems.SYSTEMS.items()}
+    assert set(found.values()) == {(36, 5)}
+
+
+def test_options_of_the_search_are_left_out_of_the_choice():
+    tolerances = []
+
+    def make(**options):
+        tolerances.append(options["tol"])
+        return pt.IndependentClassifiers(**options)
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3))
+    Y = (X[:, :2] > 0).astype(int)
+    system = systems.System("", make, {"alpha": (1e-3, 1e-2)}, folds=2, search={"tol": 0.1})
+    options, _ = systems.choose(system, X, Y, 0)
+    assert set(options) == {"alpha"}
+    assert tolerances == [0.1] * 4
 
 
 def test_full_studies_have_all_systems_and_sizes():
