@@ -74,7 +74,7 @@ def small_crf(learner, inference=None):
 
 
 def test_a_custom_loss_gradient_and_inference_are_saved_with_their_options(tmp_path):
-    risk = pt.MarginalRisk(Absolute(2.0), Sequential(iterations=3), gradient=Finer(), iterations=1, tol=0)
+    risk = pt.MarginalRisk(Absolute(2.0), Sequential(iterations=200), gradient=Finer(), iterations=1, tol=0)
     crf = small_crf(risk, Sequential(rho=0.7)).fit(saved_models.examples())
     crf.save(tmp_path / "m")
     again = pt.load(tmp_path / "m")

@@ -315,6 +315,14 @@ def score_labels(scores: Scores, labels: ArrayLike) -> float:
     return total + sum(term.score(y, scores.singles.shape[1]) for term in scores.dense.values())
 
 
+def score_size(scores: Scores, labels: Ints) -> float:
+    """The largest score of a region at a complete labelling, by absolute value, of those that are not forbidden."""
+    kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] != 1 and len(scope)]
+    found = [scores.singles[np.arange(scores.graph.n_variables), labels]]
+    sizes = np.abs(np.concatenate([*found, *(region_scores(scores, kind, labels) for kind in kinds)]))
+    return float(sizes[np.isfinite(sizes)].max(initial=0.0))
+
+
 def region_scores(scores: Scores, kind: str, labels: Ints) -> Floats:
     """The score of every region of a kind at a complete labelling."""
     index = table_index(scores.graph, kind, labels)

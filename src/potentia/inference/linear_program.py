@@ -11,7 +11,7 @@ from .._options import check_count, check_share
 from .._types import Floats, InfeasibleError, Ints, PotentiaError
 from ..graph.flat import Regions, runs
 from ..graph.links import Links, region_links
-from ..graph.scores import Scores, score_labels
+from ..graph.scores import Scores, score_labels, score_size
 from .base import Inference, Result
 from .decode import best_labelling, search
 from .readout import all_singles, marginals_by_kind
@@ -102,7 +102,8 @@ class LinearProgram(Inference):
         Where scores span many orders of magnitude the small ones fall below the solver's tolerance; local search then
         finds a labelling above the "optimum", and the value is only an estimate.
         """
-        slack = self.tol * (scores.largest() + abs(value))
+        # relative to the scores in play, which a large penalty beside them is not
+        slack = self.tol * (score_size(scores, singles.argmax(axis=1)) + abs(value)) + scores.rounding()
         found = score_labels(scores, search(scores, [singles.argmax(axis=1)]))
         if found > value + slack:
             return value, "estimate"
