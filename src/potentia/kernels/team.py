@@ -22,8 +22,8 @@ from .vecmath import KERNEL
 
 #: Stands in a list of units for a wait.
 BARRIER = -1
-#: Looks at the others before a thread sleeps, about 50 microseconds: a core that it waits for may be its own.
-_LOOKS = 100_000
+#: Looks at the others before a thread sleeps, about half a millisecond: a core that it waits for may be its own.
+_LOOKS = 1_000_000
 #: Added to the arrivals of a team that is to wait no longer.
 _RELEASED = 2**60
 #: Arrivals of a single thread, which never waits.
