@@ -477,9 +477,12 @@ class PairEngine:
         )
 
     def over_groups(self, function: Callable[[int, int], T]) -> list[T]:
-        """function(a, b) over ranges of blocks: one group after another, threads sharing each."""
+        """function(a, b) over ranges of blocks: one group after another if threads share them, else all in one call."""
+        threads = self._pay(self.work // (self.n_groups * _WAIT))
+        if threads == 1:
+            return [function(0, int(self.group_ptr[-1]))]
         ranges = pairwise(self.group_ptr.tolist())
-        return [found for a, b in ranges for found in map_ranges(function, a, b, self._pass_threads)]
+        return [found for a, b in ranges for found in map_ranges(function, a, b, threads)]
 
     def _over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
         return map_ranges(function, 0, n, self._pass_threads)
