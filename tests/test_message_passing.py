@@ -885,18 +885,19 @@ def test_a_sequential_schedule_waits_for_both_directions():
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("states", [2, 3])
-@pytest.mark.parametrize("rho", [0.5, "uneven"])
+@pytest.mark.parametrize("rho", [0.5, 1.0, 0.4, "uneven"])
 def test_kept_exponentials_of_messages_are_those_of_the_messages(states, shared, rho):
     rng = np.random.default_rng(states)
     graph = pt.Graph.grid((9, 11), n_states=states)
     pairs = len(graph.scopes["edge"])
-    node = rng.normal(size=(graph.n_variables, states))
+    node = rng.normal(size=(graph.n_variables, states)) + 1e3 * rng.normal(size=(graph.n_variables, 1))
     node[3, 0] = -np.inf
     edge = rng.normal(size=(states, states) if shared else (pairs, states, states))
     weights = rng.uniform(0.3, 0.6, pairs) if rho == "uneven" else rho
     scores = Scores(graph, {"node": node, "edge": edge})
     engines = [pt.TRW(rho=weights, threads=1).session(scores, None).engine for _ in range(2)]
     assert all(engine.exponentials for engine in engines)
+    assert (engines[0].blocks.own.size > 0) == (rho in (0.5, 1.0))
     engines[1]._keep_exponentials(False)
     engines[1]._share_products(False)
     if not engines[1].shared:

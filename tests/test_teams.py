@@ -100,7 +100,8 @@ def test_gradients_of_a_team(model, gradient, iterations):
                 np.testing.assert_array_equal(a, b)
 
 
-def test_every_unit_is_updated_once_per_iteration_by_one_thread():
+def test_every_unit_is_updated_once_per_iteration_by_one_thread(monkeypatch):
+    monkeypatch.setattr("potentia.inference.engine.teams_pay", lambda: True)
     graph, theta = MODELS["3 states"]
     engine = pt.TRW(threads=3).session(Scores(graph, theta), None).engine
     (step,) = steps(engine, "coloured", 0, 0, many=4)

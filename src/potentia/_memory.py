@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ._types import Floats
 
@@ -36,6 +37,15 @@ def borrow(shape: Sequence[int]) -> Floats:
     array = np.frombuffer(store.data, dtype=np.float64, count=n, offset=skipped)
     weakref.finalize(array, _returned.append, store).atexit = False
     return array.reshape(shape)
+
+
+def borrow_like(shape: Sequence[int], dtype: DTypeLike) -> Floats:
+    """The same of float64 or float32."""
+    if np.dtype(dtype) == np.float64:
+        return borrow(shape)
+    n = math.prod(shape)
+    halves = borrow((-(-n // 2),)).view(dtype)
+    return halves[:n].reshape(shape)
 
 
 def borrow_zeros(shape: Sequence[int]) -> Floats:

@@ -168,7 +168,7 @@ class Binary:
             ]
             out += (sides[0] + sides[1].T).ravel()
         else:
-            two.add_tables(engine.layout, engine.pair_scores, self.cotangents.table, out)
+            two.add_tables(engine.layout, engine.pair_places, self.cotangents.table, out)
 
     def nodes(self) -> Floats:
         """d_theta of single variables, (blocks, states, lanes)."""
@@ -222,7 +222,7 @@ class General:
         """Add the factors in the first `used` slots to d_theta of the pairs."""
         engine = self.engine
         if self.factored and self.first < used:
-            scores, ratios, begin = engine.pair_scores, self.cotangents.ratios, self.first
+            scores, ratios, begin = engine.pair_places, self.cotangents.ratios, self.first
             engine.over_groups(
                 lambda a, b: star_tables.flush(
                     a, b, engine.layout, scores, engine.blocks, ratios, self.tape.inputs, begin, used, out
@@ -242,7 +242,7 @@ class General:
             out += (both[0] + both[1].T).ravel()
         elif self.cotangents.table.size:
             star_tables.add_tables(
-                engine.layout, engine.pair_scores, engine.blocks, self.cotangents.table, out
+                engine.layout, engine.pair_places, engine.blocks, self.cotangents.table, out
             )
 
     def nodes(self) -> Floats:
@@ -330,5 +330,5 @@ def _grows(engine: PairEngine) -> bool:
 
 def _pairs_of(engine: PairEngine, mu: Floats, d_mu: Floats) -> tuple[Any, ...]:
     """What the kernels for pairs' marginals take first."""
-    size = engine.pair_scores.shapes.prod(axis=1)
-    return engine.pair_scores, engine.layout.pair_position, mu, d_mu, np.cumsum(size) - size
+    size = engine.pair_places.shapes.prod(axis=1)
+    return engine.pair_places, engine.layout.pair_position, mu, d_mu, np.cumsum(size) - size

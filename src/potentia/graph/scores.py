@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from .._memory import borrow
+from .._memory import borrow_like
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
 from ..kernels.score_checks import add_singles, first_bad_table, score_range
 from ..kernels.simd import CHUNK
@@ -83,15 +83,22 @@ class Scores:
                 continue
             values, self._offset[kind] = _flatten(graph, kind, given)
             shared = isinstance(given, np.ndarray) and np.may_share_memory(values, given)
-            self._values[kind] = _copy(values) if own and shared else values
+            self._values[kind] = _copy(values, values.dtype) if own and shared else values
             self._refuse_bad(kind)
         self.singles = self._pad_singles(observed_states(graph, observed))
 
     def kind(self, kind: str) -> tuple[Floats, Ints]:
         """Flat scores of a kind and the offset of each region's table in them (equal offsets: shared).
 
-        Tables given by weights are written out, one per weight.
+        Tables given by weights are written out, one per weight, and those of float32 are widened.
         """
+        values, offset = self.as_given(kind)
+        if values.dtype != np.float64:
+            values = self._values[kind] = _copy(values, np.float64)
+        return values, offset
+
+    def as_given(self, kind: str) -> tuple[Floats, Ints]:
+        """The same, but of float32 if they were given so and nothing has asked for more."""
         if kind not in self._values:
             own, n = self.weighted[kind], len(self.graph.scopes[kind])
             self._values[kind] = own.written()
@@ -160,9 +167,9 @@ class Scores:
         if kind in self.weighted:
             own = self.weighted[kind]
             return own.of_pairs(len(self.graph.scopes[kind]))[region - r.kind_ptr[number]] * own.unit
-        values, offset = self.kind(kind)
+        values, offset = self.as_given(kind)
         start = offset[region - r.kind_ptr[number]]
-        return values[start : start + r.size[region]].reshape(shape)
+        return values[start : start + r.size[region]].reshape(shape).astype(np.float64)
 
     def largest(self) -> float:
         """The largest finite score by size."""
@@ -185,13 +192,13 @@ class Scores:
         for kind, scope in self.graph.scopes.items():
             if scope.shape[1] < 2 or kind in other.weighted:
                 continue
-            old, old_at = other.kind(kind)
+            old, old_at = other.as_given(kind)
             gone = np.isneginf(old)
             if not gone.any():
                 continue
             if kind in self.weighted:
                 return False
-            new, new_at = self.kind(kind)
+            new, new_at = self.as_given(kind)
             if len(new) != len(old) or np.any(new_at != old_at) or np.any(gone & ~np.isneginf(new)):
                 return False
         return True
@@ -224,7 +231,7 @@ class Scores:
     def _refuse_bad(self, kind: str) -> None:
         if self.bounds(kind) is not None:
             return
-        values, offset = self.kind(kind)
+        values, offset = self.as_given(kind)
         size = table_sizes(self.graph, kind)
         row, code = first_bad_table(values, offset, size)
         scope = self.graph.scopes[kind][row].tolist() if row >= 0 else []
@@ -238,7 +245,7 @@ class Scores:
 
 
 def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
-    """Flat values and table offsets of one kind; no copy for a contiguous float64 array."""
+    """Flat values and table offsets of one kind; no copy for a contiguous array of floats."""
     size = table_sizes(graph, kind)
     n = len(size)
     if n == 0:
@@ -271,8 +278,8 @@ def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
     )
 
 
-def _copy(values: Floats | NDArray[np.float32]) -> Floats:
-    copied = borrow(values.shape)
+def _copy(values: Floats | NDArray[np.float32], dtype: DTypeLike) -> Floats:
+    copied = borrow_like(values.shape, dtype)
     copied[...] = values
     return copied
 
@@ -286,7 +293,7 @@ def _as_floats(given: Any, name: str) -> Floats:
         if np.iscomplexobj(given):
             raise TypeError
         if isinstance(given, np.ndarray) and given.dtype == np.float32:
-            return _copy(np.atleast_1d(given))
+            return np.ascontiguousarray(given)
         return np.ascontiguousarray(given, dtype=np.float64)
     except (TypeError, ValueError):
         raise PotentiaError(f"{name} is not an array of numbers of one shape.") from None
@@ -329,8 +336,8 @@ def region_scores(scores: Scores, kind: str, labels: Ints) -> Floats:
     if kind in scores.weighted:
         own = scores.weighted[kind]
         return own.weight * own.unit.ravel()[index]
-    values, offset = scores.kind(kind)
-    return values[offset + index]
+    values, offset = scores.as_given(kind)
+    return values[offset + index].astype(np.float64)
 
 
 def table_index(graph: Graph, kind: str, labels: Ints) -> Ints:

@@ -66,9 +66,13 @@ def log_partition(scores: Scores) -> tuple[float, Tables] | None:
     return float(value), tables
 
 
-def pair_tables(scores: Scores) -> tuple[Floats, Ints]:
-    """Scores of all pairs, kind after kind, flat, and the offset of each pair's table."""
-    parts = [scores.kind(kind) for kind, scope in scores.graph.scopes.items() if scope.shape[1] == 2]
+def pair_tables(scores: Scores, single: bool = False) -> tuple[Floats, Ints]:
+    """Scores of all pairs, kind after kind, flat, and the offset of each pair's table.
+
+    single: of float32 if there is one kind that was given so.
+    """
+    read = scores.as_given if single else scores.kind
+    parts = [read(kind) for kind, scope in scores.graph.scopes.items() if scope.shape[1] == 2]
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(values) for values, _ in parts)])

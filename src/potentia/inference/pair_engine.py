@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .._memory import borrow, borrow_zeros
+from .._memory import borrow, borrow_like, borrow_zeros
 from .._threads import map_ranges
 from .._types import Floats, InfeasibleError, Ints
 from ..graph.flat import flat_regions
@@ -49,7 +49,10 @@ _HAND_OVER, _WAIT = 500_000, 100_000
 #: Entries of all tables from which on products are shared: 16 MiB, about what caches hold.
 _SHARED_FROM = 2**21
 #: Multiply-adds of one call, where iterations are done together: some hundredths of a second.
-_CALL_WORK = 20_000_000
+_CALL_WORK = 100_000_000
+#: Counting numbers of pairs that are quick powers, where C is 1.
+_POWERS = (1.0, 0.5)
+_NOTHING = np.empty((0, 0, 0))
 
 
 def suits_pairs(graph: Graph) -> bool:
@@ -81,6 +84,7 @@ class PairEngine:
         self._reversible = False
         #: Whether blocks hold exponentials of messages.
         self.exponentials = False
+        self._has_messages = False
         #: Multiply-adds of an iteration, and groups that it updates one after another.
         self.work, self.n_groups = self._work(), max(len(self.group_ptr) - 1, 1)
         self.load(scores)
@@ -143,7 +147,7 @@ class PairEngine:
         """Whether all pairs share one table and counting number, so that it need not be copied per pair."""
         if len(self.pairs) < 2 or len(self._pair_kinds) != 1 or np.any(self.count != self.count[0]):
             return False
-        offset, states = scores.kind(self._pair_kinds[0])[1], self.graph.n_states
+        offset, states = scores.as_given(self._pair_kinds[0])[1], self.graph.n_states
         return bool(np.all(offset == offset[0]) and states.min() == states.max())
 
     def _allocate(self, count: Floats, even: Floats, inverse: Floats) -> PairBlocks:
@@ -158,18 +162,19 @@ class PairEngine:
             even=even,
             inverse=inverse,
             node=borrow_zeros((n_blocks, states, width)),
+            own=_NOTHING,
             table=borrow((2 * size,))
             if self.shared
             else self._tables((rows - 1) * self._slot_entries * width),
             base=layout.side[:, 0].astype(np.int64) * size if self.shared else np.arange(rows) * size * width,
             shared=self.shared,
             mode=np.full(n_blocks, MAXIMUM if self.entropy.maximum else PRODUCT, dtype=np.int64),
-            lam=borrow_zeros((rows, states, width)),
+            lam=borrow((rows, states, width)),
             belief=borrow_zeros((n_blocks, states, width)),
             first=self.graph.cached(("first", id(layout)), lambda: (layout.pair >= 0) & (layout.side == 0)),
             value=np.zeros(n_blocks),
             role=np.full(rows, ALONE, dtype=np.int8),
-            sent=np.empty((0, states, width)),
+            sent=_NOTHING,
         )
 
     @property
@@ -179,9 +184,7 @@ class PairEngine:
 
     def _tables(self, size: int) -> Floats:
         """Memory for tables, in single precision where scores are."""
-        if not self.single:
-            return borrow((size,))
-        return borrow((-(-size // 2),)).view(np.float32)[:size]  # type: ignore[return-value]
+        return borrow_like((size,), np.float32 if self.single else np.float64)
 
     def _spans(self, scores: Scores, widest: float) -> bool:
         """Whether all pairs' scores are finite and differ by at most `widest` times the smallest counting number."""
@@ -239,7 +242,7 @@ class PairEngine:
         self._share_products(self.exponentials and states > 2 and far)
         if not self.exponentials:
             return star.sweep
-        return partial(binary.sweep if states == 2 else star_product.sweep, self._common())
+        return partial(binary.sweep if states == 2 else star_product.sweep, self._power())
 
     def _share_products(self, wanted: bool) -> None:
         """Give rows the roles of the layout, or none; see `star_product`."""
@@ -270,6 +273,17 @@ class PairEngine:
                 star_product.send(u, u + 1, self.blocks)
                 self._behind[u] = False
 
+    def _power(self) -> float:
+        """`_common`; blocks hold variables' own factors where powers are quick; see `kernels.exponentials`."""
+        common, blocks = self._common(), self.blocks
+        if common in _POWERS and np.all(self.total == 1.0):
+            own = blocks.own if blocks.own.size else borrow(blocks.node.shape)
+            pair_kernels.own_factors(blocks.node, blocks.inverse, True, own)
+            self.blocks = blocks._replace(own=own)
+        else:
+            self.blocks = blocks._replace(own=_NOTHING)
+        return common
+
     def _common(self) -> float:
         """The counting number of all pairs if a variable's M can be multiplied; 0 if not."""
         degree = int(np.diff(self.layout.slot_ptr).max(initial=0))
@@ -295,9 +309,9 @@ class PairEngine:
     def _keep_exponentials(self, kept: bool) -> None:
         """Messages as their exponentials from now on, or as they are; the last row is what empty slots read."""
         lam = self.blocks.lam
-        if kept and not self.exponentials:
+        if self._has_messages and kept and not self.exponentials:
             np.exp(lam, out=lam)
-        elif self.exponentials and not kept:
+        elif self._has_messages and self.exponentials and not kept:
             with np.errstate(divide="ignore"):
                 np.log(lam, out=lam)
         self.exponentials = kept
@@ -306,8 +320,13 @@ class PairEngine:
     def pair_scores(self) -> pair_kernels.PairScores:
         """Tables of all pairs as kernels read them."""
         if self._written is None:
-            self._written = _pair_scores(self.scores, self.pairs, self.count)
+            self._written = _pair_scores(self.scores, self.pairs, self.count, self.single)
         return self._written
+
+    @property
+    def pair_places(self) -> pair_kernels.PairScores:
+        """The same for kernels that only write to arrays of this layout."""
+        return self.pair_scores._replace(values=np.empty(0))
 
     def _fill_shared(self) -> None:
         states = self.layout.n_states
@@ -325,6 +344,7 @@ class PairEngine:
 
     def reset(self) -> None:
         """Zero messages, -inf at states that the variable's own score forbids."""
+        self._has_messages = True
         lam, dead = self.blocks.lam, np.isneginf(self.blocks.node)
         lam.fill(1.0 if self.exponentials else 0.0)
         if dead.any():
@@ -346,13 +366,12 @@ class PairEngine:
         In units of c they are equal for all pairs of a variable.
         """
         blocks = self.blocks
-        alone = blocks.node * blocks.inverse[:, None, :]
-        top = alone.max(axis=1, keepdims=True)
-        alone -= np.where(np.isneginf(top), 0.0, top)
-        if self.exponentials:
-            np.exp(alone, out=alone)
-        owner = np.repeat(np.arange(len(alone)), np.diff(blocks.slot_ptr))
-        np.take(alone, owner, axis=0, out=blocks.lam[: len(owner)], mode="clip")
+        own = blocks.own
+        if not own.size:
+            own = borrow(blocks.node.shape)
+            pair_kernels.own_factors(blocks.node, blocks.inverse, self.exponentials, own)
+        owner = np.repeat(np.arange(len(own)), np.diff(blocks.slot_ptr))
+        np.take(own, owner, axis=0, out=blocks.lam[: len(owner)], mode="clip")
         self._messages_changed()
 
     def set_messages(self, messages: Floats) -> None:
@@ -461,7 +480,7 @@ class PairEngine:
         self._over(len(self.layout.variable), self._add_variable_values)
         value = float(self.blocks.value.sum()) + self.shift
         # the result must not keep the engine alive
-        tables = partial(_pair_scores, self.scores, self.pairs, self.count)
+        tables = partial(_pair_scores, self.scores, self.pairs, self.count, self.single)
         marginals = PairMarginals(self.graph, singles, tables, lam, self.entropy.maximum, self._pass_threads)
         return Readout(marginals, singles, value, lam)
 
@@ -488,5 +507,5 @@ class PairEngine:
         return map_ranges(function, 0, n, self._pass_threads)
 
 
-def _pair_scores(scores: Scores, pairs: Ints, count: Floats) -> pair_kernels.PairScores:
-    return pair_kernels.PairScores(*pair_tables(scores), scores.graph.n_states[pairs], count)
+def _pair_scores(scores: Scores, pairs: Ints, count: Floats, single: bool) -> pair_kernels.PairScores:
+    return pair_kernels.PairScores(*pair_tables(scores, single), scores.graph.n_states[pairs], count)

@@ -85,7 +85,7 @@ class WeightEngine(PairEngine):
         self._share_products(False)
         self._keep_exponentials(not self.entropy.maximum and self.damping == 0.0 and self._bounded())
         if self.exponentials:
-            return partial(parametric_product.sweep, self.profile, self._common())
+            return partial(parametric_product.sweep, self.profile, self._power())
         return partial(parametric.sweep, self.profile)
 
     def _steepest(self) -> float:

@@ -33,7 +33,7 @@ def sweep(common, blocks, units, damping, write, watch, record, team):
 
 @njit(**KERNEL)
 def _update(common, blocks, u, write, scratch, p, record):
-    """u = exp(P - max P) of a block into p and, where they are to be written, its messages.
+    """u = exp(P), up to a factor, of a block into p and, where they are to be written, its messages.
 
     All rows are worked on at once: short loops cost more to start than to run.
     """
@@ -72,7 +72,7 @@ def _update(common, blocks, u, write, scratch, p, record):
 
 @njit(**KERNEL)
 def _potentials(common, blocks, u, odds, scratch, p):
-    """u of both states, the larger 1, from M(1) / M(0) of every slot that is not empty."""
+    """u of both states, up to a factor, from M(1) / M(0) of every slot that is not empty."""
     W = p.shape[1]
     base, n = blocks.slot_ptr[u] * W, (blocks.slot_ptr[u + 1] - blocks.slot_ptr[u]) * W
     count, node, inverse = blocks.count.reshape(-1), blocks.node[u], blocks.inverse[u]
@@ -84,6 +84,9 @@ def _potentials(common, blocks, u, odds, scratch, p):
             part, weight = odds[k : k + W], count[base + k : base + k + W]
             for x in range(W):
                 other[x] *= part[x] if weight[x] > 0.0 else 1.0
+        if blocks.own.size > 0:
+            _power(blocks.own[u], common, p)
+            return
         for x in range(W):
             gain[x] = common * log(other[x])
     else:
@@ -99,6 +102,17 @@ def _potentials(common, blocks, u, odds, scratch, p):
         d = (node[1, x] + gain[x] - node[0, x]) * inverse[x]
         e = exp(-abs(d))
         gain[x], other[x] = e if d > 0.0 else 1.0, 1.0 if d > 0.0 else e
+
+
+@njit(inline="always", **KERNEL)
+def _power(own, common, p):
+    """u = exp(theta) product^c, where c is 1 or 1/2, from the product in p[1]."""
+    if common == 0.5:
+        for x in range(p.shape[1]):
+            p[1, x] = np.sqrt(p[1, x])
+    for x in range(p.shape[1]):
+        p[0, x] = own[0, x]
+        p[1, x] *= own[1, x]
 
 
 @njit(inline="always", **KERNEL)

@@ -1,9 +1,10 @@
-"""Star updates that keep exponentials of messages of bounded range: one exp and one log per variable and state.
+"""Star updates that keep exponentials of messages of bounded range: at most one exp and one log per variable and state.
 
-`PairBlocks.lam` holds v = exp(lam). With u = exp(P - max P) the new message is v_e = u / M_e, and where all pairs have
-one counting number c, sum_e c log M_e = c log prod_e M_e. The caller sees to it that neither u, M nor the product of
-all M of a variable leaves the range of doubles. A block is worked on in pieces of lanes, from lane x on; what belongs
-to a piece is stored [state][lane of the piece].
+`PairBlocks.lam` holds v = exp(lam). With u = exp(P), up to a factor, the new message is v_e = u / M_e. Where all pairs
+have one counting number c, sum_e c log M_e = c log prod_e M_e. Where moreover C = 1 and c is 1 or 1/2 (belief
+propagation, and tree-reweighted messages on grids), u = exp(theta) (prod_e M_e)^c takes no exp or log at all. The
+caller sees to it that neither u, M nor the product of all M of a variable leaves the range of doubles. A block is
+worked on in pieces of lanes, from lane x on; what belongs to a piece is stored [state][lane of the piece].
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def gather(blocks, row, x, incoming, record):
 
 @njit(inner=True, **KERNEL)
 def potentials(blocks, u, x, sums, common, p, product):
-    """u = exp(P - max P) of a piece into p, from M of every slot; `common`: the c that all pairs have, or 0."""
+    """u = exp(P), up to a factor, of a piece into p from M of every slot; `common`: the c that all pairs have, or 0."""
     L, W, first = blocks.lam.shape[1], blocks.lam.shape[2], blocks.slot_ptr[u]
     node, count = blocks.node.reshape(-1), blocks.count.reshape(-1)
     width = p.size // L
@@ -60,6 +61,9 @@ def potentials(blocks, u, x, sums, common, p, product):
                     rest = sub8(spread8(1.0), live)
                     for k in range(lane, L * width, width):
                         store8(product, k, mul8(load8(product, k), fma8(live, load8(own, k), rest)))
+        if blocks.own.size > 0:
+            _power(blocks, u, x, common, p, product)
+            return
         for k in range(product.size):
             product[k] = common * log(product[k])
     else:
@@ -85,6 +89,20 @@ def potentials(blocks, u, x, sums, common, p, product):
             store8(p, k, sub8(load8(p, k), peak))
     for k in range(p.size):
         p[k] = exp(p[k])
+
+
+@njit(inner=True, **KERNEL)
+def _power(blocks, u, x, common, p, product):
+    """u = exp(theta) product^c of a piece into p, where c is 1 or 1/2; `product` is spent."""
+    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
+    own, width = blocks.own.reshape(-1), p.size // L
+    if common == 0.5:
+        for k in range(product.size):
+            product[k] = np.sqrt(product[k])
+    for a in range(L):
+        for lane in range(0, width, CHUNK):
+            k = a * width + lane
+            store8(p, k, mul8(load8(own, (u * L + a) * W + x + lane), load8(product, k)))
 
 
 @njit(inner=True, **KERNEL)

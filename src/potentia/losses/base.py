@@ -111,7 +111,7 @@ def subtract_labels(scores: Scores, labels: Ints, tables: Tables, weights: Float
             weighted = scores.weighted[kind]
             tables[kind] -= weighted.sum(weight * weighted.unit.ravel()[index])
         else:
-            values, offset = scores.kind(kind)
+            values, offset = scores.as_given(kind)
             tables[kind] -= np.bincount(offset + index, weights=weight, minlength=len(values))
     if total == -np.inf:
         raise PotentiaError("the labels have a forbidden (-inf) configuration.")
