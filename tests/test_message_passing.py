@@ -14,7 +14,7 @@ from potentia.adjoint.truncated import _Tape
 from potentia.graph.scores import Scores
 from potentia.inference import entropy as entropies
 from potentia.inference import pair_engine, tree_weights
-from potentia.inference.engine import drive
+from potentia.inference.drive import drive
 from potentia.inference.pair_engine import PairEngine, suits_pairs
 from potentia.inference.region_engine import RegionEngine
 from potentia.kernels import star

@@ -15,8 +15,8 @@ from potentia import _threads
 from potentia._threads import PIECES, cut_ranges, piece_of, run_team
 from potentia.graph.scores import Scores
 from potentia.inference import pair_engine
-from potentia.inference.engine import Step, steps
-from potentia.kernels.team import BARRIER, release
+from potentia.inference.steps import Step, steps
+from potentia.kernels.team import BARRIER, gather, release
 
 
 @pytest.fixture(autouse=True)
@@ -101,20 +101,20 @@ def test_gradients_of_a_team(model, gradient, iterations):
 
 
 def test_every_unit_is_updated_once_per_iteration_by_one_thread(monkeypatch):
-    monkeypatch.setattr("potentia.inference.engine.teams_pay", lambda: True)
+    monkeypatch.setattr("potentia.inference.steps.teams_pay", lambda: True)
     graph, theta = MODELS["3 states"]
     engine = pt.TRW(threads=3).session(Scores(graph, theta), None).engine
     (step,) = steps(engine, "coloured", 0, 0, many=4)
-    assert step.team
+    assert step.whole
     assert len(step.lists) == 3
     barriers = {int((units == BARRIER).sum()) for units in step.lists}
     assert barriers == {4 * (len(engine.group_ptr) - 1)}
-    units = np.concatenate(step.lists)
-    assert np.all(np.bincount(units[units != BARRIER]) == 4)
+    updates = np.concatenate(step.lists)
+    assert sorted(updates[updates != BARRIER]) == list(range(4 * int(engine.group_ptr[-1])))
 
 
 def test_a_thread_that_fails_releases_the_others():
-    step = Step([np.array([0, BARRIER]), np.array([1, BARRIER])], team=True)
+    step = Step([np.array([0, BARRIER]), np.array([1, BARRIER])], whole=True)
     graph, theta = MODELS["3 states"]
     engine = pt.TRW(threads=2).session(Scores(graph, theta), None).engine
 
@@ -126,7 +126,7 @@ def test_a_thread_that_fails_releases_the_others():
     with pytest.raises(RuntimeError, match="lost"):
         step.run(fail)
     with pytest.raises(RuntimeError, match="lost"):  # in the calling thread
-        Step(step.lists[::-1], team=True).run(fail)
+        Step(step.lists[::-1], whole=True).run(fail)
     assert _threads._team_pool().submit(int).result(timeout=60) == 0
     deadline = time.monotonic() + 60
     while _threads._team_pool()._idle_semaphore._value < len(_threads._team_pool()._threads):
@@ -135,9 +135,9 @@ def test_a_thread_that_fails_releases_the_others():
 
 
 def test_release_of_a_team_that_never_waited():
-    arrivals = np.zeros(1, dtype=np.int64)
-    assert run_team(lambda k: k + 1, range(4), lambda: release(arrivals)) == [1, 2, 3, 4]
-    assert arrivals[0] == 0
+    team = gather(4)
+    assert run_team(lambda k: k + 1, range(4), lambda: release(team)) == [1, 2, 3, 4]
+    assert team.arrivals[0] == 0
 
 
 def test_teams_of_several_callers_at_once():

@@ -20,8 +20,8 @@ from ..graph.cotangents import (
     zero_tables,
 )
 from ..inference.base import Result
-from ..inference.engine import Step
 from ..inference.pair_engine import PairEngine
+from ..inference.steps import Step
 from ..inference.weight_engine import WeightEngine
 from ..kernels import binary_reverse as two
 from ..kernels import parametric_reverse as by_weight

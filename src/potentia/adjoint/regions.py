@@ -10,9 +10,9 @@ from .._types import Floats, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, split_flat
 from ..inference.base import Result
 from ..inference.dense_mean_field import DenseMeanFieldEngine, softmax
-from ..inference.engine import Step, all_units
 from ..inference.mean_field_engine import MeanFieldEngine
 from ..inference.region_engine import RegionEngine
+from ..inference.steps import Step, all_units
 from ..kernels import mean_field_reverse, regions_reverse
 
 

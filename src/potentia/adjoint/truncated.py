@@ -15,10 +15,11 @@ from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
 from ..inference.dense_mean_field import DenseMeanFieldEngine
-from ..inference.engine import Session, Step, iterate, steps
+from ..inference.drive import Session, iterate
 from ..inference.mean_field_engine import MeanFieldEngine
 from ..inference.pair_engine import PairEngine
 from ..inference.region_engine import RegionEngine
+from ..inference.steps import Step, steps
 from ..inference.weight_engine import WeightEngine
 from ..losses.base import Pull
 from .base import Gradient, GradientError

@@ -12,7 +12,7 @@ import numpy as np
 from .._types import Floats, InfeasibleError, Ints, PotentiaError
 from ..graph.structure import Graph
 from ..inference.base import Inference, Result
-from ..inference.engine import SCHEDULES
+from ..inference.drive import SCHEDULES
 from ..inference.exact import Exact
 from ..inference.gibbs import Gibbs
 from ..inference.linear_program import LinearProgram

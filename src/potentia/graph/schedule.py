@@ -19,9 +19,11 @@ from .structure import Graph
 _LANES = (1, 8, 16, 32, 64, 128)
 #: Table entries of a row at most: tables are read faster in long runs, but with many states narrow rows keep what a
 #: message needs close together.
-_ROW_ENTRIES = 2**16
+_ROW_ENTRIES = 2**15
 #: What starting one more row of a block costs, in lanes of work.
 _BLOCK_COST = 12
+#: What sorting variables by their numbers of pairs must save, as a share of the work.
+_SORTING = 0.03
 
 
 class PairLayout(NamedTuple):
@@ -31,7 +33,8 @@ class PairLayout(NamedTuple):
     which pair a slot is and which end the lane's variable is; -1 in an empty slot. opposite (R, W): flat position
     of state 0 of the message at the pair's other end; empty slots point to a spare row of zeros at the end.
     pair_position (m, 2): row * W + lane of each end of each pair. variable_position (n): block * W + lane.
-    group_ptr: blocks of one group (a colour or a level) are independent of each other. role (R): SENDS where all of a
+    group_ptr: blocks of one group (a colour or a level) are independent of each other. reach: how far apart the blocks
+    at the ends of a pair are, each counted in its group. role (R): SENDS where all of a
     row's pairs lead to later groups, RECEIVES where all come from rows that send, else ALONE.
     """
 
@@ -44,6 +47,7 @@ class PairLayout(NamedTuple):
     pair_position: Ints
     variable_position: Ints
     group_ptr: Ints
+    reach: int
     role: NDArray[np.int8]
 
 
@@ -159,8 +163,7 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     side = np.repeat(np.array([0, 1], dtype=np.int8), m)
     degree = np.bincount(ends, minlength=n)
     forward = np.bincount(ends[:m], minlength=n) if oriented else degree
-    order = np.lexsort((-degree + forward, -forward, group))
-    variable, block, lane, group_ptr = _cut_blocks(order, group, degree, states)
+    variable, block, lane, group_ptr = _cut_blocks(group, forward, degree, states)
     width = variable.shape[1]
     first_slots, slots = _slots_per_block(len(variable), block, forward, degree - forward)
     slot_ptr = np.concatenate([[0], np.cumsum(slots)]).astype(np.int64)
@@ -180,8 +183,20 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     opposite[row, x] = row[other] * states * width + x[other]
     position = (row * width + x).reshape(2, m).T.copy()
     role = _roles(pair, group[ends] < group[ends[other]], row, row[other])
+    place = block - group_ptr[group]
+    reach = int(np.abs(place[pairs[:, 0]] - place[pairs[:, 1]]).max(initial=0))
     return PairLayout(
-        states, variable, slot_ptr, pair, sides, opposite, position, block * width + lane, group_ptr, role
+        states,
+        variable,
+        slot_ptr,
+        pair,
+        sides,
+        opposite,
+        position,
+        block * width + lane,
+        group_ptr,
+        reach,
+        role,
     )
 
 
@@ -199,19 +214,32 @@ def _roles(pair: Ints, earlier: NDArray[np.bool_], row: Ints, other: Ints) -> ND
     return role
 
 
-def _cut_blocks(order: Ints, group: Ints, degree: Ints, states: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Cut each group's variables, in `order`, into blocks of one width: (variable (B, W), block, lane, group_ptr)."""
+def _cut_blocks(group: Ints, forward: Ints, degree: Ints, states: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Cut each group's variables into blocks of one width: (variable (B, W), block, lane, group_ptr).
+
+    Variables of a block should have the same number of pairs, but if it costs little they stay in their order, in
+    which neighbours are near each other.
+    """
     sizes = np.bincount(group)
     start = np.concatenate([[0], np.cumsum(sizes)])
+    orders = [np.argsort(group, kind="stable"), np.lexsort((forward - degree, -forward, group))]
 
-    def cost(width: int) -> int:
-        """Lanes of work: a block has as many rows as its variable of highest degree, about the first, needs."""
+    def cost(width: int, order: Ints) -> float:
+        """Lanes of work: a block has as many rows as its variables need at most."""
         n_blocks = -(-sizes // width)
         within = np.arange(int(n_blocks.sum())) - np.repeat(np.cumsum(n_blocks) - n_blocks, n_blocks)
-        first = order[np.repeat(start[:-1], n_blocks) + width * within]
-        return int((1 + degree[first]).sum()) * (width + _BLOCK_COST)
+        first = np.repeat(start[:-1], n_blocks) + width * within
+        if not len(order):
+            return 0.0
+        ahead, behind = (np.maximum.reduceat(k[order], first) for k in (forward, degree - forward))
+        return float((1 + ahead + behind).sum() * (width + _BLOCK_COST))
 
-    width = min((w for w in _LANES if w <= max(CHUNK, _ROW_ENTRIES // states**2)), key=cost)
+    widths = [w for w in _LANES if w <= max(CHUNK, _ROW_ENTRIES // states**2)]
+    choices = [
+        (cost(w, order) * (1.0 + _SORTING * k), k, w) for k, order in enumerate(orders) for w in widths
+    ]
+    _, chosen, width = min(choices)
+    order = orders[chosen]
     blocks_in = -(-sizes // width)
     group_ptr = np.concatenate([[0], np.cumsum(blocks_in)]).astype(np.int64)
     within = np.arange(len(order)) - start[group[order]]

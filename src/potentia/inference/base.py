@@ -18,7 +18,7 @@ from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 
 if TYPE_CHECKING:
-    from .engine import Session
+    from .drive import Session
     from .entropy import Entropy
 
 

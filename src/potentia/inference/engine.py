@@ -1,31 +1,14 @@
-"""What a message-passing engine offers, and the one loop that drives any of them."""
+"""What a message-passing engine offers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
-
-import numpy as np
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 from .._memory import borrow
-from .._threads import cut_ranges, map_items, pooled, run_team, teams_pay
-from .._types import Floats, Ints, PotentiaError
-from ..kernels.team import BARRIER, Team, alone, gather, release
-from .base import Result
-
-T = TypeVar("T")
-
-SCHEDULES = ("coloured", "sequential", "random", "residual")
-
-#: Damping of messages that oscillate: weights of old messages, one after another, each with the number of iterations
-#: over which the largest change must fall before it; by how much, and what is too small to matter.
-_DAMPING = ((0.5, 10), (0.75, 50), (0.9, 100))
-_FALL, _SMALL = 0.9, 1e-3
-#: Changes of a marginal that rounding makes at a fixed point.
-_ROUNDING = 2.0**-50
+from .._types import Floats, Ints
+from ..kernels.team import Team
 
 
 class Readout(NamedTuple):
@@ -96,11 +79,20 @@ class Engine(Protocol):
 
 
 class TeamEngine(Engine, Protocol):
-    """An engine whose units threads can update together, with barriers between groups."""
+    """An engine that makes updates of several iterations in one call, by threads that wait for each other inside it."""
 
-    def sweep(
-        self, units: Ints, write: bool = True, watch: bool = True, team: Team | None = None
-    ) -> float: ...
+    @property
+    def reach(self) -> int:
+        """How far apart the numbers of linked units are, each counted in its group."""
+        ...
+
+    def depth(self, apart: int) -> int:
+        """Iterations that may be under way at once, each this many units behind the one before, in every group."""
+        ...
+
+    def sweep(self, units: Ints, write: bool = True, watch: bool = True, team: Team | None = None) -> float:
+        """team: `units` are updates of whole iterations, or one thread's share of them; see `steps.Step`."""
+        ...
 
 
 class ResidualEngine(Engine, Protocol):
@@ -175,211 +167,3 @@ class Recorder(Protocol):
     def reading(self) -> None:
         """The read-out."""
         ...
-
-
-class Outcome(NamedTuple):
-    """How a run ended."""
-
-    iterations: int
-    residual: float
-    converged: bool
-    oscillating: bool = False
-
-
-def layout_order(schedule: str) -> str:
-    """Which order of `pair_layout` a schedule needs."""
-    if not isinstance(schedule, str) or schedule not in SCHEDULES:
-        raise PotentiaError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}.")
-    return "sequence" if schedule == "sequential" else "colours"
-
-
-def drive(
-    engine: Engine,
-    schedule: str,
-    iterations: int,
-    tol: float,
-    seed: int,
-    recorder: Recorder | None = None,
-    adapt: bool = False,
-) -> Outcome:
-    """Iterate (every message once per iteration) until the largest change of a marginal is below `tol`.
-
-    A sequential schedule counts the last two iterations: what is updated last in one direction is updated first in the
-    other, where it finds nothing new.
-
-    adapt: damp messages from the iteration on at which they turn out to oscillate.
-    """
-    changes: list[float] = []
-    stages = list(_DAMPING if adapt else ())
-    n_units = int(engine.group_ptr[-1])
-    priority = np.full(n_units, np.inf)
-    residual = before = np.inf if n_units else 0.0
-    lag = 2 if schedule == "sequential" else 1
-    done = 0
-    while done < iterations and n_units and not residual < tol:
-        room = iterations if recorder is None else recorder.before(done)
-        if schedule == "residual":
-            many = 1
-            residual = cast(ResidualEngine, engine).residual_sweep(priority)
-        else:
-            # a change is between two iterations; without tolerance only the last ones count
-            unwatched = 0 if tol > 0 else iterations - 1 - lag - done
-            watch = unwatched <= 0
-            many = 1 if watch else min(room, engine.bulk, unwatched)
-            change = iterate(engine, schedule, seed, done, many, watch)
-            # the first iteration compares with nothing
-            change = np.inf if done == 0 else change
-            residual, before = max(change, before) if lag == 2 else change, change
-        done += many
-        changes.append(float(residual))
-        if stages and _oscillate(changes, stages[0][1]):
-            cast(DampedEngine, engine).damp(stages.pop(0)[0])
-            changes.clear()
-    damped = adapt and len(stages) < len(_DAMPING)
-    return Outcome(done, float(residual), bool(residual <= max(tol, _ROUNDING)), damped)
-
-
-def _oscillate(changes: list[float], window: int) -> bool:
-    """Whether the largest change per iteration no longer falls over the given number of iterations."""
-    recent, before = changes[-window:], changes[-2 * window : -window]
-    return len(before) == window and min(recent) > max(_SMALL, _FALL * min(before))
-
-
-@dataclass(frozen=True)
-class Session:
-    """A loaded engine, how to drive it, and how to make a result of where it ends."""
-
-    engine: Engine
-    schedule: str
-    iterations: int
-    tol: float
-    seed: int
-    finish: Callable[[Outcome, Readout], Result]
-    #: Whether marginals may hide what messages do, so that the value decides on convergence, too.
-    sharp: bool = False
-    #: Whether the messages began as functions of the scores, which a gradient through all iterations must follow.
-    uniform: bool = False
-    #: Whether to damp messages that oscillate.
-    adapt: bool = False
-
-    def run(self, recorder: Recorder | None = None, cliques: bool = True) -> Result:
-        """Iterate and read out; `cliques` as in `Engine.read`."""
-        # a gradient through iterations follows them as they are asked for
-        free = recorder is None or recorder.end_only
-        adapt = self.adapt and free and self.tol > 0  # without tolerance nothing is watched
-        outcome = drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, recorder, adapt)
-        if free and (self.sharp or outcome.oscillating):
-            outcome, read = self._settle(outcome, self.engine.read())
-            if recorder is None:
-                return self.finish(outcome, read)
-        if recorder is not None:
-            recorder.reading()
-        return self.finish(outcome, self.engine.read(cliques))
-
-    def _settle(self, outcome: Outcome, read: Readout) -> tuple[Outcome, Readout]:
-        """Continue until value and messages no longer change either; not converged if the iterations run out first.
-
-        Large scores make marginals near 0 and 1, which no longer change while messages still move, and damping makes
-        messages move slowly.
-        """
-        # the residual schedule goes by pending changes, which seem to be none
-        schedule = "coloured" if self.schedule == "residual" else self.schedule
-        damping = cast(DampedEngine, self.engine).damping
-        calm = 0
-        while outcome.converged and outcome.iterations < self.iterations:
-            residual = iterate(self.engine, schedule, self.seed, outcome.iterations)
-            after = self.engine.read()
-            moved = max(abs(after.value - read.value), _largest_change(read.messages, after.messages))
-            moved /= 1.0 - damping  # what is damped moves by this share of the way that is left
-            still = moved <= self.tol * (1.0 + abs(read.value)) and residual <= self.tol
-            # a value that changes direction may not change for one iteration
-            calm = calm + 1 if still else 0
-            outcome, read = outcome._replace(iterations=outcome.iterations + 1, residual=residual), after
-            if calm == 2:
-                return outcome, read
-        return outcome._replace(converged=False), read
-
-
-def _largest_change(before: Floats, after: Floats) -> float:
-    """Of a message that is finite both times."""
-    finite = np.isfinite(before) & np.isfinite(after)
-    return float(np.abs(after[finite] - before[finite]).max(initial=0.0))
-
-
-def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, watch: bool = True) -> float:
-    """Iterations from number `done` on of any schedule but the residual one.
-
-    The largest change of a marginal, if watched; `many` at most what `Engine.bulk` allows.
-    """
-    change = 0.0
-    for step in steps(engine, schedule, seed, done, many):
-        change = max([change, *_sweep_step(engine, step, watch)])
-    return change
-
-
-def _sweep_step(engine: Engine, step: Step, watch: bool) -> list[float]:
-    if len(step.lists) == 1:
-        return [engine.sweep(step.lists[0], watch=watch)]
-    if not step.team:
-        return step.run(lambda units, _: engine.sweep(units, watch=watch))
-    together = cast(TeamEngine, engine)
-    return step.run(lambda units, team: together.sweep(units, watch=watch, team=team))
-
-
-class Step(NamedTuple):
-    """Updates of units in order, in one list or in one for each of several threads.
-
-    team: threads work on different groups one after another, with barriers between them; else all units are of one
-    group, or there is one list.
-    """
-
-    lists: list[Ints]
-    team: bool = False
-    many: int = 1
-
-    def run(self, function: Callable[[Ints, Team], T]) -> list[T]:
-        """function(units, team) of every list."""
-        periods = [max(len(units) // self.many, 1) for units in self.lists]
-        if not self.team:
-            return map_items(
-                lambda k: function(self.lists[k], alone(periods[k])), range(len(periods)), len(periods)
-            )
-        teams = gather(periods)
-        return run_team(
-            lambda k: function(self.lists[k], teams[k]),
-            range(len(teams)),
-            lambda: release(teams[0].arrivals),
-        )
-
-
-def steps(engine: Engine, schedule: str, seed: int, done: int, many: int = 1) -> list[Step]:
-    """What iterations from number `done` on update, one step after another."""
-    ptr = engine.group_ptr
-    team = engine.team(many) if schedule == "coloured" else 1
-    if team > 1 and teams_pay():
-        return [Step([np.tile(units, many) for units in _shares(ptr, team)], team=True, many=many)]
-    order, numbers = np.arange(int(ptr[-1])), range(done, done + many)
-    if schedule == "random":
-        rounds = [np.random.default_rng([seed, k]).permutation(order) for k in numbers]
-        return [Step([np.concatenate(rounds)], many=many)]
-    back = [schedule == "sequential" and k % 2 == 1 for k in numbers]
-    threads = engine.group_threads
-    if threads == 1 or many > 1 or pooled():
-        return [Step([np.concatenate([order[::-1] if b else order for b in back])], many=many)]
-    groups = [
-        Step([np.arange(*own) for own in cut_ranges(a, b, threads) if own[0] < own[1]])
-        for a, b in pairwise(ptr.tolist())
-        if a < b
-    ]
-    return groups[::-1] if back[0] else groups
-
-
-def all_units(steps: Sequence[Step]) -> Ints:
-    """The units of steps without barriers, in order."""
-    return np.concatenate([units for step in steps for units in step.lists])
-
-
-def _shares(group_ptr: Ints, threads: int) -> list[Ints]:
-    """What each thread of a team updates in an iteration: its share of every group, followed by a barrier."""
-    groups = [cut_ranges(a, b, threads) for a, b in pairwise(group_ptr.tolist())]
-    return [np.concatenate([[*range(*group[k]), BARRIER] for group in groups]) for k in range(threads)]

@@ -16,7 +16,8 @@ from ..graph.structure import Graph
 from ..kernels.forest_descent import descend
 from . import elimination
 from .base import Expectations, Inference, Result
-from .engine import Outcome, Readout, Session, drive
+from .drive import Outcome, Session, drive
+from .engine import Readout
 from .entropy import Entropy, bethe
 from .forest import best_labels, k_best, log_partition, parent_pairs
 from .pair_engine import PairEngine, suits_pairs

@@ -15,7 +15,8 @@ from ..kernels.mean_field import HOPELESS
 from .base import Inference, Result
 from .decode import best_labelling
 from .dense_mean_field import DenseMeanFieldEngine
-from .engine import Outcome, Readout, Session, layout_order
+from .drive import Outcome, Session, layout_order
+from .engine import Readout
 from .mean_field_engine import MeanFieldEngine
 
 

@@ -17,7 +17,8 @@ from ..graph.structure import Graph
 from . import entropy as entropies
 from .base import Inference, Result
 from .decode import best_labelling
-from .engine import Outcome, Readout, Session, layout_order
+from .drive import Outcome, Session, layout_order
+from .engine import Readout
 from .entropy import Entropy
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine

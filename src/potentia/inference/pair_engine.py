@@ -33,7 +33,7 @@ from ..kernels.star_blocks import (
     SENDS,
     PairBlocks,
 )
-from ..kernels.team import BARRIER, Team, alone
+from ..kernels.team import BARRIER, SOLO, Team
 from .engine import Readout
 from .entropy import Entropy, check_counting
 from .forest import pair_tables
@@ -48,8 +48,10 @@ _sending = Lock()
 _HAND_OVER, _WAIT = 500_000, 100_000
 #: Entries of all tables from which on products are shared: 16 MiB, about what caches hold.
 _SHARED_FROM = 2**21
-#: Multiply-adds of one call, where iterations are done together: some hundredths of a second.
-_CALL_WORK = 100_000_000
+#: Bytes that iterations under way at once may keep in the cache.
+_CACHE = 2**24
+#: Multiply-adds of one call, where iterations are done together: less than a tenth of a second.
+_CALL_WORK = 400_000_000
 #: Counting numbers of pairs that are quick powers, where C is 1.
 _POWERS = (1.0, 0.5)
 _NOTHING = np.empty((0, 0, 0))
@@ -124,6 +126,23 @@ class PairEngine:
         """Threads that pay for this many iterations together."""
         most = many * self.work // _HAND_OVER
         return 1 if most < 2 else self._pay(min(most, self.work // (self.n_groups * _WAIT)))
+
+    @property
+    def reach(self) -> int:
+        """How far apart the blocks at the ends of a pair are, each counted in its group."""
+        return self.layout.reach
+
+    def depth(self, apart: int) -> int:
+        """Iterations that may be under way at once, each this many blocks behind the one before, in every group."""
+        if not self._far:
+            return 1
+        held = (self.blocks.table.nbytes + 2 * self.blocks.lam.nbytes) * self.n_groups / len(self.blocks.mode)
+        return max(1, int(_CACHE / (held * max(apart, 1))))
+
+    @property
+    def _far(self) -> bool:
+        """Whether tables have to be read from memory in every iteration."""
+        return not self.shared and self.blocks.table.size >= _SHARED_FROM
 
     @property
     def _pass_threads(self) -> int:
@@ -238,8 +257,7 @@ class PairEngine:
         _, states, width = self.blocks.lam.shape
         kept = not self.damping and not width % CHUNK and bool(np.all(self.blocks.mode == PRODUCT))
         self._keep_exponentials(kept and self._bounded())
-        far = not self.shared and self.blocks.table.size >= _SHARED_FROM
-        self._share_products(self.exponentials and states > 2 and far)
+        self._share_products(self.exponentials and states > 2 and self._far)
         if not self.exponentials:
             return star.sweep
         return partial(binary.sweep if states == 2 else star_product.sweep, self._power())
@@ -267,7 +285,7 @@ class PairEngine:
         if write and len(units) >= n and np.array_equal(units[:n], np.arange(n)):
             return  # all are updated, senders before receivers
         # receivers are in later groups than their senders; those of a group may be at work in several threads
-        group = np.searchsorted(self.group_ptr, units.max(initial=0), "right") - 1
+        group = np.searchsorted(self.group_ptr, (units % n).max(initial=0), "right") - 1
         with _sending:
             for u in np.flatnonzero(self._behind[: self.group_ptr[group]]):
                 star_product.send(u, u + 1, self.blocks)
@@ -444,15 +462,15 @@ class PairEngine:
     def sweep(self, units: Ints, write: bool = True, watch: bool = True, team: Team | None = None) -> float:
         """Update blocks in this order (or only refresh beliefs); the largest change of a belief.
 
-        team: several threads update all blocks, each those of its list.
+        team: `units` are updates of whole iterations, or one thread's share of them; see `steps.Step`.
         """
         if team is None and self._behind.any():
             self._catch_up(units, write)
         change, empty = self._sweep(
-            self.blocks, units, self.damping, write, watch, self._record, team or alone(len(self._behind))
+            self.blocks, units, self.damping, write, watch, self._record, team or SOLO
         )
         if write:
-            self._behind[units if team is None else units[units != BARRIER]] = False
+            self._behind[units[units != BARRIER] % len(self._behind)] = False
         return self._checked(change, empty)
 
     def _checked(self, change: float, empty: int) -> float:

@@ -24,7 +24,7 @@ from ..graph.links import region_links
 from ..graph.scores import Scores, shape_tables
 from ..graph.structure import Graph
 from .base import Result
-from .engine import Session
+from .drive import Session
 from .entropy import Entropy, reweighted
 from .exact import Exact
 

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .jit import njit
-from .record import slot_of
 from .simd import CHUNK, above8, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
-from .star_blocks import LOG, most_rows
+from .star_blocks import LOG, block_of, most_rows, slot_of
 from .team import BARRIER, wait
 from .vecmath import KERNEL, exp
 
@@ -40,19 +39,19 @@ class BinaryCotangents(NamedTuple):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse(blocks, cotangents, record, units, damping, team):
-    """Undo the updates of `units`, which were made in this order and left this record."""
+def reverse(blocks, cotangents, record, updates, damping, team):
+    """Undo `updates`, which were made in this order and left this record."""
     W = blocks.lam.shape[2]
     lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
-    total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(most_rows(blocks, units) * W)
+    total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(most_rows(blocks, updates) * W)
     moved = scratch[0]
     keep = 1.0 - damping
-    for k in range(units.size - 1, -1, -1):
-        u = units[k]
-        if u == BARRIER:
+    for k in range(updates.size - 1, -1, -1):
+        if updates[k] == BARRIER:
             wait(team)
             continue
-        here = slot_of(record, k, team)
+        u = block_of(blocks, updates[k])
+        here = slot_of(record, blocks, updates[k])
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
             _pull_block(blocks, cotangents, here, u, keep, damping, moved_all)

@@ -89,19 +89,20 @@ def _all_equal(values):
 def _look_up(layout, scores, row, x, high, where, steps, ends, factors):
     """Where the tables of some lanes lie, seen from their side, their shapes, maxima and 1 / c_e.
 
-    An empty slot takes the first table times zero. Returns whether all tables have all states.
+    An empty slot takes the table of the lane before it times zero. Returns whether all tables are such, or have all
+    states.
     """
-    whole = True
+    whole, known, turned = layout.pair[row, x] >= 0, 0, False
     for lane in range(where.size):
         e = layout.pair[row, x + lane]
-        known = max(e, 0)
+        if e >= 0:
+            known, turned = e, layout.side[row, x + lane] != 0
         n0, n1 = scores.shapes[known, 0], scores.shapes[known, 1]
-        turned = layout.side[row, x + lane] != 0 and e >= 0
         where[lane] = scores.offset[known]
         steps[0, lane], steps[1, lane] = (1, n1) if turned else (n1, 1)
         ends[0, lane], ends[1, lane] = (n1, n0) if turned else (n0, n1)
         factors[0, lane], factors[1, lane] = (high[e], 1.0 / scores.count[e]) if e >= 0 else (0.0, 0.0)
-        whole = whole and e >= 0 and n0 == layout.n_states and n1 == layout.n_states
+        whole = whole and n0 == layout.n_states and n1 == layout.n_states
     return whole
 
 
@@ -158,6 +159,7 @@ def _fill_lanes(values, where, steps, ends, factors, whole, product, L, table, a
                     v = (
                         values[np.uint64(where[lane] + a * down[lane] + b * right[lane])] - top[lane]
                     ) * scale[lane]
+                    v = v if scale[lane] > 0.0 else 0.0  # not nan in an empty slot
                     out[lane] = exp(v) if product else v
             else:
                 for lane in range(where.size):

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .jit import njit
-from .record import slot_of
 from .simd import CHUNK, add8, fma8, load8, max8, mul8, spread8, store8, sub8, zero8
-from .star_blocks import MAXIMUM, fetch_ahead, following, most_rows, write_row
+from .star_blocks import MAXIMUM, block_of, fetch_ahead, following, most_rows, slot_of, write_row
 from .star_product import SCRATCH
 from .team import BARRIER, wait
 from .vecmath import KERNEL, exp, log
@@ -60,27 +59,29 @@ def fill(profile, maximum, pair, weight, count, table):
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(profile, blocks, units, damping, write, watch, record, team):
+def sweep(profile, blocks, updates, damping, write, watch, record, team):
     """`star.sweep` for tables of this profile; lanes come in chunks."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = most_rows(blocks, units)
+    widest = most_rows(blocks, updates)
     width = W
     while width > CHUNK and (widest + 3) * L * width > SCRATCH:
         width //= 2
     incoming, p, logm = np.empty(L * width), np.empty(L * width), np.empty((widest, L * width))
     sums = np.empty((2, width))
     change = 0.0
-    for k in range(units.size):
-        u = units[k]
-        if u == BARRIER:
+    for k in range(updates.size):
+        if updates[k] == BARRIER:
             wait(team)
             continue
+        u = block_of(blocks, updates[k])
         soft = blocks.mode[u] != MAXIMUM
-        fetch_ahead(blocks, blocks.lam, following(units, k))
+        fetch_ahead(blocks, blocks.lam, following(blocks, updates, k))
         if not write:
             blocks.value[u] = 0.0
         for x in range(0, W, width):
-            _beliefs(profile, blocks, u, x, incoming, logm, p, sums, write, slot_of(record, k, team))
+            _beliefs(
+                profile, blocks, u, x, incoming, logm, p, sums, write, slot_of(record, blocks, updates[k])
+            )
             if write:
                 change = max(change, _write(blocks, u, x, p, logm, damping, width))
             if watch and soft:

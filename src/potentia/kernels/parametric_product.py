@@ -7,27 +7,26 @@ import numpy as np
 from .exponentials import gather, largest, pair_values, potentials, refresh, write_messages
 from .jit import njit
 from .parametric import sum_messages
-from .record import slot_of
 from .simd import CHUNK
-from .star_blocks import fetch_ahead, following, most_rows
+from .star_blocks import block_of, fetch_ahead, following, most_rows, slot_of
 from .team import BARRIER, wait
 from .vecmath import KERNEL
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(profile, common, blocks, units, damping, write, watch, record, team):
+def sweep(profile, common, blocks, updates, damping, write, watch, record, team):
     """`parametric.sweep` for sums without damping; `common`: the counting number that all pairs have, or 0."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = most_rows(blocks, units)
+    widest = most_rows(blocks, updates)
     incoming, p, scratch = np.empty(L * CHUNK), np.empty(L * CHUNK), np.empty(L * CHUNK)
     sums, ends, most = np.empty((widest, L * CHUNK)), np.empty(CHUNK), np.zeros(CHUNK)
-    for k in range(units.size):
-        u = units[k]
-        if u == BARRIER:
+    for k in range(updates.size):
+        if updates[k] == BARRIER:
             wait(team)
             continue
-        fetch_ahead(blocks, blocks.lam, following(units, k))
-        here = slot_of(record, k, team)
+        u = block_of(blocks, updates[k])
+        fetch_ahead(blocks, blocks.lam, following(blocks, updates, k))
+        here = slot_of(record, blocks, updates[k])
         value = 0.0
         for x in range(0, W, CHUNK):
             for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):

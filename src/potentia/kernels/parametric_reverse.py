@@ -13,9 +13,9 @@ import numpy as np
 
 from .jit import njit
 from .parametric import sum_messages
-from .record import slot_of, take_row
+from .record import take_row
 from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
-from .star_blocks import fetch_ahead, preceding
+from .star_blocks import block_of, fetch_ahead, preceding, slot_of
 from .star_reverse import (
     _TINY,
     _add_node,
@@ -38,24 +38,24 @@ class WeightCotangents(NamedTuple):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse(profile, blocks, cotangents, record, units, damping, centre, team):
-    """Undo the updates of `units`, which were made in this order and left this record."""
+def reverse(profile, blocks, cotangents, record, updates, damping, centre, team):
+    """Undo `updates`, which were made in this order and left this record."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     scratch, moved = _scratch(L, W), np.empty((L, W))
     keep = 1.0 - damping
-    for k in range(units.size - 1, -1, -1):
-        u = units[k]
-        if u == BARRIER:
+    for k in range(updates.size - 1, -1, -1):
+        if updates[k] == BARRIER:
             wait(team)
             continue
-        fetch_ahead(blocks, cotangents.lam, preceding(units, k))
+        u = block_of(blocks, updates[k])
+        fetch_ahead(blocks, cotangents.lam, preceding(blocks, updates, k))
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if centre:
             _centre(cotangents.lam, first, last, scratch.total)
         _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
         for row in range(first, last):
             _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
-            _pull_row(profile, blocks, cotangents, slot_of(record, k, team), row, scratch, moved)
+            _pull_row(profile, blocks, cotangents, slot_of(record, blocks, updates[k]), row, scratch, moved)
         _add_node(blocks, cotangents.node, u, scratch.dp)
 
 

@@ -28,12 +28,6 @@ class Record(NamedTuple):
 NO_RECORD = Record(np.zeros(0), 0)
 
 
-@njit(inline="always", **KERNEL)
-def slot_of(record, k, team):
-    """The record of the k-th entry of a list of units that holds several iterations."""
-    return Record(record.inputs, record.slot + k // team.period)
-
-
 @njit(inner=True, **KERNEL)
 def keep_row(record, row, n_rows, incoming, L, W):
     """A row's messages, [state][lane], into the record."""

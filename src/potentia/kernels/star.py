@@ -18,18 +18,20 @@ import numpy as np
 
 from . import binary
 from .jit import njit
-from .record import keep_row, keep_two, slot_of
+from .record import keep_row, keep_two
 from .simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .star_blocks import (
     LOG,
     MAXIMUM,
     PRODUCT,
+    block_of,
     chunk_at,
     fetch_ahead,
     following,
     most_rows,
     peak_of,
     refresh_belief,
+    slot_of,
     write_row,
 )
 from .team import BARRIER, wait
@@ -37,26 +39,26 @@ from .vecmath import KERNEL, exp, log
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(blocks, units, damping, write, watch, record, team):
-    """Update the blocks listed in `units` one after another; without `write` only beliefs are refreshed.
+def sweep(blocks, updates, damping, write, watch, record, team):
+    """Make `updates` one after another; without `write` only beliefs are refreshed.
 
-    `units` may hold the updates of several iterations, and barriers; see `Team`. Returns the largest
+    They may be of several iterations, with barriers; see `Team`. Returns the largest
     change of a belief and a block in which some variable has no state left (-1: none). Without `watch` the beliefs
     of PRODUCT blocks, where no variable loses its last state, are left as they were: no message depends on them.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = most_rows(blocks, units)
+    widest = most_rows(blocks, updates)
     incoming, sums, p = np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
     logm = np.empty((widest, L, W))
     peak, total, moves = np.empty(W), np.empty(W), np.empty(W)
     change, empty = 0.0, -1
-    for k in range(units.size):
-        u = units[k]
-        if u == BARRIER:
+    for k in range(updates.size):
+        if updates[k] == BARRIER:
             wait(team)
             continue
-        fetch_ahead(blocks, blocks.lam, following(units, k))
-        here = slot_of(record, k, team)
+        u = block_of(blocks, updates[k])
+        fetch_ahead(blocks, blocks.lam, following(blocks, updates, k))
+        here = slot_of(record, blocks, updates[k])
         _beliefs(blocks, u, incoming, sums, logm, p, peak, total, here, write)
         if write:
             change = max(change, _write_messages(blocks, u, p, logm, peak, damping))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .jit import njit
+from .record import Record
 from .simd import CHUNK, load8, max8, prefetch, spread8, store8, sub8
 from .team import BARRIER
 from .vecmath import KERNEL, exp
@@ -67,26 +68,44 @@ def chunk_at(blocks, u, row, x):
 # loop scalar; hence two-dimensional scratch, and views made outside the loops.
 
 
+# Lists of updates hold block + B * iteration of each, in the order in which they are made.
+
+
+@njit(inline="always", **KERNEL)
+def block_of(blocks, update):
+    """The block that an update is of."""
+    return update % blocks.mode.size
+
+
+@njit(inline="always", **KERNEL)
+def slot_of(record, blocks, update):
+    """The record of an update, where each iteration has a slot."""
+    return Record(record.inputs, record.slot + update // blocks.mode.size)
+
+
 @njit(inner=True, **KERNEL)
-def most_rows(blocks, units):
-    """Rows of the block of `units` that has most."""
+def most_rows(blocks, updates):
+    """Rows of the block that has most."""
     most = 0
-    for u in units:
-        if u != BARRIER:
+    for update in updates:
+        if update != BARRIER:
+            u = block_of(blocks, update)
             most = max(most, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
     return most
 
 
 @njit(inline="always", **KERNEL)
-def following(units, k):
-    """The unit after the k-th, or that itself before a barrier and at the end."""
-    return units[k + 1] if k + 1 < units.size and units[k + 1] != BARRIER else units[k]
+def following(blocks, updates, k):
+    """The block of the update after the k-th, or that itself before a barrier and at the end."""
+    near = k + 1 if k + 1 < updates.size and updates[k + 1] != BARRIER else k
+    return block_of(blocks, updates[near])
 
 
 @njit(inline="always", **KERNEL)
-def preceding(units, k):
-    """The unit before the k-th, or that itself after a barrier and at the beginning."""
-    return units[k - 1] if k > 0 and units[k - 1] != BARRIER else units[k]
+def preceding(blocks, updates, k):
+    """The block of the update before the k-th, or that itself after a barrier and at the beginning."""
+    near = k - 1 if k > 0 and updates[k - 1] != BARRIER else k
+    return block_of(blocks, updates[near])
 
 
 @njit(inline="always", **KERNEL)

@@ -13,9 +13,8 @@ import numpy as np
 
 from .exponentials import gather, largest, pair_values, potentials, refresh, write_messages
 from .jit import njit
-from .record import slot_of
 from .simd import CHUNK, add8, fma8, load8, prefetch, run8, spread8, store8, zero8
-from .star_blocks import RECEIVES, SENDS, chunk_at, fetch_ahead, following, most_rows
+from .star_blocks import RECEIVES, SENDS, block_of, chunk_at, fetch_ahead, following, most_rows, slot_of
 from .team import BARRIER, wait
 from .vecmath import KERNEL
 
@@ -28,13 +27,13 @@ AHEAD = 256
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(common, blocks, units, damping, write, watch, record, team):
+def sweep(common, blocks, updates, damping, write, watch, record, team):
     """`star.sweep` where all blocks are PRODUCT, lanes come in chunks and nothing is damped.
 
     common: the counting number that all pairs have if a variable's M may be multiplied, else 0.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = most_rows(blocks, units)
+    widest = most_rows(blocks, updates)
     width = W
     while width > CHUNK and (
         (widest + 3) * L * width > SCRATCH if blocks.shared else widest * L * L * width > NEAR
@@ -44,17 +43,17 @@ def sweep(common, blocks, units, damping, write, watch, record, team):
     incoming, sums = np.empty((widest, L * width)), np.empty((widest, L * width))
     ends, most = np.empty(CHUNK), np.zeros(CHUNK)
     far = blocks.sent.size > 0
-    for k in range(units.size):
-        u = units[k]
-        if u == BARRIER:
+    for k in range(updates.size):
+        if updates[k] == BARRIER:
             wait(team)
             continue
+        u = block_of(blocks, updates[k])
         if not far:
-            fetch_ahead(blocks, blocks.lam, following(units, k))
-        here = slot_of(record, k, team)
+            fetch_ahead(blocks, blocks.lam, following(blocks, updates, k))
+        here = slot_of(record, blocks, updates[k])
         value = 0.0
         for x in range(0, W, width):
-            after, y = (u, x + width) if x + width < W else (following(units, k), 0)
+            after, y = (u, x + width) if x + width < W else (following(blocks, updates, k), 0)
             for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
                 s = row - blocks.slot_ptr[u]
                 if blocks.role[row] != RECEIVES or here.inputs.size > 0:

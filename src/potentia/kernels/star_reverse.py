@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .jit import njit
-from .record import slot_of, take_row
+from .record import take_row
 from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sum8, zero8
-from .star_blocks import LOG, chunk_at, fetch_ahead, preceding
+from .star_blocks import LOG, block_of, chunk_at, fetch_ahead, preceding, slot_of
 from .team import BARRIER, wait
 from .vecmath import KERNEL, exp
 
@@ -48,27 +48,27 @@ class PairCotangents(NamedTuple):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse(blocks, cotangents, record, add, units, damping, centre, team):
-    """Undo the updates of `units`, which were made in this order and left this record.
+def reverse(blocks, cotangents, record, add, updates, damping, centre, team):
+    """Undo `updates`, which were made in this order and left this record.
 
     The factors r go to the same slot of `ratios`, with `add` on top of what is there.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     scratch = _scratch(L, W)
     keep = 1.0 - damping
-    for k in range(units.size - 1, -1, -1):
-        u = units[k]
-        if u == BARRIER:
+    for k in range(updates.size - 1, -1, -1):
+        if updates[k] == BARRIER:
             wait(team)
             continue
-        fetch_ahead(blocks, cotangents.lam, preceding(units, k))
+        u = block_of(blocks, updates[k])
+        fetch_ahead(blocks, cotangents.lam, preceding(blocks, updates, k))
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if centre:
             _centre(cotangents.lam, first, last, scratch.total)
         _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
         for row in range(first, last):
             _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
-            _pull_row(blocks, cotangents, slot_of(record, k, team), add, u, row, scratch)
+            _pull_row(blocks, cotangents, slot_of(record, blocks, updates[k]), add, u, row, scratch)
         _add_node(blocks, cotangents.node, u, scratch.dp)
 
 

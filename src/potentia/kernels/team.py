@@ -1,14 +1,13 @@
 """Threads that run a kernel together and wait for each other inside it.
 
 Handing work to a thread and waiting for its end takes as long as updating some thousand messages, so a team is called
-once for many groups of updates: each thread has a list of units, with `BARRIER` where it must wait until all the others
+once for many groups of updates: each thread has a list of them, with `BARRIER` where it must wait until all the others
 have come as far.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,40 +19,33 @@ from numba.extending import intrinsic
 from .jit import njit
 from .vecmath import KERNEL
 
-#: Stands in a list of units for a wait.
+#: Stands in a list of updates for a wait.
 BARRIER = -1
 #: Looks at the others before a thread sleeps, about half a millisecond: a core that it waits for may be its own.
 _LOOKS = 1_000_000
 #: Added to the arrivals of a team that is to wait no longer.
 _RELEASED = 2**60
-#: Arrivals of a single thread, which never waits.
-_NOBODY = np.zeros(1, dtype=np.int64)
 
 
 class Team(NamedTuple):
-    """arrivals (1): how often threads have come to a barrier. size: threads. period: entries of a list of units for
-    each iteration, by which the record goes from slot to slot.
-    """
+    """arrivals (1): how often threads have come to a barrier. size: threads."""
 
     arrivals: Any
     size: Any
-    period: Any
 
 
-def alone(period: int) -> Team:
-    """A single thread."""
-    return Team(_NOBODY, 1, period)
+#: A single thread, which never waits.
+SOLO = Team(np.zeros(1, dtype=np.int64), 1)
 
 
-def gather(periods: Sequence[int]) -> list[Team]:
-    """A team as each of its threads sees it, whose lists have these entries for each iteration."""
-    arrivals = np.zeros(1, dtype=np.int64)
-    return [Team(arrivals, len(periods), period) for period in periods]
+def gather(size: int) -> Team:
+    """A team of this many threads."""
+    return Team(np.zeros(1, dtype=np.int64), size)
 
 
-def release(arrivals: Any) -> None:
+def release(team: Team) -> None:
     """Let all threads of a team pass all barriers, since one of them will never come."""
-    arrivals[0] += _RELEASED
+    team.arrivals[0] += _RELEASED
 
 
 @njit(inner=True, **KERNEL)

@@ -17,7 +17,8 @@ from .._types import Floats, PotentiaError
 from ..graph.flat import flat_regions
 from ..graph.schedule import pairs_of
 from ..graph.scores import Scores
-from ..inference.engine import Engine, drive, layout_order
+from ..inference.drive import drive, layout_order
+from ..inference.engine import Engine
 from ..inference.entropy import Entropy
 from ..inference.pair_engine import PairEngine, suits_pairs
 from ..inference.region_engine import RegionEngine

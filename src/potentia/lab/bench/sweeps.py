@@ -17,7 +17,7 @@ from ..._threads import map_ranges
 from ..._types import Floats
 from ...graph.schedule import pairs_of
 from ...graph.scores import Scores
-from ...inference.engine import iterate
+from ...inference.drive import iterate
 from ...inference.entropy import reweighted, smoothed
 from ...inference.pair_engine import PairEngine
 from ...kernels.memory_bandwidth import multiply_add, repeat_multiply_add
