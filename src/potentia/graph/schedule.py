@@ -20,8 +20,8 @@ _LANES = (1, 8, 16, 32, 64, 128)
 #: Table entries of a row at most: tables are read faster in long runs, but with many states narrow rows keep what a
 #: message needs close together.
 _ROW_ENTRIES = 2**15
-#: What starting one more row of a block costs, in lanes of work.
-_BLOCK_COST = 12
+#: What starting one more row of a block costs, in lanes of work, times the number of states; measured.
+_ROW_COST = 28
 #: What sorting variables by their numbers of pairs must save, as a share of the work.
 _SORTING = 0.03
 
@@ -232,9 +232,9 @@ def _cut_blocks(group: Ints, forward: Ints, degree: Ints, states: int) -> tuple[
         if not len(order):
             return 0.0
         ahead, behind = (np.maximum.reduceat(k[order], first) for k in (forward, degree - forward))
-        return float((1 + ahead + behind).sum() * (width + _BLOCK_COST))
+        return float((1 + ahead + behind).sum() * (width + _ROW_COST / states))
 
-    widths = [w for w in _LANES if w <= max(CHUNK, _ROW_ENTRIES // states**2)]
+    widths = [w for w in _LANES if w <= max(2 * CHUNK, _ROW_ENTRIES // states**2)]
     choices = [
         (cost(w, order) * (1.0 + _SORTING * k), k, w) for k, order in enumerate(orders) for w in widths
     ]
