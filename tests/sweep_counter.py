@@ -4,12 +4,12 @@ from potentia.inference.pair_engine import PairEngine
 
 
 def counted_updates(monkeypatch):
-    """A list that takes up how many blocks each call of `PairEngine.sweep` updates."""
-    counts, sweep = [], PairEngine.sweep
+    """A list that takes up how many blocks each call of a `PairEngine` updates."""
+    counts, update = [], PairEngine._update
 
-    def counted(engine, units, *a, **k):
-        counts.append(len(units))
-        return sweep(engine, units, *a, **k)
+    def counted(engine, updates, *a, **k):
+        counts.append(len(updates))
+        return update(engine, updates, *a, **k)
 
-    monkeypatch.setattr(PairEngine, "sweep", counted)
+    monkeypatch.setattr(PairEngine, "_update", counted)
     return counts

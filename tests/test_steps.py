@@ -10,9 +10,11 @@ import zoo
 from potentia import _threads
 from potentia.graph.scores import Scores
 from potentia.inference import pair_engine
+from potentia.inference.drive import _likely_left
 from potentia.inference.pair_engine import PairEngine
 from potentia.inference.steps import steps
 from potentia.kernels.team import BARRIER
+from sweep_counter import counted_updates
 
 
 @pytest.fixture(autouse=True)
@@ -139,3 +141,33 @@ def test_a_wide_cache_and_a_narrow_one_give_the_same(cut, monkeypatch):
     monkeypatch.setattr(pair_engine, "_CACHE", cut * pair_engine._CACHE // max(engine.depth(engine.reach), 1))
     assert _engine("3 states").depth(engine.reach) == max(cut, 1)
     np.testing.assert_array_equal(method.infer(graph, theta).messages, wide)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("method", [pt.TRW, pt.LoopyBP])
+def test_a_tolerance_is_met_in_the_iteration_in_which_it_would_be_one_by_one(method, seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    graph = pt.Graph.grid((9, 12), n_states=3)
+    theta = {kind: (0.5 + 0.2 * seed) * table for kind, table in zoo.scores(graph, rng).items()}
+    calls = counted_updates(monkeypatch)
+    some = method(iterations=200, threads=1).infer(graph, theta)
+    n_together = len(calls)
+    calls.clear()
+    monkeypatch.setattr(PairEngine, "bulk", 1)
+    one_by_one = method(iterations=200, threads=1).infer(graph, theta)
+    assert (some.iterations, some.residual) == (one_by_one.iterations, one_by_one.residual)
+    assert some.converged
+    np.testing.assert_array_equal(some.messages, one_by_one.messages)
+    assert n_together < len(calls) or some.iterations < 12
+
+
+def test_how_many_iterations_are_left_is_judged_with_caution():
+    falling = [0.5**k for k in range(10)]
+    assert _likely_left(falling, 1e-6) == int(0.7 * np.log2(1e6 * 0.5**9))
+    assert _likely_left(falling, 0.5**9) == 1
+    assert _likely_left(falling[:3], 1e-6) == 1
+    assert _likely_left([np.inf, 1.0, 0.5, 0.25], 1e-6) == 1
+    assert _likely_left([1.0, 0.1, 0.9, 0.09], 1e-6) == 1  # not steady
+    assert _likely_left([1.0, 0.99, 0.98, 0.97], 1e-6) == 1
+    assert _likely_left([1.0, 0.5, 0.25, 0.0], 1e-6) == 1
+    assert _likely_left(falling, 0.0) == 1

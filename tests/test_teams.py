@@ -121,7 +121,7 @@ def test_a_thread_that_fails_releases_the_others():
     def fail(units, team):
         if units[0] == 1:
             raise RuntimeError("lost")
-        engine.sweep(units, team=team)
+        engine.update(units, True, team)
 
     with pytest.raises(RuntimeError, match="lost"):
         step.run(fail)

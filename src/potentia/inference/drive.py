@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -19,6 +20,9 @@ SCHEDULES = ("coloured", "sequential", "random", "residual")
 #: over which the largest change must fall before it; by how much, and what is too small to matter.
 _DAMPING = ((0.5, 10), (0.75, 50), (0.9, 100))
 _FALL, _SMALL = 0.9, 1e-3
+#: Changes that fall at least so fast from one iteration to the next tell how many more will be needed; the share of
+#: these that is done without looking.
+_STEADY, _CAUTION = 0.97, 0.7
 #: Changes of a marginal that rounding makes at a fixed point.
 _ROUNDING = 2.0**-50
 
@@ -67,22 +71,36 @@ def drive(
         if schedule == "residual":
             many = 1
             residual = cast(ResidualEngine, engine).residual_sweep(priority)
+            changes.append(residual)
         else:
             # a change is between two iterations; without tolerance only the last ones count
             unwatched = 0 if tol > 0 else iterations - 1 - lag - done
             watch = unwatched <= 0
-            many = 1 if watch else min(room, engine.bulk, unwatched)
-            change = iterate(engine, schedule, seed, done, many, watch)
-            # the first iteration compares with nothing
-            change = np.inf if done == 0 else change
-            residual, before = max(change, before) if lag == 2 else change, change
+            likely = _likely_left(changes, tol) if watch and schedule == "coloured" else 1
+            many = min(room, engine.bulk, min(likely, iterations - done) if watch else unwatched)
+            found = iterate(engine, schedule, seed, done, many, watch).tolist()
+            if done == 0:
+                found[0] = np.inf  # the first iteration compares with nothing
+            residual, before = max(found[-1], before) if lag == 2 else found[-1], found[-1]
+            changes.extend([*found[:-1], residual])
         done += many
-        changes.append(float(residual))
         if stages and _oscillate(changes, stages[0][1]):
             cast(DampedEngine, engine).damp(stages.pop(0)[0])
             changes.clear()
     damped = adapt and len(stages) < len(_DAMPING)
     return Outcome(done, float(residual), bool(residual <= max(tol, _ROUNDING)), damped)
+
+
+def _likely_left(changes: list[float], tol: float) -> int:
+    """Iterations that will hardly be enough for changes to fall below `tol`, to judge by the latest; 1 at least."""
+    latest = changes[-4:]
+    if len(latest) < 4 or tol <= 0.0 or not 0.0 < latest[-1] < latest[0] < np.inf:
+        return 1
+    rates = [b / a for a, b in pairwise(latest)]
+    # where changes do not fall steadily, messages may oscillate
+    if max(rates) > _STEADY:
+        return 1
+    return max(1, int(_CAUTION * np.log(tol / latest[-1]) / np.log(min(rates))))
 
 
 def _oscillate(changes: list[float], window: int) -> bool:
@@ -133,7 +151,7 @@ class Session:
         damping = cast(DampedEngine, self.engine).damping
         calm = 0
         while outcome.converged and outcome.iterations < self.iterations:
-            residual = iterate(self.engine, schedule, self.seed, outcome.iterations)
+            residual = float(iterate(self.engine, schedule, self.seed, outcome.iterations)[-1])
             after = self.engine.read()
             moved = max(abs(after.value - read.value), _largest_change(read.messages, after.messages))
             moved /= 1.0 - damping  # what is damped moves by this share of the way that is left
@@ -152,19 +170,21 @@ def _largest_change(before: Floats, after: Floats) -> float:
     return float(np.abs(after[finite] - before[finite]).max(initial=0.0))
 
 
-def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, watch: bool = True) -> float:
+def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, watch: bool = True) -> Floats:
     """Iterations from number `done` on of any schedule but the residual one.
 
-    The largest change of a marginal, if watched; `many` at most what `Engine.bulk` allows.
+    The largest change of a marginal in each, if watched; `many` at most what `Engine.bulk` allows, and 1 if watched
+    under another schedule than "coloured".
     """
-    change = 0.0
+    changes = np.zeros(many)
     for step in steps(engine, schedule, seed, done, many):
-        change = max([change, *_sweep_step(engine, step, watch)])
-    return change
+        for found in _make_step(engine, step, watch):
+            np.maximum(changes, found, out=changes)
+    return changes
 
 
-def _sweep_step(engine: Engine, step: Step, watch: bool) -> list[float]:
+def _make_step(engine: Engine, step: Step, watch: bool) -> Sequence[float | Floats]:
     if not step.whole:
         return step.run(lambda units, _: engine.sweep(units, watch=watch))
     together = cast(TeamEngine, engine)
-    return step.run(lambda units, team: together.sweep(units, watch=watch, team=team))
+    return step.run(lambda updates, team: together.update(updates, watch, team))

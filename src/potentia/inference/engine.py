@@ -90,8 +90,8 @@ class TeamEngine(Engine, Protocol):
         """Iterations that may be under way at once, each this many units behind the one before, in every group."""
         ...
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True, team: Team | None = None) -> float:
-        """team: `units` are updates of whole iterations, or one thread's share of them; see `steps.Step`."""
+    def update(self, updates: Ints, watch: bool, team: Team) -> Floats:
+        """A thread's share of the updates of whole iterations, see `steps.Step`; the largest changes by iteration."""
         ...
 
 

@@ -252,7 +252,7 @@ class PairEngine:
             pair_kernels.choose_modes(self.layout, self.pair_scores, high, low_of, blocks.mode)
         return high
 
-    def _kernel(self) -> Callable[..., tuple[float, int]]:
+    def _kernel(self) -> Callable[..., int]:
         """The quickest kernel that can update all blocks; each is compiled at its first use only."""
         _, states, width = self.blocks.lam.shape
         kept = not self.damping and not width % CHUNK and bool(np.all(self.blocks.mode == PRODUCT))
@@ -459,24 +459,24 @@ class PairEngine:
         pair_kernels.messages_out(layout.pair, layout.side, self.count, lam, self.exponentials, out)
         return out
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True, team: Team | None = None) -> float:
-        """Update blocks in this order (or only refresh beliefs); the largest change of a belief.
-
-        team: `units` are updates of whole iterations, or one thread's share of them; see `steps.Step`.
-        """
-        if team is None and self._behind.any():
+    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
+        """Update blocks in this order (or only refresh beliefs); the largest change of a belief."""
+        if self._behind.any():
             self._catch_up(units, write)
-        change, empty = self._sweep(
-            self.blocks, units, self.damping, write, watch, self._record, team or SOLO
-        )
-        if write:
-            self._behind[units[units != BARRIER] % len(self._behind)] = False
-        return self._checked(change, empty)
+        return float(self._update(units, write, watch, SOLO).max())
 
-    def _checked(self, change: float, empty: int) -> float:
+    def update(self, updates: Ints, watch: bool, team: Team) -> Floats:
+        """A thread's share of the updates of whole iterations; the largest changes of a belief, by iteration."""
+        return self._update(updates, True, watch, team)
+
+    def _update(self, updates: Ints, write: bool, watch: bool, team: Team) -> Floats:
+        changes = np.zeros(updates.max(initial=0) // len(self._behind) + 1)
+        empty = self._sweep(self.blocks, updates, self.damping, write, watch, changes, self._record, team)
+        if write:
+            self._behind[updates[updates != BARRIER] % len(self._behind)] = False
         if empty >= 0:
             raise InfeasibleError("no labelling has a finite score: some variable is left without a state.")
-        return float(change)
+        return changes
 
     def beliefs(self) -> Floats:
         """What is in `blocks.belief`, of all variables in their order, (n, states)."""

@@ -81,7 +81,7 @@ class WeightEngine(PairEngine):
         )
         self._sweep = self._kernel()
 
-    def _kernel(self) -> Callable[..., tuple[float, int]]:
+    def _kernel(self) -> Callable[..., int]:
         self._share_products(False)
         self._keep_exponentials(not self.entropy.maximum and self.damping == 0.0 and self._bounded())
         if self.exponentials:

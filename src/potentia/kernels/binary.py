@@ -7,18 +7,17 @@ import numpy as np
 from .jit import njit
 from .record import packed
 from .simd import CHUNK, div8, fma8, load8, max8, min8, mul8, pick8, run8, spread8, store8
-from .star_blocks import block_of, fetch_ahead, following, most_rows, slot_of
+from .star_blocks import block_of, fetch_ahead, following, most_rows, note_change, slot_of
 from .team import BARRIER, wait
 from .vecmath import KERNEL, exp, log
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(common, blocks, updates, damping, write, watch, record, team):
+def sweep(common, blocks, updates, damping, write, watch, changes, record, team):
     """`star_product.sweep` for two states, on exponentials of messages of which the larger is 1."""
     W = blocks.lam.shape[2]
     widest = most_rows(blocks, updates)
     scratch, p = np.empty((2, widest * W)), np.empty((2, W))
-    change = 0.0
     for k in range(updates.size):
         if updates[k] == BARRIER:
             wait(team)
@@ -27,8 +26,8 @@ def sweep(common, blocks, updates, damping, write, watch, record, team):
         fetch_ahead(blocks, blocks.lam, following(blocks, updates, k))
         _update(common, blocks, u, write, scratch, p, slot_of(record, blocks, updates[k]))
         if watch:
-            change = max(change, _refresh(blocks.belief[u], p))
-    return change, -1
+            note_change(changes, blocks, updates[k], _refresh(blocks.belief[u], p))
+    return -1
 
 
 @njit(**KERNEL)

@@ -164,9 +164,9 @@ def refresh(belief, u, x, p, most):
 
 
 @njit(inner=True, **KERNEL)
-def largest(most):
-    """The largest of eight numbers."""
-    found = most[0]
-    for k in range(1, CHUNK):
-        found = max(found, most[k])
+def take_largest(most):
+    """The largest of eight numbers, which are then zero."""
+    found = 0.0
+    for k in range(CHUNK):
+        found, most[k] = max(found, most[k]), 0.0
     return found

@@ -22,7 +22,7 @@ import numpy as np
 
 from .jit import njit
 from .simd import CHUNK, add8, fma8, load8, max8, mul8, spread8, store8, sub8, zero8
-from .star_blocks import MAXIMUM, block_of, fetch_ahead, following, most_rows, slot_of, write_row
+from .star_blocks import MAXIMUM, block_of, fetch_ahead, following, most_rows, note_change, slot_of, write_row
 from .star_product import SCRATCH
 from .team import BARRIER, wait
 from .vecmath import KERNEL, exp, log
@@ -59,7 +59,7 @@ def fill(profile, maximum, pair, weight, count, table):
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(profile, blocks, updates, damping, write, watch, record, team):
+def sweep(profile, blocks, updates, damping, write, watch, changes, record, team):
     """`star.sweep` for tables of this profile; lanes come in chunks."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     widest = most_rows(blocks, updates)
@@ -68,7 +68,6 @@ def sweep(profile, blocks, updates, damping, write, watch, record, team):
         width //= 2
     incoming, p, logm = np.empty(L * width), np.empty(L * width), np.empty((widest, L * width))
     sums = np.empty((2, width))
-    change = 0.0
     for k in range(updates.size):
         if updates[k] == BARRIER:
             wait(team)
@@ -83,12 +82,13 @@ def sweep(profile, blocks, updates, damping, write, watch, record, team):
                 profile, blocks, u, x, incoming, logm, p, sums, write, slot_of(record, blocks, updates[k])
             )
             if write:
-                change = max(change, _write(blocks, u, x, p, logm, damping, width))
+                lag = _write(blocks, u, x, p, logm, damping, width)
+                note_change(changes, blocks, updates[k], lag)
             if watch and soft:
-                change = max(change, _refresh(blocks.belief, u, x, p, sums, L))
+                note_change(changes, blocks, updates[k], _refresh(blocks.belief, u, x, p, sums, L))
             elif watch:
-                change = max(change, _refresh_maximum(blocks.belief, u, x, p, sums, L))
-    return change, -1
+                note_change(changes, blocks, updates[k], _refresh_maximum(blocks.belief, u, x, p, sums, L))
+    return -1
 
 
 @njit(**KERNEL)

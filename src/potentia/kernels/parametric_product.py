@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from .exponentials import gather, largest, pair_values, potentials, refresh, write_messages
+from .exponentials import gather, pair_values, potentials, refresh, take_largest, write_messages
 from .jit import njit
 from .parametric import sum_messages
 from .simd import CHUNK
-from .star_blocks import block_of, fetch_ahead, following, most_rows, slot_of
+from .star_blocks import block_of, fetch_ahead, following, most_rows, note_change, slot_of
 from .team import BARRIER, wait
 from .vecmath import KERNEL
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(profile, common, blocks, updates, damping, write, watch, record, team):
+def sweep(profile, common, blocks, updates, damping, write, watch, changes, record, team):
     """`parametric.sweep` for sums without damping; `common`: the counting number that all pairs have, or 0."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     widest = most_rows(blocks, updates)
@@ -44,4 +44,6 @@ def sweep(profile, common, blocks, updates, damping, write, watch, record, team)
                 refresh(blocks.belief, u, x, p, most)
         if not write:
             blocks.value[u] = value
-    return largest(most), -1
+        if watch:
+            note_change(changes, blocks, updates[k], take_largest(most))
+    return -1

@@ -29,6 +29,7 @@ from .star_blocks import (
     fetch_ahead,
     following,
     most_rows,
+    note_change,
     peak_of,
     refresh_belief,
     slot_of,
@@ -39,11 +40,11 @@ from .vecmath import KERNEL, exp, log
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(blocks, updates, damping, write, watch, record, team):
+def sweep(blocks, updates, damping, write, watch, changes, record, team):
     """Make `updates` one after another; without `write` only beliefs are refreshed.
 
-    They may be of several iterations, with barriers; see `Team`. Returns the largest
-    change of a belief and a block in which some variable has no state left (-1: none). Without `watch` the beliefs
+    They may be of several iterations, with barriers; see `Team`. changes: raised to the largest change of a belief in
+    each iteration. Returns a block in which some variable has no state left (-1: none). Without `watch` the beliefs
     of PRODUCT blocks, where no variable loses its last state, are left as they were: no message depends on them.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
@@ -51,7 +52,7 @@ def sweep(blocks, updates, damping, write, watch, record, team):
     incoming, sums, p = np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
     logm = np.empty((widest, L, W))
     peak, total, moves = np.empty(W), np.empty(W), np.empty(W)
-    change, empty = 0.0, -1
+    empty = -1
     for k in range(updates.size):
         if updates[k] == BARRIER:
             wait(team)
@@ -61,14 +62,15 @@ def sweep(blocks, updates, damping, write, watch, record, team):
         here = slot_of(record, blocks, updates[k])
         _beliefs(blocks, u, incoming, sums, logm, p, peak, total, here, write)
         if write:
-            change = max(change, _write_messages(blocks, u, p, logm, peak, damping))
+            lag = _write_messages(blocks, u, p, logm, peak, damping)
+            note_change(changes, blocks, updates[k], lag)
         if not watch and blocks.mode[u] == PRODUCT:
             continue
-        change = max(change, refresh_belief(blocks, u, p, peak, total, moves))
+        note_change(changes, blocks, updates[k], refresh_belief(blocks, u, p, peak, total, moves))
         for x in range(W):
             if peak[x] == -np.inf:
                 empty = u
-    return change, empty
+    return empty
 
 
 @njit(inline="always", **KERNEL)

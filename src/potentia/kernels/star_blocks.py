@@ -83,6 +83,13 @@ def slot_of(record, blocks, update):
     return Record(record.inputs, record.slot + update // blocks.mode.size)
 
 
+@njit(inline="always", **KERNEL)
+def note_change(changes, blocks, update, change):
+    """Raise the largest change of the update's iteration to this one."""
+    k = update // blocks.mode.size
+    changes[k] = max(changes[k], change)
+
+
 @njit(inner=True, **KERNEL)
 def most_rows(blocks, updates):
     """Rows of the block that has most."""

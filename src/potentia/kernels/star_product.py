@@ -11,10 +11,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from .exponentials import gather, largest, pair_values, potentials, refresh, write_messages
+from .exponentials import gather, pair_values, potentials, refresh, take_largest, write_messages
 from .jit import njit
 from .simd import CHUNK, add8, fma8, load8, prefetch, run8, spread8, store8, zero8
-from .star_blocks import RECEIVES, SENDS, block_of, chunk_at, fetch_ahead, following, most_rows, slot_of
+from .star_blocks import (
+    RECEIVES,
+    SENDS,
+    block_of,
+    chunk_at,
+    fetch_ahead,
+    following,
+    most_rows,
+    note_change,
+    slot_of,
+)
 from .team import BARRIER, wait
 from .vecmath import KERNEL
 
@@ -27,7 +37,7 @@ AHEAD = 256
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(common, blocks, updates, damping, write, watch, record, team):
+def sweep(common, blocks, updates, damping, write, watch, changes, record, team):
     """`star.sweep` where all blocks are PRODUCT, lanes come in chunks and nothing is damped.
 
     common: the counting number that all pairs have if a variable's M may be multiplied, else 0.
@@ -79,7 +89,9 @@ def sweep(common, blocks, updates, damping, write, watch, record, team):
                 refresh(blocks.belief, u, x, p, most)
         if not write:
             blocks.value[u] = value
-    return largest(most), -1
+        if watch:
+            note_change(changes, blocks, updates[k], take_largest(most))
+    return -1
 
 
 @njit(allocates=True, **KERNEL)
