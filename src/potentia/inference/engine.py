@@ -86,8 +86,9 @@ class TeamEngine(Engine, Protocol):
         """How far apart the numbers of linked units are, each counted in its group."""
         ...
 
-    def depth(self, apart: int) -> int:
-        """Iterations that may be under way at once, each this many units behind the one before, in every group."""
+    @property
+    def depth(self) -> int:
+        """Iterations that may be under way at once, each `reach` units behind the one before, in every group."""
         ...
 
     def update(self, updates: Ints, watch: bool, team: Team) -> Floats:

@@ -49,7 +49,7 @@ _HAND_OVER, _WAIT = 500_000, 100_000
 #: Entries of all tables from which on products are shared: 16 MiB, about what caches hold.
 _SHARED_FROM = 2**21
 #: Bytes that iterations under way at once may keep in the cache.
-_CACHE = 2**24
+_CACHE = 2**23
 #: Multiply-adds of one call, where iterations are done together: less than a tenth of a second.
 _CALL_WORK = 400_000_000
 #: Counting numbers of pairs that are quick powers, where C is 1.
@@ -132,12 +132,13 @@ class PairEngine:
         """How far apart the blocks at the ends of a pair are, each counted in its group."""
         return self.layout.reach
 
-    def depth(self, apart: int) -> int:
-        """Iterations that may be under way at once, each this many blocks behind the one before, in every group."""
+    @property
+    def depth(self) -> int:
+        """Iterations that may be under way at once, each `reach` blocks behind the one before, in every group."""
         if not self._far:
             return 1
         held = (self.blocks.table.nbytes + 2 * self.blocks.lam.nbytes) * self.n_groups / len(self.blocks.mode)
-        return max(1, int(_CACHE / (held * max(apart, 1))))
+        return max(1, int(_CACHE / (held * max(self.reach, 1))))
 
     @property
     def _far(self) -> bool:

@@ -71,30 +71,21 @@ def _together(engine: TeamEngine, many: int, threads: int) -> list[Ints]:
 
     An update must wait for the latest one of every unit that it is linked to, and for no other. Where links do not
     reach far, an iteration need not wait for the end of the one before it: several pass over the units at a distance
-    from each other, and what the first brings into the cache serves all. The results are the same.
+    from each other, and what the first brings into the cache serves all. The results are the same. Threads would have
+    to wait for each other too often for that.
     """
     ptr = engine.group_ptr
-    apart = engine.reach + (threads > 1)
-    depth = min(engine.depth(apart), many)
+    sizes, groups = np.diff(ptr), len(ptr) - 1
+    # the number of each update's group among all groups of all iterations
+    turn = (np.repeat(np.arange(groups), sizes) + groups * np.arange(many)[:, None]).ravel()
+    depth = min(engine.depth, many) if threads == 1 else 1
     if depth == 1:
-        return _in_order(_turns(ptr, many), threads)
-    groups, n = len(ptr) - 1, int(ptr[-1])
-    place = np.arange(n) - np.repeat(ptr[:-1], np.diff(ptr))
-    parts = []
-    for first in range(0, many, depth):
-        turn = _turns(ptr, min(depth, many - first))
-        time = np.tile(place, len(turn) // n) + apart * turn
-        # at the same time, one thread makes earlier turns first; several threads make all at once
-        time = time * (groups * depth) + turn if threads == 1 else time
-        parts.append([np.where(k == BARRIER, k, k + n * first) for k in _in_order(time, threads)])
-    return [np.concatenate(own) for own in zip(*parts, strict=True)]
-
-
-def _turns(group_ptr: Ints, many: int) -> Ints:
-    """The number of each update's group among the groups of many iterations."""
-    groups = len(group_ptr) - 1
-    turn = np.repeat(np.arange(groups), np.diff(group_ptr))
-    return (turn + groups * np.arange(many)[:, None]).ravel()
+        return _in_order(turn, threads)
+    place = np.tile(np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], sizes), many)
+    # `depth` iterations are under way at any time: the next begins when the first of them ends
+    passes, within = np.divmod(turn, groups * depth)
+    time = place + engine.reach * within + passes * max(int(sizes.max()), engine.reach * groups * depth)
+    return _in_order(time * (groups * many) + turn, threads)  # at the same time, earlier turns first
 
 
 def _in_order(time: Ints, threads: int) -> list[Ints]:
