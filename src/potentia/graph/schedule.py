@@ -149,7 +149,8 @@ def is_forest(graph: Graph) -> bool:
 def pair_layout(graph: Graph, order: str, oriented: bool = False) -> PairLayout:
     """Blocks for an order of update: "colours", "sequence" (0, 1, 2, ...) or "tree" (leaves to roots).
 
-    With `oriented`, every row holds pairs seen from the same end, which one shared table needs.
+    With `oriented`, every row holds pairs seen from the same end, which one shared table needs; without it rows do so
+    where that costs little.
     """
     return graph.cached(
         ("pair_layout", order, oriented), lambda: _block_layout(graph, _groups(graph, order), oriented)
@@ -162,8 +163,13 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     ends = pairs.T.ravel()  # directed ends: first all side 0, then all side 1
     side = np.repeat(np.array([0, 1], dtype=np.int8), m)
     degree = np.bincount(ends, minlength=n)
-    forward = np.bincount(ends[:m], minlength=n) if oriented else degree
-    variable, block, lane, group_ptr = _cut_blocks(group, forward, degree, states)
+    forward = np.bincount(ends[:m], minlength=n)
+    cuts = [_cut_blocks(group, forward, degree, states)]
+    if not oriented:
+        cuts.append(_cut_blocks(group, degree, degree, states))
+        oriented = cuts[0].cost <= (1.0 + _SORTING) * cuts[1].cost
+        forward = forward if oriented else degree
+    _, variable, block, lane, group_ptr = cuts[0 if oriented else 1]
     width = variable.shape[1]
     first_slots, slots = _slots_per_block(len(variable), block, forward, degree - forward)
     slot_ptr = np.concatenate([[0], np.cumsum(slots)]).astype(np.int64)
@@ -214,8 +220,18 @@ def _roles(pair: Ints, earlier: NDArray[np.bool_], row: Ints, other: Ints) -> ND
     return role
 
 
-def _cut_blocks(group: Ints, forward: Ints, degree: Ints, states: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Cut each group's variables into blocks of one width: (variable (B, W), block, lane, group_ptr).
+class _Cut(NamedTuple):
+    """Variables in blocks, (B, W), the block and lane of each, the blocks of each group, and the work of an update."""
+
+    cost: float
+    variable: Ints
+    block: Ints
+    lane: Ints
+    group_ptr: Ints
+
+
+def _cut_blocks(group: Ints, forward: Ints, degree: Ints, states: int) -> _Cut:
+    """Cut each group's variables into blocks of one width, each with rows for forward and for other ends of pairs.
 
     Variables of a block should have the same number of pairs, but if it costs little they stay in their order, in
     which neighbours are near each other.
@@ -238,7 +254,7 @@ def _cut_blocks(group: Ints, forward: Ints, degree: Ints, states: int) -> tuple[
     choices = [
         (cost(w, order) * (1.0 + _SORTING * k), k, w) for k, order in enumerate(orders) for w in widths
     ]
-    _, chosen, width = min(choices)
+    least, chosen, width = min(choices)
     order = orders[chosen]
     blocks_in = -(-sizes // width)
     group_ptr = np.concatenate([[0], np.cumsum(blocks_in)]).astype(np.int64)
@@ -249,7 +265,7 @@ def _cut_blocks(group: Ints, forward: Ints, degree: Ints, states: int) -> tuple[
     lane[order] = within % width
     variable = np.full((int(group_ptr[-1]), width), -1, dtype=np.int64)
     variable[block, lane] = np.arange(len(order))
-    return variable, block, lane, group_ptr
+    return _Cut(least, variable, block, lane, group_ptr)
 
 
 def _slots_per_block(n_blocks: int, block: Ints, forward: Ints, backward: Ints) -> tuple[Ints, Ints]:
