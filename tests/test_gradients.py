@@ -254,7 +254,7 @@ def test_a_loss_with_derivatives_of_another_shape_is_told_so():
 
 
 def test_threads_do_not_change_the_gradient(monkeypatch):
-    from potentia.inference import pair_engine
+    from potentia.inference import pair_work
 
     rng = np.random.default_rng(8)
     graph = pt.Graph.grid((40, 40), n_states=3)
@@ -264,8 +264,8 @@ def test_threads_do_not_change_the_gradient(monkeypatch):
     }
     y = rng.integers(3, size=1600)
     one = pt.loss_and_gradient("clique_logistic", pt.TRW(iterations=6, threads=1), graph, theta, y)
-    monkeypatch.setattr(pair_engine, "_HAND_OVER", 1)
-    monkeypatch.setattr(pair_engine, "_WAIT", 1)
+    monkeypatch.setattr(pair_work, "_HAND_OVER", 1)
+    monkeypatch.setattr(pair_work, "_WAIT", 1)
     two = pt.loss_and_gradient("clique_logistic", pt.TRW(iterations=6, threads=2), graph, theta, y)
     assert one[0] == two[0]
     for kind in theta:

@@ -13,7 +13,7 @@ import zoo
 from potentia.adjoint.truncated import _Tape
 from potentia.graph.scores import Scores
 from potentia.inference import entropy as entropies
-from potentia.inference import pair_engine, tree_weights
+from potentia.inference import pair_work, tree_weights
 from potentia.inference.drive import drive
 from potentia.inference.pair_engine import PairEngine, suits_pairs
 from potentia.inference.region_engine import RegionEngine
@@ -396,7 +396,7 @@ def test_schedules_agree_at_convergence(problem):
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_nothing(threads, monkeypatch):
-    for name in ("pair_engine._HAND_OVER", "pair_engine._WAIT", "region_engine._PARALLEL_WORK"):
+    for name in ("pair_work._HAND_OVER", "pair_work._WAIT", "region_engine._PARALLEL_WORK"):
         monkeypatch.setattr(f"potentia.inference.{name}", 1)
     rng = np.random.default_rng(5)
     grid = pt.Graph.grid((30, 30), n_states=3)
@@ -915,7 +915,7 @@ def test_kept_exponentials_of_messages_are_those_of_the_messages(states, shared,
 @pytest.fixture
 def shared_products(monkeypatch):
     """Products of pairs are shared on small graphs, too."""
-    monkeypatch.setattr(pair_engine, "_SHARED_FROM", 0)
+    monkeypatch.setattr(pair_work, "_SHARED_FROM", 0)
 
 
 def _unshared(engine):
@@ -1034,7 +1034,7 @@ def test_gradients_do_not_depend_on_who_does_the_products(memory, single, monkey
     gradient = pt.adjoint.Truncated(memory=memory)
     found = []
     for least in (0, 2**62):
-        monkeypatch.setattr(pair_engine, "_SHARED_FROM", least)
+        monkeypatch.setattr(pair_work, "_SHARED_FROM", least)
         found.append(pt.loss_and_gradient("univariate_logistic", method, graph, theta, labels, gradient))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6 if single else 1e-12)
     for kind in theta:

@@ -14,7 +14,7 @@ import zoo
 from potentia import _threads
 from potentia._threads import PIECES, cut_ranges, piece_of, run_team
 from potentia.graph.scores import Scores
-from potentia.inference import pair_engine
+from potentia.inference import pair_work
 from potentia.inference.steps import Step, steps
 from potentia.kernels.team import BARRIER, gather, release
 
@@ -22,8 +22,8 @@ from potentia.kernels.team import BARRIER, gather, release
 @pytest.fixture(autouse=True)
 def small_shares(monkeypatch):
     """Teams even for small graphs."""
-    monkeypatch.setattr(pair_engine, "_HAND_OVER", 1)
-    monkeypatch.setattr(pair_engine, "_WAIT", 1)
+    monkeypatch.setattr(pair_work, "_HAND_OVER", 1)
+    monkeypatch.setattr(pair_work, "_WAIT", 1)
     monkeypatch.setattr(_threads._Crowding, "LOST", 1.0)  # whatever else runs
 
 
@@ -65,7 +65,7 @@ def test_a_team_has_the_bits_of_one_thread(model, method):
 
 @pytest.mark.parametrize("model", ["3 states", "9 states", "irregular"])
 def test_a_team_that_shares_products(model, monkeypatch):
-    monkeypatch.setattr(pair_engine, "_SHARED_FROM", 1)
+    monkeypatch.setattr(pair_work, "_SHARED_FROM", 1)
     _compare(METHODS["TRW"], model, threads=3)
 
 
@@ -151,8 +151,8 @@ def test_teams_of_several_callers_at_once():
 
 _FORK = """
 import os, numpy as np, potentia as pt
-from potentia.inference import pair_engine
-pair_engine._HAND_OVER = pair_engine._WAIT = 1
+from potentia.inference import pair_work
+pair_work._HAND_OVER = pair_work._WAIT = 1
 graph = pt.Graph.grid((16, 16), n_states=2)
 theta = {"node": np.random.default_rng(0).normal(size=(256, 2)), "edge": np.eye(2)}
 infer = lambda: pt.TRW(iterations=10, tol=0, threads=3).infer(graph, theta).value

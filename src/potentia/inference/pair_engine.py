@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from threading import Lock
 from typing import TypeVar
 
 import numpy as np
 
 from .._memory import borrow, borrow_like, borrow_zeros
-from .._threads import map_ranges
 from .._types import Floats, InfeasibleError, Ints
 from ..graph.flat import flat_regions
 from ..graph.schedule import pair_layout, pairs_of
@@ -37,6 +35,7 @@ from ..kernels.team import BARRIER, SOLO, Team
 from .engine import Readout
 from .entropy import Entropy, check_counting
 from .forest import pair_tables
+from .pair_work import PairWork
 from .readout import PairMarginals
 
 T = TypeVar("T")
@@ -44,14 +43,6 @@ T = TypeVar("T")
 #: Held while messages are sent that were not when they changed.
 _sending = Lock()
 
-#: Multiply-adds of a thread that pay for handing them over, and for waiting at a barrier.
-_HAND_OVER, _WAIT = 500_000, 100_000
-#: Entries of all tables from which on products are shared: 16 MiB, about what caches hold.
-_SHARED_FROM = 2**21
-#: Bytes that iterations under way at once may keep in the cache.
-_CACHE = 2**23
-#: Multiply-adds of one call, where iterations are done together: less than a tenth of a second.
-_CALL_WORK = 400_000_000
 #: Counting numbers of pairs that are quick powers, where C is 1.
 _POWERS = (1.0, 0.5)
 _NOTHING = np.empty((0, 0, 0))
@@ -69,7 +60,7 @@ def suits_pairs(graph: Graph) -> bool:
     return graph.cached("suits_pairs", check)
 
 
-class PairEngine:
+class PairEngine(PairWork):
     """Tables, messages and beliefs in blocks, for one graph, entropy and order of update."""
 
     def __init__(self, scores: Scores, entropy: Entropy, order: str, damping: float, threads: int) -> None:
@@ -87,8 +78,7 @@ class PairEngine:
         #: Whether blocks hold exponentials of messages.
         self.exponentials = False
         self._has_messages = False
-        #: Multiply-adds of an iteration, and groups that it updates one after another.
-        self.work, self.n_groups = self._work(), max(len(self.group_ptr) - 1, 1)
+        self.work, self.n_groups = self.count_work(), max(len(self.group_ptr) - 1, 1)
         self.load(scores)
         self.reset()
 
@@ -111,57 +101,6 @@ class PairEngine:
         count = np.where(layout.pair >= 0, self.count[layout.pair] if len(self.count) else 0.0, 0.0)
         even = np.where(count.min(axis=1) == count.max(axis=1), count[:, 0], 0.0)
         return count, even, np.where(layout.variable >= 0, 1.0 / self.total[layout.variable], 1.0)
-
-    @property
-    def group_ptr(self) -> Ints:
-        """Ranges of blocks that are independent of each other."""
-        return self.layout.group_ptr
-
-    @property
-    def group_threads(self) -> int:
-        """Threads that pay for a group of average size."""
-        return self._pay(self.work // (self.n_groups * _HAND_OVER))
-
-    def team(self, many: int) -> int:
-        """Threads that pay for this many iterations together."""
-        most = many * self.work // _HAND_OVER
-        return 1 if most < 2 else self._pay(min(most, self.work // (self.n_groups * _WAIT)))
-
-    @property
-    def reach(self) -> int:
-        """How far apart the blocks at the ends of a pair are, each counted in its group."""
-        return self.layout.reach
-
-    @property
-    def depth(self) -> int:
-        """Iterations that may be under way at once, each `reach` blocks behind the one before, in every group."""
-        if not self._far:
-            return 1
-        held = (self.blocks.table.nbytes + 2 * self.blocks.lam.nbytes) * self.n_groups / len(self.blocks.mode)
-        return max(1, int(_CACHE / (held * max(self.reach, 1))))
-
-    @property
-    def _far(self) -> bool:
-        """Whether tables have to be read from memory in every iteration."""
-        return not self.shared and self.blocks.table.size >= _SHARED_FROM
-
-    @property
-    def _pass_threads(self) -> int:
-        """Threads that pay for a pass over all blocks."""
-        return self._pay(self.work // _HAND_OVER)
-
-    def _pay(self, threads: int) -> int:
-        return min(self.threads, threads) if threads > 1 else 1
-
-    @property
-    def bulk(self) -> int:
-        """Iterations that one call of `sweep` may be given, so few that it soon comes back."""
-        return max(1, _CALL_WORK // self.work)
-
-    def _work(self) -> int:
-        """Multiply-adds of an iteration."""
-        rows, states, width = self.blocks.lam.shape
-        return rows * width * states * states + (rows + len(self.blocks.node)) * width * 8 * states
 
     def _one_table(self, scores: Scores) -> bool:
         """Whether all pairs share one table and counting number, so that it need not be copied per pair."""
@@ -234,7 +173,7 @@ class PairEngine:
     def _fill(self, rest: bool = False) -> None:
         """Write the tables; with `rest` those of rows that receive their products, else those of all others."""
         layout, scores, high, blocks = self.layout, self.pair_scores, self._high, self.blocks
-        self._over(
+        self.over(
             len(layout.variable),
             lambda a, b: pair_kernels.fill_tables(a, b, layout, scores, high, rest, blocks),
         )
@@ -248,7 +187,7 @@ class PairEngine:
             blocks.mode[:] = MAXIMUM if self.entropy.maximum else PRODUCT
             return np.full(n, max(bounds[1] for k in self._pair_kinds if (bounds := self.scores.bounds(k))))
         high, low_of = np.empty(n), np.empty(n)
-        self._over(n, lambda a, b: pair_kernels.table_ranges(a, b, self.pair_scores, high, low_of))
+        self.over(n, lambda a, b: pair_kernels.table_ranges(a, b, self.pair_scores, high, low_of))
         if not self.entropy.maximum:
             pair_kernels.choose_modes(self.layout, self.pair_scores, high, low_of, blocks.mode)
         return high
@@ -258,7 +197,7 @@ class PairEngine:
         _, states, width = self.blocks.lam.shape
         kept = not self.damping and not width % CHUNK and bool(np.all(self.blocks.mode == PRODUCT))
         self._keep_exponentials(kept and self._bounded())
-        self._share_products(self.exponentials and states > 2 and self._far)
+        self._share_products(self.exponentials and states > 2 and self.far)
         if not self.exponentials:
             return star.sweep
         return partial(binary.sweep if states == 2 else star_product.sweep, self._power())
@@ -491,16 +430,16 @@ class PairEngine:
 
     def read(self, cliques: bool = True) -> Readout:
         """Marginals and value from the current messages; marginals of pairs are made when they are asked for."""
-        self._over(len(self.layout.variable), lambda a, b: self.sweep(np.arange(a, b), write=False))
+        self.over(len(self.layout.variable), lambda a, b: self.sweep(np.arange(a, b), write=False))
         singles = self.beliefs()
         if self.entropy.maximum:
             singles = (np.arange(singles.shape[1]) == singles.argmax(axis=1)[:, None]).astype(float)
         lam = self.messages()
-        self._over(len(self.layout.variable), self._add_variable_values)
+        self.over(len(self.layout.variable), self._add_variable_values)
         value = float(self.blocks.value.sum()) + self.shift
         # the result must not keep the engine alive
         tables = partial(_pair_scores, self.scores, self.pairs, self.count, self.single)
-        marginals = PairMarginals(self.graph, singles, tables, lam, self.entropy.maximum, self._pass_threads)
+        marginals = PairMarginals(self.graph, singles, tables, lam, self.entropy.maximum, self.pass_threads)
         return Readout(marginals, singles, value, lam)
 
     def _add_variable_values(self, first: int, last: int) -> None:
@@ -513,17 +452,6 @@ class PairEngine:
             self.counting,
             self.entropy.maximum,
         )
-
-    def over_groups(self, function: Callable[[int, int], T]) -> list[T]:
-        """function(a, b) over ranges of blocks: one group after another if threads share them, else all in one call."""
-        threads = self._pay(self.work // (self.n_groups * _WAIT))
-        if threads == 1:
-            return [function(0, int(self.group_ptr[-1]))]
-        ranges = pairwise(self.group_ptr.tolist())
-        return [found for a, b in ranges for found in map_ranges(function, a, b, threads)]
-
-    def _over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
-        return map_ranges(function, 0, n, self._pass_threads)
 
 
 def _pair_scores(scores: Scores, pairs: Ints, count: Floats, single: bool) -> pair_kernels.PairScores:

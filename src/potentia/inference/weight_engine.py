@@ -64,7 +64,7 @@ class WeightEngine(PairEngine):
     def _slot_entries(self) -> int:
         return int(self.profile.fields)
 
-    def _work(self) -> int:
+    def count_work(self) -> int:
         """Multiply-adds of an iteration."""
         rows, states, width = self.blocks.lam.shape
         per_state = 16 if self.profile.linear else 4 + 2 * int(self.profile.reach)
