@@ -236,11 +236,17 @@ class PairEngine(PairWork):
         common, blocks = self._common(), self.blocks
         if common in _POWERS and np.all(self.total == 1.0):
             own = blocks.own if blocks.own.size else borrow(blocks.node.shape)
-            pair_kernels.own_factors(blocks.node, blocks.inverse, True, own)
-            self.blocks = blocks._replace(own=own)
+            self.blocks = blocks._replace(own=self._own_parts(own))
         else:
             self.blocks = blocks._replace(own=_NOTHING)
         return common
+
+    def _own_parts(self, out: Floats) -> Floats:
+        """theta / C of every variable, shifted to maximum 0, or its exponential."""
+        np.multiply(self.blocks.node, self.blocks.inverse[:, None, :], out=out)
+        top = out.max(axis=1, keepdims=True)
+        out -= np.where(np.isneginf(top), 0.0, top)
+        return np.exp(out, out=out) if self.exponentials else out
 
     def _common(self) -> float:
         """The counting number of all pairs if a variable's M can be multiplied; 0 if not."""
@@ -324,10 +330,7 @@ class PairEngine(PairWork):
         In units of c they are equal for all pairs of a variable.
         """
         blocks = self.blocks
-        own = blocks.own
-        if not own.size:
-            own = borrow(blocks.node.shape)
-            pair_kernels.own_factors(blocks.node, blocks.inverse, self.exponentials, own)
+        own = blocks.own if blocks.own.size else self._own_parts(borrow(blocks.node.shape))
         owner = np.repeat(np.arange(len(own)), np.diff(blocks.slot_ptr))
         np.take(own, owner, axis=0, out=blocks.lam[: len(owner)], mode="clip")
         self._messages_changed()

@@ -84,7 +84,10 @@ def _potentials(common, blocks, u, odds, scratch, p):
             for x in range(W):
                 other[x] *= part[x] if weight[x] > 0.0 else 1.0
         if blocks.own.size > 0:
-            _power(blocks.own[u], common, p)
+            own = blocks.own[u]
+            for x in range(W):
+                power = np.sqrt(other[x]) if common == 0.5 else other[x]
+                gain[x], other[x] = own[0, x], own[1, x] * power
             return
         for x in range(W):
             gain[x] = common * log(other[x])
@@ -101,17 +104,6 @@ def _potentials(common, blocks, u, odds, scratch, p):
         d = (node[1, x] + gain[x] - node[0, x]) * inverse[x]
         e = exp(-abs(d))
         gain[x], other[x] = e if d > 0.0 else 1.0, 1.0 if d > 0.0 else e
-
-
-@njit(inline="always", **KERNEL)
-def _power(own, common, p):
-    """u = exp(theta) product^c, where c is 1 or 1/2, from the product in p[1]."""
-    if common == 0.5:
-        for x in range(p.shape[1]):
-            p[1, x] = np.sqrt(p[1, x])
-    for x in range(p.shape[1]):
-        p[0, x] = own[0, x]
-        p[1, x] *= own[1, x]
 
 
 @njit(inline="always", **KERNEL)

@@ -201,29 +201,6 @@ def to_lanes(variable, singles, out):
                     out[u, a, x] = singles[i, a]
 
 
-@njit(allocates=True, **KERNEL)
-def own_factors(node, inverse, exponentials, out):
-    """theta / C of every variable, shifted to maximum 0, or its exponential; node and out (B, L, W)."""
-    B, L, W = node.shape
-    peak = np.empty(W)
-    for u in range(B):
-        for x in range(W):
-            peak[x] = -np.inf
-        for a in range(L):
-            for x in range(W):
-                v = node[u, a, x]
-                peak[x] = v if v > peak[x] else peak[x]
-        for x in range(W):
-            peak[x] = peak[x] if peak[x] > -np.inf else 0.0
-        for a in range(L):
-            if exponentials:
-                for x in range(W):
-                    out[u, a, x] = exp((node[u, a, x] - peak[x]) * inverse[u, x])
-            else:
-                for x in range(W):
-                    out[u, a, x] = (node[u, a, x] - peak[x]) * inverse[u, x]
-
-
 @njit(**KERNEL)
 def from_lanes(position, lanes, out):
     """out[i, a] of the variable i at position[i] = block * W + lane of `lanes` (B, L, W)."""
