@@ -1,6 +1,7 @@
-"""How the tests share the cores: libraries with threads of their own, and the order of the files."""
+"""How the tests share the cores: libraries with threads of their own, and the order of the files; signals."""
 
 import os
+import signal
 
 # Workers of pytest-xdist already use all cores. Threads that spin while they wait for each other, as those of OpenMP
 # and OpenBLAS do, then take most of the time from the thread that they wait for.
@@ -46,6 +47,9 @@ FIRST = [
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # so a shell starts commands in the background; tests send it to processes of theirs, which would ignore it, too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # pytest-xdist would order files by their numbers of tests
     config.option.loadscopereorder = False
 
