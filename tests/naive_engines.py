@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import logsumexp, softmax
 
 from reference import entropy, expand, pad_singles, reduce_table, region_tables
 
@@ -12,7 +11,12 @@ def smooth_max(values, c, axis=None):
     """c log sum exp(values / c), its limit max at c = 0; -inf entries take no part, also for c < 0."""
     if c == 0:
         return np.max(values, axis=axis)
-    return c * logsumexp(np.where(np.isneginf(values), -np.inf, values / c), axis=axis)
+    return c * np.logaddexp.reduce(np.where(np.isneginf(values), -np.inf, values / c), axis=axis)
+
+
+def softmax(values):
+    """exp(values), normalised over all entries."""
+    return np.exp(values - np.logaddexp.reduce(values, axis=None))
 
 
 def support(scopes, tables, pairs):

@@ -3,6 +3,7 @@
 import itertools
 import pickle
 import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.model_selection import GridSearchCV
 import potentia as pt
 from potentia._types import PotentiaError
 from potentia.features.attributes import AttributeIndex
+from potentia.io.files import file_kind, read_file, write_file
 from potentia.learn.chain_data import ChainData, chain_sources
 from potentia.learn.chain_fit import ChainFit, ChainOptions
 from potentia.learn.chain_labels import scheme_constraints
@@ -361,6 +363,22 @@ def test_a_resumed_fit_is_the_same_fit(c1, cut, tmp_path):
     same(pt.ChainCRF(**options, max_iterations=20, threads=1).fit(X, y, checkpoint=path), whole)
     with pytest.raises(PotentiaError, match="other options or data"):
         pt.ChainCRF(**options | {"c2": 0.2}).fit(X, y, checkpoint=path)
+
+
+@pytest.mark.parametrize(("before", "fell"), [(0.0, False), (0, False), (1e300, True)])
+def test_a_resumed_fit_takes_any_objective_for_its_past(before, fell, tmp_path):
+    X, y = corpus(10)
+    path = tmp_path / "fit.checkpoint"
+    model = pt.ChainCRF(c2=0.1, delta=0.0, max_iterations=4)
+    model.fit(X, y, checkpoint=path, callback=lambda h: len(h) == 2)
+    kind = file_kind(path)
+    content, arrays = read_file(path, kind)
+    content["history"][0]["objective"] = before
+    write_file(path, kind, content, arrays)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        model.fit(X, y, checkpoint=path)
+    assert ["still fell" in str(warning.message) for warning in found] == [True] * fell
 
 
 def test_a_warm_start_begins_where_the_last_fit_ended():

@@ -716,15 +716,18 @@ def test_ctrl_c_reaches_the_client_only(tmp_path):
     """A terminal sends it to all processes of a command."""
     script = tmp_path / "script.py"
     script.write_text(INTERRUPTED)
-    command = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, script],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    assert command.stdout.readline() == "1\n"
-    os.killpg(command.pid, signal.SIGINT)
-    out, errors = command.communicate(timeout=60)
+    ) as command:
+        try:
+            assert command.stdout.readline() == "1\n"
+            os.killpg(command.pid, signal.SIGINT)
+            out, errors = command.communicate(timeout=60)
+        finally:
+            command.kill()
     assert (out.split("\n")[-2], errors, command.returncode) == ("interrupted", "", 0)

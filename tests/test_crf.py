@@ -5,6 +5,7 @@ import zipfile
 
 import numpy as np
 import pytest
+import threadpoolctl
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
@@ -408,3 +409,26 @@ def test_features_far_from_zero_train_as_centred_ones(form):
     )
     assert np.isclose(near.history_[-1]["objective"], far.history_[-1]["objective"], rtol=1e-2)
     assert abs(near.score(examples(0.0)) - far.score(examples(1e6))) < 0.01
+
+
+def test_fits_keep_linear_algebra_on_one_thread():
+    """Results would depend on the number of its threads, which fight with ours for the cores."""
+
+    def blas_threads():
+        return {
+            library["num_threads"]
+            for library in threadpoolctl.threadpool_info()
+            if library["user_api"] == "blas"
+        }
+
+    seen = []
+    learners = [pt.IteratedLogistic(iterations=1), pt.MarginalRisk(iterations=1)]
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        for learner in learners:
+            crf = pt.CRF({"node": Linear(), "edge": Linear()}, learner)
+            crf.fit(noisy(1), callback=lambda history: seen.append(blas_threads()))
+        tokens = [[{"w": "a"}, {"w": "b"}]]
+        chain = pt.ChainCRF(max_iterations=1)
+        chain.fit(tokens, [["x", "y"]], callback=lambda history: seen.append(blas_threads()))
+        assert blas_threads() == {2}
+    assert seen == [{1}] * 3

@@ -630,3 +630,13 @@ def test_frank_wolfe_returns_the_best_parameters_it_saw(monkeypatch, tmp_path):
     assert objective(crf, examples) == pytest.approx(min(seen), rel=1e-9)
     again = pt.CRF(potentials, learner).fit(examples, checkpoint=tmp_path / "state")
     assert objective(again, examples) == objective(crf, examples)
+
+
+@pytest.mark.parametrize("solver", ["frank_wolfe", "one_slack"])
+def test_a_fit_without_any_loss_ends_at_once(solver):
+    graph = pt.Graph.chain(4, n_states=1)
+    example = pt.Example(graph, {"node": np.ones((4, 2)), "edge": np.ones((3, 1))}, np.zeros(4, dtype=int))
+    learner = pt.MaxMargin(inference=pt.Exact(), solver=solver)
+    crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, learner).fit([example])
+    assert [(row["objective"], row["gap"]) for row in crf.history_] == [(0.0, 0.0)]
+    assert crf.converged_

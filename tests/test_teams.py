@@ -169,6 +169,23 @@ def test_a_forked_process_has_teams_of_its_own():
     subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", _FORK], check=True, timeout=120)
 
 
+_LATER = """
+import sys, potentia
+from potentia._threads import one_blas_thread
+from threadpoolctl import threadpool_info, threadpool_limits
+with one_blas_thread():
+    assert "scipy.special" not in sys.modules
+import scipy.linalg
+with threadpool_limits(2, user_api="blas"), one_blas_thread():
+    print({library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"})
+"""
+
+
+def test_linear_algebra_that_is_loaded_late_keeps_to_one_thread_too():
+    done = subprocess.run([sys.executable, "-c", _LATER], capture_output=True, text=True, check=True)
+    assert done.stdout == "{1}\n"
+
+
 @pytest.mark.parametrize("n", [0, 1, 5, 63, 64, 65, 1000])
 def test_ranges_are_cut_between_pieces(n):
     piece = piece_of(n)

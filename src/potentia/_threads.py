@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -80,7 +81,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @lru_cache(maxsize=1)
-def _libraries() -> Any:
+def _libraries(_with_scipy: bool) -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -88,7 +89,9 @@ def _libraries() -> Any:
 
 def one_blas_thread() -> AbstractContextManager[Any]:
     """Keep NumPy's linear algebra on one thread: it is called from our own, and theirs would fight for the cores."""
-    context: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
+    # SciPy brings a second library, which may be loaded later than NumPy's
+    with_scipy = not sys.modules.keys().isdisjoint(("scipy.linalg", "scipy.special"))
+    context: AbstractContextManager[Any] = _libraries(with_scipy).limit(limits=1, user_api="blas")
     return context
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -175,4 +176,11 @@ def fall(history: Sequence[Mapping[str, Any]]) -> float:
     """Share of itself by which the objective fell in the last ten iterations."""
     before = history[max(0, len(history) - 1 - WINDOW)]["objective"]
     now = history[-1]["objective"]
-    return float((before - now) / abs(before)) if before != now else 0.0
+    return share(before - now, before) if before != now else 0.0
+
+
+def share(amount: float, objective: float) -> float:
+    """An amount relative to an objective, which may be zero: then any amount but zero is infinitely large."""
+    if objective == 0:
+        return math.copysign(math.inf, amount) if amount != 0 else 0.0
+    return float(amount / abs(objective))

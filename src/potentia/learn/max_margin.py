@@ -18,7 +18,7 @@ from ..parallel.connection import current
 from ..potentials.affine import as_affine
 from ..potentials.base import Potential
 from .dataset import Dataset
-from .learner import Fit, Learner, SavedFit
+from .learner import Fit, Learner, SavedFit, share
 from .margin_oracle import make_oracle
 from .margin_part import MarginPart, MarginSettings
 from .margin_problem import Block, MarginProblem, make_delta, write_parameters
@@ -207,4 +207,4 @@ class _PlanesFit(_MarginFit):
 
 def _share(history: Sequence[Mapping[str, Any]]) -> float:
     """The gap as a share of the objective."""
-    return float(history[-1]["gap"] / abs(history[-1]["objective"]))
+    return share(history[-1]["gap"], history[-1]["objective"])
