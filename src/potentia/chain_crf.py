@@ -17,7 +17,7 @@ from ._progress import Bar
 from ._registry import Registered, build
 from ._schema import TEXT, Count, Either, Items, Kind, Number, Record, Schema, check
 from ._threads import one_blas_thread, thread_count
-from ._types import PotentiaError
+from ._types import Floats, PotentiaError
 from .data.parts import HeldSequences, Parts, Sequences, Source
 from .features.attributes import AttributeIndex, check_sequences
 from .features.schemes import SCHEMES
@@ -75,7 +75,12 @@ class ChainCRF(Registered, Params):
         threads: None for all cores (or POTENTIA_THREADS).
 
     After `fit`: `classes_` (labels in order), `history_` (one dict per iteration), `n_iter_`, `converged_`,
-    `state_features_` and `transition_features_` (weights by name). Results do not depend on the number of threads.
+    `state_features_` and `transition_features_` (weights by name), `offsets_`. Results do not depend on the number of
+    threads.
+
+    A number far from zero compared with how it varies, such as a year or a time stamp, is centred: its weights multiply
+    its difference from the offset in `offsets_`, and a new attribute, "year is present", says which tokens have it.
+    Otherwise the penalty would hide how it varies. CRFsuite does not centre; other attributes are as in CRFsuite.
     """
 
     c1: float = 0.0
@@ -160,12 +165,8 @@ class ChainCRF(Registered, Params):
         history: list[dict[str, Any]],
     ) -> None:
         """Keep what was learned; attributes without a weight are dropped."""
-        weights, kept = weights.pruned()
-        self.index_ = index
-        if not kept.all():
-            names = [name for name, there in zip(index.numbers, kept.tolist(), strict=True) if there]
-            self.index_ = AttributeIndex({name: k for k, name in enumerate(names)}, index.columns)
-        self.weights_, self.classes_, self.history_ = weights, classes, history
+        self.weights_, self.index_ = weights.pruned(index)
+        self.classes_, self.history_ = classes, history
         self.n_iter_ = steps_made(history)
         self.__dict__.pop("_tables", None)
 
@@ -254,6 +255,16 @@ class ChainCRF(Registered, Params):
         return dict(zip(keys, self.weights_.state.tolist(), strict=True))
 
     @property
+    def offsets_(self) -> dict[str, float | Floats]:
+        """What is subtracted, in tokens that have them, from numbers far from zero: by attribute, or array by array."""
+        self._check_fitted()
+        index, found = self.index_, dict[str, float | Floats](self.index_.offsets)
+        for name, (first, end) in index.columns.items() if index.column_offsets.size else ():
+            if index.column_offsets[first:end].any():
+                found[name] = index.column_offsets[first:end].copy()
+        return found
+
+    @property
     def transition_features_(self) -> dict[tuple[Any, Any], float]:
         """Weights of neighbouring labels that are not zero."""
         self._check_fitted()
@@ -286,7 +297,12 @@ class ChainCRF(Registered, Params):
             "history": self.history_,
             "columns": {name: list(ends) for name, ends in self.index_.columns.items()},
         }
-        return content, self.weights_.arrays(self.index_.numbers)
+        arrays = self.weights_.arrays(self.index_.numbers)
+        if self.index_.is_centred:
+            content["offsets"] = self.index_.offsets
+        if self.index_.column_offsets.size:
+            arrays["column_offsets"] = self.index_.column_offsets
+        return content, arrays
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
