@@ -77,8 +77,8 @@ class Perturbation(Gradient):
                 add_marginals(scores, moved, weight / r, tables)
             if np.finfo(float).eps > _INACCURATE * change:
                 result.memo["doubt"] = (
-                    "Some marginals are too small for finite differences to resolve the gradient: use another gradient, "
-                    "or a larger `multiplier`."
+                    "Some marginals are too small for finite differences to resolve the gradient: use another "
+                    "gradient, or a larger `multiplier`."
                 )
             elif residual > _INACCURATE * change:
                 result.memo["doubt"] = (

@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from .._options import check_count
 from .._registry import SavedFunction
-from .._types import Floats, PotentiaError, warn_caller
+from .._types import Floats, PotentiaError
 from .coding import as_labels, label_names, learn_coding
+from .far_features import warn_of_far_features
 from .remote_rows import RemoteRows
 from .saving import SavedClassifier
 from .weights import label_weights, row_weights
@@ -90,7 +91,7 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
         if varying.any():
             signs = np.ascontiguousarray(self._signs(labels)[:, varying])
             if getattr(self, "kernel", None) is None:
-                _warn_of_far_features(X)
+                warn_of_far_features(X)
             self._fit(X, signs, label_weights(weight, signs, self.class_weight))
         else:
             self._fit_nothing()
@@ -149,21 +150,6 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
         return tags
 
 
-def _warn_of_far_features(X: Any) -> None:
-    """Warn of a feature whose mean exceeds its spread by far: linear functions have a penalised constant, too."""
-    if isinstance(X, RemoteRows) or sparse.issparse(X):
-        return
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, spread = np.abs(X.mean(axis=0)), X.std(axis=0)
-    far = (mean > _FAR * spread) & (spread > 1e-13 * mean)
-    if far.any():
-        warn_caller(
-            f"feature {far.argmax()} of X has a mean more than {_FAR:g} times its standard deviation, so that a linear "
-            "function hardly sees it vary: standardise the features.",
-            UserWarning,
-        )
-
-
 def check_seed(name: str, value: object) -> None:
     """A seed as scikit-learn has it: a whole number, a RandomState or None."""
     if value is not None and not isinstance(value, np.random.RandomState):
@@ -181,8 +167,6 @@ def check_classifier(estimator: object) -> None:
         )
 
 
-#: Standard deviations that a feature's mean may be away from zero without a warning.
-_FAR = 1e3
 _CHECKS = {"accept_sparse": "csr", "dtype": np.float64, "order": "C"}
 
 
