@@ -17,7 +17,7 @@ from ._progress import Bar
 from ._registry import Registered, build
 from ._schema import TEXT, Count, Either, Items, Kind, Number, Record, Schema, check
 from ._threads import one_blas_thread, thread_count
-from ._types import Floats, PotentiaError
+from ._types import Floats, PotentiaError, warn_caller
 from .data.parts import HeldSequences, Parts, Sequences, Source
 from .features.attributes import AttributeIndex, check_sequences
 from .features.schemes import SCHEMES
@@ -26,7 +26,7 @@ from .io.files import read_file, reading, write_file
 from .kernels import attributes as kernels
 from .learn.chain_data import ChainData, chain_sources, cut_lengths
 from .learn.chain_fit import ChainFit, ChainOptions
-from .learn.chain_labels import Label, check_lengths, scheme_constraints
+from .learn.chain_labels import Label, check_label_type, check_lengths, scheme_constraints
 from .learn.chain_layout import ChainLayout
 from .learn.chain_objective import Chains, Tables
 from .learn.chain_part import in_layout
@@ -41,6 +41,8 @@ from .potentials.params import Params
 #: A token's features by name, or their names.
 Token = Mapping[str, Any] | Sequence[str]
 
+#: If the squares of a number sum to less than this share of c2, the penalty reduces its weights to about 1 %.
+_FAINT = 0.1
 #: Options that do not change what a fit computes.
 _FREE_OPTIONS = ("max_iterations", "threads", "decode")
 
@@ -134,6 +136,12 @@ class ChainCRF(Registered, Params):
         with Bar(progress) as bar, one_blas_thread(), releasing():
             data = ChainData.of(sources, resident, isinstance(checkpoint, str | os.PathLike))
             index, classes = data.index, data.classes
+            if data.faintest is not None and data.faintest[1] < _FAINT * self.c2:
+                warn_caller(
+                    f"the numbers of {data.faintest[0]!r} are so small that the penalty c2 = {self.c2:g} leaves hardly "
+                    "any weight to them: scale them, or lower c2.",
+                    UserWarning,
+                )
             if isinstance(checkpoint, str | os.PathLike):
                 checkpoint = Checkpoint(checkpoint, self._digest(data.digests))
             fit = ChainFit(data, self.scheme, self._options())
@@ -235,14 +243,14 @@ class ChainCRF(Registered, Params):
             self._check_fitted()
             counts = list(iterate_anywhere(partial(_apply, self, "_count"), X.sources))
         else:
-            counts = [_compare(self.predict(X), [] if y is None else y)]
+            counts = [_compare(self.predict(X), [] if y is None else y, self.classes_)]
         right, known = map(sum, zip(*counts, strict=True))
         if not known:
             raise PotentiaError("y has no label to compare with.")
         return right / known
 
     def _count(self, given: Sequences) -> tuple[int, int]:
-        return _compare(self._predict(given), [] if given.y is None else given.y)
+        return _compare(self._predict(given), [] if given.y is None else given.y, self.classes_)
 
     @property
     def state_features_(self) -> dict[tuple[str, Any], float]:
@@ -362,8 +370,11 @@ def _apply(model: ChainCRF, method: str, source: Source) -> Any:
     return getattr(model, method)(source.sequences())
 
 
-def _compare(found: Sequence[Sequence[Any]], y: Sequence[Sequence[Label | None]]) -> tuple[int, int]:
+def _compare(
+    found: Sequence[Sequence[Any]], y: Sequence[Sequence[Label | None]], classes: Sequence[Label]
+) -> tuple[int, int]:
     """How many labels are right, and how many are known."""
+    check_label_type(y, classes)
     check_lengths(y, [len(row) for row in found])
     pairs = [
         (a, b) for p, q in zip(found, y, strict=True) for a, b in zip(p, q, strict=True) if b is not None

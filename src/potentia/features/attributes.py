@@ -140,9 +140,12 @@ class _Encoder:
             if set(map(type, tokens)) == {list}:
                 self._lists(row, tokens)
             else:
-                self._sequence(row, tokens)
+                try:
+                    self._sequence(row, tokens)
+                except OverflowError:
+                    raise PotentiaError(f"X[{row}] has a number that a double cannot hold.") from None
             self.sequence_ptr.append(self.sequence_ptr[-1] + len(tokens))
-        return self._arrays()
+        return self._arrays(first)
 
     def _lists(self, row: int, tokens: list[list[Any]]) -> None:
         """A sequence of lists of names, which is the fastest."""
@@ -266,7 +269,7 @@ class _Encoder:
         large = max(rows.max(initial=0.0), -rows.min(initial=0.0)) > _MAX_SINGLE
         self.dense.append((len(self.sequence_ptr) - 1, rows if large else rows.astype(np.float32)))
 
-    def _arrays(self) -> EncodedTokens:
+    def _arrays(self, first: int) -> EncodedTokens:
         self._flush()
         sequence_ptr, item_ptr = (
             np.array(self.sequence_ptr, dtype=np.int64),
@@ -277,9 +280,13 @@ class _Encoder:
             value = np.ones(self.n_items)
             value[np.array(self.odd)] = self.odd_values
         dense = self._joined(sequence_ptr)
-        for what, numbers in (("a number", value), ("an array", dense)):
+        for what, numbers, of_token in (("a number", value, item_ptr), ("an array", dense, None)):
             if not np.isfinite(numbers).all():
-                raise PotentiaError(f"X has {what} among its features that is not finite.")
+                bad = int(np.argwhere(~np.isfinite(numbers))[0, 0])
+                token = bad if of_token is None else int(np.searchsorted(of_token, bad, side="right")) - 1
+                row = int(np.searchsorted(sequence_ptr, token, side="right")) - 1
+                where = f"X[{first + row}][{token - sequence_ptr[row]}]"
+                raise PotentiaError(f"{where} has {what} among its features that is not finite.")
         attribute = np.concatenate([np.zeros(0, dtype=np.int32), *self.chunks])
         return EncodedTokens(sequence_ptr, item_ptr, attribute, value, dense)
 

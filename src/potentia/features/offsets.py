@@ -20,6 +20,8 @@ _FAR = 10.0
 _CONSTANT_SHARE = 1e-13
 #: Fewer values do not tell how a number varies.
 _MIN_VALUES = 10
+#: Root mean square below which a number is small.
+_SMALL = 0.1
 #: Rows of dense columns that are looked at together.
 _ROWS = 4096
 
@@ -60,6 +62,13 @@ class Moments(NamedTuple):
         step = np.exp2(np.floor(np.log2(spread[far])))
         found[far] = np.round(self.mean[far] / step) * step
         return found
+
+    def small_squares(self, offsets: Floats) -> Floats:
+        """The sum of squares of each number less its offset if it is small, else infinity."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = self.deviation + np.where(offsets == 0, self.weight * self.mean**2, 0.0)
+            small = (self.weight >= _MIN_VALUES) & (self.deviation > 0) & (squares < _SMALL**2 * self.weight)
+        return np.where(small, squares, np.inf)
 
 
 def attribute_moments(attribute: Any, value: Floats, weight: Floats, n: int) -> Moments:

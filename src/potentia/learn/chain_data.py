@@ -43,6 +43,8 @@ class ChainData:
         self.classes: list[Label] = label_classes({label for own in facts for label in own.labels})
         #: Of the data, where it was asked for.
         self.digests: list[str] = parts.each("digest") if marked else []
+        #: Of the attributes and arrays with small numbers the one with the least sum of squares, and that sum.
+        self.faintest: tuple[str, float] | None = None
         self._numbers: list[Any] = []
         names: dict[str, int] = {}
         for part in range(parts.n_parts):
@@ -65,6 +67,7 @@ class ChainData:
             values.add(of_values, own)
             dense.add(of_dense, _places(columns[part], index.columns))
         found, of_columns = values.offsets(), dense.offsets()
+        self._find_faintest(names, values.small_squares(found), dense.small_squares(of_columns))
         offsets = {names[k]: float(found[k]) for k in np.flatnonzero(found).tolist()}
         far = [name for name, (first, end) in index.columns.items() if of_columns[first:end].any()]
         if not (offsets or far):
@@ -73,6 +76,16 @@ class ChainData:
         for name in (*offsets, *far):
             numbers.setdefault(presence_name(name), len(numbers))
         self.index = AttributeIndex(numbers, index.columns, offsets, of_columns if far else ())
+
+    def _find_faintest(self, names: Sequence[str], squares: Floats, of_columns: Floats) -> None:
+        """The least sum of squares, which is infinite for numbers that are not small."""
+        found = {name: float(of_columns[a:b].sum()) for name, (a, b) in self.index.columns.items() if b > a}
+        if len(squares):
+            k = int(squares.argmin())
+            found[names[k]] = float(squares[k])
+        if found:
+            least = min(found, key=found.__getitem__)
+            self.faintest = (least, found[least]) if found[least] < np.inf else None
 
     @classmethod
     def of(cls, sources: Sequence[Source], resident: int = 1, marked: bool = False) -> ChainData:

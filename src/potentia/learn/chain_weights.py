@@ -114,7 +114,7 @@ class ChainWeights(NamedTuple):
 
     def arrays(self, attributes: Iterable[str]) -> dict[str, Any]:
         """The arrays of a file."""
-        return pack_names(attributes) | {
+        return pack_names(attributes, "surrogatepass") | {
             "feature_ptr": self.features.ptr,
             "feature_label": self.features.label,
             "state": self.state,
@@ -125,7 +125,7 @@ class ChainWeights(NamedTuple):
     @classmethod
     def from_arrays(cls, found: Mapping[str, Any]) -> tuple[ChainWeights, AttributeIndex]:
         """The weights of a file, checked by `SAVED_WEIGHTS`, and the numbers of their attributes."""
-        names = list(unpack_names(found))
+        names = list(unpack_names(found, "surrogatepass"))
         if len(set(names)) != len(names):
             raise PotentiaError("the saved ChainCRF is damaged: two attributes have the same name.")
         columns = {name: tuple(ends) for name, ends in found["columns"].items()}
