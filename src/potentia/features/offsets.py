@@ -18,8 +18,8 @@ from .._types import Bools, Floats, Ints
 _FAR = 10.0
 #: A number whose standard deviation is below this share of its mean is constant but for rounding.
 _CONSTANT_SHARE = 1e-13
-#: Fewer values do not tell how a number varies.
-_MIN_VALUES = 10
+#: Fewer values do not tell how a number varies; of fewer than the second, small ones are not worth a warning.
+_MIN_VALUES, _MANY_VALUES = 10, 100
 #: Root mean square below which a number is small.
 _SMALL = 0.1
 #: Rows of dense columns that are looked at together.
@@ -67,7 +67,7 @@ class Moments(NamedTuple):
         """The sum of squares of each number less its offset if it is small, else infinity."""
         with np.errstate(over="ignore", invalid="ignore"):
             squares = self.deviation + np.where(offsets == 0, self.weight * self.mean**2, 0.0)
-            small = (self.weight >= _MIN_VALUES) & (self.deviation > 0) & (squares < _SMALL**2 * self.weight)
+            small = (self.weight >= _MANY_VALUES) & (self.deviation > 0) & (squares < _SMALL**2 * self.weight)
         return np.where(small, squares, np.inf)
 
 

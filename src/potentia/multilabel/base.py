@@ -103,6 +103,16 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
         X = self._checked(X)
         return self._coding.decode(self._if_any_varies(self._predict_signs, X))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of rows of which all labels are predicted correctly; y has its columns in the order of training."""
+        names = [str(name) for name in getattr(y, "columns", self.label_names_)]
+        if names != self.label_names_ and set(names) == set(self.label_names_):
+            before = ", ".join(self.label_names_)
+            raise PotentiaError(
+                f"the columns of y are {', '.join(names)}, but in training their order was {before}."
+            )
+        return float(super().score(X, y, sample_weight))
+
     def predict_proba(self, X: Any) -> Floats:
         """P(label is the larger of its values) (n, K); after a flat y, as in scikit-learn, of both values (n, 2)."""
         X = self._checked(X)
@@ -129,9 +139,11 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
             self.n_features_in_ = X.shape[1]
             return X
         try:
-            return _doubles(validate_data(self, X, **_CHECKS, **options))
+            found = _doubles(validate_data(self, X, **_CHECKS, **options))
         except ValueError as error:
             raise PotentiaError(" ".join(str(error).split())) from None
+        _refuse_huge(found)
+        return found
 
     def _signs(self, y: Any) -> Floats:
         """Labels as signs (n, K), constant ones included."""
@@ -148,6 +160,17 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
         tags.classifier_tags.multi_label = True
         tags.target_tags.multi_output = True
         return tags
+
+
+def _refuse_huge(X: Any) -> None:
+    """Refuse numbers that single precision cannot hold, which some classifiers compute in."""
+    values = X.data if sparse.issparse(X) else X
+    if max(values.max(initial=0.0), -values.min(initial=0.0)) > _HUGE:
+        at = np.flatnonzero(np.abs(values) > _HUGE)[0]
+        column = X.indices[at] if sparse.issparse(X) else at % X.shape[1]
+        raise PotentiaError(
+            f"feature {column} of X holds numbers too large to compute with: scale the features."
+        )
 
 
 def check_seed(name: str, value: object) -> None:
@@ -167,6 +190,8 @@ def check_classifier(estimator: object) -> None:
         )
 
 
+#: The largest number that features may hold.
+_HUGE = float(np.finfo(np.float32).max)
 _CHECKS = {"accept_sparse": "csr", "dtype": np.float64, "order": "C"}
 
 

@@ -11,8 +11,9 @@ from .._types import warn_caller
 from ..features.offsets import Moments, attribute_moments
 from .remote_rows import RemoteRows
 
-#: Standard deviations that a feature's mean may be away from zero without a warning.
-_FAR = 1e3
+#: Standard deviations that a feature's mean may be away from zero without a warning, also if another feature can take
+#: the place of the constant.
+_FAR, _HOPELESS = 10.0, 1e3
 #: A feature whose standard deviation is below this share of its mean is constant but for rounding.
 _CONSTANT_SHARE = 1e-13
 #: Numbers that are looked at together.
@@ -36,7 +37,7 @@ def far_feature(X: Any) -> int | None:
     if sparse.issparse(X):
         # a feature of which more entries are zero varies by more
         stored = np.bincount(X.indices, minlength=d)
-        if not (stored >= n * (1 - 2 / _FAR**2)).any():
+        if not (stored >= n * (1 - 1 / (1 + _FAR**2))).any():
             return None
         size = max(1, n * max(_BLOCK, d) // max(X.nnz, 1))
     else:
@@ -48,7 +49,15 @@ def far_feature(X: Any) -> int | None:
             moments.add(part, slice(None))
     with np.errstate(over="ignore", invalid="ignore"):
         mean, spread = np.abs(moments.mean), np.sqrt(moments.deviation / max(n, 1))
-        far = (mean > _FAR * spread) & (spread > _CONSTANT_SHARE * mean)
+        off = mean > _FAR * spread
+        # what a weight of 1 adds to the score as a constant: that of the intercept, or another feature's mean
+        constants = np.concatenate([[1.0], np.where(off, mean, 0.0)])
+        top = int(constants.argmax())
+        best = np.full(d, constants[top])
+        if top > 0:
+            best[top - 1] = np.delete(constants, top).max()
+        far = off & ((mean > _FAR * spread * best) | (mean > _HOPELESS * spread))
+        far &= spread > _CONSTANT_SHARE * mean
     return int(far.argmax()) if far.any() else None
 
 
