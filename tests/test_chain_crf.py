@@ -428,7 +428,10 @@ def test_generators_sets_and_empty_sequences_are_taken():
         ([[{"a": 1}]], [[1.5]], "labels must be texts or whole numbers"),
         ([[{"a": 1}, {}]], [["A", 1]], "y mixes texts and whole numbers"),
         ([[{"a": None}]], [["A"]], r"X\[0\]\[0\] has the feature 'a' of type NoneType"),
-        ([[{"a": float("nan")}]], [["A"]], "a number among its features that is not finite"),
+        ([[{"a": float("nan")}]], [["A"]], r"X\[0\]\[0\] has a number among its features that is not"),
+        ([[], [{"a": 1}, {"b": 2.0, "a": np.inf}]], [[], ["A", "A"]], r"X\[1\]\[1\] has a number among its"),
+        ([[], [{"a": 1}, {"a": np.array([np.nan])}]], [[], ["A", "A"]], r"X\[1\]\[1\] has an array among its"),
+        ([[{"a": 10**400}]], [["A"]], r"X\[0\] has a number that a double cannot hold"),
         ([[["a"], ["b", ["c"]]]], [["A", "A"]], r"X\[0\]\[1\] holds \['c'\] of type list, where the name"),
         ([[{"a": 1}, ("b", {})]], [["A", "A"]], r"X\[0\]\[1\] holds {} of type dict, where the name"),
         ([[["a"], ["b", 3]]], [["A", "A"]], "a feature named 3 of type int; names must be texts"),
@@ -439,6 +442,63 @@ def test_generators_sets_and_empty_sequences_are_taken():
 def test_wrong_data_get_a_sentence(X, y, words):
     with pytest.raises(PotentiaError, match=words):
         pt.ChainCRF().fit(X, y)
+
+
+def test_labels_of_numpy_are_those_of_python(tmp_path):
+    X, y = corpus(16, n=10)
+    path = tmp_path / "fit.checkpoint"
+    numbers = [["ABCDE".index(label) for label in row] for row in y]
+    for plain, given in ((y, np.str_), (numbers, np.int64)):
+        path.unlink(missing_ok=True)
+        model = pt.ChainCRF(max_iterations=4).fit(X, plain, checkpoint=path)
+        other = [[given(label) for label in row] for row in plain]
+        again = pt.ChainCRF(max_iterations=4).fit(X, other, checkpoint=path)
+        same(again, model)
+        assert {type(label) for label in again.classes_} == {type(plain[0][0])}
+        assert model.score(X, other) == model.score(X, plain)
+
+
+def test_labels_of_another_type_are_refused_in_score():
+    X, y = corpus(17, n=10)
+    model = pt.ChainCRF(max_iterations=4).fit(X, y)
+    with pytest.raises(PotentiaError, match=r"y holds whole numbers, but the labels .* are texts"):
+        model.score(X, [[0] * len(row) for row in y])
+    assert model.score(X, [["unseen"] * len(row) for row in y]) == 0.0
+
+
+def test_names_with_surrogates_are_saved(tmp_path):
+    X, y = [[{"w": "\ud800"}, {"w": "b"}]] * 3, [["a", "b"]] * 3
+    model = pt.ChainCRF(max_iterations=4).fit(X, y)
+    model.save(tmp_path / "model")
+    assert pt.load(tmp_path / "model").predict_marginals(X) == model.predict_marginals(X)
+
+
+@pytest.mark.parametrize("form", [float, lambda v: np.array([v, v])])
+def test_numbers_that_the_penalty_hides_are_warned_of(form):
+    rng = np.random.default_rng(0)
+    y = [["ab"[k] for k in rng.integers(0, 2, 5)] for _ in range(40)]
+
+    def fit(scale, c2=1.0):
+        X = [
+            [{"w": "x", "v": form(scale * (label == "a") + 0.1 * scale * rng.normal())} for label in row]
+            for row in y
+        ]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            right = pt.ChainCRF(c2=c2).fit(X, y).score(X, y)
+        assert {w.filename for w in caught} <= {__file__}
+        return right, [str(w.message) for w in caught]
+
+    right, messages = fit(1e-3)
+    assert right < 0.9
+    assert messages == [
+        "the numbers of 'v' are so small that the penalty c2 = 1 leaves hardly any weight to them: scale them, or "
+        "lower c2."
+    ]
+    for scale, c2 in ((1.0, 1.0), (1e-3, 1e-6)):
+        right, messages = fit(scale, c2)
+        assert right > 0.95
+        assert not messages
 
 
 def test_wrong_options_get_a_sentence():

@@ -153,7 +153,7 @@ def test_any_number_of_processes_gives_the_bits_of_one(n, straight, processes, c
 
 
 def chains():
-    """Sequences in parts that workers make, one of them without labels, one with dense features."""
+    """Sequences in parts that workers make, one of them without labels, one with dense features; some far from zero."""
 
     def part(number):
         rng = np.random.default_rng(number)
@@ -163,7 +163,9 @@ def chains():
             X.append([{"w": f"{w}", "size": float(w % 3), f"only {number}": True} for w in words])
             y.append([None if w == 4 or number == 3 else "OBI"[w % 3] for w in words])
             if number == 2:
-                X[-1] = [{**token, "v": rng.normal(size=3)} for token in X[-1]]
+                X[-1] = [{**token, "v": rng.normal([0.0, 0.0, 1e6])} for token in X[-1]]
+            for token, w in zip(X[-1], words, strict=True):
+                token |= {"year": 2000.0 + w} if w % 2 else {}
         return X, y
 
     return pt.parts([partial(part, number) for number in range(5)])
@@ -210,6 +212,7 @@ def test_chains_have_the_bits_of_one_process(n, chains_here, processes, client):
         for model, wanted in zip(CHAINS, chains_here, strict=True):
             assert chain_digest(model.fit(chains())) == wanted
             assert model.history_[-1]["rounds"] > 0
+            assert set(model.offsets_) == {"year", "v"}
             X, y = chains().sources[0].sequences()[:2]
             assert model.predict(chains())[: len(X)] == model.predict(X)
             assert model.score(X, y) > 0.5
@@ -217,9 +220,9 @@ def test_chains_have_the_bits_of_one_process(n, chains_here, processes, client):
 
 
 @pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("at", [3, 9, 20])
+@pytest.mark.parametrize("at", [3, 9, 14, 25])
 def test_chains_survive_the_loss_of_a_worker(at, number, chains_here, processes, client):
-    """While names are gathered, while features are, and in mid-fit."""
+    """While names are gathered, while moments and features are, and in mid-fit."""
     grow(processes, client, 2)
     with pt.cluster(client), killing(client, at) as killed:
         assert chain_digest(CHAINS[number].fit(chains())) == chains_here[number]

@@ -450,7 +450,7 @@ def test_perturbation_warns_of_what_it_cannot_resolve():
     theta, y = random_problem(graph, 0.5)
     theta["node"][5] = [40.0, 0.0]
     y[5] = 1
-    with pytest.warns(pt.ConvergenceWarning, match="too small for differences") as caught:
+    with pytest.warns(pt.ConvergenceWarning, match="too small for finite differences") as caught:
         pt.loss_and_gradient("univariate_logistic", pt.TRW(), graph, theta, y, "perturbation")
     assert len(caught) == 1
     theta, y = random_problem(graph, 0.5)

@@ -19,10 +19,12 @@ from potentia.io.checkpoint import Checkpoint
 from potentia.kernels.search import NetworkTerms
 from potentia.multilabel.baselines import IndependentClassifiers
 from potentia.multilabel.bounds import states_below
+from potentia.multilabel.far_features import far_feature
 from potentia.multilabel.features import GramFeatures, HingeSolver, RowFeatures, SignColumns
 from potentia.multilabel.fit_progress import FitProgress
 from potentia.multilabel.network import DirectedNetwork, learn_network, learn_networks
 from potentia.multilabel.orders import splits
+from potentia.multilabel.remote_rows import RemoteRows, forget_rows
 
 
 def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
@@ -664,12 +666,75 @@ def test_class_weights_are_weights_of_rows_by_label():
             pt.LMSBN(1e-2).fit(X, Y, sample_weight=weight)
 
 
-def test_a_feature_far_from_zero_is_warned_of():
+class HeldRows:
+    """A source of rows for `RemoteRows`, which without a cluster are read by this process."""
+
+    key = "held"
+
+    def __init__(self, X):
+        self.X = X
+
+    def rows(self):
+        return self.X
+
+
+@pytest.mark.parametrize("form", ["dense", "csr", "remote"])
+def test_a_feature_far_from_zero_is_warned_of(form):
     X, Y = labelled_rows(n=60, d=3, K=2)
+
+    def given(rows):
+        if form == "remote":
+            forget_rows()
+            return RemoteRows(HeldRows(rows), rows.shape)
+        return sparse.csr_array(rows) if form == "csr" else rows
+
     with pytest.warns(
-        UserWarning, match="feature 1 of X has a mean more than 1000 times its standard deviation"
-    ):
-        pt.LMSBN().fit(X + np.array([0.0, 1e6, 0.0]), Y)
+        UserWarning, match="feature 1 of X has a mean more than 10 times its standard deviation"
+    ) as caught:
+        pt.LMSBN(1.0, passes=20_000).fit(given(X + np.array([0.0, 1e6, 0.0])), Y)
+    assert {w.filename for w in caught} == {__file__}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pt.LMSBN().fit(np.column_stack([X, np.full(60, 12.3)]), Y)
+        pt.LMSBN(1e-2).fit(given(np.column_stack([X, np.full(60, 12.3)])), Y)
+        # a zero among the numbers makes them vary
+        pt.LMSBN(1e-2).fit(given((X + 1e6) * (np.arange(60) != 7)[:, None] / 1e6), Y)
+    forget_rows()
+
+
+def test_numbers_too_large_and_columns_in_another_order_are_refused():
+    import pandas
+
+    X, Y = labelled_rows(n=60, d=3, K=2)
+    huge = X.copy()
+    huge[5, 1] = -1e40
+    model = pt.LMSBN(1e-1).fit(X, pandas.DataFrame(Y, columns=["a", "b"]))
+    for given in (huge, sparse.csr_array(huge)):
+        with pytest.raises(pt.PotentiaError, match="feature 1 of X holds numbers too large"):
+            pt.LabelNetwork().fit(given, Y)
+        with pytest.raises(pt.PotentiaError, match="feature 1 of X holds numbers too large"):
+            model.predict(given)
+    assert model.score(X, pandas.DataFrame(Y, columns=["a", "b"])) == model.score(X, Y)
+    with pytest.raises(pt.PotentiaError, match="columns of y are b, a, but in training their order was a, b"):
+        model.score(X, pandas.DataFrame(Y[:, ::-1], columns=["b", "a"]))
+    with pytest.raises(pt.PotentiaError, match="turn lists of each row's labels into columns"):
+        pt.LMSBN(1e-1).fit(X, [[k for k in range(2) if row[k]] for row in Y])
+
+
+def test_far_features_are_those_of_numpy(monkeypatch):
+    monkeypatch.setattr("potentia.multilabel.far_features._BLOCK", 50)
+    rng = np.random.default_rng(4)
+    for trial in range(60):
+        X = rng.normal(size=(40, 4)) + 10.0 ** rng.uniform(0.0, 2.5, 4) * rng.choice([-1.0, 0.0, 1.0], 4)
+        X[:, 3] *= rng.random(40) < (0.9 if trial % 2 else 1.1)
+        mean, spread = np.abs(X.mean(axis=0)), X.std(axis=0)
+        others = [
+            max(1.0, 0.0, *(m for j, m in enumerate(mean) if j != k and m > 10 * spread[j])) for k in range(4)
+        ]
+        far = (mean > 10 * spread) & ((mean > 10 * spread * others) | (mean > 1e3 * spread))
+        wanted = int(far.argmax()) if far.any() else None
+        rows = sparse.csr_array(X)
+        twice = sparse.csr_array(
+            (np.repeat(rows.data / 2, 2), np.repeat(rows.indices, 2), 2 * rows.indptr), shape=X.shape
+        )
+        assert far_feature(X) == far_feature(rows) == far_feature(twice) == wanted
+    assert far_feature(np.zeros((0, 3))) is far_feature(sparse.csr_array((0, 3))) is None

@@ -4,6 +4,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -442,6 +443,59 @@ def test_a_network_learns_through_the_layer():
         alone = (linear(x).argmax(1) != y).float().mean()
     assert losses[-1] < 0.6 * losses[0]
     assert joint < 0.5 * alone
+
+
+def hard_grid():
+    """A frustrated grid, on which a few iterations do not converge."""
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid((5, 5), n_states=2)
+    theta = {
+        "node": rng.normal(size=(25, 2)),
+        "edge": rng.normal(scale=3.0, size=(len(graph.scopes["edge"]), 2, 2)),
+    }
+    return graph, {kind: torch.tensor(t, requires_grad=True) for kind, t in theta.items()}
+
+
+def caught_in(gradient, iterations, tol=1e-6, action="always", steps=1, grad=True):
+    """Warnings of some steps of training through marginals and through a loss."""
+    graph, theta = hard_grid()
+    layer = pt.torch.CRFLayer(graph, pt.TRW(iterations=iterations, tol=tol), gradient)
+    with warnings.catch_warnings(record=True) as caught, torch.set_grad_enabled(grad):
+        warnings.simplefilter(action, pt.ConvergenceWarning)
+        for _ in range(steps):
+            found = layer(theta)["variables"][:, 0].sum() + layer.loss(theta, np.zeros(25, dtype=int))
+            if grad:
+                found.backward()
+    return caught
+
+
+@pytest.mark.parametrize("gradient", ["backpropagation", "implicit", "perturbation"])
+def test_gradients_at_a_fixed_point_warn_where_inference_has_not_converged(gradient):
+    caught = caught_in(gradient, 3)
+    assert len(caught) >= 2
+    assert {w.filename for w in caught} == {__file__}
+    assert {w.category for w in caught} == {pt.ConvergenceWarning}
+    assert "requires converged inference" in str(caught[0].message)
+    assert len(caught_in(gradient, 3, action="default", steps=4)) == len(
+        {(w.lineno, str(w.message)) for w in caught}
+    )
+    assert not caught_in(gradient, 500)
+    assert not caught_in(gradient, 3, grad=False)
+
+
+@pytest.mark.parametrize("tol", [0, 1e-6])
+def test_truncated_gradients_need_no_convergence(tol):
+    assert not caught_in("truncated", 3, tol)
+
+
+def test_what_only_backward_finds_out_is_said_there():
+    graph = pt.Graph.chain(2, n_states=2)
+    theta = {"node": torch.tensor([[40.0, 0.0], [0.0, 0.0]], dtype=torch.float64, requires_grad=True)}
+    layer = pt.torch.CRFLayer(graph, pt.TRW(iterations=200), "perturbation")
+    rare = layer(theta)["variables"][0, 1]
+    with pytest.warns(pt.ConvergenceWarning, match="too small for finite differences") as caught:
+        rare.backward()
+    assert {w.filename for w in caught} == {__file__}
 
 
 def test_compiled_models_leave_the_layer_out():

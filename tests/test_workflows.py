@@ -506,6 +506,43 @@ def test_labels_that_almost_keep_to_a_scheme_are_remarked_on(tmp_path):
     assert len(said) == 1
 
 
+def test_headers_and_columns_of_numbers_are_remarked_on(tmp_path):
+    make_sequences(tmp_path / "t.tsv", n=20)
+    text = (tmp_path / "t.tsv").read_text()
+    said = []
+    sequences.train(tmp_path / "t.tsv", run=Run(say=said.append))
+    assert not said
+    (tmp_path / "h.tsv").write_text("token\ttag\tlabel\n" + text)
+    sequences.train(tmp_path / "h.tsv", run=Run(say=said.append))
+    assert said == [
+        "the label 'label' occurs in the first line only, which may be a header; if it is, delete that line."
+    ]
+    tags = iter(range(1000))
+    numbers = re.sub(r"\t(DT|NN|VB)\t", lambda _: f"\t{next(tags) / 7:.3f}\t", text)
+    (tmp_path / "n.tsv").write_text(numbers)
+    sequences.train(tmp_path / "n.tsv", run=Run(say=said.append))
+    assert said[1].startswith("column 2 holds many different numbers")
+    (tmp_path / "c.tsv").write_text(re.sub(r"\t(DT|NN|VB)\t", lambda m: f"\t{len(m[1])}\t", text))
+    sequences.train(tmp_path / "c.tsv", run=Run(say=said.append))
+    assert len(said) == 2
+
+
+def test_labels_in_the_place_of_a_feature_are_warned_of(tmp_path):
+    """A file without the column before the labels looks like one without labels."""
+    make_sequences(tmp_path / "t.tsv")
+    made, _ = sequences.train(tmp_path / "t.tsv")
+    lines = [line.split("\t") for line in (tmp_path / "t.tsv").read_text().split("\n")]
+    for kept in ((0, 1), (0, 2)):
+        text = "\n".join("\t".join(line[k] for k in kept) if len(line) > 1 else "" for line in lines)
+        (tmp_path / "two.tsv").write_text(text)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            made.predict_files(tmp_path / "two.tsv", tmp_path / "out.tsv")
+        found = [str(w.message) for w in caught]
+        assert len(found) == (kept == (0, 2)), found
+        assert all("knows none of the values of column 2 of" in message for message in found)
+
+
 def test_gazetteers_go_with_the_pipeline(tmp_path):
     (tmp_path / "t.tsv").write_text("in\tO\nRome\tB-C\n\nin\tO\nBonn\tB-C\n\na\tO\ncat\tO\n")
     (tmp_path / "city.txt").write_text("Rome\nBonn\nOslo\n")

@@ -38,9 +38,9 @@ class ConvergenceWarning(UserWarning):
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
-    """Warn at the line of the user's code that led here: the first frame outside this package."""
-    package, level, frame = __name__.partition(".")[0], 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+    """Warn at the line of the user's code that led here: the first frame outside this package and PyTorch."""
+    inner, level, frame = (__name__.partition(".")[0], "torch"), 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inner:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 

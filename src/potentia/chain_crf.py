@@ -17,7 +17,7 @@ from ._progress import Bar
 from ._registry import Registered, build
 from ._schema import TEXT, Count, Either, Items, Kind, Number, Record, Schema, check
 from ._threads import one_blas_thread, thread_count
-from ._types import PotentiaError
+from ._types import Floats, PotentiaError, warn_caller
 from .data.parts import HeldSequences, Parts, Sequences, Source
 from .features.attributes import AttributeIndex, check_sequences
 from .features.schemes import SCHEMES
@@ -26,7 +26,7 @@ from .io.files import read_file, reading, write_file
 from .kernels import attributes as kernels
 from .learn.chain_data import ChainData, chain_sources, cut_lengths
 from .learn.chain_fit import ChainFit, ChainOptions
-from .learn.chain_labels import Label, check_lengths, scheme_constraints
+from .learn.chain_labels import Label, check_label_type, check_lengths, scheme_constraints
 from .learn.chain_layout import ChainLayout
 from .learn.chain_objective import Chains, Tables
 from .learn.chain_part import in_layout
@@ -41,6 +41,8 @@ from .potentials.params import Params
 #: A token's features by name, or their names.
 Token = Mapping[str, Any] | Sequence[str]
 
+#: If the squares of a number sum to less than this share of c2, the penalty reduces its weights to about 1 %.
+_FAINT = 0.1
 #: Options that do not change what a fit computes.
 _FREE_OPTIONS = ("max_iterations", "threads", "decode")
 
@@ -75,7 +77,12 @@ class ChainCRF(Registered, Params):
         threads: None for all cores (or POTENTIA_THREADS).
 
     After `fit`: `classes_` (labels in order), `history_` (one dict per iteration), `n_iter_`, `converged_`,
-    `state_features_` and `transition_features_` (weights by name). Results do not depend on the number of threads.
+    `state_features_` and `transition_features_` (weights by name), `offsets_`. Results do not depend on the number of
+    threads.
+
+    A number far from zero compared with how it varies, such as a year or a time stamp, is centred: its weights multiply
+    its difference from the offset in `offsets_`, and a new attribute, "year is present", says which tokens have it.
+    Otherwise the penalty would hide how it varies. CRFsuite does not centre; other attributes are as in CRFsuite.
     """
 
     c1: float = 0.0
@@ -129,6 +136,12 @@ class ChainCRF(Registered, Params):
         with Bar(progress) as bar, one_blas_thread(), releasing():
             data = ChainData.of(sources, resident, isinstance(checkpoint, str | os.PathLike))
             index, classes = data.index, data.classes
+            if data.faintest is not None and data.faintest[1] < _FAINT * self.c2:
+                warn_caller(
+                    f"the numbers of {data.faintest[0]!r} are so small that the penalty c2 = {self.c2:g} leaves hardly "
+                    "any weight to them: scale them, or lower c2.",
+                    UserWarning,
+                )
             if isinstance(checkpoint, str | os.PathLike):
                 checkpoint = Checkpoint(checkpoint, self._digest(data.digests))
             fit = ChainFit(data, self.scheme, self._options())
@@ -160,12 +173,8 @@ class ChainCRF(Registered, Params):
         history: list[dict[str, Any]],
     ) -> None:
         """Keep what was learned; attributes without a weight are dropped."""
-        weights, kept = weights.pruned()
-        self.index_ = index
-        if not kept.all():
-            names = [name for name, there in zip(index.numbers, kept.tolist(), strict=True) if there]
-            self.index_ = AttributeIndex({name: k for k, name in enumerate(names)}, index.columns)
-        self.weights_, self.classes_, self.history_ = weights, classes, history
+        self.weights_, self.index_ = weights.pruned(index)
+        self.classes_, self.history_ = classes, history
         self.n_iter_ = steps_made(history)
         self.__dict__.pop("_tables", None)
 
@@ -234,14 +243,14 @@ class ChainCRF(Registered, Params):
             self._check_fitted()
             counts = list(iterate_anywhere(partial(_apply, self, "_count"), X.sources))
         else:
-            counts = [_compare(self.predict(X), [] if y is None else y)]
+            counts = [_compare(self.predict(X), [] if y is None else y, self.classes_)]
         right, known = map(sum, zip(*counts, strict=True))
         if not known:
             raise PotentiaError("y has no label to compare with.")
         return right / known
 
     def _count(self, given: Sequences) -> tuple[int, int]:
-        return _compare(self._predict(given), [] if given.y is None else given.y)
+        return _compare(self._predict(given), [] if given.y is None else given.y, self.classes_)
 
     @property
     def state_features_(self) -> dict[tuple[str, Any], float]:
@@ -252,6 +261,16 @@ class ChainCRF(Registered, Params):
         names = [name for name, n in zip(self.index_.numbers, count, strict=True) for _ in range(n)]
         keys = zip(names, (self.classes_[k] for k in features.label.tolist()), strict=True)
         return dict(zip(keys, self.weights_.state.tolist(), strict=True))
+
+    @property
+    def offsets_(self) -> dict[str, float | Floats]:
+        """What is subtracted, in tokens that have them, from numbers far from zero: by attribute, or array by array."""
+        self._check_fitted()
+        index, found = self.index_, dict[str, float | Floats](self.index_.offsets)
+        for name, (first, end) in index.columns.items() if index.column_offsets.size else ():
+            if index.column_offsets[first:end].any():
+                found[name] = index.column_offsets[first:end].copy()
+        return found
 
     @property
     def transition_features_(self) -> dict[tuple[Any, Any], float]:
@@ -286,7 +305,12 @@ class ChainCRF(Registered, Params):
             "history": self.history_,
             "columns": {name: list(ends) for name, ends in self.index_.columns.items()},
         }
-        return content, self.weights_.arrays(self.index_.numbers)
+        arrays = self.weights_.arrays(self.index_.numbers)
+        if self.index_.is_centred:
+            content["offsets"] = self.index_.offsets
+        if self.index_.column_offsets.size:
+            arrays["column_offsets"] = self.index_.column_offsets
+        return content, arrays
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -346,8 +370,11 @@ def _apply(model: ChainCRF, method: str, source: Source) -> Any:
     return getattr(model, method)(source.sequences())
 
 
-def _compare(found: Sequence[Sequence[Any]], y: Sequence[Sequence[Label | None]]) -> tuple[int, int]:
+def _compare(
+    found: Sequence[Sequence[Any]], y: Sequence[Sequence[Label | None]], classes: Sequence[Label]
+) -> tuple[int, int]:
     """How many labels are right, and how many are known."""
+    check_label_type(y, classes)
     check_lengths(y, [len(row) for row in found])
     pairs = [
         (a, b) for p, q in zip(found, y, strict=True) for a, b in zip(p, q, strict=True) if b is not None

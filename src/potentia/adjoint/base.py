@@ -45,8 +45,8 @@ class Gradient(Registered, ABC):
         """
         if self.at_fixed_point and _moving(inference, result):
             return (
-                "Inference has not converged, which this gradient presupposes: raise the `iterations` of inference, or "
-                "use gradient='truncated'."
+                "This gradient requires converged inference, but inference has not converged: raise the `iterations` "
+                "of inference, or use gradient='truncated'."
             )
         found: str | None = result.memo.get("doubt")
         return found

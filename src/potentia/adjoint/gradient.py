@@ -166,8 +166,8 @@ def loss_and_gradient(
         theta: scores per kind, as for `infer`.
         y: labels (n,), -1 where hidden.
         gradient: "truncated" (through the iterations that were run), "backpropagation" (at a fixed point, nothing
-            stored), "perturbation" or "implicit", or an object with options. All but the first presuppose that
-            inference has converged, and warn with `pt.ConvergenceWarning` if it has not.
+            stored), "perturbation" or "implicit", or an object with options. All but the first require converged
+            inference; if it has not converged, there is a `pt.ConvergenceWarning`.
         weights: of the variables, (n,).
         class_weight: of the states, multiplied to the weight of variables with that label.
         clamped: inference given the labels, for losses with hidden variables; None for the same.

@@ -77,12 +77,12 @@ class Perturbation(Gradient):
                 add_marginals(scores, moved, weight / r, tables)
             if np.finfo(float).eps > _INACCURATE * change:
                 result.memo["doubt"] = (
-                    "The marginals of some labels are too small for differences to resolve the gradient: use another "
+                    "Some marginals are too small for finite differences to resolve the gradient: use another "
                     "gradient, or a larger `multiplier`."
                 )
             elif residual > _INACCURATE * change:
                 result.memo["doubt"] = (
-                    "Inference at perturbed scores has not converged, so the gradient is inaccurate: raise the "
+                    "The gradient is inaccurate, because inference at perturbed scores has not converged: raise the "
                     "`iterations` of inference, or use gradient='truncated'."
                 )
             return tables

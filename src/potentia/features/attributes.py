@@ -13,9 +13,12 @@ import numpy as np
 
 from .._types import Floats, Ints, PotentiaError
 from .name_table import NameTable
+from .offsets import Offsets
 
 #: Names from which on a table finds them faster than a dictionary; as many are looked up at a time.
 _MANY_NAMES = 20_000
+#: Arrays with larger numbers are kept in double precision, so that numbers far from zero can be centred.
+_MAX_SINGLE = 2.0**16
 
 
 class EncodedTokens(NamedTuple):
@@ -26,7 +29,7 @@ class EncodedTokens(NamedTuple):
         item_ptr: first item of each token, and the number of items.
         attribute: number of each item's attribute, int32.
         value: of each item; empty if all are 1.
-        dense: (tokens, columns) float32, what arrays among the features hold.
+        dense: (tokens, columns) float32, or float64 if numbers are large: what arrays among the features hold.
     """
 
     sequence_ptr: Ints
@@ -46,13 +49,21 @@ class AttributeIndex:
     Attributes:
         numbers: of attributes by name.
         columns: (first, end) of dense features by name.
+        offsets: what `encode` subtracts from the values of attributes, by name; see `offsets`.
+        column_offsets: what it subtracts from dense columns; empty if nothing.
     """
 
     def __init__(
-        self, numbers: Mapping[str, int] | None = None, columns: Mapping[str, tuple[int, int]] | None = None
+        self,
+        numbers: Mapping[str, int] | None = None,
+        columns: Mapping[str, tuple[int, int]] | None = None,
+        offsets: Mapping[str, float] | None = None,
+        column_offsets: Any = (),
     ) -> None:
         self.numbers: Mapping[str, int] = dict(numbers or {})
         self.columns: dict[str, tuple[int, int]] = dict(columns or {})
+        self.offsets: dict[str, float] = dict(offsets or {})
+        self.column_offsets: Floats = np.asarray(column_offsets, dtype=np.float64)
         self._table: NameTable | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -82,7 +93,23 @@ class AttributeIndex:
 
     def encode(self, X: Iterable[Any], first: int = 0) -> EncodedTokens:
         """Encode sequences; unknown names are left out, or get the number after the last."""
-        return _Encoder(self.numbers.get, self.columns, self.find).encode(X, first)
+        found = _Encoder(self.numbers.get, self.columns, self.find).encode(X, first)
+        if not self.is_centred:
+            return found
+        offsets = self.centring()
+        item_ptr, attribute, value = offsets.announce(*found[1:])
+        return EncodedTokens(
+            found.sequence_ptr, item_ptr, attribute, *offsets.centre(attribute, value, found.dense)
+        )
+
+    @property
+    def is_centred(self) -> bool:
+        """Whether anything is subtracted."""
+        return bool(self.offsets) or bool(self.column_offsets.size)
+
+    def centring(self) -> Offsets:
+        """The offsets by number."""
+        return Offsets.of(self.numbers, self.columns, self.offsets, self.column_offsets)
 
 
 class _Encoder:
@@ -113,9 +140,12 @@ class _Encoder:
             if set(map(type, tokens)) == {list}:
                 self._lists(row, tokens)
             else:
-                self._sequence(row, tokens)
+                try:
+                    self._sequence(row, tokens)
+                except OverflowError:
+                    raise PotentiaError(f"X[{row}] has a number that a double cannot hold.") from None
             self.sequence_ptr.append(self.sequence_ptr[-1] + len(tokens))
-        return self._arrays()
+        return self._arrays(first)
 
     def _lists(self, row: int, tokens: list[list[Any]]) -> None:
         """A sequence of lists of names, which is the fastest."""
@@ -233,12 +263,13 @@ class _Encoder:
 
     def _dense_rows(self, n: int, blocks: list[tuple[int, int, Any]]) -> None:
         width = max(end for _, end in self.columns.values())
-        rows = np.zeros((n, width), dtype=np.float32)
+        rows = np.zeros((n, width))
         for place, first, values in blocks:
             rows[place, first : first + len(values)] = values
-        self.dense.append((len(self.sequence_ptr) - 1, rows))
+        large = max(rows.max(initial=0.0), -rows.min(initial=0.0)) > _MAX_SINGLE
+        self.dense.append((len(self.sequence_ptr) - 1, rows if large else rows.astype(np.float32)))
 
-    def _arrays(self) -> EncodedTokens:
+    def _arrays(self, first: int) -> EncodedTokens:
         self._flush()
         sequence_ptr, item_ptr = (
             np.array(self.sequence_ptr, dtype=np.int64),
@@ -249,16 +280,21 @@ class _Encoder:
             value = np.ones(self.n_items)
             value[np.array(self.odd)] = self.odd_values
         dense = self._joined(sequence_ptr)
-        for what, numbers in (("a number", value), ("an array", dense)):
+        for what, numbers, of_token in (("a number", value, item_ptr), ("an array", dense, None)):
             if not np.isfinite(numbers).all():
-                raise PotentiaError(f"X has {what} among its features that is not finite.")
+                bad = int(np.argwhere(~np.isfinite(numbers))[0, 0])
+                token = bad if of_token is None else int(np.searchsorted(of_token, bad, side="right")) - 1
+                row = int(np.searchsorted(sequence_ptr, token, side="right")) - 1
+                where = f"X[{first + row}][{token - sequence_ptr[row]}]"
+                raise PotentiaError(f"{where} has {what} among its features that is not finite.")
         attribute = np.concatenate([np.zeros(0, dtype=np.int32), *self.chunks])
         return EncodedTokens(sequence_ptr, item_ptr, attribute, value, dense)
 
     def _joined(self, sequence_ptr: Ints) -> Any:
         """Dense rows of all tokens; those made before a feature first occurred lack its columns."""
         width = max((end for _, end in self.columns.values()), default=0)
-        joined = np.zeros((int(sequence_ptr[-1]), width), dtype=np.float32)
+        kinds = {np.dtype(np.float32), *(rows.dtype for _, rows in self.dense)}
+        joined = np.zeros((int(sequence_ptr[-1]), width), dtype=np.result_type(*kinds))
         for number, rows in self.dense:
             joined[sequence_ptr[number] : sequence_ptr[number + 1], : rows.shape[1]] = rows
         return joined

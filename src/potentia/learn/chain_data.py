@@ -11,6 +11,7 @@ import numpy as np
 from .._types import Floats, Ints, PotentiaError
 from ..data.parts import HeldSequences, Parts, Sequences, Source
 from ..features.attributes import AttributeIndex, check_sequences
+from ..features.offsets import Moments, presence_name
 from ..parallel.backend import Backend
 from ..parallel.connection import current
 from .chain_labels import Label, label_classes, label_values, scheme_constraints, sequence_weights
@@ -42,6 +43,8 @@ class ChainData:
         self.classes: list[Label] = label_classes({label for own in facts for label in own.labels})
         #: Of the data, where it was asked for.
         self.digests: list[str] = parts.each("digest") if marked else []
+        #: Of the attributes and arrays with small numbers the one with the least sum of squares, and that sum.
+        self.faintest: tuple[str, float] | None = None
         self._numbers: list[Any] = []
         names: dict[str, int] = {}
         for part in range(parts.n_parts):
@@ -49,7 +52,40 @@ class ChainData:
             own: list[str] = parts.at(part, "names")
             found = (names.setdefault(name, len(names)) for name in own)
             self._numbers.append(np.fromiter(found, dtype=np.int32, count=len(own)))
-        self.index = AttributeIndex(names, _join_columns([own.columns for own in facts]))
+        columns = _join_columns([own.columns for own in facts])
+        self.index = AttributeIndex(names, columns)
+        if columns or any(own.numeric for own in facts):
+            self._find_offsets([own.columns for own in facts])
+
+    def _find_offsets(self, columns: Sequence[Columns]) -> None:
+        """Offsets of numbers far from zero; the attributes that say where these are get the next numbers."""
+        index = self.index
+        names = list(index.numbers)
+        values, dense = Moments.none(len(names)), Moments.none(self.n_dense)
+        for part, own in enumerate(self._numbers):
+            of_values, of_dense = self.parts.at(part, "moments")
+            values.add(of_values, own)
+            dense.add(of_dense, _places(columns[part], index.columns))
+        found, of_columns = values.offsets(), dense.offsets()
+        self._find_faintest(names, values.small_squares(found), dense.small_squares(of_columns))
+        offsets = {names[k]: float(found[k]) for k in np.flatnonzero(found).tolist()}
+        far = [name for name, (first, end) in index.columns.items() if of_columns[first:end].any()]
+        if not (offsets or far):
+            return
+        numbers = dict(index.numbers)
+        for name in (*offsets, *far):
+            numbers.setdefault(presence_name(name), len(numbers))
+        self.index = AttributeIndex(numbers, index.columns, offsets, of_columns if far else ())
+
+    def _find_faintest(self, names: Sequence[str], squares: Floats, of_columns: Floats) -> None:
+        """The least sum of squares, which is infinite for numbers that are not small."""
+        found = {name: float(of_columns[a:b].sum()) for name, (a, b) in self.index.columns.items() if b > a}
+        if len(squares):
+            k = int(squares.argmin())
+            found[names[k]] = float(squares[k])
+        if found:
+            least = min(found, key=found.__getitem__)
+            self.faintest = (least, found[least]) if found[least] < np.inf else None
 
     @classmethod
     def of(cls, sources: Sequence[Source], resident: int = 1, marked: bool = False) -> ChainData:
@@ -73,7 +109,8 @@ class ChainData:
         """
         allowed, n = scheme_constraints(self.classes, scheme), len(self.classes)
         everything = everything and least <= 0
-        given = self.classes, self.index.columns, scheme, everything, least > 0
+        offsets = self.index.centring() if self.index.is_centred else None
+        given = self.classes, self.index.columns, scheme, everything, least > 0, offsets
         pairs: Floats = sum(self.parts.each("number", *given, own=self._numbers, changes=True))
         self._numbers = []
         n_attributes = len(self.index.numbers)
@@ -114,6 +151,13 @@ def _join_columns(of_parts: Sequence[Columns]) -> dict[str, tuple[int, int]]:
                     f"part {part} has {end - first} numbers in {name!r}, but others have {known[1] - known[0]}."
                 )
     return joined
+
+
+def _places(own: Columns, columns: Columns) -> Ints:
+    """Columns of the data set that the columns of a part are."""
+    ordered = sorted(own.items(), key=lambda item: item[1])
+    ranges = [np.arange(*columns[name]) for name, _ in ordered]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *ranges])
 
 
 def chain_sources(X: Any, y: Any, sample_weight: Any) -> tuple[Sequence[Source], int]:

@@ -26,6 +26,8 @@ def label_values(y: Any, first: int = 0) -> set[Any]:
             raise PotentiaError(f"y[{number}] must be a list of labels, not {row!r:.40}.")
         found.update(row.tolist() if isinstance(row, np.ndarray) else row)
     found.discard(None)
+    # NumPy's texts and numbers as Python's, so that digests and files do not depend on which were given
+    found = {label.item() if isinstance(label, np.integer | np.str_) else label for label in found}
     strange = next(
         (label for label in found if isinstance(label, bool) or not isinstance(label, str | int)), None
     )
@@ -45,6 +47,14 @@ def label_classes(found: set[Any]) -> list[Label]:
     if len(found) > MAX_LABELS:
         raise PotentiaError(f"y has {len(found)} different labels; at most {MAX_LABELS} are possible.")
     return [str(label) if isinstance(label, str) else int(label) for label in sorted(found)]
+
+
+def check_label_type(y: Any, classes: Sequence[Label]) -> None:
+    """Refuse texts where the classes are whole numbers, and the other way round: no label would be right."""
+    texts, found = isinstance(classes[0], str), label_values(y)
+    if found and not any(isinstance(label, str) == texts for label in found):
+        expected, given = ("texts", "whole numbers") if texts else ("whole numbers", "texts")
+        raise PotentiaError(f"y holds {given}, but the labels that the model was trained on are {expected}.")
 
 
 def check_lengths(y: Any, lengths: Sequence[int], first: int = 0, total: int | None = None) -> None:

@@ -13,6 +13,7 @@ from .._threads import thread_count
 from .._types import Floats, Ints, PotentiaError
 from ..data.parts import HeldSequences, Source
 from ..features.attributes import AttributeIndex
+from ..features.offsets import Moments, Offsets, attribute_moments, column_moments
 from ..kernels import attributes as kernels
 from .chain_labels import (
     Label,
@@ -32,12 +33,15 @@ Columns = Mapping[str, tuple[int, int]]
 
 
 class PartFacts(NamedTuple):
-    """What a part has: sequences, whether any has a positive weight, labels, columns of dense features."""
+    """What a part has: sequences, whether any has a positive weight, labels, columns of dense features, other numbers
+    than 1 among its attributes.
+    """
 
     n_sequences: int
     weighted: bool
     labels: list[Label]
     columns: Columns
+    numeric: bool
 
 
 class ChainPart:
@@ -83,12 +87,28 @@ class ChainPart:
     def overview(self) -> PartFacts:
         """What the part has."""
         self.read()
-        weight = self.held["weight"]
-        return PartFacts(len(weight), bool(weight.any()), self.small["labels"], self.small["columns"])
+        weight, numeric = self.held["weight"], bool(self.held["value"].size)
+        return PartFacts(
+            len(weight), bool(weight.any()), self.small["labels"], self.small["columns"], numeric
+        )
 
     def names(self) -> list[str]:
         """The names of the part's attributes, in the order in which they occur."""
         return list(unpack_names(self.held, "surrogatepass"))
+
+    def moments(self) -> tuple[Moments, Moments]:
+        """Of the values of the part's attributes, and of its dense columns; sequences without labels do not count."""
+        held = self.held
+        tokens = np.diff(held["sequence_ptr"])
+        number = np.repeat(np.arange(len(tokens)), tokens)
+        labelled = np.bincount(number, held["labels"] >= 0, len(tokens)) > 0
+        per_token = np.where(labelled, held["weight"], 0.0)[number]
+        value = held["value"] if held["value"].size else np.ones(len(held["attribute"]))
+        per_item = np.repeat(per_token, np.diff(held["item_ptr"]))
+        n = len(held["name_ptr"]) - 1
+        return attribute_moments(held["attribute"], value, per_item, n), column_moments(
+            held["dense"], per_token
+        )
 
     def digest(self) -> str:
         """Equal for equal sequences, labels and weights."""
@@ -106,10 +126,12 @@ class ChainPart:
         scheme: str | None,
         everything: bool,
         counted: bool,
+        offsets: Offsets | None,
     ) -> Floats:
         """Number attributes, labels and columns as the data set does; how often each label follows each (L, L).
 
         numbers: of the part's attributes. everything: the features need not be found. counted: find how often.
+        offsets: of numbers far from zero.
         """
         held, n = self.held, len(classes)
         place = {label: k for k, label in enumerate(classes)}
@@ -118,10 +140,16 @@ class ChainPart:
         first = self.small["first"]
         allowed = scheme_constraints(classes, scheme)
         check_allowed(held["sequence_ptr"], labels, classes, allowed, scheme, first)
+        held["dense"] = _spread(held["dense"], self.small["columns"], columns)
+        if offsets is not None:
+            offsets, numbers = offsets.local(numbers)
+            items = offsets.announce(held["item_ptr"], held["attribute"], held["value"], held["dense"])
+            held["item_ptr"], held["attribute"], held["value"] = items
         if not everything:
             held |= _features(self._tokens(), labels, numbers, n, counted)
+        if offsets is not None:  # after the values were counted
+            held["value"], held["dense"] = offsets.centre(held["attribute"], held["value"], held["dense"])
         held["attribute"] = numbers[held["attribute"]]
-        held["dense"] = _spread(held["dense"], self.small["columns"], columns)
         for name in ("names", "name_ptr"):
             del held[name]
         self.small = {"first": first}

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._schema import Array, Count, Items, Named, Rule, Schema
-from .._types import Bools, Floats, PotentiaError
+from .._schema import Array, Count, Items, Named, Number, Rule, Schema
+from .._types import Floats, PotentiaError
 from ..features.attributes import AttributeIndex
+from ..features.offsets import presence_name
 from .chain_labels import MAX_LABELS, Label
 from .chain_layout import Features
 
@@ -24,6 +25,8 @@ SAVED_WEIGHTS: Schema = {
     "state": Array("f8", ("K",)),
     "pairs": Array("f8", ("L", "L")),
     "dense": Array("f8", ("D", "L")),
+    "offsets": Named(Number(), optional=True),
+    "column_offsets": Array("f8", ("D",), optional=True),
     "layout": Rule(lambda found: _is_consistent(found), "of features and columns is inconsistent"),
 }
 
@@ -43,14 +46,22 @@ class ChainWeights(NamedTuple):
     pairs: Floats
     dense: Floats
 
-    def pruned(self) -> tuple[ChainWeights, Bools]:
-        """Without features of weight zero, and which attributes are left."""
+    def pruned(self, index: AttributeIndex) -> tuple[ChainWeights, AttributeIndex]:
+        """Without features of weight zero, and attributes without any."""
         kept = self.state != 0.0
         owner = np.repeat(np.arange(len(self.features.ptr) - 1), np.diff(self.features.ptr))
         count = np.bincount(owner[kept], minlength=len(self.features.ptr) - 1)
-        ptr = np.concatenate([[0], np.cumsum(count[count > 0])])
+        left = count > 0
+        for name in index.offsets:  # of which one attribute says that the other is there
+            left[index.numbers[name]] |= left[index.numbers[presence_name(name)]]
+        ptr = np.concatenate([[0], np.cumsum(count[left])])
         features = Features(ptr, self.features.label[kept])
-        return ChainWeights(features, self.state[kept], self.pairs, self.dense), count > 0
+        if not left.all():
+            names = [name for name, there in zip(index.numbers, left.tolist(), strict=True) if there]
+            numbers = {name: k for k, name in enumerate(names)}
+            offsets = {name: offset for name, offset in index.offsets.items() if name in numbers}
+            index = AttributeIndex(numbers, index.columns, offsets, index.column_offsets)
+        return ChainWeights(features, self.state[kept], self.pairs, self.dense), index
 
     def transferred(self, own: Names, fresh: ChainWeights, names: Names) -> ChainWeights:
         """These weights for the features of others, zero where there are none; both have names."""
@@ -73,11 +84,37 @@ class ChainWeights(NamedTuple):
         for name, (first, end) in names.attributes.columns.items():
             if (columns := own.attributes.columns.get(name)) and columns[1] - columns[0] == end - first:
                 dense[first:end, both] = self.dense[columns[0] : columns[1], place[both]]
-        return ChainWeights(fresh.features, state, pairs, dense)
+        weights = ChainWeights(fresh.features, state, pairs, dense)
+        weights._move(own.attributes, names.attributes)
+        return weights
+
+    def _move(self, before: AttributeIndex, index: AttributeIndex) -> None:
+        """Adapt what numbers add by being there to offsets other than before."""
+        n = self.pairs.shape[0]
+        for name, offset in index.offsets.items():
+            own = np.zeros(n)
+            own[self._labels(index.numbers[name])] = self.state[self._range(index.numbers[name])]
+            self._add(index.numbers[presence_name(name)], own * (offset - before.offsets.get(name, 0.0)))
+        for name, (first, end) in index.columns.items() if index.column_offsets.size else ():
+            gap = index.column_offsets[first:end].copy()
+            if name in before.columns and before.column_offsets.size:
+                gap -= before.column_offsets[slice(*before.columns[name])]
+            if presence_name(name) in index.numbers:
+                self._add(index.numbers[presence_name(name)], gap @ self.dense[first:end])
+
+    def _range(self, number: int) -> slice:
+        return slice(*self.features.ptr[number : number + 2])
+
+    def _labels(self, number: int) -> Any:
+        return self.features.label[self._range(number)]
+
+    def _add(self, number: int, score: Floats) -> None:
+        """Add to the weights of an attribute what (L,) says."""
+        self.state[self._range(number)] += score[self._labels(number)]
 
     def arrays(self, attributes: Iterable[str]) -> dict[str, Any]:
         """The arrays of a file."""
-        return pack_names(attributes) | {
+        return pack_names(attributes, "surrogatepass") | {
             "feature_ptr": self.features.ptr,
             "feature_label": self.features.label,
             "state": self.state,
@@ -88,11 +125,17 @@ class ChainWeights(NamedTuple):
     @classmethod
     def from_arrays(cls, found: Mapping[str, Any]) -> tuple[ChainWeights, AttributeIndex]:
         """The weights of a file, checked by `SAVED_WEIGHTS`, and the numbers of their attributes."""
-        names = list(unpack_names(found))
+        names = list(unpack_names(found, "surrogatepass"))
         if len(set(names)) != len(names):
             raise PotentiaError("the saved ChainCRF is damaged: two attributes have the same name.")
         columns = {name: tuple(ends) for name, ends in found["columns"].items()}
-        index = AttributeIndex({name: k for k, name in enumerate(names)}, columns)
+        column_offsets = found["column_offsets"]
+        index = AttributeIndex(
+            {name: k for k, name in enumerate(names)},
+            columns,
+            found["offsets"],
+            () if column_offsets is None else column_offsets,
+        )
         features = Features(found["feature_ptr"], found["feature_label"])
         return cls(features, found["state"], found["pairs"], found["dense"]), index
 

@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from .._options import check_count
 from .._registry import SavedFunction
-from .._types import Floats, PotentiaError, warn_caller
+from .._types import Floats, PotentiaError
 from .coding import as_labels, label_names, learn_coding
+from .far_features import warn_of_far_features
 from .remote_rows import RemoteRows
 from .saving import SavedClassifier
 from .weights import label_weights, row_weights
@@ -90,7 +91,7 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
         if varying.any():
             signs = np.ascontiguousarray(self._signs(labels)[:, varying])
             if getattr(self, "kernel", None) is None:
-                _warn_of_far_features(X)
+                warn_of_far_features(X)
             self._fit(X, signs, label_weights(weight, signs, self.class_weight))
         else:
             self._fit_nothing()
@@ -101,6 +102,16 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
         """Labels (n, K), or (n,) after a flat y, in the values given in training."""
         X = self._checked(X)
         return self._coding.decode(self._if_any_varies(self._predict_signs, X))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of rows of which all labels are predicted correctly; y has its columns in the order of training."""
+        names = [str(name) for name in getattr(y, "columns", self.label_names_)]
+        if names != self.label_names_ and set(names) == set(self.label_names_):
+            before = ", ".join(self.label_names_)
+            raise PotentiaError(
+                f"the columns of y are {', '.join(names)}, but in training their order was {before}."
+            )
+        return float(super().score(X, y, sample_weight))
 
     def predict_proba(self, X: Any) -> Floats:
         """P(label is the larger of its values) (n, K); after a flat y, as in scikit-learn, of both values (n, 2)."""
@@ -128,9 +139,11 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
             self.n_features_in_ = X.shape[1]
             return X
         try:
-            return _doubles(validate_data(self, X, **_CHECKS, **options))
+            found = _doubles(validate_data(self, X, **_CHECKS, **options))
         except ValueError as error:
             raise PotentiaError(" ".join(str(error).split())) from None
+        _refuse_huge(found)
+        return found
 
     def _signs(self, y: Any) -> Floats:
         """Labels as signs (n, K), constant ones included."""
@@ -149,18 +162,14 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
         return tags
 
 
-def _warn_of_far_features(X: Any) -> None:
-    """Warn of a feature whose mean exceeds its spread by far: linear functions have a penalised constant, too."""
-    if isinstance(X, RemoteRows) or sparse.issparse(X):
-        return
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, spread = np.abs(X.mean(axis=0)), X.std(axis=0)
-    far = (mean > _FAR * spread) & (spread > 1e-13 * mean)
-    if far.any():
-        warn_caller(
-            f"feature {far.argmax()} of X has a mean more than {_FAR:g} times its standard deviation, so that a linear "
-            "function hardly sees it vary: standardise the features.",
-            UserWarning,
+def _refuse_huge(X: Any) -> None:
+    """Refuse numbers that single precision cannot hold, which some classifiers compute in."""
+    values = X.data if sparse.issparse(X) else X
+    if max(values.max(initial=0.0), -values.min(initial=0.0)) > _HUGE:
+        at = np.flatnonzero(np.abs(values) > _HUGE)[0]
+        column = X.indices[at] if sparse.issparse(X) else at % X.shape[1]
+        raise PotentiaError(
+            f"feature {column} of X holds numbers too large to compute with: scale the features."
         )
 
 
@@ -181,8 +190,8 @@ def check_classifier(estimator: object) -> None:
         )
 
 
-#: Standard deviations that a feature's mean may be away from zero without a warning.
-_FAR = 1e3
+#: The largest number that features may hold.
+_HUGE = float(np.finfo(np.float32).max)
 _CHECKS = {"accept_sparse": "csr", "dtype": np.float64, "order": "C"}
 
 

@@ -100,7 +100,13 @@ def learn_coding(y: np.ndarray, names: list[str]) -> Coding:
 
 def as_labels(y: Any) -> np.ndarray:
     """Labels as an array (n, K) or (n,) without missing values; sparse labels are spread out."""
-    labels = np.asarray(y.toarray() if sparse.issparse(y) else y)
+    try:
+        labels = np.asarray(y.toarray() if sparse.issparse(y) else y)
+    except ValueError:
+        raise PotentiaError(
+            "y is no array (n, K) or (n,): turn lists of each row's labels into columns of 0 and 1, as "
+            "sklearn.preprocessing.MultiLabelBinarizer does."
+        ) from None
     if labels.ndim not in (1, 2):
         raise PotentiaError(f"y must have one or two axes, not {labels.ndim}.")
     if labels.ndim == 2 and labels.shape[1] == 0:
@@ -138,5 +144,5 @@ def _too_many(name: str, values: np.ndarray, flat: bool) -> str:
     if flat:
         numbers = values.dtype.kind == "f" and bool(np.any(values != np.floor(values)))
         kind = "continuous. Unknown label type: continuous" if numbers else "multiclass"
-        return f"Only binary classification is supported. The type of the target is {kind}; y takes {shown}"
-    return f"label {name} takes {len(values)} values ({shown}); every label must take two"
+        return f"Only binary classification is supported. The type of the target is {kind}; y takes {shown}."
+    return f"label {name} takes {len(values)} values ({shown}); every label must take two."

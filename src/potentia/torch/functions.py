@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
 from .._threads import thread_count
-from .._types import ArrayLike, Floats, Ints, PotentiaError
+from .._types import ArrayLike, ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
 from ..adjoint.gradient import Gradient, evaluate
 from ..adjoint.truncated import Pull
 from ..graph.cotangents import MarginalCotangent, Tables, clique_kinds, flat_marginals, zero_tables
@@ -42,6 +42,8 @@ def needs_gradient(tensors: Sequence[torch.Tensor]) -> bool:
 @dataclass(frozen=True)
 class ValueOnly(Gradient):
     """A gradient method that computes nothing, for evaluating losses without gradients; works with any inference."""
+
+    at_fixed_point: ClassVar[bool] = False
 
     def solve(
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
@@ -86,8 +88,10 @@ class Call:
         return self.gradient.solve(self.inference, self.scores)
 
     def evaluate(self, loss: Loss, labels: Ints, weights: Floats | None) -> tuple[float, Tables]:
-        """A loss and its gradient."""
-        return evaluate(loss, self.inference, self.gradient, self.scores, labels, weights)[:2]
+        """A loss and its gradient; warns if that is inaccurate."""
+        found = evaluate(loss, self.inference, self.gradient, self.scores, labels, weights)
+        warn_of(found.doubt)
+        return found.value, found.tables
 
     def output(self, array: ArrayLike) -> torch.Tensor:
         """Results of the type and on the device of the scores."""
@@ -128,7 +132,9 @@ class Marginals(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Inference; what its reverse needs is kept for one backward pass, a further one solves again."""
-        result, ctx.pull = call.solve()
+        ctx.solved = call.solve()
+        result = ctx.solved[0]
+        warn_of(call.gradient.doubt(call.inference, result))
         found = read_marginals(call, result)
         ctx.call, ctx.n_tables = call, len(tables)
         # inputs and outputs share memory with what `pull` reads: torch then reports changes in place
@@ -141,11 +147,14 @@ class Marginals(torch.autograd.Function):
     def backward(ctx: Any, *d_mu: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """d_mu to d_theta."""
         _ = ctx.saved_tensors
-        call, pull, ctx.pull = ctx.call, ctx.pull, None
+        call = ctx.call
+        (result, pull), ctx.solved = ctx.solved or call.solve(), None
         arrays = [None if d is None else to_numpy(d) for d in d_mu]
         cliques = zip(clique_kinds(call.scores), arrays[1:], strict=True)
         cotangent = MarginalCotangent(arrays[0], {kind: d for kind, d in cliques if d is not None})
-        tables = (pull or call.solve()[1])(cotangent)
+        tables = pull(cotangent)
+        # what was known before, `forward` has said
+        warn_of(result.memo.get("doubt"))
         return (None, *call.gradients(tables))
 
 
@@ -153,6 +162,12 @@ def read_marginals(call: Call, result: Result) -> tuple[torch.Tensor, ...]:
     """A result's marginals as `Marginals` returns them."""
     cliques = [flat_marginals(result.marginals[kind]) for kind in clique_kinds(call.scores)]
     return tuple(call.output(mu) for mu in (result.variable_marginals, *cliques))
+
+
+def warn_of(doubt: str | None) -> None:
+    """Warn the caller of what makes a gradient inaccurate, if anything does."""
+    if doubt is not None:
+        warn_caller(doubt, ConvergenceWarning)
 
 
 class LossValue(torch.autograd.Function):

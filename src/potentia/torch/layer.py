@@ -44,7 +44,8 @@ class CRFLayer(torch.nn.Module):
         graph: the graph, or a list of graphs, where a call names none.
         inference: how marginals are computed.
         gradient: how they are differentiated: "truncated", "backpropagation", "perturbation" or "implicit", or an
-            object with options; see `pt.adjoint`. What does not fit the inference is refused.
+            object with options; see `pt.adjoint`. What does not fit the inference is refused. All but the first require
+            converged inference; if it has not converged, there is a `pt.ConvergenceWarning`.
     """
 
     def __init__(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,9 @@ _BROKEN = {
     "IOB1": "a B- that follows no span of its type",
 }
 
+#: A column of numbers has at least this many different ones, and this share of its numbers are different.
+_MANY_NUMBERS, _DIFFERENT = 20, 0.2
+
 #: A span and the numbers of the sentences wanted of it; None for all.
 Chosen = tuple[TokenSpan, Ints | None]
 
@@ -48,15 +52,24 @@ def choose(sentences: list[Any], numbers: Ints | None) -> list[Any]:
 
 
 class SpanFacts(NamedTuple):
-    """What some sentences have: `breaks` counts those that break a scheme, `joined` is whether any has two tokens."""
+    """What some sentences have.
+
+    Attributes:
+        breaks: counts of sentences that break a scheme.
+        joined: whether any sentence has two tokens.
+        first: the label of the file's first token, if it is among these sentences, and how often it occurs in them.
+        numbers: columns before the label that hold many different numbers, and nothing else.
+    """
 
     sentences: int
     tokens: int
     columns: int | None
     digest: str
-    labels: frozenset[str]
+    labels: Mapping[str, int]
     breaks: Mapping[str, int]
     joined: bool
+    first: str | None
+    numbers: frozenset[int]
 
 
 def look(item: Chosen) -> SpanFacts:
@@ -68,10 +81,45 @@ def look(item: Chosen) -> SpanFacts:
         sum(map(len, labels)),
         len(sentences[0]) if sentences else None,
         digest_of("\n".join("\t".join(column) for column in sentence) for sentence in sentences),
-        frozenset(label for row in labels for label in row),
+        Counter(label for row in labels for label in row),
         scheme_breaks(labels),
         any(len(row) > 1 for row in labels),
+        labels[0][0] if labels and item[0].first == 0 else None,
+        frozenset(_number_columns(sentences)),
     )
+
+
+def _number_columns(sentences: Sequence[Any]) -> Iterator[int]:
+    """Columns between words and labels that hold many different numbers."""
+    for column in range(1, len(sentences[0]) - 1 if sentences else 0):
+        values = [value for sentence in sentences for value in sentence[column]]
+        different = len(set(values))
+        if different >= max(_MANY_NUMBERS, _DIFFERENT * len(values)) and all(map(_is_number, values)):
+            yield column
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def doubtful(found: Sequence[SpanFacts]) -> Iterator[str]:
+    """What to tell the user of lines that look like headers and of columns of numbers."""
+    labels = sum((Counter(facts.labels) for facts in found), Counter[str]())
+    firsts = Counter(facts.first for facts in found if facts.first is not None)
+    for label, n in firsts.items():
+        if labels[label] == n < len(labels) and labels.total() >= _MANY_NUMBERS:
+            yield (
+                f"the label {label!r} occurs in the first line only, which may be a header; if it is, delete that line."
+            )
+    for column in sorted(frozenset[int]().union(*(facts.numbers for facts in found))):
+        yield (
+            f"column {column + 1} holds many different numbers, each of which is a separate feature, however close "
+            "they are: round them, or train pt.ChainCRF in Python, which takes numbers."
+        )
 
 
 def split(run: Run, spans: Sequence[TokenSpan], counts: Sequence[int]) -> tuple[list[Chosen], list[Chosen]]:
@@ -91,7 +139,7 @@ def split(run: Run, spans: Sequence[TokenSpan], counts: Sequence[int]) -> tuple[
 
 def find_scheme(found: Sequence[SpanFacts]) -> str | None:
     """The first scheme that allows all labels; None if there is none or no label is a span's."""
-    if all(facts.labels <= {"O"} for facts in found):
+    if all(facts.labels.keys() <= {"O"} for facts in found):
         return None
     return next((name for name in SCHEMES if all(facts.breaks.get(name) == 0 for facts in found)), None)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._files import naming
 from .._schema import FLAG, TEXT, Count, Items, Named, Schema
-from .._types import Ints, PotentiaError
+from .._types import Ints, PotentiaError, warn_caller
 from ..chain_crf import ChainCRF
 from ..data.example import Example
 from ..data.parts import Parts, Sequences, Source
@@ -34,6 +34,7 @@ from .sequence_files import (
     check_columns,
     check_labels,
     choose,
+    doubtful,
     find_scheme,
     look,
     scheme_note,
@@ -123,6 +124,7 @@ class SequencePipeline(Pipeline):
     ) -> dict[str, Any]:
         """The columns of a file and the predicted label last, separated by tabs; `out` is a folder if `source` is."""
         files = spans_by_file(source, encoding)
+        self._warn_of_unknown(next(iter(files.values()))[0])
         found = iterate_anywhere(partial(_label_numbers, self, decode), list(chain(*files.values())))
         if source.is_dir():
             if out.exists() and out.samefile(source):
@@ -138,6 +140,18 @@ class SequencePipeline(Pipeline):
             written = [str(out)]
         sentences, tokens = map(sum, zip(*counts, strict=True))
         return {"sentences": sentences, "tokens": tokens, "written": written}
+
+    def _warn_of_unknown(self, span: TokenSpan) -> None:
+        """Warn of columns none of whose values has a weight, such as labels where a column of features is missing."""
+        sentences = self.read(span, labelled=False) if self.n_columns > 2 else []
+        for column in range(1, self.n_columns - 1):
+            values = {value for sentence in sentences for value in sentence[column]}
+            if values and not any(f"{column}[0]={value}" in self.model.index_.numbers for value in values):
+                warn_caller(
+                    f"the model knows none of the values of column {column + 1} of {span.path}; columns must be those "
+                    "of the training file, with or without the label.",
+                    UserWarning,
+                )
 
     def _write(
         self, out: Path, path: Path, spans: Sequence[TokenSpan], found: Iterator[Any]
@@ -274,8 +288,8 @@ def train(
     check_labels(source, chosen)
     known = find_scheme(chosen) if scheme is None else None if scheme == "none" else scheme
     hint = scheme_note(chosen) if scheme is None and known is None else None
-    if hint is not None:
-        run.say(hint)
+    for message in [*doubtful(found), *([] if hint is None else [hint])]:
+        run.say(message)
     model = ChainCRF(c1, c2, _ITERATIONS if iterations is None else iterations, delta=_DELTA, scheme=known)
     pipeline = SequencePipeline(model, features, n_columns)
     options = {k: v for k, v in model.get_params().items() if k != "max_iterations"}

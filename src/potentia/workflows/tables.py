@@ -325,15 +325,16 @@ def _describe(spec: TableSpec) -> Described:
 def _fit_by_one(estimator: ResumableClassifier, rows: RemoteRows, y: Ints) -> ResumableClassifier:
     """Fit by one worker, whose warnings are given here."""
     fitted, messages = rows.ask(partial(_fit, estimator, y))
-    for message in messages:
-        warn_caller(message, ConvergenceWarning)
+    for message, category in messages:
+        warn_caller(message, category)
     return fitted
 
 
-def _fit(estimator: ResumableClassifier, y: Ints, X: Floats) -> tuple[ResumableClassifier, list[str]]:
-    with warnings.catch_warnings(record=True, action="always", category=ConvergenceWarning) as caught:
+def _fit(estimator: ResumableClassifier, y: Ints, X: Floats) -> tuple[ResumableClassifier, list[Any]]:
+    with warnings.catch_warnings(record=True, action="always", category=UserWarning) as caught:
         fitted = estimator.fit(X, y)
-    return fitted, [str(w.message) for w in caught if issubclass(w.category, ConvergenceWarning)]
+    own = (UserWarning, ConvergenceWarning)
+    return fitted, [(str(w.message), w.category) for w in caught if w.category in own]
 
 
 def _predict(estimator: ResumableClassifier, X: Any) -> Ints:
