@@ -174,4 +174,5 @@ def test_how_many_iterations_are_left_is_judged_with_caution():
     assert _likely_left([1.0, 0.1, 0.9, 0.09], 1e-6) == 1  # not steady
     assert _likely_left([1.0, 0.99, 0.98, 0.97], 1e-6) == 1
     assert _likely_left([1.0, 0.5, 0.25, 0.0], 1e-6) == 1
+    assert _likely_left([1.0, 0.0, 0.5, 0.25], 1e-6) == 1  # a change of nothing, in the midst of a call
     assert _likely_left(falling, 0.0) == 1
