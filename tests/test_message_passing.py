@@ -351,6 +351,17 @@ def test_probability_and_log_blocks_meet_in_one_graph():
     np.testing.assert_allclose(mixed.read().singles, regions.read().singles, atol=1e-9)
 
 
+@pytest.mark.parametrize("damping", [None, 0.3])
+@pytest.mark.parametrize("shape", [(1, 60), (5, 12)])
+def test_variables_of_one_state_have_the_value_of_their_scores(shape, damping):
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid(shape, n_states=1)
+    theta = {kind: rng.normal(size=(len(s), *[1] * s.shape[1])) for kind, s in graph.scopes.items()}
+    total = sum(table.sum() for table in theta.values())
+    for method in (pt.LoopyBP, pt.TRW, pt.Smoothed):
+        assert method(damping=damping).infer(graph, theta).value == pytest.approx(total, abs=1e-12)
+
+
 def test_one_shared_table_equals_the_same_table_for_every_pair():
     rng = np.random.default_rng(4)
     for graph in (
