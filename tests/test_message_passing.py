@@ -351,6 +351,34 @@ def test_probability_and_log_blocks_meet_in_one_graph():
     np.testing.assert_allclose(mixed.read().singles, regions.read().singles, atol=1e-9)
 
 
+@pytest.mark.parametrize("damping", [None, 0.3])
+@pytest.mark.parametrize("shape", [(1, 60), (5, 12)])
+def test_variables_of_one_state_have_the_value_of_their_scores(shape, damping):
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid(shape, n_states=1)
+    theta = {kind: rng.normal(size=(len(s), *[1] * s.shape[1])) for kind, s in graph.scopes.items()}
+    total = sum(table.sum() for table in theta.values())
+    for method in (pt.LoopyBP, pt.TRW, pt.Smoothed):
+        assert method(damping=damping).infer(graph, theta).value == pytest.approx(total, abs=1e-12)
+
+
+@pytest.mark.parametrize("case", ["own", "shared", "weights"])
+def test_the_residual_of_damped_messages_leaves_out_empty_slots(case, monkeypatch):
+    rng = np.random.default_rng(0)
+    # of variables in one block those with few pairs move most
+    pairs = {"edge": np.arange(12).reshape(6, 2), "more": np.stack([np.arange(7), np.arange(1, 8)], axis=1)}
+    node = rng.normal(size=(16, 3)) * np.where(np.arange(16) < 8, 0.1, 3.0)[:, None]
+    one = {"shared": rng.normal(size=(3, 3)), "weights": pt.Potts(0.7)}.get(case)
+    theta = {kind: rng.normal(size=(len(p), 3, 3)) if one is None else one for kind, p in pairs.items()}
+    found = []
+    for lanes in (8, 1):  # a lane by itself has no empty slots
+        monkeypatch.setattr("potentia.graph.schedule._LANES", (lanes,))
+        graph = pt.Graph(np.full(16, 3), {"node": np.arange(16)[:, None], **pairs})
+        method = pt.LoopyBP(damping=0.4, iterations=4, tol=0, threads=1)
+        found.append(method.infer(graph, {"node": node, **theta}).residual)
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+
+
 def test_one_shared_table_equals_the_same_table_for_every_pair():
     rng = np.random.default_rng(4)
     for graph in (

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference as ref
+from potentia import Potts
 from potentia._types import InfeasibleError, PotentiaError
 from potentia.graph.assign import indicators_to_labels, labels_to_indicators, observed_states
 from potentia.graph.scores import Scores, score_labels
@@ -76,6 +77,18 @@ def test_shared_tables_are_not_copied() -> None:
     values, offset = scores.kind("edge")
     assert len(values) == 4
     assert not offset.any()
+
+
+def test_tables_by_weights_are_whole_as_soon_as_other_threads_see_them() -> None:
+    class Seen(dict):
+        def __setitem__(self, kind, values) -> None:
+            super().__setitem__(kind, values)
+            assert scores.kind(kind)[0] is values
+
+    graph = Graph.chain(3, n_states=2)
+    scores = Scores(graph, {"edge": Potts([1.0, 2.0])})
+    scores._values = Seen(scores._values)
+    assert scores.kind("edge")[1].tolist() == [0, 4]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,10 @@ def _models():
     graph = pt.Graph.grid((24, 9), n_states=9)
     single = {kind: table.astype(np.float32) for kind, table in zoo.scores(graph, rng).items()}
     yield "float32", graph, single
+    pairs = graph.scopes["edge"]
+    graph = pt.Graph(graph.n_states, {**graph.scopes, "edge": pairs[::2], "other": pairs[1::2]})
+    shared = {kind: rng.normal(size=(9, 9)) for kind in ("edge", "other")}
+    yield "a table for each kind", graph, {"node": single["node"], **shared}
     n = 200
     far = rng.integers(1, 6, size=400)
     first = rng.integers(n - 6, size=400)
@@ -123,8 +127,8 @@ def test_results_and_gradients_are_those_of_iterations_one_by_one(model, method,
     def found(method):
         result = method.infer(graph, theta)
         value, tables = pt.loss_and_gradient("univariate_logistic", method, graph, theta, y)
-        node, edge = (np.concatenate([t.ravel() for t in tables[kind]]) for kind in ("node", "edge"))
-        return result.residual, value, result.variable_marginals, result.messages, node, edge
+        gradient = [np.concatenate([t.ravel() for t in table]) for table in tables.values()]
+        return result.residual, value, result.variable_marginals, result.messages, *gradient
 
     together = found(replace(method, threads=threads))
     monkeypatch.setattr(PairEngine, "bulk", 1)
@@ -170,4 +174,5 @@ def test_how_many_iterations_are_left_is_judged_with_caution():
     assert _likely_left([1.0, 0.1, 0.9, 0.09], 1e-6) == 1  # not steady
     assert _likely_left([1.0, 0.99, 0.98, 0.97], 1e-6) == 1
     assert _likely_left([1.0, 0.5, 0.25, 0.0], 1e-6) == 1
+    assert _likely_left([1.0, 0.0, 0.5, 0.25], 1e-6) == 1  # a change of nothing, in the midst of a call
     assert _likely_left(falling, 0.0) == 1

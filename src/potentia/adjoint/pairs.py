@@ -223,11 +223,16 @@ class General:
         engine = self.engine
         if self.factored and self.first < used:
             scores, ratios, begin = engine.pair_places, self.cotangents.ratios, self.first
-            engine.over_groups(
-                lambda a, b: star_tables.flush(
+
+            def flush(a: int, b: int) -> None:
+                star_tables.flush(
                     a, b, engine.layout, scores, engine.blocks, ratios, self.tape.inputs, begin, used, out
                 )
-            )
+
+            if len(out) == int(scores.shapes.prod(axis=1).sum()):
+                engine.over_groups(flush)
+            else:  # pairs of several blocks add to a table that they share
+                flush(0, len(engine.blocks.mode))
         self.first = 1
 
     def finish(self, out: Floats) -> None:

@@ -101,8 +101,9 @@ class Scores:
         """The same, but of float32 if they were given so and nothing has asked for more."""
         if kind not in self._values:
             own, n = self.weighted[kind], len(self.graph.scopes[kind])
-            self._values[kind] = own.written()
+            # values last: to other threads they say that the offsets are there
             self._offset[kind] = np.arange(n) * own.unit.size * int(len(own.weight) > 1)
+            self._values[kind] = own.written()
         return self._values[kind], self._offset[kind]
 
     def clamp(self, labels: Ints) -> Scores:

@@ -94,7 +94,7 @@ def drive(
 def _likely_left(changes: list[float], tol: float) -> int:
     """Iterations that will hardly be enough for changes to fall below `tol`, to judge by the latest; 1 at least."""
     latest = changes[-4:]
-    if len(latest) < 4 or tol <= 0.0 or not 0.0 < latest[-1] < latest[0] < np.inf:
+    if len(latest) < 4 or tol <= 0.0 or min(latest) <= 0.0 or not latest[-1] < latest[0] < np.inf:
         return 1
     rates = [b / a for a, b in pairwise(latest)]
     # where changes do not fall steadily, messages may oscillate

@@ -186,10 +186,10 @@ class PairEngine(PairWork):
         if self._spans(self.scores, SAFE_RANGE):
             blocks.mode[:] = MAXIMUM if self.entropy.maximum else PRODUCT
             return np.full(n, max(bounds[1] for k in self._pair_kinds if (bounds := self.scores.bounds(k))))
-        high, low_of = np.empty(n), np.empty(n)
-        self.over(n, lambda a, b: pair_kernels.table_ranges(a, b, self.pair_scores, high, low_of))
+        high, low_of, scores = np.empty(n), np.empty(n), self.pair_scores
+        self.over(n, lambda a, b: pair_kernels.table_ranges(a, b, scores, high, low_of))
         if not self.entropy.maximum:
-            pair_kernels.choose_modes(self.layout, self.pair_scores, high, low_of, blocks.mode)
+            pair_kernels.choose_modes(self.layout, scores, high, low_of, blocks.mode)
         return high
 
     def _kernel(self) -> Callable[..., int]:

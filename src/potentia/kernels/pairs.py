@@ -58,7 +58,7 @@ def fill_tables(start, stop, layout, scores, high, rest, blocks):
     ends, factors = np.empty((2, width), dtype=np.int64), np.empty((2, width))
     scratch, table, mode = np.empty((width, L * L)), blocks.table, blocks.mode
     for u in range(start, stop):
-        chunked = mode[u] == PRODUCT and W % CHUNK == 0 and L > 2
+        chunked = mode[u] == PRODUCT and W % CHUNK == 0 and L != 2
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
             if (blocks.role[row] == RECEIVES) != rest:
                 continue

@@ -101,7 +101,8 @@ def _write(blocks, u, x, p, logm, damping, width):
         if damping == 0.0:
             write_row(lam, at, p, logm[row - first], L, W, width)
         else:
-            lag = max(lag, _write_damped(lam, at, p, logm[row - first], damping, L, W, width))
+            live = blocks.count[row, x : x + width]
+            lag = max(lag, _write_damped(lam, at, p, logm[row - first], damping, live, L, W))
     return lag
 
 
@@ -241,9 +242,9 @@ def _row_maximum(blocks, row, x0, logm, width):
 
 
 @njit(**KERNEL)
-def _write_damped(lam, at, p, fresh, damping, L, W, width):
-    """A step from the old messages towards P - log M; how far they were apart, as probabilities."""
-    lag = 0.0
+def _write_damped(lam, at, p, fresh, damping, count, L, W):
+    """A step from the old messages towards P - log M; how far those of pairs were apart, as probabilities."""
+    lag, width = 0.0, count.size
     for x in range(width):
         peak, top = -np.inf, -np.inf
         for k in range(x, L * width, width):
@@ -252,7 +253,7 @@ def _write_damped(lam, at, p, fresh, damping, L, W, width):
         for a in range(L):
             v, to = fresh[a * width + x] - peak, at + a * W + x
             old = lam[to]
-            lag = max(lag, abs(exp(v) - exp(old)))
+            lag = max(lag, abs(exp(v) - exp(old)) if count[x] > 0.0 else 0.0)
             lam[to] = (1.0 - damping) * v + damping * old if v > -np.inf and old > -np.inf else v
             top = max(top, lam[to])
         for a in range(L):

@@ -262,22 +262,23 @@ def _write_messages(blocks, u, p, logm, peak, damping):
                 for x in range(W):
                     lam[row, a, x] = fresh[a, x] - peak[x]
         else:
-            lag = max(lag, _damp(lam, row, fresh, peak, damping))
+            lag = max(lag, _damp(lam, row, fresh, peak, damping, blocks.count))
     return lag
 
 
 @njit(**KERNEL)
-def _damp(lam, row, fresh, peak, damping):
+def _damp(lam, row, fresh, peak, damping, count):
     """A step from the old messages towards the fresh ones; how far they were apart, as probabilities.
 
-    Damped messages still move after marginals no longer change, so the distance is part of the residual.
+    Damped messages still move after marginals no longer change, so the distance is part of the residual; that of an
+    empty slot, whose count is 0, is not.
     """
     lag = 0.0
     for x in range(fresh.shape[1]):
         top = -np.inf
         for a in range(fresh.shape[0]):
             v, old = fresh[a, x] - peak[x], lam[row, a, x]
-            lag = max(lag, abs(exp(v) - exp(old)))
+            lag = max(lag, abs(exp(v) - exp(old)) if count[row, x] > 0.0 else 0.0)
             lam[row, a, x] = (1.0 - damping) * v + damping * old if v > -np.inf and old > -np.inf else v
             top = max(top, lam[row, a, x])
         for a in range(fresh.shape[0]):

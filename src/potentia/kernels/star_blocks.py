@@ -30,7 +30,7 @@ class PairBlocks(NamedTuple):
     other end of the pair. count (R, W): c_e, 0 in an empty slot. even (R): the c_e that all lanes of a row share, 0
     where they differ; it saves reading them. inverse (B, W): 1 / C. node (B, L, W): scores. own (B, L, W): exp(theta /
     C - max), or nothing; see `exponentials`. table: tables, row r at base[r], [a][b][lane], or [a][b] when `shared`;
-    PRODUCT blocks of three or more states hold [lane chunk][row][a][b][8] instead, see `chunk_at`; float32 or float64.
+    PRODUCT blocks of other than two states hold [lane chunk][row][a][b][8] instead, see `chunk_at`; float32 or float64.
     mode (B). lam (R, L, W), belief (B, L, W): marginals (MAXIMUM: P - max P). first (R, W): whether the lane's variable
     is the first of its pair. value (B): where updates are not written, the sum of c_e log sum exp over the pairs of
     which the block holds the first variable, less the tables' shifts. role (R): of each row, ALONE, SENDS or RECEIVES;

@@ -14,7 +14,8 @@ from .vecmath import KERNEL
 def flush(start, stop, layout, scores, blocks, ratios, inputs, first, last, out):
     """Add psi times the sums of the factors in slots first..last to d_theta `out`, of the pairs of blocks start..stop.
 
-    The two ends of a pair are in blocks of different groups, so that threads may share the blocks of one group.
+    The two ends of a pair are in blocks of different groups, so that threads may share the blocks of one group unless
+    pairs share tables.
     """
     L, W = layout.n_states, layout.pair.shape[1]
     sums = np.empty(L * L * CHUNK)
