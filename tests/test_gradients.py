@@ -527,3 +527,28 @@ def test_implicit_gradients_are_accurate_where_labels_are_implausible(leaves, n_
     assert relative_error(found, want) < 1e-6
     problem = SimpleNamespace(graph=graph, theta=theta)
     agrees(problem, np.random.default_rng(1), "univariate_logistic", inference, y, "implicit", rtol=1e-5)
+
+
+def test_rounding_does_not_grow_where_variables_differ_in_their_states():
+    rng = np.random.default_rng(0)
+    states, pairs = np.array([2, 4, 1, 2]), [(i, j) for i in range(4) for j in range(i)] * 10
+    graph = pt.Graph(states, {"node": np.arange(4)[:, None], "edge": pairs})
+    theta = {
+        "node": [rng.normal(size=n) for n in states],
+        "edge": [0.05 * rng.normal(size=(states[i], states[j])) for i, j in pairs],
+    }
+    method = pt.LoopyBP(iterations=25, tol=0, damping=0.3)
+    _, tables = pt.loss_and_gradient("univariate_logistic", method, graph, theta, [0, 1, 0, 1])
+    moves = [rng.normal(size=n) for n in states]
+    up, down = (
+        pt.loss_and_gradient(
+            "univariate_logistic",
+            method,
+            graph,
+            {**theta, "node": [t + h * d for t, d in zip(theta["node"], moves, strict=True)]},
+            [0, 1, 0, 1],
+        )[0]
+        for h in (1e-5, -1e-5)
+    )
+    found = sum(float(a @ b) for a, b in zip(tables["node"], moves, strict=True))
+    assert found == pytest.approx((up - down) / 2e-5, rel=1e-6)

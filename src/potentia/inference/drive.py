@@ -21,8 +21,8 @@ SCHEDULES = ("coloured", "sequential", "random", "residual")
 _DAMPING = ((0.5, 10), (0.75, 50), (0.9, 100))
 _FALL, _SMALL = 0.9, 1e-3
 #: Changes that fall at least so fast from one iteration to the next tell how many more will be needed; the share of
-#: these that is done without looking.
-_STEADY, _CAUTION = 0.97, 0.7
+#: these that is done without looking, and how many more there must have been since damping began.
+_STEADY, _CAUTION, _LOOKED = 0.97, 0.7, 3
 #: Changes of a marginal that rounding makes at a fixed point.
 _ROUNDING = 2.0**-50
 
@@ -100,7 +100,8 @@ def _likely_left(changes: list[float], tol: float) -> int:
     # where changes do not fall steadily, messages may oscillate
     if max(rates) > _STEADY:
         return 1
-    return max(1, int(_CAUTION * np.log(tol / latest[-1]) / np.log(min(rates))))
+    likely = int(_CAUTION * np.log(tol / latest[-1]) / np.log(min(rates)))
+    return max(1, min(likely, len(changes) // _LOOKED))
 
 
 def _oscillate(changes: list[float], window: int) -> bool:

@@ -51,7 +51,7 @@ def reverse(profile, blocks, cotangents, record, updates, damping, centre, team)
         fetch_ahead(blocks, cotangents.lam, preceding(blocks, updates, k))
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if centre:
-            _centre(cotangents.lam, first, last, scratch.total)
+            _centre(blocks, cotangents.lam, u, scratch)
         _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
         for row in range(first, last):
             _split(blocks, cotangents.lam, u, row, keep, damping, scratch)

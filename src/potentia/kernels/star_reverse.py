@@ -64,7 +64,7 @@ def reverse(blocks, cotangents, record, add, updates, damping, centre, team):
         fetch_ahead(blocks, cotangents.lam, preceding(blocks, updates, k))
         first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
         if centre:
-            _centre(cotangents.lam, first, last, scratch.total)
+            _centre(blocks, cotangents.lam, u, scratch)
         _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
         for row in range(first, last):
             _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
@@ -102,17 +102,25 @@ def _scratch(L, W):
 
 
 @njit(inline="always", **KERNEL)
-def _centre(lam, first, last, mean):
-    """Make the cotangents of a block's messages sum to zero over states."""
+def _centre(blocks, lam, u, scratch):
+    """Make the cotangents of a block's messages sum to zero over the states that its variables have."""
     L, W = lam.shape[1], lam.shape[2]
-    for row in range(first, last):
+    node, share, mean = blocks.node[u], scratch.dlog, scratch.total
+    mean[:] = 0.0
+    for a in range(L):
+        for x in range(W):
+            mean[x] += 1.0 if node[a, x] > -np.inf else 0.0
+    for a in range(L):
+        for x in range(W):
+            share[a, x] = 1.0 / mean[x] if node[a, x] > -np.inf else 0.0
+    for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
         mean[:] = 0.0
         for a in range(L):
             for x in range(W):
-                mean[x] += lam[row, a, x] / L
+                mean[x] += share[a, x] * lam[row, a, x]
         for a in range(L):
             for x in range(W):
-                lam[row, a, x] -= mean[x]
+                lam[row, a, x] -= mean[x] if share[a, x] > 0.0 else 0.0
 
 
 @njit(inline="always", **KERNEL)
