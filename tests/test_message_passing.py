@@ -1074,3 +1074,23 @@ def test_a_single_number_of_either_precision_is_a_shared_table():
     graph = pt.Graph([1, 1], {"node": [[0], [1]]})
     for dtype in (np.float64, np.float32):
         assert pt.TRW().infer(graph, {"node": np.array(1.0, dtype)}).value == pytest.approx(2.0)
+
+
+def test_uniform_messages_do_not_depend_on_how_messages_were_held():
+    graph = pt.Graph.grid((9, 40), n_states=5)
+    scores = Scores(graph, zoo.scores(graph, np.random.default_rng(0)))
+    engine = pt.TRW(rho=0.5, threads=1).session(scores, None).engine
+    first = engine.messages()
+    drive(engine, "coloured", 2, 0.0, 0)
+    engine.damp(0.5)
+    assert not engine.exponentials
+    engine.start_uniform()
+    np.testing.assert_allclose(engine.messages(), first, atol=1e-12)
+
+
+def test_scores_in_single_precision_are_kept_so_where_their_range_is_bounded():
+    graph = pt.Graph.grid((3, 4), n_states=3)
+    theta = {k: t.astype(np.float32) for k, t in zoo.scores(graph, np.random.default_rng(0)).items()}
+    assert Scores(graph, theta, own=True).as_given("edge")[0].dtype == np.float32
+    theta["edge"][0, 0, 0] = -np.inf
+    assert Scores(graph, theta, own=True).as_given("edge")[0].dtype == np.float64

@@ -82,9 +82,11 @@ class Scores:
                 self._bounds[kind] = self.weighted[kind].bounds
                 continue
             values, self._offset[kind] = _flatten(graph, kind, given)
-            shared = isinstance(given, np.ndarray) and np.may_share_memory(values, given)
-            self._values[kind] = _copy(values, values.dtype) if own and shared else values
+            self._values[kind] = values
             self._refuse_bad(kind)
+            if own and isinstance(given, np.ndarray) and np.may_share_memory(values, given):
+                # only scores of bounded range are of use in single precision
+                self._values[kind] = _copy(values, values.dtype if self.bounds(kind) else np.float64)
         self.singles = self._pad_singles(observed_states(graph, observed))
 
     def kind(self, kind: str) -> tuple[Floats, Ints]:

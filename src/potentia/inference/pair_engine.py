@@ -75,7 +75,6 @@ class PairEngine(PairWork):
         self._record = NO_RECORD
         #: Whether tables of rows that receive their products are needed, too.
         self._reversible = False
-        #: Whether blocks hold exponentials of messages.
         self.exponentials = False
         self._has_messages = False
         self.work, self.n_groups = self.count_work(), max(len(self.group_ptr) - 1, 1)
@@ -198,9 +197,10 @@ class PairEngine(PairWork):
         kept = not self.damping and not width % CHUNK and bool(np.all(self.blocks.mode == PRODUCT))
         self._keep_exponentials(kept and self._bounded())
         self._share_products(self.exponentials and states > 2 and self.far)
+        power = self._power()
         if not self.exponentials:
             return star.sweep
-        return partial(binary.sweep if states == 2 else star_product.sweep, self._power())
+        return partial(binary.sweep if states == 2 else star_product.sweep, power)
 
     def _share_products(self, wanted: bool) -> None:
         """Give rows the roles of the layout, or none; see `star_product`."""
@@ -233,7 +233,7 @@ class PairEngine(PairWork):
 
     def _power(self) -> float:
         """`_common`; blocks hold variables' own factors where powers are quick; see `kernels.exponentials`."""
-        common, blocks = self._common(), self.blocks
+        common, blocks = self._common() if self.exponentials else 0.0, self.blocks
         if common in _POWERS and np.all(self.total == 1.0):
             own = blocks.own if blocks.own.size else borrow(blocks.node.shape)
             self.blocks = blocks._replace(own=self._own_parts(own))

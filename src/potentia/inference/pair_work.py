@@ -21,6 +21,8 @@ _SHARED_FROM = 2**21
 _CACHE = 2**23
 #: Multiply-adds of one call, where iterations are done together: less than a tenth of a second.
 _CALL_WORK = 400_000_000
+#: What an update takes without exponentials of messages, in updates with them.
+_LOGARITHMS = 5
 
 
 class PairWork:
@@ -31,6 +33,8 @@ class PairWork:
     blocks: PairBlocks
     #: Whether all pairs have one table.
     shared: bool
+    #: Whether blocks hold exponentials of messages.
+    exponentials: bool
     #: Multiply-adds of an iteration, and groups that it updates one after another.
     work: int
     n_groups: int
@@ -79,7 +83,7 @@ class PairWork:
     @property
     def bulk(self) -> int:
         """Iterations that one call of `sweep` may be given, so few that it soon comes back."""
-        return max(1, _CALL_WORK // self.work)
+        return max(1, _CALL_WORK // (self.work if self.exponentials else _LOGARITHMS * self.work))
 
     def count_work(self) -> int:
         """Multiply-adds of an iteration."""

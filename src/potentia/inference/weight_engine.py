@@ -84,8 +84,9 @@ class WeightEngine(PairEngine):
     def _kernel(self) -> Callable[..., int]:
         self._share_products(False)
         self._keep_exponentials(not self.entropy.maximum and self.damping == 0.0 and self._bounded())
+        power = self._power()
         if self.exponentials:
-            return partial(parametric_product.sweep, self.profile, self._power())
+            return partial(parametric_product.sweep, self.profile, power)
         return partial(parametric.sweep, self.profile)
 
     def _steepest(self) -> float:
