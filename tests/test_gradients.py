@@ -527,3 +527,9 @@ def test_implicit_gradients_are_accurate_where_labels_are_implausible(leaves, n_
     assert relative_error(found, want) < 1e-6
     problem = SimpleNamespace(graph=graph, theta=theta)
     agrees(problem, np.random.default_rng(1), "univariate_logistic", inference, y, "implicit", rtol=1e-5)
+
+
+def test_arguments_in_another_order_are_named():
+    graph = pt.Graph.chain(3, n_states=2)
+    with pytest.raises(PotentiaError, match=r"inference, the second argument, must be .* not a Graph\."):
+        pt.loss_and_gradient("likelihood", graph, pt.Exact(), {}, [0, 1, 0])
