@@ -234,6 +234,10 @@ def test_numbers_beyond_float32_are_refused_in_one_sentence(tmp_path):
         learn_intensity([huge], 2, None)
     with pytest.raises(pt.PotentiaError, match="finite numbers below"):
         learn_intensity([np.eye(4)], 2, "image").apply(huge)
+    with pytest.raises(
+        pt.PotentiaError, match=r"Give missing pixels a number, and in the mask a void value\."
+    ):
+        learn_intensity([np.where(np.eye(4), np.nan, 1.0)], 2, None)
     np.save(tmp_path / "a.npy", huge)
     with pytest.raises(pt.PotentiaError, match="too large for float32"):
         read_given(ImageFile("a", tmp_path / "a.npy"), (4, 4))

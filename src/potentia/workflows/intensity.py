@@ -63,7 +63,9 @@ class Intensity:
         with np.errstate(over="ignore"):
             values: np.ndarray = given.astype(np.float32)
         if not np.isfinite(values).all():
-            raise PotentiaError(f"an image holds finite numbers below {_LARGEST:.1e} only.")
+            raise PotentiaError(
+                f"an image holds finite numbers below {_LARGEST:.1e} only. Give missing pixels a number."
+            )
         if self.how == "type":
             return values / np.iinfo(given.dtype).max if given.dtype.kind == "u" else values
         low, high = (self.low, self.high) if self.how == "set" else _range([values])
@@ -120,7 +122,10 @@ def learn_intensity(
         )
     for name, image in zip(names or [f"image {k}" for k in range(len(seen))], seen, strict=True):
         if image.dtype.kind not in "uibf" or not np.all(np.abs(_ends(image)) <= _LARGEST):
-            raise PotentiaError(f"{name}: an image holds finite real numbers below {_LARGEST:.1e} only.")
+            raise PotentiaError(
+                f"{name}: an image holds finite real numbers below {_LARGEST:.1e} only. Give missing pixels a "
+                "number, and in the mask a void value."
+            )
     chosen = how
     if how is None:
         how = "type" if all(image.dtype in (np.uint8, np.bool_) for image in seen) else "set"
