@@ -50,6 +50,17 @@ def test_every_commands_help_has_an_example_that_its_parser_takes():
             assert _parser().parse_args(shlex.split(line)[1:]).command
 
 
+def test_an_option_that_is_a_flag_of_tables_and_a_folder_of_images(trained, capsys):
+    line = ["predict", "model", "--table", "data.csv", "--out", "found.csv", "--quiet"]
+    assert main([*line, "--probabilities", "--scores"]) == 0, capsys.readouterr().err
+    names = (trained.parent / "found.csv").read_text().splitlines()[0].split(",")
+    assert names[3:6] == ["a_probability", "b_probability", "c_probability"]
+    assert main([*line, "--probabilities", "yes"]) != 0
+    assert "--probabilities takes no value with --table, but is followed by 'yes'." in capsys.readouterr().err
+    assert main(["predict", "model", "--images", "photos", "--out", "found", "--probabilities"]) != 0
+    assert "--probabilities needs a value with --images: folder of another" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("form", ["--images", "--table", "--sequences"])
 def test_printed_examples_on_own_data_work_in_order(form, folder, capsys):
     examples = cli_examples()

@@ -157,6 +157,7 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys, monkeypatch):
     [
         (lambda: pt.CRF({}).fit(noisy(1)), "potentials must map"),
         (lambda: pt.CRF({"node": 3}).fit(noisy(1)), "not a Potential"),
+        (lambda: pt.CRF({"node": pt.Linear}).fit(noisy(1)), r"is the class Linear \(write Linear\(\)\)"),
         (lambda: pt.CRF({"learner": Linear()}).fit(noisy(1)), "a kind cannot be called 'learner'"),
         (lambda: pt.CRF({"a__b": Linear()}).fit(noisy(1)), "a kind cannot be called 'a__b'"),
         (lambda: pt.CRF({"node": Linear()}).fit(noisy(1)), "no potential for that kind"),
@@ -385,7 +386,7 @@ def test_inference_set_after_fit_is_what_predictions_use(tmp_path):
     loaded.inference = None
     assert loaded.inference_ == trained
     np.testing.assert_array_equal(loaded.predict_marginals(train)[0], before)
-    with pytest.raises(pt.PotentiaError, match="inference must be a Inference"):
+    with pytest.raises(pt.PotentiaError, match="inference must be an Inference"):
         loaded.set_params(inference="trw").predict_marginals(train)
     assert not hasattr(clone(loaded), "inference_")
 

@@ -552,3 +552,9 @@ def test_rounding_does_not_grow_where_variables_differ_in_their_states():
     )
     found = sum(float(a @ b) for a, b in zip(tables["node"], moves, strict=True))
     assert found == pytest.approx((up - down) / 2e-5, rel=1e-6)
+
+
+def test_arguments_in_another_order_are_named():
+    graph = pt.Graph.chain(3, n_states=2)
+    with pytest.raises(PotentiaError, match=r"inference, the second argument, must be .* not a Graph\."):
+        pt.loss_and_gradient("likelihood", graph, pt.Exact(), {}, [0, 1, 0])

@@ -173,7 +173,7 @@ def test_intensities_are_normalised_by_type_set_or_image():
     assert mixed.apply(small).shape == (30, 30, 3)
     with pytest.raises(pt.PotentiaError, match="2, 3 channels"):
         learn_intensity([np.zeros((4, 4, 2)), np.zeros((4, 4, 3))], 2, None)
-    with pytest.raises(pt.PotentiaError, match="2 channels, but the model was trained on 3"):
+    with pytest.raises(pt.PotentiaError, match="channels of the image is 2, but the model was trained on 3"):
         mixed.apply(np.zeros((4, 4, 2), np.uint8))
 
 
@@ -234,6 +234,10 @@ def test_numbers_beyond_float32_are_refused_in_one_sentence(tmp_path):
         learn_intensity([huge], 2, None)
     with pytest.raises(pt.PotentiaError, match="finite numbers below"):
         learn_intensity([np.eye(4)], 2, "image").apply(huge)
+    with pytest.raises(
+        pt.PotentiaError, match=r"Give missing pixels a number, and in the mask a void value\."
+    ):
+        learn_intensity([np.where(np.eye(4), np.nan, 1.0)], 2, None)
     np.save(tmp_path / "a.npy", huge)
     with pytest.raises(pt.PotentiaError, match="too large for float32"):
         read_given(ImageFile("a", tmp_path / "a.npy"), (4, 4))

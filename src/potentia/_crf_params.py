@@ -17,7 +17,10 @@ from .potentials.base import Potential
 DECODES = ("mpm", "map")
 #: What a CRF is made of.
 _NAMES = ("potentials", "learner", "inference", "decode")
-_SUCH = {"learner": "pt.IteratedLogistic()", "inference": "pt.TRW()"}
+_SUCH = {
+    "learner": "a Learner, such as pt.IteratedLogistic()",
+    "inference": "an Inference, such as pt.TRW()",
+}
 
 
 @dataclass(eq=False, repr=False)
@@ -89,7 +92,7 @@ class CRFParams(Registered):
         for kind, potential in self.potentials.items():
             if not isinstance(potential, Potential):
                 raise PotentiaError(
-                    f"the potential of kind {kind!r} is a {type(potential).__name__}, not a Potential."
+                    f"the potential of kind {kind!r} is {_described(potential)}, not a Potential."
                 )
             if kind in _NAMES or "__" in kind:
                 raise PotentiaError(
@@ -100,15 +103,15 @@ class CRFParams(Registered):
             ("inference", self.inference, Inference),
         ):
             if given is not None and not isinstance(given, wanted):
-                raise PotentiaError(
-                    f"{name} must be a {wanted.__name__}, such as {_SUCH[name]}, not {_described(given)}."
-                )
+                raise PotentiaError(f"{name} must be {_SUCH[name]}, not {_described(given)}.")
         if self.decode is not None and self.decode not in DECODES:
             raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {self.decode!r}.")
 
 
 def _described(given: object) -> str:
     """A wrong argument, for a message."""
+    if isinstance(given, type):
+        return f"the class {given.__name__} (write {given.__name__}())"
     return repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
 
 

@@ -190,7 +190,11 @@ class CRF(CRFParams):
             return self._score(self._parts(examples))
 
     def theta(self, example: Example) -> dict[str, Floats]:
-        """The scores of an example's regions, per kind."""
+        """The scores of an example's regions, per kind: those of `potentials_` times `scales_`.
+
+        With `IteratedLogistic` the scale is epsilon, as in its inference, `Smoothed(epsilon)`; divide by it before
+        another method computes probabilities.
+        """
         part = self._part(example)
         theta = {}
         for kind, shape in part.shapes.items():

@@ -176,6 +176,10 @@ def loss_and_gradient(
         the loss and d_theta in the layout of theta; of scores given by a weight (`pt.Potts`, `pt.DenseGaussian`, ...)
         the derivative with respect to it, in its shape.
     """
+    if not isinstance(inference, Inference):
+        raise PotentiaError(
+            f"inference, the second argument, must be an Inference such as pt.TRW(), not a {type(inference).__name__}."
+        )
     scores = Scores(graph, theta, dense=inference.dense_pairs)
     labels = check_labels(graph, y, "y")
     chosen, through = loss_of(loss), gradient_of(gradient)

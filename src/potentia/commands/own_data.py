@@ -79,7 +79,7 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
 
 def _add_shared(parser: argparse.ArgumentParser, name: str, owners: Mapping[str, Option]) -> None:
     """An option that one or several forms have; each form checks its own choices later."""
-    option = next(iter(owners.values()))
+    option = next((own for own in owners.values() if not own.flag), next(iter(owners.values())))
     helps = {
         own.help: [f for f, other in owners.items() if other.help == own.help] for own in owners.values()
     }
@@ -90,7 +90,9 @@ def _add_shared(parser: argparse.ArgumentParser, name: str, owners: Mapping[str,
         return
     several = [choice for own in owners.values() for choice in own.choices or ()]
     choices = list(dict.fromkeys(several)) or None
-    parser.add_argument(*flags, type=option.type, metavar=option.metavar, choices=choices, help=text)
+    # a flag of some forms and a value of others: the parser takes both, `_check_value` what the form has
+    bare: dict[str, Any] = {"nargs": "?", "const": True} if any(own.flag for own in owners.values()) else {}
+    parser.add_argument(*flags, type=option.type, metavar=option.metavar, choices=choices, help=text, **bare)
 
 
 def _given(arguments: argparse.Namespace, command: str) -> tuple[Form, Path, dict[str, Any]]:
@@ -109,6 +111,7 @@ def _given(arguments: argparse.Namespace, command: str) -> tuple[Form, Path, dic
             raise PotentiaError(f"--{name.replace('_', '-')} cannot be combined with --{form.name}.")
     options = {name: getattr(arguments, name) for name in own if getattr(arguments, name) is not None}
     for name, option in own.items():
+        _check_value(form, name, option, options.get(name))
         if option.required and name not in options:
             raise PotentiaError(f"--{form.name} needs --{name.replace('_', '-')} to {command}.")
         if option.choices and options.get(name, option.choices[0]) not in option.choices:
@@ -117,6 +120,15 @@ def _given(arguments: argparse.Namespace, command: str) -> tuple[Form, Path, dic
                 f"--{name} {options[name]} cannot be combined with --{form.name}: use {able}."
             )
     return form, getattr(arguments, form.name), options
+
+
+def _check_value(form: Form, name: str, option: Option, given: Any) -> None:
+    """Refuse a flag with a value, and an option without one, where other forms use the name in the other way."""
+    flag = f"--{name.replace('_', '-')}"
+    if given is not None and option.flag and given is not True:
+        raise PotentiaError(f"{flag} takes no value with --{form.name}, but is followed by {str(given)!r}.")
+    if given is True and not option.flag:
+        raise PotentiaError(f"{flag} needs a value with --{form.name}: {option.help}.")
 
 
 def train(arguments: argparse.Namespace) -> None:

@@ -25,8 +25,8 @@ class MeanFieldEngine(WholeStates):
 
     def __init__(self, scores: Scores, order: str, threads: int) -> None:
         self.scores, self.threads = scores, threads
-        values, self.at = scores.flat(leave=scores.weighted)
-        self.theta = np.maximum(values, kernels.FORBIDDEN)
+        self.theta, self.at = scores.flat(leave=scores.weighted)
+        np.maximum(self.theta, kernels.FORBIDDEN, out=self.theta)
         #: Regions with separate tables.
         self.written = _written(scores)
         self.stars = _stars_of(scores, self.written)

@@ -55,7 +55,8 @@ class Intensity:
             given = np.repeat(given, 3, axis=-1)
         if given.shape[-1] != self.channels:
             raise PotentiaError(
-                f"the image has {given.shape[-1]} channels, but the model was trained on {self.channels}."
+                f"the number of channels of the image is {given.shape[-1]}, but the model was trained on "
+                f"{self.channels}."
             )
         if given.dtype.kind not in "uibf":
             raise PotentiaError(f"an image holds real numbers, not {given.dtype}.")
@@ -63,7 +64,9 @@ class Intensity:
         with np.errstate(over="ignore"):
             values: np.ndarray = given.astype(np.float32)
         if not np.isfinite(values).all():
-            raise PotentiaError(f"an image holds finite numbers below {_LARGEST:.1e} only.")
+            raise PotentiaError(
+                f"an image holds finite numbers below {_LARGEST:.1e} only. Give missing pixels a number."
+            )
         if self.how == "type":
             return values / np.iinfo(given.dtype).max if given.dtype.kind == "u" else values
         low, high = (self.low, self.high) if self.how == "set" else _range([values])
@@ -120,7 +123,10 @@ def learn_intensity(
         )
     for name, image in zip(names or [f"image {k}" for k in range(len(seen))], seen, strict=True):
         if image.dtype.kind not in "uibf" or not np.all(np.abs(_ends(image)) <= _LARGEST):
-            raise PotentiaError(f"{name}: an image holds finite real numbers below {_LARGEST:.1e} only.")
+            raise PotentiaError(
+                f"{name}: an image holds finite real numbers below {_LARGEST:.1e} only. Give missing pixels a "
+                "number, and in the mask a void value."
+            )
     chosen = how
     if how is None:
         how = "type" if all(image.dtype in (np.uint8, np.bool_) for image in seen) else "set"
