@@ -455,7 +455,7 @@ def test_perturbation_warns_of_what_it_cannot_resolve():
     assert len(caught) == 1
     theta, y = random_problem(graph, 0.5)
     loose = pt.Smoothed(0.1, iterations=2, tol=0.9)
-    with pytest.warns(pt.ConvergenceWarning, match="at perturbed scores has not converged"):
+    with pytest.warns(pt.ConvergenceWarning, match="at perturbed scores did not converge"):
         pt.loss_and_gradient("univariate_logistic", loose, graph, theta, y, "perturbation")
 
 
@@ -464,7 +464,7 @@ def test_gradients_at_a_fixed_point_warn_where_there_is_none(gradient):
     graph = pt.Graph.grid((4, 4), n_states=2)
     theta, y = random_problem(graph, 1.0)
     for inference in (pt.TRW(iterations=2), pt.TRW(iterations=2, tol=0)):
-        with pytest.warns(pt.ConvergenceWarning, match="has not converged") as caught:
+        with pytest.warns(pt.ConvergenceWarning, match="Inference did not converge") as caught:
             pt.loss_and_gradient("univariate_logistic", inference, graph, theta, y, gradient)
         assert [warning.filename for warning in caught] == [__file__]
     pt.loss_and_gradient("univariate_logistic", pt.TRW(iterations=200, tol=0), graph, theta, y, gradient)

@@ -448,7 +448,7 @@ def test_a_fit_warns_once_where_inference_has_not_converged_at_its_end(gradient)
     train = noisy(2, (6, 6))
     for batch in (None, 1):
         few = crf(inference=pt.TRW(iterations=2), gradient=gradient, iterations=2, batch=batch)
-        with pytest.warns(pt.ConvergenceWarning, match="inference has not converged") as caught:
+        with pytest.warns(pt.ConvergenceWarning, match="Inference did not converge") as caught:
             few.fit(train)
         assert len(caught) == 1
 

@@ -475,7 +475,7 @@ def test_gradients_at_a_fixed_point_warn_where_inference_has_not_converged(gradi
     assert len(caught) >= 2
     assert {w.filename for w in caught} == {__file__}
     assert {w.category for w in caught} == {pt.ConvergenceWarning}
-    assert "requires converged inference" in str(caught[0].message)
+    assert "Inference did not converge, which this gradient requires" in str(caught[0].message)
     assert len(caught_in(gradient, 3, action="default", steps=4)) == len(
         {(w.lineno, str(w.message)) for w in caught}
     )

@@ -45,8 +45,8 @@ class Gradient(Registered, ABC):
         """
         if self.at_fixed_point and _moving(inference, result):
             return (
-                "This gradient requires converged inference, but inference has not converged: raise the `iterations` "
-                "of inference, or use gradient='truncated'."
+                "Inference did not converge, which this gradient requires: raise the `iterations` of inference, or use "
+                "gradient='truncated'."
             )
         found: str | None = result.memo.get("doubt")
         return found

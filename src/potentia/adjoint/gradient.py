@@ -167,7 +167,7 @@ def loss_and_gradient(
         y: labels (n,), -1 where hidden.
         gradient: "truncated" (through the iterations that were run), "backpropagation" (at a fixed point, nothing
             stored), "perturbation" or "implicit", or an object with options. All but the first require converged
-            inference; if it has not converged, there is a `pt.ConvergenceWarning`.
+            inference and emit `pt.ConvergenceWarning` otherwise.
         weights: of the variables, (n,).
         class_weight: of the states, multiplied to the weight of variables with that label.
         clamped: inference given the labels, for losses with hidden variables; None for the same.

@@ -82,7 +82,7 @@ class Perturbation(Gradient):
                 )
             elif residual > _INACCURATE * change:
                 result.memo["doubt"] = (
-                    "The gradient is inaccurate, because inference at perturbed scores has not converged: raise the "
+                    "The gradient is inaccurate, because inference at perturbed scores did not converge: raise the "
                     "`iterations` of inference, or use gradient='truncated'."
                 )
             return tables

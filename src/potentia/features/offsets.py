@@ -15,9 +15,9 @@ import numpy as np
 from .._types import Bools, Floats, Ints
 
 #: A number is far from zero if its mean is more than this many standard deviations away.
-_FAR = 10.0
+FAR = 10.0
 #: A number whose standard deviation is below this share of its mean is constant but for rounding.
-_CONSTANT_SHARE = 1e-13
+CONSTANT_SHARE = 1e-13
 #: Fewer values do not tell how a number varies; of fewer than the second, small ones are not worth a warning.
 _MIN_VALUES, _MANY_VALUES = 10, 100
 #: Root mean square below which a number is small.
@@ -57,7 +57,7 @@ class Moments(NamedTuple):
         with np.errstate(over="ignore", invalid="ignore"):
             spread = np.sqrt(self.deviation / np.where(self.weight > 0, self.weight, 1.0))
             size = np.abs(self.mean)
-            far = (self.weight >= _MIN_VALUES) & (size > _FAR * spread) & (spread > _CONSTANT_SHARE * size)
+            far = (self.weight >= _MIN_VALUES) & (size > FAR * spread) & (spread > CONSTANT_SHARE * size)
         found = np.zeros(len(size))
         step = np.exp2(np.floor(np.log2(spread[far])))
         found[far] = np.round(self.mean[far] / step) * step

@@ -20,8 +20,8 @@ SCHEDULES = ("coloured", "sequential", "random", "residual")
 #: over which the largest change must fall before it; by how much, and what is too small to matter.
 _DAMPING = ((0.5, 10), (0.75, 50), (0.9, 100))
 _FALL, _SMALL = 0.9, 1e-3
-#: Changes that fall at least so fast from one iteration to the next tell how many more will be needed; the share of
-#: these that is done without looking, and how many more there must have been since damping began.
+#: Changes that fall at least so fast from one iteration to the next tell how many more will be needed. This share of
+#: them is done without looking, but at most one for every three iterations so far, or since damping was raised.
 _STEADY, _CAUTION, _LOOKED = 0.97, 0.7, 3
 #: Changes of a marginal that rounding makes at a fixed point.
 _ROUNDING = 2.0**-50

@@ -8,14 +8,12 @@ import numpy as np
 from scipy import sparse
 
 from .._types import warn_caller
-from ..features.offsets import Moments, attribute_moments
+from ..features.offsets import CONSTANT_SHARE, FAR, Moments, attribute_moments
 from .remote_rows import RemoteRows
 
-#: Standard deviations that a feature's mean may be away from zero without a warning, also if another feature can take
-#: the place of the constant.
-_FAR, _HOPELESS = 10.0, 1e3
-#: A feature whose standard deviation is below this share of its mean is constant but for rounding.
-_CONSTANT_SHARE = 1e-13
+#: Standard deviations that a feature's mean may be away from zero if another feature can take the place of the
+#: constant.
+_HOPELESS = 1e3
 #: Numbers that are looked at together.
 _BLOCK = 1 << 20
 
@@ -25,7 +23,7 @@ def warn_of_far_features(X: Any) -> None:
     found = X.ask(far_feature) if isinstance(X, RemoteRows) else far_feature(X)
     if found is not None:
         warn_caller(
-            f"feature {found} of X has a mean more than {_FAR:g} times its standard deviation, so that a linear "
+            f"feature {found} of X has a mean more than {FAR:g} times its standard deviation, so that a linear "
             "function hardly sees it vary: standardise the features.",
             UserWarning,
         )
@@ -37,7 +35,7 @@ def far_feature(X: Any) -> int | None:
     if sparse.issparse(X):
         # a feature of which more entries are zero varies by more
         stored = np.bincount(X.indices, minlength=d)
-        if not (stored >= n * (1 - 1 / (1 + _FAR**2))).any():
+        if not (stored >= n * (1 - 1 / (1 + FAR**2))).any():
             return None
         size = max(1, n * max(_BLOCK, d) // max(X.nnz, 1))
     else:
@@ -49,15 +47,15 @@ def far_feature(X: Any) -> int | None:
             moments.add(part, slice(None))
     with np.errstate(over="ignore", invalid="ignore"):
         mean, spread = np.abs(moments.mean), np.sqrt(moments.deviation / max(n, 1))
-        off = mean > _FAR * spread
+        off = mean > FAR * spread
         # what a weight of 1 adds to the score as a constant: that of the intercept, or another feature's mean
         constants = np.concatenate([[1.0], np.where(off, mean, 0.0)])
         top = int(constants.argmax())
         best = np.full(d, constants[top])
         if top > 0:
             best[top - 1] = np.delete(constants, top).max()
-        far = off & ((mean > _FAR * spread * best) | (mean > _HOPELESS * spread))
-        far &= spread > _CONSTANT_SHARE * mean
+        far = off & ((mean > FAR * spread * best) | (mean > _HOPELESS * spread))
+        far &= spread > CONSTANT_SHARE * mean
     return int(far.argmax()) if far.any() else None
 
 

@@ -45,7 +45,7 @@ class CRFLayer(torch.nn.Module):
         inference: how marginals are computed.
         gradient: how they are differentiated: "truncated", "backpropagation", "perturbation" or "implicit", or an
             object with options; see `pt.adjoint`. What does not fit the inference is refused. All but the first require
-            converged inference; if it has not converged, there is a `pt.ConvergenceWarning`.
+            converged inference and emit `pt.ConvergenceWarning` otherwise.
     """
 
     def __init__(
