@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 #: Multiply-adds of a thread that pay for handing them over, and for waiting at a barrier.
 _HAND_OVER, _WAIT = 500_000, 100_000
+#: What gathering a team costs, whose threads wait for each other, in hand-overs.
+_GATHER = 2
 #: Entries of all tables from which on products are shared: 16 MiB, about what caches hold.
 _SHARED_FROM = 2**21
 #: Bytes that iterations under way at once may keep in the cache.
@@ -51,7 +53,7 @@ class PairWork:
 
     def team(self, many: int) -> int:
         """Threads that pay for this many iterations together."""
-        most = many * self.work // _HAND_OVER
+        most = many * self.work // (_GATHER * _HAND_OVER)
         return 1 if most < 2 else self._pay(min(most, self.work // (self.n_groups * _WAIT)))
 
     @property
