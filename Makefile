@@ -4,16 +4,25 @@ BIN := .venv/bin
 # Tests that need data read it from this folder, and are skipped where there is none.
 POTENTIA_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: demo test coverage faults tables lint browser docs links clean
+.PHONY: demo test quick durations coverage faults tables lint browser docs links clean
 
 demo: .venv/installed
 	$(BIN)/potentia demo --out demo
 
-test: .venv/installed lint browser
+test: .venv/installed lint
 	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2 --dist loadfile
 
+# The quick tests of one folder of tests/, such as `make quick ROOM=inference`.
+quick: .venv/installed
+	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2 --dist loadfile tests/$(ROOM) \
+	  -m "not slow and not cluster and not browser and not docs"
+
+# Measure how long each test takes, which says what is slow and which files run first.
+durations: .venv/installed
+	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2 --dist loadfile --store-durations
+
 # Kernels are compiled, so lines inside them do not count as covered.
-coverage: .venv/installed browser
+coverage: .venv/installed
 	$(BIN)/python -m pip install --quiet pytest-cov
 	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2 --cov --cov-report=term --cov-report=html
 
@@ -41,11 +50,11 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Tests of the report page need Chromium: installed where that is possible, else they are skipped.
+# Tests of the report page need Chromium and are skipped without it; this installs it on Debian.
 browser:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 || \
-	  echo "Chromium is missing and could not be installed: tests in a browser will be skipped"
+	  echo "Chromium is missing and could not be installed: tests in a browser are skipped"
 
 # PyTorch first and exactly this build, which is for the CPU: a range would fetch several GB of CUDA packages.
 .venv/installed: pyproject.toml

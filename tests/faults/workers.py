@@ -15,7 +15,8 @@ from pathlib import Path
 
 from distributed import Client, LocalCluster
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "learn"))
 
 import potentia as pt
 from test_cluster import CHAINS, NAMES, chain_digest, chains, fitted, grow, killing

@@ -322,5 +322,7 @@ def _basis(moments: Moments | None, n_features: int, n_rows: int, ridge: float, 
     scale = np.sqrt(np.diag(hessian))
     scale[scale == 0] = 1.0
     values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))
+    # the signs of eigenvectors are the solver's choice: ours must not depend on the machine or the precision of x
+    vectors = vectors * np.where(np.arange(1, size + 1) @ vectors < 0, -1.0, 1.0)
     taken = values > 1e-12 * values.max(initial=1e-300)
     return vectors[:, taken] / np.sqrt(values[taken]) / scale[:, None]

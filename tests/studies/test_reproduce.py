@@ -21,7 +21,7 @@ from potentia.lab.studies import STUDIES
 from potentia.lab.study import key_of, run_cells
 from potentia.report.rows import read_rows
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "experiments" / "results"
 
 

@@ -21,7 +21,6 @@ from potentia.report.lead import result_sentence
 from potentia.report.page import report
 from potentia.report.runs import names, runs_table, study_facts
 from potentia.report.tables import shown
-from test_rooms import SOURCE, imported_rooms
 
 VERSIONS = {"numpy": "2.0", "python": "3.12"}
 
@@ -80,12 +79,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page_file(folder):
     return report(folder)
-
-
-def test_the_room_reads_rows_and_knows_no_learner():
-    below = {"report", "io", "_curves", "_files", "_html", "_types", "_version"}
-    for path in (SOURCE / "report").glob("*.py"):
-        assert set(imported_rooms(path)) <= below, path
 
 
 # -- as text -----------------------------------------------------------------------------------------------
@@ -369,7 +362,7 @@ def _contrast(one, other):
 
 
 @pytest.fixture(scope="module")
-def page(page_file, tmp_path_factory):
+def chromium(tmp_path_factory):
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here (Debian: apt-get install chromium)")
     pytest.importorskip("websocket", reason="websocket-client is not installed")
@@ -379,10 +372,10 @@ def page(page_file, tmp_path_factory):
 
 
 @pytest.fixture
-def fresh(page, page_file):
-    page.look(1200, 900)
-    page.goto(page_file.as_uri())
-    return page
+def fresh(chromium, page_file):
+    chromium.look(1200, 900)
+    chromium.goto(page_file.as_uri())
+    return chromium
 
 
 TOY = "document.querySelectorAll('#study-toy ~ section"

@@ -11,7 +11,7 @@ import pytest
 
 import potentia as pt
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 #: What not to write: what to write instead.
 BANNED = {

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src" / "potentia"
+SOURCE = Path(__file__).parents[2] / "src" / "potentia"
 ROOM = {
     "_types": -2, "_version": -2, "_digest": -2, "_signals": -2, "_options": -1, "_registry": -1, "_schema": -1,
     "_text": -0.5, "_threads": -1, "_memory": -1, "_available": -1, "_html": -1, "_progress": -1, "_curves": -1,
@@ -42,3 +42,9 @@ def test_every_module_has_a_room_and_imports_only_downwards():
         for other in imported_rooms(path):
             if other != own:
                 assert ROOM[other] < ROOM[own], f"{path} imports {other}"
+
+
+def test_reports_read_rows_and_know_no_learner():
+    below = {"report", "io", "_curves", "_files", "_html", "_types", "_version"}
+    for path in (SOURCE / "report").glob("*.py"):
+        assert set(imported_rooms(path)) <= below, path

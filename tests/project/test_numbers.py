@@ -17,7 +17,7 @@ from potentia.losses.names import LOSSES
 from potentia.parallel import distributed, worker
 from potentia.workflows import image_pipeline, pixel_context, sequence_files, tables
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
 
 MADE = re.compile(r"<!-- (?:rows|bench|headline|value): .*?<!-- end -->", re.DOTALL)

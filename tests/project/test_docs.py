@@ -11,8 +11,10 @@ import pytest
 import potentia as pt
 from potentia import ConvergenceWarning
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(p for p in DOCS.rglob("*.md") if "```python" in p.read_text() and "_build" not in p.parts)
+
+pytestmark = pytest.mark.docs
 
 
 def test_there_are_pages_with_examples():

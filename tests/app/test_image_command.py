@@ -647,7 +647,7 @@ def test_search_says_what_it_chose_within_its_budget(trained):
 
 
 def test_the_microscopy_example_runs(tmp_path, capsys):
-    path = Path(__file__).parent.parent / "examples" / "segment_microscopy.py"
+    path = Path(__file__).parents[2] / "examples" / "segment_microscopy.py"
     example = runpy.run_path(str(path))
     example["make_cells"](tmp_path / "cells", n=5, side=48)
     line = f"--images {tmp_path / 'cells' / 'images'} --masks {tmp_path / 'cells' / 'masks'} --pixels 3000"

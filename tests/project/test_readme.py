@@ -8,7 +8,8 @@ import pytest
 
 import potentia as pt
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
+pytestmark = pytest.mark.docs
 
 
 def test_the_ten_line_example_runs(capsys):

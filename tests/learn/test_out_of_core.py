@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -313,7 +312,6 @@ def test_memory_is_bounded_by_the_parts_in_flight(tmp_path):
         [sys.executable, "-W", "ignore", "-c", MEMORY, str(tmp_path)],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parent,
     )
     assert run.returncode == 0, run.stderr
     data, limit, taken = map(float, run.stdout.split())

@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.xdist_group("cluster"),
+    pytest.mark.cluster,
 ]
 
 TWO_IMAGES = 2 * (48 * 2 + 82 * 4)
@@ -65,7 +65,7 @@ def forked_workers():
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([*sys.path, str(Path(__file__).parent)]))
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         multiprocessing.set_forkserver_preload(["cluster_worker"])
         multiprocessing.forkserver.ensure_running()
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
@@ -721,7 +721,7 @@ def test_ctrl_c_reaches_the_client_only(tmp_path):
     script.write_text(INTERRUPTED)
     with subprocess.Popen(
         [sys.executable, script],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
