@@ -558,3 +558,24 @@ def test_arguments_in_another_order_are_named():
     graph = pt.Graph.chain(3, n_states=2)
     with pytest.raises(PotentiaError, match=r"inference, the second argument, must be .* not a Graph\."):
         pt.loss_and_gradient("likelihood", graph, pt.Exact(), {}, [0, 1, 0])
+
+
+def test_what_has_one_configuration_costs_nothing():
+    rng = np.random.default_rng(0)
+    scopes = {"node": [[0], [1], [2]], "edge": [[0, 1], [1, 2]]}
+    fixed = pt.Graph([1, 1, 1], scopes)
+    theta = {"node": np.zeros((3, 1)), "edge": np.zeros((2, 1, 1))}
+    # beside a variable of three states, one of a single state has columns of zeros
+    padded = pt.Graph([1, 1, 3], scopes)
+    for loss in MARGINAL:
+        value, gradient = pt.loss_and_gradient(loss, pt.TRW(), fixed, theta, [0, 0, 0])
+        assert value == 0.0
+        assert not gradient["edge"].any()
+        own = [rng.standard_normal(n) for n in (1, 1, 3)]
+        pairs = [rng.standard_normal((1, 1)), rng.standard_normal((1, 3))]
+        both, _ = pt.loss_and_gradient(loss, pt.TRW(), padded, {"node": own, "edge": pairs}, [0, 0, 2])
+        # all that can be wrong is the last variable, of which the last pair is a copy
+        alone = {"node": own[2] + pairs[1][0]}
+        name = loss.replace("clique_", "univariate_").replace("univariate_smoothed", "smoothed")
+        want, _ = pt.loss_and_gradient(name, pt.TRW(), pt.Graph([3], {"node": [[0]]}), alone, [2])
+        assert both == pytest.approx(want, abs=1e-12)
