@@ -55,7 +55,7 @@ def test_trees_of_mixed_states_and_two_kinds_of_pairs():
     value, tables = forest.log_partition(scores)
     assert value == pytest.approx(log_partition(graph, theta), rel=1e-12)
     _, exact = all_marginals(graph, theta)
-    shaped = user_tables(scores, tables, graph.kinds)
+    shaped = user_tables(scores, tables, theta)
     flat = [t for kind in graph.kinds for t in shaped[kind]]
     for a, b in zip(flat, exact, strict=False):
         np.testing.assert_allclose(a, b, atol=1e-12)

@@ -579,3 +579,31 @@ def test_what_has_one_configuration_costs_nothing():
         name = loss.replace("clique_", "univariate_").replace("univariate_smoothed", "smoothed")
         want, _ = pt.loss_and_gradient(name, pt.TRW(), pt.Graph([3], {"node": [[0]]}), alone, [2])
         assert both == pytest.approx(want, abs=1e-12)
+
+
+@pytest.mark.parametrize("gradient", ["truncated", "backpropagation", "perturbation", "implicit"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, list])
+def test_gradients_have_the_shape_of_theta(gradient, dtype):
+    """Whatever the number of regions of a kind: none, one or several."""
+    rng = np.random.default_rng(1)
+
+    def given(*shape):
+        table = rng.standard_normal(shape)
+        return table.tolist() if dtype is list else table.astype(dtype)
+
+    none = np.zeros((0, 2), dtype=np.int64)
+    graph = pt.Graph(
+        [2, 2, 2, 2], {"node": [[0], [1], [2], [3]], "edge": [[0, 1]], "two": [[1, 2], [2, 3]], "no": none}
+    )
+    y = [0, 1, 1, 0]
+    for edge in (given(2, 2), given(1, 2, 2), pt.Potts(0.3), pt.Potts([0.3])):
+        for two in (given(2, 2), given(2, 2, 2), pt.Potts(0.3), pt.Potts([0.3, 0.1])):
+            for no in (np.zeros((0, 2, 2)), given(2, 2), pt.Potts(0.3)):
+                theta = {"node": given(2), "edge": edge, "two": two, "no": no}
+                _, found = pt.loss_and_gradient(
+                    "univariate_logistic", pt.TRW(iterations=300, tol=1e-12), graph, theta, y, gradient
+                )
+                for kind, table in theta.items():
+                    assert found[kind].shape == np.shape(getattr(table, "weight", table)), kind
+    _, found = pt.loss_and_gradient("likelihood", pt.Exact(), graph, {"edge": None, "two": given(2, 2)}, y)
+    assert list(found) == ["two"]
