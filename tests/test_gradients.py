@@ -607,3 +607,30 @@ def test_gradients_have_the_shape_of_theta(gradient, dtype):
                     assert found[kind].shape == np.shape(getattr(table, "weight", table)), kind
     _, found = pt.loss_and_gradient("likelihood", pt.Exact(), graph, {"edge": None, "two": given(2, 2)}, y)
     assert list(found) == ["two"]
+
+
+def slow_mean_field():
+    """Near the coupling at which mean field changes its phase, each iteration takes a small step only."""
+    rng, graph = np.random.default_rng(1), pt.Graph.grid((6, 6), n_states=2)
+    theta = {
+        "node": 0.01 * rng.standard_normal((36, 2)),
+        "edge": 0.28 * np.array([[1.0, -1.0], [-1.0, 1.0]]),
+    }
+    return graph, theta, rng.integers(0, 2, 36)
+
+
+def test_back_propagation_counts_what_slow_iterations_leave():
+    graph, theta, y = slow_mean_field()
+    method = pt.MeanField(iterations=10_000, tol=1e-14)
+    _, found = pt.loss_and_gradient("univariate_logistic", method, graph, theta, y, "backpropagation")
+    _, want = pt.loss_and_gradient("univariate_logistic", method, graph, theta, y, BackPropagation(1e-15))
+    for kind in want:
+        assert np.abs(found[kind] - want[kind]).max() < 1e-8 * np.abs(want[kind]).max()
+
+
+def test_back_propagation_warns_where_inference_is_slow():
+    graph, theta, y = slow_mean_field()
+    with pytest.warns(pt.ConvergenceWarning, match="converges so slowly"):
+        pt.loss_and_gradient(
+            "univariate_logistic", pt.MeanField(iterations=10_000), graph, theta, y, "backpropagation"
+        )
