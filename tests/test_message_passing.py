@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -1094,3 +1095,45 @@ def test_scores_in_single_precision_are_kept_so_where_their_range_is_bounded():
     assert Scores(graph, theta, own=True).as_given("edge")[0].dtype == np.float32
     theta["edge"][0, 0, 0] = -np.inf
     assert Scores(graph, theta, own=True).as_given("edge")[0].dtype == np.float64
+
+
+FLOAT32 = {
+    "TRW": pt.TRW(iterations=1000, tol=1e-9),
+    "LoopyBP": pt.LoopyBP(iterations=1000, tol=1e-9),
+    "Smoothed": pt.Smoothed(0.2, iterations=300),
+    "maximum": pt.Smoothed(0.0, iterations=300),
+}
+
+
+@pytest.mark.parametrize("name", FLOAT32)
+@pytest.mark.parametrize("states", [2, 3, 9])
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 5.0])
+def test_values_of_single_precision_are_those_of_the_scores_at_the_messages(name, states, scale):
+    """A warm start with the same messages in double precision, without a step, has the same value."""
+    graph = pt.Graph.grid((12, 15), n_states=states)
+    theta = {
+        k: (scale * t).astype(np.float32) for k, t in zoo.scores(graph, np.random.default_rng(3)).items()
+    }
+    double = {k: t.astype(np.float64) for k, t in theta.items()}
+    found = FLOAT32[name].infer(graph, theta)
+    same = replace(FLOAT32[name], iterations=0).infer(graph, double, start=found)
+    rounding = Scores(graph, double).rounding()
+    assert abs(found.value - same.value) <= rounding + 1e-14 * abs(same.value)
+    if found.target == "max_score":
+        assert found.value >= found.score(found.argmax()) - rounding
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0])
+def test_exact_is_exact_for_scores_of_single_precision(scale):
+    graph = pt.Graph.chain(40, n_states=3)
+    theta = {
+        k: (scale * t).astype(np.float32) for k, t in zoo.scores(graph, np.random.default_rng(4)).items()
+    }
+    double = {k: t.astype(np.float64) for k, t in theta.items()}
+    for method in (pt.Exact(), pt.LoopyBP(iterations=300, tol=1e-12)):
+        one, two = method.infer(graph, theta), method.infer(graph, double)
+        assert one.bound == two.bound == "exact"
+        assert one.value == pytest.approx(two.value, rel=1e-14)
+    one, two = pt.Exact().infer(graph, theta), pt.Exact().infer(graph, double)
+    np.testing.assert_allclose(one.variable_marginals, two.variable_marginals, rtol=1e-13)
+    np.testing.assert_allclose(one.marginals["edge"], two.marginals["edge"], rtol=1e-12)
