@@ -1137,3 +1137,15 @@ def test_exact_is_exact_for_scores_of_single_precision(scale):
     one, two = pt.Exact().infer(graph, theta), pt.Exact().infer(graph, double)
     np.testing.assert_allclose(one.variable_marginals, two.variable_marginals, rtol=1e-13)
     np.testing.assert_allclose(one.marginals["edge"], two.marginals["edge"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", [2732, 5313, 7538])
+def test_optimised_weights_end_before_a_clique_has_none(seed):
+    rng = np.random.default_rng(seed)
+    cliques = {"edge": [[1, 0], [2, 1], [3, 1]], "tri": [[0, 3, 4], [0, 1, 4], [0, 2, 3], [2, 3, 4]]}
+    graph = pt.Graph([2] * 5, cliques)
+    tri = rng.standard_normal((4, 2, 2, 2))
+    tri[rng.random(tri.shape) < 0.4] = -np.inf
+    theta = {"edge": rng.standard_normal((3, 2, 2)), "tri": tri}
+    result = pt.TRW(optimise_rho=True, threads=1).infer(graph, theta)
+    assert result.upper_bound() >= reference.log_partition(graph, theta) - 1e-12
