@@ -1149,3 +1149,26 @@ def test_optimised_weights_end_before_a_clique_has_none(seed):
     theta = {"edge": rng.standard_normal((3, 2, 2)), "tri": tri}
     result = pt.TRW(optimise_rho=True, threads=1).infer(graph, theta)
     assert result.upper_bound() >= reference.log_partition(graph, theta) - 1e-12
+
+
+@pytest.mark.parametrize("damping", [None, 0.0, 0.5])
+@pytest.mark.parametrize("iterations", [40, 300])
+def test_messages_that_grow_without_limit_are_called_diverged(damping, iterations):
+    """Regions of up to six variables that lie inside each other have no stable fixed point."""
+    rng = np.random.default_rng([6, 2])
+    sizes = {2: 10, 3: 8, 4: 9, 5: 10, 6: 4}
+    scopes = {
+        f"c{order}": sorted({tuple(sorted(rng.choice(9, order, replace=False).tolist())) for _ in range(n)})
+        for order, n in sizes.items()
+    }
+    graph = pt.Graph([3] * 9, scopes)
+    theta = {k: rng.standard_normal((len(s), *(3,) * s.shape[1])) for k, s in graph.scopes.items()}
+    result = pt.Kikuchi(iterations=iterations, damping=damping, threads=1).infer(graph, theta)
+    assert np.abs(result.messages).max() > 1e6
+    assert result.diverged
+    assert not result.converged
+    assert "diverged" in repr(result)
+    assert "diverged" in result._repr_html_()
+    calm = pt.TRW(iterations=iterations, damping=damping, threads=1).infer(graph, theta)
+    assert not calm.diverged
+    assert "diverged" not in repr(calm)
