@@ -1172,3 +1172,13 @@ def test_messages_that_grow_without_limit_are_called_diverged(damping, iteration
     calm = pt.TRW(iterations=iterations, damping=damping, threads=1).infer(graph, theta)
     assert not calm.diverged
     assert "diverged" not in repr(calm)
+
+
+@pytest.mark.parametrize("method", [pt.TRW(), pt.Kikuchi(), pt.TRW(schedule="residual")], ids=repr)
+def test_values_of_larger_regions_do_not_depend_on_threads(method, monkeypatch):
+    monkeypatch.setattr("potentia.inference.region_engine._PARALLEL_WORK", 0)
+    scopes = np.arange(900)[:, None] + np.arange(3)
+    graph = pt.Graph(np.full(902, 2), {"node": np.arange(902)[:, None], "clique": scopes})
+    theta = zoo.scores(graph, np.random.default_rng(0))
+    values = {replace(method, threads=n, iterations=3).infer(graph, theta).value for n in (1, 2, 3, 5)}
+    assert len(values) == 1
