@@ -558,3 +558,79 @@ def test_arguments_in_another_order_are_named():
     graph = pt.Graph.chain(3, n_states=2)
     with pytest.raises(PotentiaError, match=r"inference, the second argument, must be .* not a Graph\."):
         pt.loss_and_gradient("likelihood", graph, pt.Exact(), {}, [0, 1, 0])
+
+
+def test_what_has_one_configuration_costs_nothing():
+    rng = np.random.default_rng(0)
+    scopes = {"node": [[0], [1], [2]], "edge": [[0, 1], [1, 2]]}
+    fixed = pt.Graph([1, 1, 1], scopes)
+    theta = {"node": np.zeros((3, 1)), "edge": np.zeros((2, 1, 1))}
+    # beside a variable of three states, one of a single state has columns of zeros
+    padded = pt.Graph([1, 1, 3], scopes)
+    for loss in MARGINAL:
+        value, gradient = pt.loss_and_gradient(loss, pt.TRW(), fixed, theta, [0, 0, 0])
+        assert value == 0.0
+        assert not gradient["edge"].any()
+        own = [rng.standard_normal(n) for n in (1, 1, 3)]
+        pairs = [rng.standard_normal((1, 1)), rng.standard_normal((1, 3))]
+        both, _ = pt.loss_and_gradient(loss, pt.TRW(), padded, {"node": own, "edge": pairs}, [0, 0, 2])
+        # all that can be wrong is the last variable, of which the last pair is a copy
+        alone = {"node": own[2] + pairs[1][0]}
+        name = loss.replace("clique_", "univariate_").replace("univariate_smoothed", "smoothed")
+        want, _ = pt.loss_and_gradient(name, pt.TRW(), pt.Graph([3], {"node": [[0]]}), alone, [2])
+        assert both == pytest.approx(want, abs=1e-12)
+
+
+@pytest.mark.parametrize("gradient", ["truncated", "backpropagation", "perturbation", "implicit"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, list])
+def test_gradients_have_the_shape_of_theta(gradient, dtype):
+    """Whatever the number of regions of a kind: none, one or several."""
+    rng = np.random.default_rng(1)
+
+    def given(*shape):
+        table = rng.standard_normal(shape)
+        return table.tolist() if dtype is list else table.astype(dtype)
+
+    none = np.zeros((0, 2), dtype=np.int64)
+    graph = pt.Graph(
+        [2, 2, 2, 2], {"node": [[0], [1], [2], [3]], "edge": [[0, 1]], "two": [[1, 2], [2, 3]], "no": none}
+    )
+    y = [0, 1, 1, 0]
+    for edge in (given(2, 2), given(1, 2, 2), pt.Potts(0.3), pt.Potts([0.3])):
+        for two in (given(2, 2), given(2, 2, 2), pt.Potts(0.3), pt.Potts([0.3, 0.1])):
+            for no in (np.zeros((0, 2, 2)), given(2, 2), pt.Potts(0.3)):
+                theta = {"node": given(2), "edge": edge, "two": two, "no": no}
+                _, found = pt.loss_and_gradient(
+                    "univariate_logistic", pt.TRW(iterations=300, tol=1e-12), graph, theta, y, gradient
+                )
+                for kind, table in theta.items():
+                    assert found[kind].shape == np.shape(getattr(table, "weight", table)), kind
+    _, found = pt.loss_and_gradient("likelihood", pt.Exact(), graph, {"edge": None, "two": given(2, 2)}, y)
+    assert list(found) == ["two"]
+
+
+def slow_mean_field():
+    """Near the coupling at which mean field changes its phase, each iteration takes a small step only."""
+    rng, graph = np.random.default_rng(1), pt.Graph.grid((6, 6), n_states=2)
+    theta = {
+        "node": 0.01 * rng.standard_normal((36, 2)),
+        "edge": 0.28 * np.array([[1.0, -1.0], [-1.0, 1.0]]),
+    }
+    return graph, theta, rng.integers(0, 2, 36)
+
+
+def test_back_propagation_counts_what_slow_iterations_leave():
+    graph, theta, y = slow_mean_field()
+    method = pt.MeanField(iterations=10_000, tol=1e-14)
+    _, found = pt.loss_and_gradient("univariate_logistic", method, graph, theta, y, "backpropagation")
+    _, want = pt.loss_and_gradient("univariate_logistic", method, graph, theta, y, BackPropagation(1e-15))
+    for kind in want:
+        assert np.abs(found[kind] - want[kind]).max() < 1e-8 * np.abs(want[kind]).max()
+
+
+def test_back_propagation_warns_where_inference_is_slow():
+    graph, theta, y = slow_mean_field()
+    with pytest.warns(pt.ConvergenceWarning, match="converges so slowly"):
+        pt.loss_and_gradient(
+            "univariate_logistic", pt.MeanField(iterations=10_000), graph, theta, y, "backpropagation"
+        )

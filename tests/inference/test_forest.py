@@ -55,7 +55,7 @@ def test_trees_of_mixed_states_and_two_kinds_of_pairs():
     value, tables = forest.log_partition(scores)
     assert value == pytest.approx(log_partition(graph, theta), rel=1e-12)
     _, exact = all_marginals(graph, theta)
-    shaped = user_tables(scores, tables, graph.kinds)
+    shaped = user_tables(scores, tables, theta)
     flat = [t for kind in graph.kinds for t in shaped[kind]]
     for a, b in zip(flat, exact, strict=False):
         np.testing.assert_allclose(a, b, atol=1e-12)
@@ -92,3 +92,13 @@ def test_k_best_refuses_loops_and_empty_lists():
         pt.Exact().k_best(pt.Graph.grid((2, 2), n_states=2), {}, 3)
     with pytest.raises(pt.PotentiaError, match="k must be"):
         pt.Exact().k_best(pt.Graph.chain(3, n_states=2), {}, 0)
+
+
+def test_k_best_of_an_infeasible_forest_is_refused_as_the_best_labelling_is():
+    graph = pt.Graph.chain(3, n_states=2)
+    # state 0 first and state 1 second, twice in a row
+    forbidden = np.array([[-np.inf, 0.0], [-np.inf, -np.inf]])
+    with pytest.raises(pt.InfeasibleError, match="no labelling has a finite score"):
+        pt.Exact().k_best(graph, {"edge": forbidden}, 2)
+    with pytest.raises(pt.InfeasibleError):
+        pt.Exact().infer(graph, {"edge": forbidden})

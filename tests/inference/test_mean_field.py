@@ -61,6 +61,9 @@ def test_threads_change_nothing(monkeypatch):
     theta = zoo.scores(graph, np.random.default_rng(0))
     one, two = (pt.MeanField(iterations=5, tol=0, threads=t).infer(graph, theta) for t in (1, 2))
     np.testing.assert_array_equal(one.variable_marginals, two.variable_marginals)
+    assert [pt.MeanField(threads=t).infer(graph, theta).value for t in (1, 2, 3, 5)] == [
+        pt.MeanField(threads=1).infer(graph, theta).value
+    ] * 4
 
 
 @pytest.mark.parametrize("schedule", [np.zeros(3), None, ["coloured"], "sideways"])

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -1094,3 +1095,90 @@ def test_scores_in_single_precision_are_kept_so_where_their_range_is_bounded():
     assert Scores(graph, theta, own=True).as_given("edge")[0].dtype == np.float32
     theta["edge"][0, 0, 0] = -np.inf
     assert Scores(graph, theta, own=True).as_given("edge")[0].dtype == np.float64
+
+
+FLOAT32 = {
+    "TRW": pt.TRW(iterations=1000, tol=1e-9),
+    "LoopyBP": pt.LoopyBP(iterations=1000, tol=1e-9),
+    "Smoothed": pt.Smoothed(0.2, iterations=300),
+    "maximum": pt.Smoothed(0.0, iterations=300),
+}
+
+
+@pytest.mark.parametrize("name", FLOAT32)
+@pytest.mark.parametrize("states", [2, 3, 9])
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 5.0])
+def test_values_of_single_precision_are_those_of_the_scores_at_the_messages(name, states, scale):
+    """A warm start with the same messages in double precision, without a step, has the same value."""
+    graph = pt.Graph.grid((12, 15), n_states=states)
+    theta = {
+        k: (scale * t).astype(np.float32) for k, t in zoo.scores(graph, np.random.default_rng(3)).items()
+    }
+    double = {k: t.astype(np.float64) for k, t in theta.items()}
+    found = FLOAT32[name].infer(graph, theta)
+    same = replace(FLOAT32[name], iterations=0).infer(graph, double, start=found)
+    rounding = Scores(graph, double).rounding()
+    assert abs(found.value - same.value) <= rounding + 1e-14 * abs(same.value)
+    if found.target == "max_score":
+        assert found.value >= found.score(found.argmax()) - rounding
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0])
+def test_exact_is_exact_for_scores_of_single_precision(scale):
+    graph = pt.Graph.chain(40, n_states=3)
+    theta = {
+        k: (scale * t).astype(np.float32) for k, t in zoo.scores(graph, np.random.default_rng(4)).items()
+    }
+    double = {k: t.astype(np.float64) for k, t in theta.items()}
+    for method in (pt.Exact(), pt.LoopyBP(iterations=300, tol=1e-12)):
+        one, two = method.infer(graph, theta), method.infer(graph, double)
+        assert one.bound == two.bound == "exact"
+        assert one.value == pytest.approx(two.value, rel=1e-14)
+    one, two = pt.Exact().infer(graph, theta), pt.Exact().infer(graph, double)
+    np.testing.assert_allclose(one.variable_marginals, two.variable_marginals, rtol=1e-13)
+    np.testing.assert_allclose(one.marginals["edge"], two.marginals["edge"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", [2732, 5313, 7538])
+def test_optimised_weights_end_before_a_clique_has_none(seed):
+    rng = np.random.default_rng(seed)
+    cliques = {"edge": [[1, 0], [2, 1], [3, 1]], "tri": [[0, 3, 4], [0, 1, 4], [0, 2, 3], [2, 3, 4]]}
+    graph = pt.Graph([2] * 5, cliques)
+    tri = rng.standard_normal((4, 2, 2, 2))
+    tri[rng.random(tri.shape) < 0.4] = -np.inf
+    theta = {"edge": rng.standard_normal((3, 2, 2)), "tri": tri}
+    result = pt.TRW(optimise_rho=True, threads=1).infer(graph, theta)
+    assert result.upper_bound() >= reference.log_partition(graph, theta) - 1e-12
+
+
+@pytest.mark.parametrize("damping", [None, 0.0, 0.5])
+@pytest.mark.parametrize("iterations", [40, 300])
+def test_messages_that_grow_without_limit_are_called_diverged(damping, iterations):
+    """Regions of up to six variables that lie inside each other have no stable fixed point."""
+    rng = np.random.default_rng([6, 2])
+    sizes = {2: 10, 3: 8, 4: 9, 5: 10, 6: 4}
+    scopes = {
+        f"c{order}": sorted({tuple(sorted(rng.choice(9, order, replace=False).tolist())) for _ in range(n)})
+        for order, n in sizes.items()
+    }
+    graph = pt.Graph([3] * 9, scopes)
+    theta = {k: rng.standard_normal((len(s), *(3,) * s.shape[1])) for k, s in graph.scopes.items()}
+    result = pt.Kikuchi(iterations=iterations, damping=damping, threads=1).infer(graph, theta)
+    assert np.abs(result.messages).max() > 1e6
+    assert result.diverged
+    assert not result.converged
+    assert "diverged" in repr(result)
+    assert "diverged" in result._repr_html_()
+    calm = pt.TRW(iterations=iterations, damping=damping, threads=1).infer(graph, theta)
+    assert not calm.diverged
+    assert "diverged" not in repr(calm)
+
+
+@pytest.mark.parametrize("method", [pt.TRW(), pt.Kikuchi(), pt.TRW(schedule="residual")], ids=repr)
+def test_values_of_larger_regions_do_not_depend_on_threads(method, monkeypatch):
+    monkeypatch.setattr("potentia.inference.region_engine._PARALLEL_WORK", 0)
+    scopes = np.arange(900)[:, None] + np.arange(3)
+    graph = pt.Graph(np.full(902, 2), {"node": np.arange(902)[:, None], "clique": scopes})
+    theta = zoo.scores(graph, np.random.default_rng(0))
+    values = {replace(method, threads=n, iterations=3).infer(graph, theta).value for n in (1, 2, 3, 5)}
+    assert len(values) == 1

@@ -9,6 +9,12 @@ from potentia.lab.bench.chain_memory import fit_chain, fit_risk, make_corpus
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 
 
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """Work arrays of several threads add up to a peak that depends on which of them happen to run at once."""
+    monkeypatch.setenv("POTENTIA_THREADS", "1")
+
+
 def peak(fit, *arguments):
     """Most bytes that a fit has at once."""
     tracemalloc.start()

@@ -371,6 +371,21 @@ def test_hinge_losses_bound_the_sigmoid_networks_log_loss():
     np.testing.assert_allclose(p, model.label_probabilities(X).values[:, 1], atol=1e-12)
 
 
+def test_bounds_of_sigmoid_networks_refuse_other_models_with_a_sentence():
+    X, Y = labelled_rows(n=30, K=3)
+    machine = pt.LMBM(1e-2).fit(X, Y)
+    with pytest.raises(
+        pt.PotentiaError, match="likelihood_bound needs a fitted LMSBN as its model, not LMBM"
+    ):
+        pt.likelihood_bound(machine, X, Y)
+    with pytest.raises(pt.PotentiaError, match="search_bound needs a fitted LMSBN"):
+        pt.search_bound(machine, X, Y, [1.0])
+    with pytest.raises(
+        pt.PotentiaError, match="error_bound needs a fitted LMSBN or LMBM as its model, not str"
+    ):
+        pt.error_bound("model", X, Y)
+
+
 def test_states_below_a_bound_are_counted():
     assert states_below(3, 1) == 3
     assert states_below(3, 2) == 3 + (1 + 2 + 3)

@@ -23,6 +23,8 @@ def region_tables(graph, theta, observed=None):
             given = theta.get(kind)
             if given is None:
                 table = np.zeros(shape)
+            elif hasattr(given, "weight"):  # a table times one weight, or one per region
+                table = np.broadcast_to(given.weight, len(rows))[r] * given.base_table(shape[0])
             elif np.ndim(given[0]) == len(row):
                 table = np.array(given[r], dtype=float)
             else:  # one table shared by the whole kind

@@ -37,6 +37,10 @@ _REVERSE: dict[type, Any] = {
 
 #: Cotangents that have grown by this factor have no finite sum.
 _DIVERGED = 1e12
+#: Reverse iterations over which the rate of their fall is measured, and the share of the first that is rounding.
+_RATE, _EXACT = 4, 1e-16
+#: A gradient that may be off by this share is doubtful.
+_LOOSE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,13 @@ class Truncated(Gradient):
 
 @dataclass(frozen=True)
 class BackPropagation(Gradient):
-    """Back-propagation at a fixed point until cotangents fall below `threshold` of the first [MBL-tpami sec. 7.2].
+    """Back-propagation at a fixed point until what is left sums to `threshold` of the first [MBL-tpami sec. 7.2].
 
     Every reverse iteration uses the final messages, so nothing is stored; the gradient is that of the fixed point,
-    as good as inference has converged. `iterations` limits the reverse iterations. What they sum to solves a linear
-    system; started from an earlier result, they begin at the solution found there. They diverge where inference with
-    the same damping does, which raises an error.
+    as good as inference has converged. Where inference converges so slowly that this may be off by a share of 1e-5,
+    to judge by how fast cotangents fall, it is in doubt. `iterations` limits the reverse iterations. What they sum to
+    solves a linear system; started from an earlier result, they begin at the solution found there. They diverge where
+    inference with the same damping does, which raises an error.
     """
 
     threshold: float = 1e-8
@@ -114,19 +119,30 @@ class BackPropagation(Gradient):
             reverse.read(cotangent)
             # any order of updates has the same fixed point and gradient, so one order serves all iterations
             order = steps(session.engine, session.schedule, session.seed, 0)
-            result.memo["cotangents"], settled = self._settle(reverse, order, guess)
+            result.memo["cotangents"], settled, rate = self._settle(reverse, order, guess)
+            # marginals are residual * rate / (1 - rate) from the fixed point, and their slopes change the faster, the
+            # slower they converge
+            off = result.residual * rate / (1.0 - rate) ** 2 if rate < 1.0 else np.inf
             if not settled:
                 result.memo["doubt"] = (
                     f"Back-propagation did not reach its threshold in {self.iterations} reverse iterations, so the "
                     "gradient is inaccurate; raise its `iterations` or its `threshold`."
+                )
+            elif off > _LOOSE:
+                result.memo["doubt"] = (
+                    f"Inference converges so slowly that back-propagation may be off by a share of {off:.0e}; lower "
+                    "the `tol` of inference and raise its `iterations`."
                 )
             tables: Tables = reverse.tables()
             return tables
 
         return result, pull
 
-    def _settle(self, reverse: Any, order: list[Step], guess: Floats | None) -> tuple[Floats, bool]:
-        """Undo iterations until nothing is left; the sum of all cotangents that were undone, S = g + J' S."""
+    def _settle(self, reverse: Any, order: list[Step], guess: Floats | None) -> tuple[Floats, bool, float]:
+        """Undo iterations until nothing is left; the sum of all cotangents that were undone, S = g + J' S.
+
+        Then whether that was reached, and the factor by which cotangents fell per iteration at the end.
+        """
         left: Floats = reverse.pending
         first = float(np.abs(left).max(initial=0.0))
         total = np.zeros_like(left)
@@ -137,10 +153,18 @@ class BackPropagation(Gradient):
             reverse.undo(order, 0)
             left += direct - guess
         largest = _DIVERGED * max(first, float(np.abs(left).max(initial=0.0)))
-        for _ in range(self.iterations):
+        sizes: list[float] = []
+        rate = 0.0
+        for done in range(self.iterations + 1):
             size = float(np.abs(left).max(initial=0.0))
-            if size <= self.threshold * first:
-                return total, True
+            sizes = [*sizes[-_RATE:], size]
+            if len(sizes) > 1 and sizes[0] > 0.0:
+                rate = (size / sizes[0]) ** (1.0 / (len(sizes) - 1))
+            # what is left out is a geometric series
+            if size <= first * max(self.threshold * (1.0 - rate), min(self.threshold, _EXACT)):
+                return total, True, rate
+            if done == self.iterations:
+                break
             if not size <= largest:
                 raise GradientError(
                     "Back-propagation diverges at these marginals: use another gradient, or damping and more "
@@ -148,7 +172,7 @@ class BackPropagation(Gradient):
                 )
             total += left
             reverse.undo(order, 0)
-        return total, bool(np.abs(left).max(initial=0.0) <= self.threshold * first)
+        return total, False, rate
 
 
 def stepwise(inference: Inference, scores: Scores, start: Result | None) -> Session:

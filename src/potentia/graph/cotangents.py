@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._types import Floats, Ints
 from ..kernels.score_checks import take_singles
+from .dense import DenseGaussian
 from .flat import runs, table_sizes
 from .scores import Scores, shape_tables
+from .weighted import WeightedTable
 
 #: d_theta per kind, flat and aligned with `Scores.kind`: regions that share a table share its entries. Of kinds given
 #: by weights it is the derivative with respect to these.
@@ -78,19 +80,20 @@ def flat_marginals(marginals: Floats | list[Floats]) -> Floats:
     return marginals.ravel()
 
 
-def user_tables(scores: Scores, tables: Tables, kinds: Iterable[str]) -> dict[str, Floats | list[Floats]]:
-    """d_theta of some kinds as users give theta: one table where it was shared, otherwise one per region; weights."""
+def user_tables(scores: Scores, tables: Tables, theta: Mapping[str, Any]) -> dict[str, Floats | list[Floats]]:
+    """d_theta in the shapes in which theta was given; kinds given as None are left out."""
     found: dict[str, Floats | list[Floats]] = {}
-    for kind in kinds:
-        if kind in scores.dense:
-            found[kind] = tables[kind].reshape(())
+    for kind, given in theta.items():
+        if given is None:
             continue
-        if kind in scores.weighted:
-            found[kind] = tables[kind].reshape(scores.weighted[kind].shape)
+        if isinstance(given, DenseGaussian | WeightedTable):
+            given = given.weight
+        elif scores.graph.shared_shape(kind) is None and len(scores.graph.scopes[kind]):
+            found[kind] = shape_tables(scores.graph, kind, tables[kind])
             continue
-        one, flat = scores.graph.shared_shape(kind), tables[kind]
-        shared = one is not None and flat.size == int(np.prod(one)) and len(scores.graph.scopes[kind]) != 1
-        found[kind] = flat.reshape(one) if shared else shape_tables(scores.graph, kind, flat)
+        shape = np.shape(given)
+        # a kind without regions has no entries, whatever was given for it
+        found[kind] = tables[kind].reshape(shape) if len(tables[kind]) else np.zeros(shape)
     return found
 
 

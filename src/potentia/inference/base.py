@@ -38,6 +38,7 @@ class Result:
         residual: largest change of a variable's marginal in the last iteration.
         converged: whether `residual` met the tolerance.
         oscillating: whether messages oscillated and were damped from then on.
+        diverged: whether messages grew without limit, so that value and marginals mean nothing.
         messages: opaque state for a warm start: pass the whole result as `start=`.
         memo: cache of what was computed from the result.
     """
@@ -55,6 +56,7 @@ class Result:
     best: Callable[[Result], Ints] = field(repr=False)
     messages: Any = field(default=None, repr=False)
     oscillating: bool = False
+    diverged: bool = False
     upper: Callable[[Result], float] | None = field(default=None, repr=False)
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -115,7 +117,7 @@ class Result:
         return 0.0 if gap > -1e-9 * abs(self.value) - self.scores.rounding() else gap
 
     def __repr__(self) -> str:
-        state = "converged" if self.converged else "not converged"
+        state = "converged" if self.converged else "diverged" if self.diverged else "not converged"
         if self.oscillating:
             state = f"oscillating, {state}"
         # a repr searches for no labelling, but says what a search has found
@@ -135,7 +137,7 @@ class Result:
         facts = {
             "graph": repr(self.graph),
             self.target.replace("_", " "): f"{self.value:.6g}, {bounds[self.bound]}",
-            "converged": "yes" if self.converged else "no",
+            "converged": "yes" if self.converged else "no, diverged" if self.diverged else "no",
             "iterations": self.iterations,
             "residual": f"{self.residual:.2g}",
         }

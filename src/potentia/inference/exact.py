@@ -22,6 +22,8 @@ from .entropy import Entropy, bethe
 from .forest import best_labels, k_best, log_partition, parent_pairs
 from .pair_engine import PairEngine, suits_pairs
 
+_NONE = "no labelling has a finite score."
+
 
 @dataclass
 class Exact(Inference):
@@ -116,13 +118,16 @@ class Exact(Inference):
     ) -> Ranking:
         """The k labellings of highest score of a chain or forest; fewer if no more are allowed.
 
-        Labellings with equal scores are listed in any order. The cost is linear in the variables, at worst
-        :math:`O(n L^2 k^2)`.
+        Raises `InfeasibleError` if none is allowed. Labellings with equal scores are listed in any order. The cost is
+        linear in the variables, at worst :math:`O(n L^2 k^2)`.
         """
         check_count("k", k, 1)
         if not is_forest(graph):
             raise PotentiaError("k_best needs a graph of variables and pairs without loops.")
-        return Ranking(*k_best(Scores(graph, theta, observed), k))
+        found = Ranking(*k_best(Scores(graph, theta, observed), k))
+        if not len(found.scores):
+            raise InfeasibleError(_NONE)
+        return found
 
 
 class Ranking(NamedTuple):
@@ -140,7 +145,7 @@ def _forest_best(scores: Scores) -> Ints:
     """The best labelling of a forest; refuses where all are forbidden."""
     labels = best_labels(scores)
     if score_labels(scores, labels) == -np.inf:
-        raise InfeasibleError("no labelling has a finite score.")
+        raise InfeasibleError(_NONE)
     return labels
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._memory import borrow
 from .._threads import map_ranges
 from .._types import Bools, Floats, InfeasibleError, Ints
 from ..graph.flat import Stars, stars
@@ -94,14 +95,18 @@ class MeanFieldEngine(WholeStates):
     def read(self, cliques: bool = True) -> Readout:
         """Product marginals and E[theta] + H(q)."""
         regions = self.scores.regions
-        parts = map_ranges(
-            lambda a, b: kernels.expected_scores(regions, self.theta, self.at, self.q, self.written, a, b),
+        # summed here, so that the order does not depend on threads
+        own = borrow((len(regions.size),))
+        map_ranges(
+            lambda a, b: kernels.expected_scores(
+                regions, self.theta, self.at, self.q, self.written, a, b, own
+            ),
             0,
-            len(regions.size),
+            len(own),
             self.group_threads,
         )
         positive = self.q[self.q > 0]
-        value = float(sum(parts)) + float(expected_links(self.links, self.q))
+        value = float(own.sum()) + float(expected_links(self.links, self.q))
         value -= float((positive * np.log(positive)).sum())
         q = self.q.copy()
         return Readout(ProductMarginals(self.scores.graph, q, self.group_threads), q, value, self.q.copy())

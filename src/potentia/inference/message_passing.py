@@ -29,6 +29,9 @@ from .weight_engine import WeightEngine, suits_weights
 _SHARP = 10.0
 #: Largest residual that counts as a fixed point, whatever the tolerance.
 _FIXED = 1e-4
+#: Messages on their way, and their values, go beyond values of fixed points, but not by this factor unless they
+#: diverge.
+_FAR = 100.0
 
 
 Schedule = Literal["coloured", "sequential", "random", "residual"]
@@ -124,7 +127,19 @@ class MessagePassingMethod(Inference):
                 start.messages if same else np.where(np.isneginf(start.messages), 0.0, start.messages)
             )
 
+        largest, regions = scores.largest(), scores.regions
+        # no fixed point has more: expected scores, and entropies times counting numbers
+        most = 1.0 + len(regions.size) * largest + float(np.abs(entropy.counting) @ np.log(regions.size))
+
+        # regions inside each other may have no stable fixed point, and messages that grow make sharp marginals
+        nested = not entropy.always and entropy.links != "star"
+
         def finish(outcome: Outcome, read: Readout) -> Result:
+            diverged = not abs(read.value) <= (most if outcome.converged else _FAR * most)
+            if nested:  # large messages of both signs may cancel in the value
+                sizes = np.abs(read.messages)
+                diverged = diverged or bool(sizes.max(initial=0.0, where=sizes < np.inf) > _FAR * most)
+            outcome = outcome._replace(converged=outcome.converged and not diverged)
             fixed = entropy.always or (outcome.converged and outcome.residual <= _FIXED)
             return Result(
                 graph=scores.graph,
@@ -140,10 +155,11 @@ class MessagePassingMethod(Inference):
                 best=best_labelling,
                 messages=read.messages,
                 oscillating=outcome.oscillating,
+                diverged=diverged,
                 upper=self.upper_bound,
             )
 
-        sharp = bool(self.damping) or scores.largest() > _SHARP
+        sharp = bool(self.damping) or largest > _SHARP or nested
         # a bound that holds at any messages falls in every update, so that they cannot oscillate
         adapt = self.damping is None and not entropy.always
         return Session(

@@ -69,7 +69,9 @@ class PairEngine(PairWork):
         self._pair_kinds = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
         self.count, self.counting, self.total = entropy.cached("pairs", self._weights)
         self.shared = self._one_table(scores)
-        self.single = scores.single and not self.shared and self._spans(scores, SAFE_RANGE_SINGLE)
+        # a tree is read twice only, and its results are called exact
+        single = scores.single and not self.shared and order != "tree"
+        self.single = single and self._spans(scores, SAFE_RANGE_SINGLE)
         self.layout = pair_layout(self.graph, order, oriented=self.shared)
         self.blocks = self._allocate(*entropy.cached((order, self.shared), self._in_lanes))
         self._record = NO_RECORD
@@ -438,12 +440,20 @@ class PairEngine(PairWork):
         if self.entropy.maximum:
             singles = (np.arange(singles.shape[1]) == singles.argmax(axis=1)[:, None]).astype(float)
         lam = self.messages()
+        pairs = self._pair_values(lam) if self.single else self.shift
         self.over(len(self.layout.variable), self._add_variable_values)
-        value = float(self.blocks.value.sum()) + self.shift
+        value = float(self.blocks.value.sum()) + pairs
         # the result must not keep the engine alive
         tables = partial(_pair_scores, self.scores, self.pairs, self.count, self.single)
         marginals = PairMarginals(self.graph, singles, tables, lam, self.entropy.maximum, self.pass_threads)
         return Readout(marginals, singles, value, lam)
+
+    def _pair_values(self, lam: Floats) -> float:
+        """The sum over pairs from their scores, instead of from blocks, whose tables of single precision round it."""
+        self.blocks.value[:] = 0.0
+        found, scores, maximum = np.empty(len(self.pairs)), self.pair_scores, self.entropy.maximum
+        self.over(len(found), lambda a, b: pair_kernels.pair_values(a, b, scores, maximum, lam, found))
+        return float(found.sum())
 
     def _add_variable_values(self, first: int, last: int) -> None:
         pair_kernels.add_variable_values(

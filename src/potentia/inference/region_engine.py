@@ -177,11 +177,11 @@ class RegionEngine(WholeStates):
             len(self.order.units),
             self.group_threads,
         )
-        value = sum(
-            map_ranges(lambda a, b: region_kernels.read_regions(g, a, b), 0, len(r.size), self.group_threads)
-        )
+        # summed here, so that the order does not depend on threads
+        own = np.empty(len(r.size))
+        map_ranges(lambda a, b: region_kernels.read_regions(g, a, b, own), 0, len(own), self.group_threads)
         start = np.append(g.belief_at, len(g.belief))
         singles = all_singles(self.scores, g.belief, start)
         return Readout(
-            marginals_by_kind(self.scores, g.belief, start), singles, float(value), self.messages()
+            marginals_by_kind(self.scores, g.belief, start), singles, float(own.sum()), self.messages()
         )

@@ -30,6 +30,8 @@ from .exact import Exact
 
 #: Conditional-gradient steps at most, the longest and the shortest of them, and the relative fall that ends them.
 _STEPS, _LONGEST, _SHORTEST, _FALL = 60, 0.5, 1e-3, 1e-4
+#: Weights below this end the search: what could still be gained is lost in rounding.
+_RAREST = 1e-9
 #: Tolerance of the messages while weights are optimised.
 _ROUGH = 1e-3
 #: Probabilities below this count as this: any finite function will do, and the logarithm of zero is none.
@@ -85,7 +87,10 @@ def optimise_rho(method: Reweighted, scores: Scores, start: Result | None) -> Re
     for _ in range(_STEPS):
         information = clique_information(result)
         towards = heaviest_forest(graph, information)
-        if information @ (towards - forests.shares) <= _FALL * (1.0 + abs(result.value)):
+        gain = information @ (towards - forests.shares)
+        # a clique that no forest wants halves its share step by step, which message passing divides by
+        rare = forests.shares.min(initial=1.0) < _RAREST
+        if rare or gain <= _FALL * (1.0 + abs(result.value)):
             break
         while step > _SHORTEST:
             mixed = forests.mixed(towards, step)

@@ -115,10 +115,10 @@ def product_marginals(regions, q, start, stop, out_at, out):
 
 
 @njit(**KERNEL)
-def expected_scores(regions, theta, at, q, taken, start, stop):
-    """The sum of E_q[theta] over those of regions start..stop that are `taken`."""
-    value = 0.0
+def expected_scores(regions, theta, at, q, taken, start, stop, out):
+    """out[r] = E_q[theta] of regions start..stop, 0 of those that are not `taken`."""
     for r in range(start, stop):
+        value = out[r] = 0.0
         if not taken[r]:
             continue
         first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
@@ -129,8 +129,8 @@ def expected_scores(regions, theta, at, q, taken, start, stop):
                 for b in range(n):
                     p = q[i, a] * q[j, b]
                     value += p * theta[at[r] + a * n + b] if p > 0.0 else 0.0
-            continue
-        for y in range(regions.size[r]):
-            p = _product(regions, first, last, -1, y, q)
-            value += p * theta[at[r] + y] if p > 0.0 else 0.0
-    return value
+        else:
+            for y in range(regions.size[r]):
+                p = _product(regions, first, last, -1, y, q)
+                value += p * theta[at[r] + y] if p > 0.0 else 0.0
+        out[r] = value

@@ -281,6 +281,19 @@ def read_pairs(start, stop, scores, maximum, lam, out_offset, out):
             row[k] /= total
 
 
+@njit(allocates=True, **KERNEL)
+def pair_values(start, stop, scores, maximum, lam, out):
+    """out[e] = c_e log sum exp((theta_e + lam_e,i + lam_e,j) / c_e), or the largest sum, of pairs start..stop."""
+    work = np.empty(lam.shape[2] ** 2)
+    for e in range(start, stop):
+        n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+        for a in range(n0):
+            for b in range(n1):
+                k = a * n1 + b
+                work[k] = scores.values[scores.offset[e] + k] + lam[e, 0, a] + lam[e, 1, b]
+        out[e] = smooth_max(work[: n0 * n1], 0.0 if maximum else scores.count[e])
+
+
 @njit(**KERNEL)
 def take_messages(pairs, lam, out):
     """out(i, a) = - sum of the messages into variable i."""

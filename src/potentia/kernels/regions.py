@@ -209,8 +209,8 @@ def _refresh(g, u, q):
 
 
 @njit(allocates=True, **KERNEL)
-def read_regions(g, start, stop):
-    """Beliefs of parentless regions among start..stop, and sum c log sum exp(b / c) over all of start..stop.
+def read_regions(g, start, stop, out):
+    """Beliefs of parentless regions among start..stop, and out[r] = c log sum exp(b / c) of all of them.
 
     With `maximum` every belief becomes the indicator of its best configuration.
     """
@@ -218,11 +218,10 @@ def read_regions(g, start, stop):
     for r in range(start, stop):
         largest = max(largest, g.size[r])
     work = np.empty(largest)
-    value = 0.0
     for r in range(start, stop):
         b = work[: g.size[r]]
         _full_belief(g, r, -1, b)
-        value += smooth_max(b, 0.0 if g.maximum else g.counting[r])
+        out[r] = smooth_max(b, 0.0 if g.maximum else g.counting[r])
         belief = g.belief[g.belief_at[r] : g.belief_at[r] + g.size[r]]
         if g.up_ptr[r] == g.up_ptr[r + 1]:
             peak = np.max(b)
@@ -234,7 +233,6 @@ def read_regions(g, start, stop):
             best = np.argmax(belief)
             belief[:] = 0.0
             belief[best] = 1.0
-    return value
 
 
 @njit(**KERNEL)

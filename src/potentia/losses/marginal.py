@@ -11,6 +11,7 @@ import numpy as np
 from .._options import check_positive
 from .._types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, clique_kinds, flat_marginals
+from ..graph.flat import table_sizes
 from ..graph.scores import Scores, table_index
 from ..inference.base import Result
 from .base import Loss, Methods, region_weights, seen_regions, tables_by_size
@@ -20,7 +21,10 @@ _TINY = 1e-300
 
 
 class MarginalLoss(Loss):
-    """A sum over observed variables (or cliques) of a function of their marginals."""
+    """A sum over observed variables (or cliques) of a function of their marginals.
+
+    What has one configuration only cannot be wrong, and is left out.
+    """
 
     #: Whether the sum is over cliques rather than variables.
     cliques: ClassVar[bool] = False
@@ -44,8 +48,9 @@ class MarginalLoss(Loss):
         self, scores: Scores, result: Result, labels: Ints, weights: Floats | None
     ) -> tuple[float, MarginalCotangent]:
         mu = result.variable_marginals
-        whole = weights is None and bool(np.all(labels >= 0))  # the usual case needs no copies
-        seen = slice(None) if whole else np.flatnonzero(labels >= 0)
+        counted = (labels >= 0) & (scores.graph.n_states > 1)
+        whole = weights is None and bool(np.all(counted))  # the usual case needs no copies
+        seen = slice(None) if whole else np.flatnonzero(counted)
         losses, slopes = self.terms(mu[seen], labels[seen])
         if slopes.shape != mu[seen].shape:
             raise PotentiaError(
@@ -65,7 +70,7 @@ class MarginalLoss(Loss):
         value, found = 0.0, {}
         for kind in clique_kinds(scores):
             index = table_index(scores.graph, kind, np.maximum(labels, 0))
-            seen = seen_regions(scores, kind, labels)
+            seen = seen_regions(scores, kind, labels) & (table_sizes(scores.graph, kind) > 1)
             weight = region_weights(scores, kind, weights)
             flat = flat_marginals(result.marginals[kind])
             found[kind] = np.zeros(len(flat))
