@@ -192,8 +192,8 @@ class CRF(CRFParams):
     def theta(self, example: Example) -> dict[str, Floats]:
         """The scores of an example's regions, per kind: those of `potentials_` times `scales_`.
 
-        With `IteratedLogistic` the scale is epsilon, as in its inference, `Smoothed(epsilon)`; divide by it before
-        another method computes probabilities.
+        They are log-scores whatever the learner, so that any inference method can read them, and
+        `inference_.infer(example.graph, theta)` has the marginals of `infer(example)`.
         """
         part = self._part(example)
         theta = {}
