@@ -537,6 +537,7 @@ def test_a_settled_fit_is_not_continued(tmp_path):
     assert len(lengths) == 1
 
 
+@pytest.mark.filterwarnings("ignore:no example has features")
 @pytest.mark.parametrize("name", ["soft", "triples", "mixed", "lightgbm"])
 def test_resuming_changes_nothing_whatever_the_fit(name, tmp_path):
     options = {"soft": {"hidden": "soft"}, "mixed": {"solver": "mixed"}}.get(name, {})

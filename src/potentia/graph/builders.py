@@ -82,7 +82,7 @@ def complete_edges(n: int) -> Ints:
 
 def networkx_edges(network: Any) -> tuple[list[Any], Ints]:
     """The nodes of a networkx graph in their order, and its edges as indices into them."""
-    if not hasattr(network, "is_directed"):
+    if not hasattr(network, "is_directed") or isinstance(network, type):
         raise PotentiaError(f"from_networkx needs a networkx graph, not a {type(network).__name__}.")
     if network.is_directed():
         raise PotentiaError("a directed networkx graph has no undirected edges; pass G.to_undirected().")
