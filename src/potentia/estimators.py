@@ -350,8 +350,8 @@ def _warn_of_no_features(potentials: Mapping[str, Potential], data: Dataset) -> 
             continue
         if not data.n_features(kind):
             warn_caller(
-                f"no example has features of kind {kind!r}, so that {type(potential).__name__} learns the same scores for "
-                "all its regions; give features, or pt.Constant() if that is intended.",
+                f"no example has features of kind {kind!r}, so that {type(potential).__name__} learns the same scores "
+                "for all its regions; give features, or pt.Constant() if that is intended.",
                 UserWarning,
             )
 

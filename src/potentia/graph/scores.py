@@ -31,7 +31,8 @@ class Scores:
         theta: per kind an array (n_regions, *states), one table shared by all regions (*states), or a list of
             tables where state counts are mixed; of pairs also a `WeightedTable` such as `pt.Potts(weight)`, which is
             written out only where that is needed. Kinds that are None or left out score zero, with a warning if
-            pairs are left out. -inf forbids a configuration. Tables of dtype float32 halve the memory that message passing reads; messages stay float64.
+            pairs are left out. -inf forbids a configuration. Tables of dtype float32 halve the memory that message
+            passing reads; messages stay float64.
         observed: variables to clamp: {variable: state}, or an array of states with -1 where free. Their other
             states get -inf.
         own: keep a copy of scores that share memory with `theta`, so that later changes to it do no harm.

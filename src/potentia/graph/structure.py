@@ -134,12 +134,15 @@ class Graph:
             back = scopes[:, 0] > scopes[:, 1] if scopes.shape[1] == 2 else np.zeros(0, dtype=bool)
             if not back.any() or 2 * np.count_nonzero(back) != len(back):
                 continue
-            forward, reverse = np.sort(scopes[~back] @ [self.n_variables, 1]), scopes[back] @ [1, self.n_variables]
+            forward, reverse = (
+                np.sort(scopes[~back] @ [self.n_variables, 1]),
+                scopes[back] @ [1, self.n_variables],
+            )
             if np.array_equal(forward, np.sort(reverse)):
                 i, j = scopes[back][0].tolist()
                 warn_caller(
-                    f"regions[{kind!r}] lists every pair in both directions, such as ({j}, {i}) and ({i}, {j}), so that "
-                    "each counts twice; give each pair once, or a kind per direction.",
+                    f"regions[{kind!r}] lists every pair in both directions, such as ({j}, {i}) and ({i}, {j}), so "
+                    "that each counts twice; give each pair once, or a kind per direction.",
                     UserWarning,
                 )
 
@@ -280,8 +283,8 @@ def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
     transposed = len(given) == 2 < given.shape[1]
     if transposed and kind.startswith("edge"):
         raise PotentiaError(
-            f"regions[{kind!r}] has shape {given.shape}, two regions of {given.shape[1]} variables each; give a pair per "
-            "row (transpose it), or larger regions under another kind than 'edge'."
+            f"regions[{kind!r}] has shape {given.shape}, two regions of {given.shape[1]} variables each; give a pair "
+            "per row (transpose it), or larger regions under another kind than 'edge'."
         )
     hint = "; transpose it if it has a pair per column" if transposed else ""
     table = whole_numbers(given, f"regions[{kind!r}]")
