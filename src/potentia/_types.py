@@ -83,10 +83,16 @@ def whole_numbers(values: ArrayLike, name: str) -> Ints:
     return given.astype(np.int64)
 
 
+def shown(value: Any) -> str:
+    """A value that was given, for a message: on one line, and not all of it."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def real_number(value: Any, name: str) -> float:
     """The value as a float; refuses anything but one number."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise PotentiaError(f"{name} must be a number, not {value!r}.")
+        raise PotentiaError(f"{name} must be a number, not {shown(value)}.")
     try:
         return float(value)
     except OverflowError:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from ._digest import digest_of
-from ._options import check_choice, check_count, check_flag, check_number
+from ._options import check_choice, check_count, check_flag, check_function, check_number, check_type
 from ._progress import Bar
 from ._registry import Registered, build
 from ._schema import TEXT, Count, Either, Items, Kind, Number, Record, Schema, check
@@ -141,6 +141,9 @@ class ChainCRF(Registered, Params):
         A fit that fails leaves the model as it was before.
         """
         self._check()
+        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
+        check_function("callback", callback)
+        check_flag("warm_start", warm_start)
         sources, resident = chain_sources(X, y, sample_weight)
         with Bar(progress) as bar, one_blas_thread(), releasing():
             data = ChainData.of(sources, resident, isinstance(checkpoint, str | os.PathLike))

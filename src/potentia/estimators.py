@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self, overload
 from ._crf_params import DECODES, CRFParams, fitted_state, forget, unfitted
 from ._files import new_folder
 from ._html import facts_table
+from ._options import check_flag, check_function, check_type
 from ._progress import Bar
 from ._registry import from_json, to_json
 from ._schema import Choice, Count, Items, Kind, Named, Number, Record, Schema, check, prefixed
@@ -89,6 +90,9 @@ class CRF(CRFParams):
         A fit that fails leaves the model as it was before.
         """
         self._check()
+        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
+        check_function("callback", callback)
+        check_flag("warm_start", warm_start)
         examples = list_examples(examples)
         validation = None if validation is None else list_examples(validation)
         before = fitted_state(self)

@@ -11,7 +11,16 @@ import numpy as np
 
 from .._digest import digest_of
 from .._html import facts_table
-from .._types import ArrayLike, Ints, PotentiaError, plain_array, warn_caller, whole_numbers, within_package
+from .._options import check_count
+from .._types import (
+    ArrayLike,
+    Ints,
+    PotentiaError,
+    plain_array,
+    warn_caller,
+    whole_numbers,
+    within_package,
+)
 from . import builders
 
 T = TypeVar("T")
@@ -78,6 +87,8 @@ class Graph:
                 "image.shape[:2], and of a volume neighbours=6.",
                 UserWarning,
             )
+        if neighbours is not None:
+            check_count("neighbours", neighbours)
         edges, direction = builders.grid_edges(sides, 2 * len(sides) if neighbours is None else neighbours)
         graph = cls._pairwise(int(np.prod(sides)), n_states, edges)
         graph._cache["forests"] = len(np.unique(direction))
@@ -245,8 +256,9 @@ class Graph:
 
 def _length(n: Any) -> int:
     """A number of variables."""
-    if not isinstance(n, int | np.integer) or n < 1:
-        raise PotentiaError(f"a graph needs a whole number of variables, at least one variable, not {n!r}.")
+    if isinstance(n, int | np.integer) and n == 0:
+        raise PotentiaError("a graph needs at least one variable, not n = 0.")
+    check_count("n", n, 1)
     return int(n)
 
 

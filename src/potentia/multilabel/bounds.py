@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._types import Floats, PotentiaError
+from .._options import check_type
+from .._types import Floats, PotentiaError, real_numbers
 from .lmbm import LMBM
 from .lmsbn import LMSBN
 from .margin import UNLIMITED
@@ -57,6 +58,7 @@ def error_bound(model: LMSBN | LMBM, X: Any, y: Any) -> ErrorBound:
     given rows, which estimate the expectations if the model was not trained on these rows. Predictions are exact
     here, whatever the model's options: those of an LMBM by branch and bound, which refuses rows that it cannot prove.
     """
+    check_type("model", model, LMSBN, LMBM)
     losses = model.labelling_loss(X, y)
     found = model.search(X, np.inf, UNLIMITED) if isinstance(model, LMSBN) else model.search(X, "branch")
     if not np.all(found.optimal):
@@ -92,6 +94,7 @@ def likelihood_bound(model: LMSBN, X: Any, y: Any) -> LikelihoodBound:
     with K labels and :math:`b = \log(1 + 1 / e)`, the least constant for which it holds. Labels that are constant in
     training are left out of both sums and of K.
     """
+    check_type("model", model, LMSBN)
     log_loss = model.log_loss(X, y)
     return LikelihoodBound(log_loss, model.labelling_loss(X, y) + _HINGE_GAP * len(model.order_))
 
@@ -101,7 +104,8 @@ def search_bound(model: LMSBN, X: Any, y: Any, bounds: Any) -> SearchBound:
 
     The probability is at least :math:`1 - E[\text{loss}] / S`, and the search visits :math:`O(K^S)` states.
     """
-    S = np.asarray(bounds, dtype=float).ravel()
+    check_type("model", model, LMSBN)
+    S = real_numbers(bounds, "bounds").ravel()
     if S.size == 0 or not np.all(S >= 1):
         raise PotentiaError("bounds must be numbers of at least 1.")
     mean = float(np.mean(model.labelling_loss(X, y)))
