@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ._options import check_choice
 from ._registry import Registered
 from ._types import PotentiaError
 from .inference.base import Inference
@@ -104,8 +105,8 @@ class CRFParams(Registered):
         ):
             if given is not None and not isinstance(given, wanted):
                 raise PotentiaError(f"{name} must be {_SUCH[name]}, not {_described(given)}.")
-        if self.decode is not None and self.decode not in DECODES:
-            raise PotentiaError(f"decode must be one of {', '.join(DECODES)}, not {self.decode!r}.")
+        if self.decode is not None:
+            check_choice("decode", self.decode, DECODES)
 
 
 def _described(given: object) -> str:

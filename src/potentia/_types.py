@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -37,20 +38,42 @@ class ConvergenceWarning(UserWarning):
     """An iterative method stopped before it met its tolerance, or a gradient is inaccurate."""
 
 
+def within_package(frame: FrameType, package: str = __name__.partition(".")[0]) -> bool:
+    """Whether a frame runs code of this package, or of another one."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == package
+
+
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Warn at the line of the user's code that led here: the first frame outside this package and PyTorch."""
-    inner, level, frame = (__name__.partition(".")[0], "torch"), 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inner:
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and (within_package(frame) or within_package(frame, "torch")):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
 
-def whole_numbers(values: ArrayLike, name: str) -> Ints:
-    """The values as 64-bit integers; refuses fractions, infinities and anything but numbers."""
+def plain_array(values: ArrayLike, name: str, dtype: Any = None) -> NDArray[Any]:
+    """The values as an array; refuses what is no array of one shape, and masked values, which NumPy would unmask."""
+    if np.ma.is_masked(values):
+        raise PotentiaError(
+            f"{name} is a masked array, whose mask would be lost; fill it first, labels with .filled(-1)."
+        )
+    if isinstance(values, Iterator | Set | Mapping):
+        raise PotentiaError(f"{name} must be an array or a list, not a {type(values).__name__}.")
     try:
         given = np.asarray(values)
-    except ValueError:
-        raise PotentiaError(f"{name} is not an array of numbers of one shape.") from None
+        if dtype is not None and given.dtype.kind == "c":
+            raise TypeError("it holds complex numbers")
+        return given if dtype is None else given.astype(dtype, copy=False)
+    # other libraries' tensors raise RuntimeError, and integers beyond 64 bits OverflowError
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        reason = "its rows differ in length" if "inhomogeneous" in reason else reason
+        raise PotentiaError(f"{name} is not an array of numbers of one shape ({reason}).") from None
+
+
+def whole_numbers(values: ArrayLike, name: str) -> Ints:
+    """The values as 64-bit integers; refuses fractions, infinities and anything but numbers."""
+    given = plain_array(values, name)
     kind = given.dtype.kind
     whole = kind in "bi" or (kind == "u" and bool(np.all(given < 2**63)))
     if kind == "f":
@@ -60,10 +83,16 @@ def whole_numbers(values: ArrayLike, name: str) -> Ints:
     return given.astype(np.int64)
 
 
+def shown(value: Any) -> str:
+    """A value that was given, for a message: on one line, and not all of it."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def real_number(value: Any, name: str) -> float:
     """The value as a float; refuses anything but one number."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise PotentiaError(f"{name} must be a number, not {value!r}.")
+        raise PotentiaError(f"{name} must be a number, not {shown(value)}.")
     try:
         return float(value)
     except OverflowError:
@@ -72,18 +101,12 @@ def real_number(value: Any, name: str) -> float:
 
 def real_numbers(values: ArrayLike, name: str) -> Floats:
     """The values as an array of doubles; refuses anything but numbers of one shape."""
-    try:
-        return np.asarray(values, dtype=float)
-    except (TypeError, ValueError):
-        raise PotentiaError(f"{name} is not an array of numbers of one shape.") from None
+    return plain_array(values, name, float)
 
 
 def finite_array(values: ArrayLike, name: str) -> NDArray[Any]:
     """The values as an array that keeps their numeric type; refuses anything but finite numbers of one shape."""
-    try:
-        given = np.asarray(values)
-    except (RuntimeError, TypeError, ValueError) as error:  # the first two from tensors of other libraries
-        raise PotentiaError(f"{name} is not an array of numbers of one shape ({error}).") from None
+    given = plain_array(values, name)
     if given.dtype.kind not in "fiub":
         raise PotentiaError(f"{name} must hold real numbers, not {given.dtype}.")
     # the sum is finite unless a value is not, or finite ones overflow: only then is every value looked at

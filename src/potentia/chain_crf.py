@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from ._digest import digest_of
-from ._options import check_choice, check_count, check_flag, check_number
+from ._options import check_choice, check_count, check_flag, check_function, check_number, check_type
 from ._progress import Bar
 from ._registry import Registered, build
 from ._schema import TEXT, Count, Either, Items, Kind, Number, Record, Schema, check
@@ -26,7 +26,13 @@ from .io.files import read_file, reading, write_file
 from .kernels import attributes as kernels
 from .learn.chain_data import ChainData, chain_sources, cut_lengths
 from .learn.chain_fit import ChainFit, ChainOptions
-from .learn.chain_labels import Label, check_label_type, check_lengths, scheme_constraints
+from .learn.chain_labels import (
+    Label,
+    check_label_type,
+    check_lengths,
+    likeliest_labels,
+    scheme_constraints,
+)
 from .learn.chain_layout import ChainLayout
 from .learn.chain_objective import Chains, Tables
 from .learn.chain_part import in_layout
@@ -73,7 +79,9 @@ class ChainCRF(Registered, Params):
         all_possible_transitions: also give weights to pairs of labels that never occur; otherwise their weight is zero.
         delta: stop when the objective falls by less than this share of itself in ten steps (0: run all).
         scheme: "BIO", "BIOES" or "IOB1": sequences of labels that violate the scheme get probability zero.
-        decode: "map" predicts the best whole sequence (Viterbi), "mpm" the best label of each token.
+            It may be changed after `fit`.
+        decode: "map" predicts the best whole sequence (Viterbi), "mpm" the best label of each token; with a scheme, the
+            allowed labels that are right for as many tokens as possible, in expectation.
         threads: None for all cores (or POTENTIA_THREADS).
 
     After `fit`: `classes_` (labels in order), `history_` (one dict per iteration), `n_iter_`, `converged_`,
@@ -127,11 +135,15 @@ class ChainCRF(Registered, Params):
             progress: show a progress bar.
             checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it. A
                 checkpoint of other options or data is refused.
-            warm_start: start from the weights of an earlier fit, by the names of attributes and labels.
+            warm_start: start from the weights of an earlier fit, by the names of attributes and labels. Attributes that
+                these sequences do not have get no weights, which gives a warning.
 
         A fit that fails leaves the model as it was before.
         """
         self._check()
+        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
+        check_function("callback", callback)
+        check_flag("warm_start", warm_start)
         sources, resident = chain_sources(X, y, sample_weight)
         with Bar(progress) as bar, one_blas_thread(), releasing():
             data = ChainData.of(sources, resident, isinstance(checkpoint, str | os.PathLike))
@@ -147,6 +159,7 @@ class ChainCRF(Registered, Params):
             fit = ChainFit(data, self.scheme, self._options())
             if warm_start and hasattr(self, "weights_"):
                 before = Names(self.index_, self.classes_)
+                _warn_of_dropped(self.index_, index)
                 fit.start_from(self.weights_.transferred(before, fit.weights, Names(index, classes)))
             bar.begin("fitting", fit.limit)
 
@@ -176,7 +189,7 @@ class ChainCRF(Registered, Params):
         self.weights_, self.index_ = weights.pruned(index)
         self.classes_, self.history_ = classes, history
         self.n_iter_ = steps_made(history)
-        self.__dict__.pop("_tables", None)
+        self.__dict__.pop("_tables_scheme", None)
 
     def _digest(self, of_parts: Sequence[str]) -> str:
         """A digest of options and data: the checkpoint of a fit with another one is refused."""
@@ -202,7 +215,8 @@ class ChainCRF(Registered, Params):
         chains, tables = self._encoded(given.X, given.first)
         if self.decode == "mpm":
             found = marginals(chains, tables, thread_count(self.threads))
-            numbers = found.argmax(axis=1) if len(found) else np.zeros(0, dtype=np.int64)
+            allowed = scheme_constraints(self.classes_, self.scheme)
+            numbers = likeliest_labels(chains.tokens.sequence_ptr, found, allowed)
         else:
             numbers = best_labels(chains, tables, thread_count(self.threads))
         names = self.classes_
@@ -282,11 +296,12 @@ class ChainCRF(Registered, Params):
     def _encoded(self, X: Iterable[Iterable[Token]], first: int = 0) -> tuple[Chains, Tables]:
         self._check_fitted()
         encoded = self.index_.encode(X, first)
-        if "_tables" not in self.__dict__:
+        if self.__dict__.get("_tables_scheme", ()) != self.scheme:
             w = self.weights_
             layout = ChainLayout.of(w.features, len(self.classes_), len(w.dense))
             vector = layout.join(w.state, w.pairs, w.dense)
             self._tables = Tables.of(layout, vector, scheme_constraints(self.classes_, self.scheme))
+            self._tables_scheme = self.scheme
         chains = Chains(in_layout(kernels.Tokens(*encoded[:4]), self._tables.layout), encoded.dense, first)
         return chains, self._tables
 
@@ -355,6 +370,17 @@ class ChainCRF(Registered, Params):
         if self.scheme is not None:
             check_choice("scheme", self.scheme, SCHEMES, "None")
         thread_count(self.threads)
+
+
+def _warn_of_dropped(before: AttributeIndex, now: AttributeIndex) -> None:
+    """Warn of attributes that an earlier fit gave weights and that the new sequences do not have."""
+    dropped = [name for name in before.numbers if name not in now.numbers]
+    if dropped:
+        warn_caller(
+            f"warm_start drops {len(dropped)} of the {len(before.numbers)} attributes of the earlier fit, such as "
+            f"{dropped[0]!r:.60}, which X does not have: fit on all sequences together to keep them.",
+            UserWarning,
+        )
 
 
 def _held(X: Iterable[Any]) -> list[Source]:

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Self, overload
 from ._crf_params import DECODES, CRFParams, fitted_state, forget, unfitted
 from ._files import new_folder
 from ._html import facts_table
+from ._options import check_flag, check_function, check_type
 from ._progress import Bar
 from ._registry import from_json, to_json
 from ._schema import Choice, Count, Items, Kind, Named, Number, Record, Schema, check, prefixed
 from ._threads import one_blas_thread, thread_count, using_threads
-from ._types import Floats, Ints, PotentiaError
+from ._types import Floats, Ints, PotentiaError, warn_caller
 from .data.example import Example
 from .data.parts import Examples, Parts
 from .inference.base import Inference, Result
@@ -89,6 +90,9 @@ class CRF(CRFParams):
         A fit that fails leaves the model as it was before.
         """
         self._check()
+        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
+        check_function("callback", callback)
+        check_flag("warm_start", warm_start)
         examples = list_examples(examples)
         validation = None if validation is None else list_examples(validation)
         before = fitted_state(self)
@@ -122,8 +126,9 @@ class CRF(CRFParams):
         threads = using_threads(thread_count(learner.threads))
         with releasing(), Bar(progress) as bar, one_blas_thread(), threads:
             fit = learner.begin(self.potentials_, examples)
-            shapes = self._dataset(examples).shapes if fit.data is None else fit.data.shapes
-            self.shapes_ = {kind: shapes[kind] for kind in kinds}
+            data = self._dataset(examples) if fit.data is None else fit.data
+            self.shapes_ = {kind: data.shapes[kind] for kind in kinds}
+            _warn_of_no_features(self.potentials, data)
             bar.begin("fitting", fit.limit)
 
             def after(history: list[dict[str, Any]]) -> bool:
@@ -192,8 +197,8 @@ class CRF(CRFParams):
     def theta(self, example: Example) -> dict[str, Floats]:
         """The scores of an example's regions, per kind: those of `potentials_` times `scales_`.
 
-        With `IteratedLogistic` the scale is epsilon, as in its inference, `Smoothed(epsilon)`; divide by it before
-        another method computes probabilities.
+        They are log-scores whatever the learner, so that any inference method can read them, and
+        `inference_.infer(example.graph, theta)` has the marginals of `infer(example)`.
         """
         part = self._part(example)
         theta = {}
@@ -340,6 +345,19 @@ class _Evaluation:
         if name not in self.data:
             self.data[name] = self.model._parts(examples)
         return self.data[name]
+
+
+def _warn_of_no_features(potentials: Mapping[str, Potential], data: Dataset) -> None:
+    """Warn of functions of features that are given none."""
+    for kind, potential in potentials.items():
+        if potential.unit == "example" or potential.shared or potential.by_weight:
+            continue
+        if not data.n_features(kind):
+            warn_caller(
+                f"no example has features of kind {kind!r}, so that {type(potential).__name__} learns the same scores "
+                "for all its regions; give features, or pt.Constant() if that is intended.",
+                UserWarning,
+            )
 
 
 def _tracked(learner: Learner, fit: Fit, validation: Examples | None) -> bool | Sequence[int]:

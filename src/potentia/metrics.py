@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ._types import Bools, Floats, PotentiaError
+from ._types import Bools, Floats, PotentiaError, plain_array, shown
 
 
 def exact_match(truth: Any, predicted: Any, positive: Any = 1) -> float:
@@ -65,8 +65,10 @@ def f_scores(truth: Any, predicted: Any, positive: Any = 1) -> Floats:
 
 def _present(truth: Any, predicted: Any, positive: Any) -> tuple[Bools, Bools]:
     arrays = []
+    if np.iterable(positive) and not isinstance(positive, str | bytes):
+        raise PotentiaError(f"positive must be one value, not {shown(positive)}.")
     for name, given in (("truth", truth), ("predicted", predicted)):
-        values = np.asarray(given.toarray() if hasattr(given, "toarray") else given) == positive
+        values = plain_array(given.toarray() if hasattr(given, "toarray") else given, name) == positive
         if values.ndim not in (1, 2) or values.size == 0:
             raise PotentiaError(f"{name} must be labels (n, K) or (n,), not of shape {values.shape}.")
         arrays.append(values[:, None] if values.ndim == 1 else values)

@@ -5,6 +5,7 @@ Matplotlib is imported at the first plot. Without `ax`, a new pyplot figure is m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,13 @@ import numpy as np
 
 from ._curves import Line, history_lines, score_lines
 from ._layout import Layout, grid_or_tree, springs
-from ._types import ArrayLike, Floats, PotentiaError
+from ._options import check_count, check_size, check_type
+from ._types import ArrayLike, Floats, PotentiaError, real_numbers
 from .data.example import Example
 from .estimators import CRF
 from .graph.structure import Graph
 from .inference.base import Result
+from .learn.examples import list_examples
 from .workflows.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -64,7 +67,7 @@ def marginals(
 
     found: a result, or marginals (n_variables, states). shape: height and width of a grid in raster order.
     """
-    table = found.variable_marginals if isinstance(found, Result) else np.asarray(found, dtype=float)
+    table = found.variable_marginals if isinstance(found, Result) else real_numbers(found, "found")
     if table.ndim != 2:
         raise PotentiaError(f"marginals must have shape (n_variables, states), not {table.shape}.")
     axes = ax or _new()
@@ -73,11 +76,13 @@ def marginals(
         axes.set_yticks(range(table.shape[1]))
         text = "probability"
     else:
-        if int(np.prod(shape)) != len(table) or len(shape) != 2:
-            raise PotentiaError(f"{len(table)} variables do not fill an image of shape {tuple(shape)}.")
+        size = check_size("shape", shape)
+        if math.prod(size) != len(table):
+            raise PotentiaError(f"{len(table)} variables do not fill an image of shape {size}.")
+        check_count("state", state)
         if not 0 <= state < table.shape[1]:
             raise PotentiaError(f"state must be one of the {table.shape[1]} states, not {state}.")
-        image, labels, text = table[:, state].reshape(shape), {}, f"P(state {state})"
+        image, labels, text = table[:, state].reshape(size), {}, f"P(state {state})"
     options: dict[str, Any] = {"vmin": 0.0, "vmax": 1.0, "cmap": "viridis", "interpolation": "nearest"}
     shown = axes.imshow(image, aspect="equal" if shape is not None else "auto", **options)
     axes.figure.colorbar(shown, ax=axes, label=text)
@@ -97,6 +102,7 @@ def potentials(
     in `examples`, with the other features at their means; without examples it varies over 0..1 and the others are 1.
     """
     model = _fitted(crf)
+    examples = None if examples is None else list_examples(examples)
     kinds = list(model.potentials_)
     if axes is not None and len(axes) != len(kinds):
         raise PotentiaError(f"{len(axes)} axes for {len(kinds)} kinds of potentials.")
@@ -122,6 +128,7 @@ def _probe(
     """Values of the feature, and rows that have them."""
     if n_features == 0:
         return np.zeros(1), np.zeros((1, 0))
+    feature = int(real_number(feature, "feature"))
     if not -n_features <= feature < n_features:
         raise PotentiaError(f"feature must be one of the {n_features} features of {kind!r}, not {feature}.")
     middle, low, high = np.ones(n_features), 0.0, 1.0
@@ -157,11 +164,12 @@ def graph(
     labels: (n_variables,), shown as colours. positions: (n_variables, 2); None draws 2-D grids and chains as such,
     forests below their roots, which have a ring, and other graphs by springs.
     """
+    check_type("g", g, Graph)
     roots = np.empty(0, dtype=np.int64)
     if positions is None:
         where, roots = _layout(g)
     else:
-        where = np.asarray(positions, dtype=float)
+        where = real_numbers(positions, "positions")
     if where.shape != (g.n_variables, 2):
         raise PotentiaError(f"positions must have shape ({g.n_variables}, 2), not {where.shape}.")
     if labels is not None and np.shape(labels) != (g.n_variables,):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
+from ._options import check_count
 from ._types import ArrayLike, Floats, Ints, PotentiaError, whole_numbers
 
 #: Bins of the reliability curve.
@@ -20,6 +21,7 @@ N_BINS = 15
 
 def confusion_matrix(truth: ArrayLike, predicted: ArrayLike, n_classes: int) -> Ints:
     """Pixels by true class (rows) and predicted class (columns)."""
+    check_count("n_classes", n_classes, 1)
     a, b = whole_numbers(truth, "truth"), whole_numbers(predicted, "predicted")
     if a.shape != b.shape:
         raise PotentiaError(f"truth has shape {a.shape} but predicted {b.shape}.")
@@ -35,6 +37,10 @@ def confusion_matrix(truth: ArrayLike, predicted: ArrayLike, n_classes: int) -> 
 def class_scores(confusion: ArrayLike) -> dict[str, Floats]:
     """Recall, precision, F1 and IoU of every class of a confusion matrix; NaN for classes that do not occur."""
     counts = whole_numbers(confusion, "confusion")
+    if counts.ndim != 2 or counts.shape[0] != counts.shape[1]:
+        raise PotentiaError(
+            f"confusion must be truth by prediction, (n_classes, n_classes), not {counts.shape}."
+        )
     right, size, found = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
     return {
         "recall": _share(right, size),
@@ -55,6 +61,8 @@ def boundary_counts(truth: ArrayLike, predicted: ArrayLike, n_classes: int, tole
     A class's boundary are its pixels that touch another class or the unknown; near is within `tolerance` pixels along
     the axes and diagonals. Pixels at and beside unknown ones are left out.
     """
+    check_count("n_classes", n_classes, 1)
+    check_count("tolerance", tolerance)
     a, b = whole_numbers(truth, "truth"), whole_numbers(predicted, "predicted")
     if a.shape != b.shape:
         raise PotentiaError(f"truth has shape {a.shape} but predicted {b.shape}.")
@@ -63,8 +71,10 @@ def boundary_counts(truth: ArrayLike, predicted: ArrayLike, n_classes: int, tole
     found = np.zeros((n_classes, 4), dtype=np.int64)
     for k in range(n_classes):
         own, other = _boundary(a == k), _boundary(b == k)
+        # SciPy repeats without end where iterations is 0
         near_own, near_other = (
-            ndimage.binary_dilation(line, square, iterations=tolerance) for line in (own, other)
+            ndimage.binary_dilation(line, square, iterations=tolerance) if tolerance else line
+            for line in (own, other)
         )
         own, other = own & counted, other & counted
         found[k] = (

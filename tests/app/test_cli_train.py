@@ -54,7 +54,7 @@ def test_an_option_that_is_a_flag_of_tables_and_a_folder_of_images(trained, caps
     line = ["predict", "model", "--table", "data.csv", "--out", "found.csv", "--quiet"]
     assert main([*line, "--probabilities", "--scores"]) == 0, capsys.readouterr().err
     names = (trained.parent / "found.csv").read_text().splitlines()[0].split(",")
-    assert names[3:6] == ["a_probability", "b_probability", "c_probability"]
+    assert names[3:6] == ["a_probability", "b=yes_probability", "c_probability"]
     assert main([*line, "--probabilities", "yes"]) != 0
     assert "--probabilities takes no value with --table, but is followed by 'yes'." in capsys.readouterr().err
     assert main(["predict", "model", "--images", "photos", "--out", "found", "--probabilities"]) != 0
@@ -506,3 +506,15 @@ def test_training_leaves_nothing_but_the_model_and_its_runs(tmp_path, monkeypatc
     options = ["--masks", "masks", "--node", "linear", "--edge", "linear", "--iterations", "2", "--json"]
     assert main(["train", "--images", "photos", "--out", "model", *options]) == 0
     assert {path.name for path in tmp_path.iterdir()} - before == {"model", "model.runs"}
+
+
+def test_evaluating_on_the_training_files_is_said_once(trained, capsys):
+    line = ["evaluate", "model", "--table"]
+    assert main([*line, "data.csv"]) == 0
+    assert capsys.readouterr().err.count("the model was trained on 1 of the files") == 1
+    assert main([*line, "data.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["training_files"] == 1
+    text = (trained.parent / "data.csv").read_text().splitlines()
+    (trained.parent / "new.csv").write_text("\n".join(text[:-1]) + "\n")
+    assert main([*line, "new.csv"]) == 0
+    assert "trained on" not in capsys.readouterr().err

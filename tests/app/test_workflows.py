@@ -22,7 +22,7 @@ from potentia.segmentation import segmentation_scores
 from potentia.workflows import Form, Option, Pipeline, form, images, sequences, tables
 from potentia.workflows.classes import Classes, find_classes
 from potentia.workflows.columns import Label, learn_feature, learn_label
-from potentia.workflows.image_files import Mask, read_image, read_mask, write_mask
+from potentia.workflows.image_files import Mask, paired_files, read_image, read_mask, write_mask
 from potentia.workflows.outputs import Staging
 from potentia.workflows.table_files import read_table, write_table
 from potentia.workflows.training import Run
@@ -218,6 +218,89 @@ def test_numbers_are_standardised_and_missing_ones_are_the_mean():
         learn_feature("x", ["1", "inf"])
     with pytest.raises(pt.PotentiaError, match="no values"):
         learn_feature("x", [None, None])
+
+
+def _masks(*codes):
+    return [Mask(np.array(own), False, None) for own in codes]
+
+
+def test_values_that_often_mean_unlabelled_give_a_warning():
+    scribbles = np.zeros((40, 40), dtype=int)
+    scribbles[5:8, 5:15], scribbles[20:23, 5:15] = 1, 2
+    with pytest.warns(UserWarning, match="the value 0, 96% of all pixels .* --void 0"):
+        assert len(find_classes(_masks(scribbles), None, None)) == 3
+    assert len(find_classes(_masks(scribbles), None, "0")) == 2
+    assert (
+        len(find_classes(_masks(np.minimum(scribbles, 1)), None, None)) == 2
+    )  # an object and its background
+    border = np.repeat(np.repeat([[0, 1], [2, 255]], 8, 0), 8, 1)
+    with pytest.warns(UserWarning, match="the value 255, 25% .* --void 255"):
+        find_classes(_masks(border), None, None)
+    find_classes(_masks(border, np.full((4, 4), 128)), None, None)  # levels of grey
+
+
+def test_masks_of_instances_are_refused():
+    first, second = (np.repeat(np.repeat(np.arange(n * n).reshape(n, n), 4, 0), 4, 1) for n in (3, 4))
+    with pytest.raises(pt.PotentiaError, match="numbers its regions from 1, up to 15"):
+        find_classes(_masks(first, second), None, None)
+    assert len(find_classes(_masks(first, second), None, None, "keep")) == 16
+    assert len(find_classes(_masks(second, second), None, None)) == 16
+
+
+def test_a_void_value_that_no_mask_has_gives_a_warning():
+    mask = np.repeat(np.repeat([[3, 9], [7, 3]], 4, 0), 4, 1)
+    with pytest.warns(UserWarning, match="--void 254: no mask has this value"):
+        assert len(find_classes(_masks(mask), None, "7,254")) == 2
+
+
+def test_masks_without_an_image_are_named(tmp_path):
+    for name in ("images/a.png", "masks/a.png", "masks/b.png", "masks/c.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.zeros((2, 2), dtype=np.uint8)).save(tmp_path / name)
+    with pytest.warns(UserWarning, match="2 masks without an image in .*images, such as b.png"):
+        assert len(paired_files(tmp_path / "images", tmp_path / "masks")) == 1
+
+
+def test_columns_that_number_rows_are_left_out(tmp_path):
+    rows = "".join(f"{k},{k + 7},{k % 3},{k % 2},{(k + 1) % 2}\n" for k in range(12))
+    (tmp_path / "t.csv").write_text(",id,x,code,a\n" + rows)
+    said = []
+    pipeline, _ = tables.train(tmp_path / "t.csv", ["a"], run=Run(say=said.append))
+    assert [feature.name for feature in pipeline.features] == ["x", "code"]
+    assert said == [f"column {name!r} numbers the rows and is left out." for name in ("", "id")]
+    kept, _ = tables.train(tmp_path / "t.csv", ["a"], categorical=["id"])
+    assert [feature.name for feature in kept.features] == ["id", "x", "code"]
+
+
+@pytest.mark.parametrize(
+    ("column", "present"),
+    [
+        (["ja", "nein", "ja", "ja"], "ja"),
+        (["TRUE", "False", "False"], "TRUE"),
+        (["off", "running", "running"], "running"),
+        (["spam", "ham", "ham", "ham"], "spam"),
+        (["zebra", "ant", "zebra"], "ant"),
+        (["a", "b"], "b"),
+        (["1", "0", "1"], "1"),
+    ],
+)
+def test_which_of_two_texts_counts_as_present(column, present):
+    label = learn_label("x", column)
+    assert label.values[1] == present
+    assert label.shown == ("x" if present == "1" else f"x={present}")
+
+
+def test_the_value_that_counts_as_present_is_named(tmp_path):
+    rows = "".join(f"{k % 5},{'ja' if k % 5 > 2 else 'nein'}\n" for k in range(30))
+    (tmp_path / "t.csv").write_text("x,a\n" + rows)
+    said = []
+    pipeline, _ = tables.train(tmp_path / "t.csv", ["a"], run=Run(say=said.append))
+    assert said == ["label 'a': 'ja' counts as present, 'nein' as absent."]
+    pipeline.predict_files(tmp_path / "t.csv", tmp_path / "out.csv", probabilities=True, scores=True)
+    out = read_table(tmp_path / "out.csv")
+    assert list(out) == ["a", "a=ja_probability", "a=ja_score"]
+    likely = {a for a, p in zip(out["a"], out["a=ja_probability"], strict=True) if float(p) > 0.5}
+    assert likely == {"ja"}
 
 
 def test_texts_become_indicators_and_unseen_ones_none():

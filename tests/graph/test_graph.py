@@ -98,6 +98,40 @@ def test_chain_and_tree() -> None:
     assert tree.n_states.tolist() == [2, 3, 2, 2, 4]
 
 
+def test_a_pair_per_column_is_refused():
+    pairs = np.stack([np.arange(4), np.arange(1, 5)])
+    with pytest.raises(PotentiaError, match=r"regions\['edge'\] has shape \(2, 4\).*transpose"):
+        Graph([2] * 5, {"edge": pairs})
+    with pytest.raises(PotentiaError, match=r"names a variable twice; transpose"):
+        Graph([2] * 5, {"link": [[0, 1, 1], [1, 2, 3]]})
+    with pytest.raises(PotentiaError, match=r"at most 64 variables; transpose"):
+        Graph([2] * 200, {"link": np.stack([np.arange(190), np.arange(1, 191)])})
+    assert Graph([2] * 5, {"edge": pairs.T}).scopes["edge"].shape == (4, 2)
+    assert Graph([2] * 5, {"square": [[0, 1, 2, 3], [1, 2, 3, 4]]}).max_order == 4
+
+
+def test_a_kind_with_all_pairs_in_both_directions_warns_once_where_it_is_given():
+    edges = [[0, 1], [1, 2], [2, 1], [1, 0]]
+    with pytest.warns(UserWarning, match=r"both directions, such as \(1, 2\) and \(2, 1\)") as caught:
+        graph = Graph([2] * 3, {"edge": edges})
+    assert [w.filename for w in caught] == [__file__]
+    pt.Union([graph, graph])  # without a second warning
+    Graph([2] * 3, {"edge": [*edges, [0, 2]], "forward": edges[:2], "back": edges[2:]})
+    with pytest.warns(UserWarning, match="both directions"):
+        Graph.from_pystruct((np.ones((3, 1)), np.array(edges)), n_states=2)
+
+
+def test_the_shape_of_a_colour_image_warns():
+    with pytest.warns(UserWarning, match=r"image.shape\[:2\]") as caught:
+        Graph.grid((6, 7, 3), n_states=2)
+    assert [w.filename for w in caught] == [__file__]
+    assert Graph.grid((6, 7, 3), n_states=2, neighbours=6).n_variables == 126
+    for image in (np.zeros((6, 7, 3)), np.zeros((6, 7), dtype=np.uint8), np.zeros(5000)):
+        with pytest.raises(PotentiaError, match=r"shape must be the sides.*image.shape\[:2\]") as error:
+            Graph.grid(image, n_states=2)
+        assert len(str(error.value)) < 150
+
+
 @pytest.mark.parametrize("parents", [[1, 0], [0], [2, 0, 1, -1]])
 def test_tree_with_a_cycle_is_refused(parents: list[int]) -> None:
     with pytest.raises(PotentiaError, match="cycle"):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import potentia as pt
 import reference as ref
 from potentia import Potts
 from potentia._types import InfeasibleError, PotentiaError
@@ -129,3 +130,31 @@ def test_regions_and_clamps_that_forbid_everything() -> None:
         Scores(graph, {"edge": [np.zeros((2, 2)), np.full((2, 2), -np.inf)]})
     with pytest.raises(InfeasibleError, match="variable 0 is observed in state 1"):
         Scores(graph, {"node": [[0, -np.inf], [0, 0], [0, 0]]}, {0: 1})
+
+
+def test_pairs_that_theta_does_not_name_give_a_warning():
+    graph = Graph.chain(3, n_states=2)
+    node = np.zeros((3, 2))
+    with pytest.warns(UserWarning, match=r"no scores for the 2 pairs of kind 'edge'") as caught:
+        pt.Exact().infer(graph, {"node": node})
+    assert [w.filename for w in caught] == [__file__]
+    for theta in ({"node": node, "edge": None}, {"edge": np.zeros((2, 2))}, {}):
+        assert pt.Exact().infer(graph, theta).value == pytest.approx(3 * np.log(2))
+
+
+def test_masked_arrays_are_refused_instead_of_unmasked():
+    graph = Graph.chain(3, n_states=2)
+    masked = np.ma.array(np.zeros((3, 2)), mask=np.eye(3, 2))
+    labels = np.ma.array([0, 1, 1], mask=[0, 1, 0])
+    for name, call in {
+        "theta": lambda: pt.Exact().infer(graph, {"node": masked, "edge": None}),
+        "observed": lambda: pt.Exact().infer(graph, {}, labels),
+        "labels": lambda: pt.Example(graph, None, labels),
+        "features": lambda: pt.Example(graph, {"node": masked}),
+        "weights": lambda: pt.Example(graph, None, [0, 1, 1], labels),
+        "n_states": lambda: Graph(labels + 1, {}),
+    }.items():
+        with pytest.raises(PotentiaError, match=rf"{name}.* masked array"):
+            call()
+    assert pt.Example(graph, None, labels.filled(-1)).labels.tolist() == [0, -1, 1]
+    assert pt.Example(graph, None, np.ma.array([0, 1, 1])).labels.tolist() == [0, 1, 1]

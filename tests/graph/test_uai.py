@@ -229,7 +229,11 @@ def test_round_trip(tmp_path, name):
 
 def test_writes_shared_tables_and_other_kinds(tmp_path):
     graph = Graph([2, 2, 3], {"left": [[1, 0]], "right": [[0, 1]], "tail": [[2]]})
-    theta = {"left": np.array([[0.0, 1.0], [2.0, 3.0]]), "tail": np.array([[-np.inf, 0.0, 1.0]])}
+    theta = {
+        "left": np.array([[0.0, 1.0], [2.0, 3.0]]),
+        "right": None,
+        "tail": np.array([[-np.inf, 0.0, 1.0]]),
+    }
     write_uai(tmp_path / "out.uai", graph, theta)
     again, scores = read_uai(tmp_path / "out.uai")
     assert again.kinds == ("node", "edge")

@@ -136,7 +136,7 @@ def test_variables_without_a_region_of_their_own_count(name, solver):
     assert set(crf.potentials_) == set(kinds)
     exact = sum(0.3 * crf.potentials_[kind].penalty() for kind in kinds)
     for example in examples:
-        theta = crf.theta(example)
+        theta = {kind: 0.3 * t for kind, t in crf.theta(example).items()}
         exact += pt.Smoothed(0.3, iterations=5000, tol=1e-12).infer(graph, theta).value
         exact -= sum(
             t[(np.arange(len(t)), *example.labels[graph.scopes[k]].T)].sum() for k, t in theta.items()
@@ -150,7 +150,7 @@ def joint_of(examples, epsilon=0.3, **options):
     learner = pt.IteratedLogistic(epsilon, **{**SMALL, **options})
     potentials = {"node": Linear(), "edge": Linear()}
     data = Dataset.of(examples, ["node", "edge"], JointPart, drop_hidden=True)
-    return Joint(potentials, data, learner.delta, learner.scales(["node", "edge"]), learner)
+    return Joint(potentials, data, learner.delta, learner.epsilons(["node", "edge"]), learner)
 
 
 def test_the_objective_is_the_smoothed_loss_at_the_messages():
@@ -200,7 +200,7 @@ def test_theorem_1_1_holds_for_a_trained_model(epsilon):
     penalty = sum(epsilon * p.penalty() for p in crf.potentials_.values())
     smooth, lp, room = crf.history_[-1]["objective"] - penalty, 0.0, 0.0
     for example in examples:
-        theta = crf.theta(example)
+        theta = {kind: epsilon * t for kind, t in crf.theta(example).items()}
         lp -= pt.Exact().infer(example.graph, theta).score(example.labels)
         theta["node"] = theta["node"] + 1.0 - np.eye(2)[example.labels]
         lp += reference.local_polytope_value(example.graph, {k: list(t) for k, t in theta.items()})
@@ -390,8 +390,33 @@ def test_a_delta_of_ones_own():
 def test_epsilon_per_kind():
     learner = pt.IteratedLogistic({"node": 0.1, "edge": 0.4}, **SMALL)
     crf = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(noisy())
-    assert crf.scales_ == {"node": 0.1, "edge": 0.4}
-    assert crf.inference_.epsilon == {"node": 0.1, "edge": 0.4}
+    assert crf.scales_ == {"node": 0.25, "edge": 1.0}
+    assert crf.inference_.epsilon == {"node": 0.25, "edge": 1.0}
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, {"node": 0.1, "edge": 0.4}])
+def test_theta_is_on_the_scale_of_its_inference(epsilon):
+    examples = noisy(2, (3, 4))
+    crf = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(epsilon, **SMALL)).fit(examples)
+    for example, marginals in zip(examples, crf.predict_marginals(examples), strict=True):
+        found = crf.inference_.infer(example.graph, crf.theta(example)).variable_marginals
+        np.testing.assert_allclose(found, marginals, atol=1e-12)
+
+
+def test_theta_holds_log_scores_that_any_method_can_read():
+    """Without pairs the model is a logistic regression, whose probabilities every method must give."""
+    rng = np.random.default_rng(0)
+    graph = pt.Graph(np.full(40, 3), {"node": np.arange(40)[:, None]})
+    y = rng.integers(0, 3, 40)
+    example = Example(graph, {"node": np.eye(3)[y] + rng.normal(size=(40, 3))}, y)
+    crf = pt.CRF({"node": Linear()}, pt.IteratedLogistic(0.1, delta=None)).fit([example])
+    (marginals,) = crf.predict_marginals([example])
+    assert marginals.max() < 0.9999
+    for method in (pt.Exact(), pt.TRW(), pt.MeanField(), pt.LoopyBP()):
+        found = method.infer(graph, crf.theta(example)).variable_marginals
+        np.testing.assert_allclose(found, marginals, atol=1e-3)
+        crf.inference = method
+        np.testing.assert_allclose(crf.predict_marginals([example])[0], marginals, atol=1e-3)
 
 
 def test_sparse_features_and_graphs_of_different_sizes():
@@ -512,6 +537,7 @@ def test_a_settled_fit_is_not_continued(tmp_path):
     assert len(lengths) == 1
 
 
+@pytest.mark.filterwarnings("ignore:no example has features")
 @pytest.mark.parametrize("name", ["soft", "triples", "mixed", "lightgbm"])
 def test_resuming_changes_nothing_whatever_the_fit(name, tmp_path):
     options = {"soft": {"hidden": "soft"}, "mixed": {"solver": "mixed"}}.get(name, {})

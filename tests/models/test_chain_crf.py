@@ -14,10 +14,11 @@ from sklearn.model_selection import GridSearchCV
 import potentia as pt
 from potentia._types import PotentiaError
 from potentia.features.attributes import AttributeIndex
+from potentia.features.schemes import allowed_tags
 from potentia.io.files import file_kind, read_file, write_file
 from potentia.learn.chain_data import ChainData, chain_sources
 from potentia.learn.chain_fit import ChainFit, ChainOptions
-from potentia.learn.chain_labels import scheme_constraints
+from potentia.learn.chain_labels import likeliest_labels, scheme_constraints
 from potentia.learn.chain_layout import Constraints
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
@@ -523,3 +524,52 @@ def test_wrong_options_get_a_sentence():
     with pytest.raises(PotentiaError):
         model.fit(X, y[:2])
     assert model.predict(X) == before
+
+
+@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
+def test_the_best_label_of_each_token_obeys_the_scheme(scheme):
+    rng = np.random.default_rng(0)
+    names = ["O", "B-X", "I-X"] if scheme == "BIO" else ["O", "B-X", "I-X", "E-X", "S-X"]
+    start, after, end = allowed_tags(names, scheme)
+    ptr = np.array([0, *np.cumsum(rng.integers(0, 6, 200))])
+    mu = rng.dirichlet(np.full(len(names), 0.5), ptr[-1])
+    labels = likeliest_labels(ptr, mu, Constraints(start, after, end))
+    for a, b in itertools.pairwise(ptr.tolist()):
+        own = labels[a:b]
+        if a == b:
+            continue
+        every = [
+            y
+            for y in itertools.product(range(len(names)), repeat=b - a)
+            if start[y[0]] and end[y[-1]] and all(after[i, j] for i, j in itertools.pairwise(y))
+        ]
+        assert tuple(own.tolist()) in every
+        rows = np.arange(a, b)
+        assert mu[rows, own].sum() == pytest.approx(max(mu[rows, list(y)].sum() for y in every))
+
+
+def test_a_model_that_decodes_token_by_token_predicts_allowed_labels():
+    # I-X is likely at the second token whatever the first one is, and B-X at the first one is not
+    X = [[{"a": 1.0}, {"b": 1.0}]] * 5
+    y = [["B-X", "I-X"]] * 2 + [["O", "O"]] + [["O", "B-X"]] * 2
+    model = pt.ChainCRF(c2=0.01, scheme="BIO", decode="mpm").fit(X, y)
+    (marginals,) = model.predict_marginals(X[:1])
+    assert max(marginals[0], key=marginals[0].get) == "O"
+    assert max(marginals[1], key=marginals[1].get) in ("I-X", "B-X")
+    assert model.predict(X[:1])[0] in (["O", "B-X"], ["B-X", "I-X"])
+
+
+def test_the_scheme_may_be_changed_after_the_fit():
+    X = [[{"a": 1.0}, {"b": 1.0}]]
+    model = pt.ChainCRF(c2=0.01).fit(X, [["O", "I-X"]])
+    assert model.predict(X) == [["O", "I-X"]]
+    assert model.set_params(scheme="BIO").predict(X) == [["O", "O"]]
+    assert model.set_params(scheme=None).predict(X) == [["O", "I-X"]]
+
+
+def test_a_warm_start_says_which_attributes_it_drops():
+    model = pt.ChainCRF(c2=0.1).fit([[{"old": 1.0}, {"both": 1.0}]], [["a", "b"]])
+    with pytest.warns(UserWarning, match="warm_start drops 1 of the 2 attributes .* such as 'old'") as caught:
+        model.fit([[{"new": 1.0}, {"both": 1.0}]], [["a", "b"]], warm_start=True)
+    assert [w.filename for w in caught] == [__file__]
+    model.fit([[{"new": 1.0}, {"both": 1.0}]], [["a", "b"]], warm_start=True)

@@ -433,3 +433,14 @@ def test_fits_keep_linear_algebra_on_one_thread():
         chain.fit(tokens, [["x", "y"]], callback=lambda history: seen.append(blas_threads()))
         assert blas_threads() == {2}
     assert seen == [{1}] * 3
+
+
+def test_functions_of_features_without_features_give_a_warning():
+    graph = pt.Graph.chain(6, n_states=2)
+    examples = [pt.Example(graph, {"node": np.eye(2)[[0, 0, 1, 1, 0, 1]]}, [0, 0, 1, 1, 0, 1])]
+    learner = pt.IteratedLogistic(iterations=2, track_error=False, tol=1.0)
+    with pytest.warns(UserWarning, match="no example has features of kind 'edge', so that Linear") as caught:
+        pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, learner).fit(examples)
+    assert {w.filename for w in caught} == {__file__}
+    for pairs in (pt.Constant(), pt.Potts()):
+        pt.CRF({"node": pt.Linear(), "edge": pairs}, learner).fit(examples)

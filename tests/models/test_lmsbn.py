@@ -462,7 +462,7 @@ def test_any_two_values_and_constant_labels():
         (np.ones((4, 2)), np.zeros((4, 0)), "no labels"),
         (np.ones((4, 2)), np.array([[0, np.nan]] * 4), "NaN"),
         (np.full((4, 2), np.nan), np.array([0, 1, 1, 0]), "NaN"),
-        (np.ones((4, 2)), np.zeros((3, 2)), "inconsistent numbers"),
+        (np.ones((4, 2)), np.zeros((3, 2)), "X has 4 rows but y has 3"),
     ],
 )
 def test_bad_input_is_said(X, Y, words):

@@ -15,6 +15,7 @@ from .._types import (
     Ints,
     PotentiaError,
     real_numbers,
+    shown,
     warn_caller,
 )
 from ..graph.assign import check_labels
@@ -219,12 +220,9 @@ def variable_weights(
 
 def class_factors(class_weight: ArrayLike, n_states: int) -> Floats:
     """Class weights as an array, one per state."""
-    try:
-        table = np.asarray(class_weight, dtype=float)
-    except (TypeError, ValueError):
-        table = np.zeros(0)
+    table = real_numbers(class_weight, "class_weight")
     if table.shape != (n_states,) or not np.all(np.isfinite(table) & (table >= 0)):
         raise PotentiaError(
-            f"class_weight must hold {n_states} finite numbers >= 0, one per state, not {class_weight!r}."
+            f"class_weight must hold {n_states} finite numbers >= 0, one per state, not {shown(class_weight)}."
         )
     return table

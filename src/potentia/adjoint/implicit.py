@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .._options import check_type
 from .._types import ArrayLike, Floats, Ints, PotentiaError, whole_numbers
 from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, flat_marginals, own_split
 from ..graph.flat import flat_regions
@@ -175,6 +176,7 @@ def linear_response(
         a table (states of i, states of j) per pair. Cost: one sparse factorisation and a solve per state of each
         distinct i. Entries may be slightly negative where inference is approximate.
     """
+    check_type("inference", inference, Inference)
     scores = Scores(graph, theta, observed)
     entropy = _entropy_of(inference, scores)
     asked = whole_numbers(pairs, "pairs")

@@ -13,7 +13,7 @@ from .._types import PotentiaError
 from ..io.checkpoint import Checkpoint
 from ..workflows.form import Form, Option, all_forms
 from ..workflows.outputs import check_target
-from ..workflows.pipeline import Pipeline, load_pipeline
+from ..workflows.pipeline import Pipeline, file_digests, load_pipeline
 from ..workflows.training import Run
 from .common import (
     SEED,
@@ -146,6 +146,7 @@ def train(arguments: argparse.Namespace) -> None:
     begun = time.perf_counter()
     with command_context(arguments):
         pipeline, facts = form.train(source, run=run, **options)
+        pipeline.trained_on = file_digests(source)
         pipeline.save(arguments.out)
     Checkpoint(checkpoint).remove()
     seconds = time.perf_counter() - begun
@@ -173,15 +174,26 @@ def evaluate(arguments: argparse.Namespace) -> None:
     with command_context(arguments):
         pipeline = _load(arguments.model, form)
         facts = pipeline.evaluate_files(source, progress=bar_shown(arguments), **options)
+        seen = _training_files(pipeline, source)
     shown = facts.pop("shown", ())
     _keep(arguments, arguments.model, "evaluate", source, facts, time.perf_counter() - begun, (), shown)
     if arguments.json:
-        print(json_text(facts))
+        print(json_text(facts | ({"training_files": seen} if seen else {})))
         return
+    if seen:
+        note(
+            arguments,
+            f"the model was trained on {seen} of the files evaluated on, so the scores are better than on new data.",
+        )
     tables = form.detail(facts)
     show_facts(arguments, f"{arguments.model} on {source}", facts)
     for title, lines in tables.items():
         show_lines(arguments, title, lines)
+
+
+def _training_files(pipeline: Pipeline, source: Path) -> int:
+    """How many of the files to evaluate on the model was trained on."""
+    return sum(digest in pipeline.trained_on for digest in file_digests(source)) if pipeline.trained_on else 0
 
 
 def _keep(arguments: argparse.Namespace, model: Path, *run: Any) -> None:

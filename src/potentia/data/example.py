@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._html import facts_table
-from .._types import ArrayLike, Floats, Ints, PotentiaError, finite_array
+from .._types import ArrayLike, Floats, Ints, PotentiaError, finite_array, plain_array
 from ..graph.assign import check_labels
 from ..graph.structure import Graph
 
@@ -140,10 +140,7 @@ def _of_kinds(graph: Graph, name: str, given: Mapping[str, ArrayLike] | None) ->
 def _check_matrix(name: str, given: ArrayLike, n_rows: int) -> Any:
     """A finite float matrix with n_rows rows: an array or CSR."""
     sparse = hasattr(given, "tocsr")
-    try:
-        matrix: Any = given.tocsr() if sparse else np.asarray(given)
-    except ValueError:
-        raise PotentiaError(f"{name} must be a matrix, but its rows differ in length.") from None
+    matrix: Any = given.tocsr() if sparse else plain_array(given, name)
     if matrix.ndim != 2:
         raise PotentiaError(f"{name} must have shape (n_regions, n_features), not {matrix.shape}.")
     if matrix.shape[0] != n_rows:
@@ -167,7 +164,7 @@ def _check_finite(name: str, values: Any, rows_known: bool) -> None:
 
 
 def _check_weights(graph: Graph, weights: ArrayLike) -> Floats:
-    given = np.asarray(weights)
+    given = plain_array(weights, "weights")
     if given.shape != (graph.n_variables,):
         raise PotentiaError(f"weights has shape {given.shape}; the graph needs ({graph.n_variables},).")
     if given.dtype.kind not in "fiub":

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._types import Floats, Ints, PotentiaError
+from .._types import Floats, Ints, PotentiaError, shown
 from .name_table import NameTable
 from .offsets import Offsets
 
@@ -132,7 +132,7 @@ class _Encoder:
     def encode(self, X: Iterable[Any], first: int = 0) -> EncodedTokens:
         check_sequences(X)
         for row, given in enumerate(X, first):
-            if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+            if isinstance(given, str | Mapping) or not np.iterable(given):
                 raise PotentiaError(
                     f"X[{row}] must be a list of feature dictionaries, one per token, not a {type(given).__name__}."
                 )
@@ -302,7 +302,7 @@ class _Encoder:
 
 def check_sequences(X: Any) -> None:
     """Refuse what cannot be a list of sequences."""
-    if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
+    if isinstance(X, str | Mapping) or not np.iterable(X):
         raise PotentiaError(
             f"X must be a list of sequences of feature dictionaries, not a {type(X).__name__}."
         )
@@ -335,5 +335,5 @@ def _shown(given: Any) -> str:
     return (
         f"the text {given!r:.40}"
         if isinstance(given, str)
-        else f"{given!r:.40} of type {type(given).__name__}"
+        else f"{shown(given):.40} of type {type(given).__name__}"
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._options import check_choice
-from .._types import ArrayLike, PotentiaError
+from .._types import ArrayLike, PotentiaError, plain_array
 from .resize import Stack
 
 #: Luma of ITU-R 601.
@@ -25,7 +25,7 @@ def as_channels(image: ArrayLike, axes: int = 2, dtype: Any = np.float32) -> Sta
     """
     check_choice("axes", axes, (2, 3))
     _check_precision(dtype)
-    given = np.asarray(image)
+    given = plain_array(image, "image")
     if given.ndim == axes:
         given = given[..., None]
     if given.ndim != axes + 1:
@@ -54,7 +54,7 @@ def as_rgb(image: ArrayLike, dtype: Any = np.float64) -> Stack:
     Unsigned integers are divided by the largest of their type; floats must lie in [0, 1] already.
     """
     _check_precision(dtype)
-    given = np.asarray(image)
+    given = plain_array(image, "image")
     if given.ndim == 2:
         given = given[..., None]
     if given.ndim != 3 or given.shape[2] not in (1, 3):

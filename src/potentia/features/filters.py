@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._options import check_positive
-from .._types import ArrayLike, PotentiaError
+from .._types import ArrayLike, PotentiaError, real_numbers
 from .colour import as_channels
 from .resize import Stack
 
@@ -17,6 +17,8 @@ from .resize import Stack
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 #: Gaussians are cut off at this many standard deviations.
 _TRUNCATE = 3.0
+#: The largest scale in pixels; filters of a scale have six times as many weights.
+_MOST_SCALE = 1e4
 #: Images with more channels than this have their derivatives taken of the channels' mean only.
 _MOST_CHANNELS = 4
 
@@ -38,8 +40,9 @@ def filter_bank(
         dtype: float32 or float64, also the precision computed in.
     """
     values = as_channels(image, axes, dtype)
+    scales = real_numbers(scales, "scales").ravel().tolist()
     for scale in scales:
-        check_positive("scales", scale)
+        check_positive("scales", scale, _MOST_SCALE)
     if list(scales) != sorted(set(scales)):
         raise PotentiaError(f"scales must be ascending, got {list(scales)}.")
     found: Stack = np.empty((*values.shape[:-1], n_filters(values.shape[-1], scales, axes)), dtype=dtype)

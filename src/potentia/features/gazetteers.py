@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from .._options import texts_of
 from .._text import read_text
 from .._types import PotentiaError
 
@@ -18,7 +19,7 @@ class Gazetteer:
     """
 
     def __init__(self, phrases: Iterable[str]) -> None:
-        split = {tuple(phrase.lower().split()) for phrase in phrases}
+        split = {tuple(phrase.lower().split()) for phrase in texts_of("phrases", phrases)}
         split.discard(())
         self.phrases = sorted(" ".join(words) for words in split)
         self._by_first: dict[str, list[tuple[str, ...]]] = {}
@@ -35,7 +36,8 @@ class Gazetteer:
 
     def mark(self, words: Sequence[str]) -> list[str]:
         """Per word "B" where a phrase begins, "I" where it continues, "" elsewhere; leftmost longest match."""
-        lower, marks, t = [word.lower() for word in words], [""] * len(words), 0
+        lower = [word.lower() for word in texts_of("words", words)]
+        marks, t = [""] * len(lower), 0
         while t < len(lower):
             found = next(
                 (p for p in self._by_first.get(lower[t], ()) if tuple(lower[t : t + len(p)]) == p), None

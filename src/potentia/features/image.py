@@ -85,7 +85,10 @@ def image_examples(images: Iterable[LabelledImage], *, n_states: int, **options:
     """`image_example` of every image with the same options; images of one size share one graph."""
     grids: dict[tuple[int, int], Graph] = {}
     examples = []
-    for labelled in images:
+    if not np.iterable(images):
+        raise PotentiaError(f"images must be a list of LabelledImage, not a {type(images).__name__}.")
+    for number, labelled in enumerate(images):
+        check_type(f"images[{number}]", labelled, LabelledImage)
         small = reduced_size(labelled.labels.shape, options.get("reduce", 1.0))
         if small not in grids:
             grids[small] = Graph.grid(small, n_states=n_states)

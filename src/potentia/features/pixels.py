@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._options import check_count, check_number, check_size
-from .._types import ArrayLike, PotentiaError, real_numbers
+from .._types import ArrayLike, PotentiaError, real_numbers, shown
 from .colour import as_channels, as_rgb
 from .filters import filter_bank
 from .hog import cell_weights, hog_cells
@@ -119,8 +119,8 @@ def feature_blocks(
     blocks = tuple(given) if isinstance(given, Sequence) else (given,)
     unknown = [block for block in blocks if not isinstance(block, str) or block not in known]
     if unknown or not blocks:
-        shown = repr(unknown[0]) if unknown else "an empty list"
-        raise PotentiaError(f"{name} may hold the blocks {', '.join(map(repr, known))}, not {shown}.")
+        wrong = shown(unknown[0]) if unknown else "an empty list"
+        raise PotentiaError(f"{name} may hold the blocks {', '.join(map(repr, known))}, not {wrong}.")
     return blocks
 
 

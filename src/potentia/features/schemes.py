@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._options import check_choice
 from .._types import Bools, PotentiaError
 
 
@@ -52,8 +53,7 @@ _RULES: dict[str, Callable[[_Tag, _Tag], bool]] = {"BIO": _bio, "IOB1": _iob1, "
 
 def allowed_tags(tags: Sequence[str], scheme: str) -> Allowed:
     """What the scheme "BIO", "BIOES" or "IOB1" allows for tags such as "O" and "B-NP"."""
-    if scheme not in _RULES:
-        raise PotentiaError(f"scheme must be one of {', '.join(_RULES)}, not {scheme!r}.")
+    check_choice("scheme", scheme, SCHEMES)
     rule, parsed = _RULES[scheme], [_parse(tag, scheme) for tag in tags]
     return Allowed(
         np.array([rule(_EDGE, tag) for tag in parsed], dtype=bool),

@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from .._options import check_choice, check_type, texts_of
 from .._types import PotentiaError
 from .schemes import SCHEMES
 
@@ -55,14 +58,17 @@ class SpanCounts(NamedTuple):
 
 def count_spans(truth: Labels, predicted: Labels, scheme: str | None = None) -> SpanCounts:
     """Spans of sequences that are right, true and found."""
-    if scheme is not None and scheme not in SCHEMES:
-        raise PotentiaError(f"scheme must be one of {', '.join(SCHEMES)} or None, not {scheme!r}.")
+    if scheme is not None:
+        check_choice("scheme", scheme, SCHEMES, "None")
+    check_type("truth", truth, Sequence, np.ndarray)
+    check_type("predicted", predicted, Sequence, np.ndarray)
     if len(truth) != len(predicted):
         raise PotentiaError(f"truth has {len(truth)} sequences, but predicted has {len(predicted)}.")
     right: Counter[str] = Counter()
     wanted: Counter[str] = Counter()
     found: Counter[str] = Counter()
-    for number, (a, b) in enumerate(zip(truth, predicted, strict=True)):
+    for number, (true, guess) in enumerate(zip(truth, predicted, strict=True)):
+        a, b = texts_of(f"truth[{number}]", true), texts_of(f"predicted[{number}]", guess)
         if len(a) != len(b):
             raise PotentiaError(f"sequence {number} has {len(a)} true labels, but {len(b)} predicted ones.")
         own, other = set(spans(a, scheme)), set(spans(b, scheme))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._options import check_count, check_flag
+from .._options import check_count, check_flag, check_type
 from .._types import PotentiaError
 from ..data.example import Example
 from ..graph.structure import Graph
@@ -42,7 +42,10 @@ class TokenFeatures:
         check_count("min_count", min_count, 1)
         check_flag("spelling", spelling)
         self.window, self.min_count, self.spelling = window, min_count, spelling
+        check_type("gazetteers", gazetteers, Mapping, optional=True)
         self.gazetteers = dict(gazetteers or {})
+        for name, gazetteer in self.gazetteers.items():
+            check_type(f"gazetteers[{name!r}]", gazetteer, Gazetteer)
 
     def fit(self, sentences: Sequence[Sentence]) -> TokenFeatures:
         """Learn the labels and the indicators that occur in these sentences."""

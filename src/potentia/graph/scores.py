@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .._memory import borrow_like
-from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
+from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, plain_array, warn_caller
 from ..kernels.score_checks import add_singles, first_bad_table, score_range
 from ..kernels.simd import CHUNK
 from .assign import observed_states
@@ -30,8 +30,9 @@ class Scores:
         graph: the graph.
         theta: per kind an array (n_regions, *states), one table shared by all regions (*states), or a list of
             tables where state counts are mixed; of pairs also a `WeightedTable` such as `pt.Potts(weight)`, which is
-            written out only where that is needed. Kinds left out score zero. -inf forbids a configuration. Tables
-            of dtype float32 halve the memory that message passing reads; messages stay float64.
+            written out only where that is needed. Kinds that are None or left out score zero, with a warning if
+            pairs are left out. -inf forbids a configuration. Tables of dtype float32 halve the memory that message
+            passing reads; messages stay float64.
         observed: variables to clamp: {variable: state}, or an array of states with -1 where free. Their other
             states get -inf.
         own: keep a copy of scores that share memory with `theta`, so that later changes to it do no harm.
@@ -88,6 +89,7 @@ class Scores:
                 # only scores of bounded range are of use in single precision
                 self._values[kind] = _copy(values, values.dtype if self.bounds(kind) else np.float64)
         self.singles = self._pad_singles(observed_states(graph, observed))
+        _warn_of_missing(graph, theta)
 
     def kind(self, kind: str) -> tuple[Floats, Ints]:
         """Flat scores of a kind and the offset of each region's table in them (equal offsets: shared).
@@ -247,6 +249,21 @@ class Scores:
             raise InfeasibleError(f"theta[{kind!r}][{row}] (variables {scope}) forbids every configuration.")
 
 
+def _warn_of_missing(graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
+    """Warn of pairs that theta does not name; None, or no theta at all, says that zero scores are meant.
+
+    Larger regions without scores are how `Kikuchi` is given its clusters.
+    """
+    missing = [kind for kind, s in graph.scopes.items() if s.shape[1] == 2 and len(s) and kind not in theta]
+    if theta and missing:
+        kind = missing[0]
+        warn_caller(
+            f"theta has no scores for the {len(graph.scopes[kind])} pairs of kind {kind!r}, so they have no effect; "
+            f"give theta[{kind!r}] = None if that is intended.",
+            UserWarning,
+        )
+
+
 def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
     """Flat values and table offsets of one kind; no copy for a contiguous array of floats."""
     size = table_sizes(graph, kind)
@@ -292,14 +309,10 @@ def _all_single(given: Sequence[Any]) -> bool:
 
 
 def _as_floats(given: Any, name: str) -> Floats:
-    try:
-        if np.iscomplexobj(given):
-            raise TypeError
-        if isinstance(given, np.ndarray) and given.dtype == np.float32:
-            return np.ascontiguousarray(given)
-        return np.ascontiguousarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise PotentiaError(f"{name} is not an array of numbers of one shape.") from None
+    # tables of float32 stay as they are; NumPy counts both byte orders as equal, kernels do not
+    single = isinstance(given, np.ndarray) and given.dtype == np.dtype("f4")
+    found = plain_array(given, name, None if single else np.float64)
+    return np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
 
 
 def shape_tables(graph: Graph, kind: str, flat: Floats) -> Floats | list[Floats]:

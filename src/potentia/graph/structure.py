@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -10,10 +11,22 @@ import numpy as np
 
 from .._digest import digest_of
 from .._html import facts_table
-from .._types import ArrayLike, Ints, PotentiaError, whole_numbers
+from .._options import check_count
+from .._types import (
+    ArrayLike,
+    Ints,
+    PotentiaError,
+    plain_array,
+    warn_caller,
+    whole_numbers,
+    within_package,
+)
 from . import builders
 
 T = TypeVar("T")
+
+#: Axes of an array at most, as in NumPy.
+MAX_AXES = 64
 
 
 class Graph:
@@ -23,7 +36,9 @@ class Graph:
         n_states: number of states of each variable, shape (n_variables,).
         regions: for each kind the scopes of its regions, shape (n_regions, order): variables of each region, in
             the order of the axes of its score table. Orders are free; a kind may have no regions. At most one
-            single-variable region per variable; a variable without one gets an implicit zero score.
+            single-variable region per variable; a variable without one gets an implicit zero score. Pairs (i, j) and
+            (j, i) of one kind are two regions whose scores add up; a kind with all its pairs in both directions gives
+            a warning.
 
     Colourings, memory layouts and other derived data are computed on first use and cached on the graph.
     """
@@ -35,6 +50,9 @@ class Graph:
         self._scopes = {kind: _check_scopes(kind, scopes, self._n_states) for kind, scopes in regions.items()}
         self._cache: dict[Any, Any] = {}
         _check_singles(self)
+        # graphs made here of other graphs repeat what their maker was told
+        if not within_package(sys._getframe(1)):
+            self._warn_of_both_directions()
 
     # -- builders ------------------------------------------------------------------------------------------
 
@@ -51,10 +69,26 @@ class Graph:
 
     @classmethod
     def grid(cls, shape: Sequence[int], *, n_states: ArrayLike, neighbours: int | None = None) -> Graph:
-        """An N-d grid in raster order; 4 or 8 neighbours in 2-D, 6 or 26 in 3-D (the smaller is the default)."""
-        sides = tuple(whole_numbers(shape, "the grid's shape").ravel().tolist())
+        """An N-d grid in raster order; 4 or 8 neighbours in 2-D, 6 or 26 in 3-D (the smaller is the default).
+
+        The shape of a colour image, (h, w, 3), would be a volume: without `neighbours` it gives a warning.
+        """
+        given = plain_array(shape, "shape")
+        if given.ndim != 1 or len(given) > MAX_AXES:
+            raise PotentiaError(
+                f"shape must be the sides of the grid, such as image.shape[:2], not an array of shape {given.shape}."
+            )
+        sides = tuple(whole_numbers(given, "shape").tolist())
         if not sides or min(sides) < 1:
             raise PotentiaError(f"a grid needs at least one axis and positive sides, not shape {sides}.")
+        if neighbours is None and len(sides) == 3 and sides[2] in (3, 4) and min(sides[:2]) > sides[2]:
+            warn_caller(
+                f"shape {sides} makes a grid of {sides[2]} layers with a variable per channel; of a colour image give "
+                "image.shape[:2], and of a volume neighbours=6.",
+                UserWarning,
+            )
+        if neighbours is not None:
+            check_count("neighbours", neighbours)
         edges, direction = builders.grid_edges(sides, 2 * len(sides) if neighbours is None else neighbours)
         graph = cls._pairwise(int(np.prod(sides)), n_states, edges)
         graph._cache["forests"] = len(np.unique(direction))
@@ -101,7 +135,27 @@ class Graph:
         states = whole_numbers(n_states, "n_states")
         if states.ndim and states.shape != (n,):
             raise PotentiaError(f"n_states has shape {states.shape} for {n} variables.")
-        return cls(np.broadcast_to(states, (n,)), {"node": np.arange(n)[:, None], "edge": edges})
+        graph = cls(np.broadcast_to(states, (n,)), {"node": np.arange(n)[:, None], "edge": edges})
+        graph._warn_of_both_directions()
+        return graph
+
+    def _warn_of_both_directions(self) -> None:
+        """Warn of a kind that lists every pair as (i, j) and as (j, i)."""
+        for kind, scopes in self._scopes.items():
+            back = scopes[:, 0] > scopes[:, 1] if scopes.shape[1] == 2 else np.zeros(0, dtype=bool)
+            if not back.any() or 2 * np.count_nonzero(back) != len(back):
+                continue
+            forward, reverse = (
+                np.sort(scopes[~back] @ [self.n_variables, 1]),
+                scopes[back] @ [1, self.n_variables],
+            )
+            if np.array_equal(forward, np.sort(reverse)):
+                i, j = scopes[back][0].tolist()
+                warn_caller(
+                    f"regions[{kind!r}] lists every pair in both directions, such as ({j}, {i}) and ({i}, {j}), so "
+                    "that each counts twice; give each pair once, or a kind per direction.",
+                    UserWarning,
+                )
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -202,8 +256,9 @@ class Graph:
 
 def _length(n: Any) -> int:
     """A number of variables."""
-    if not isinstance(n, int | np.integer) or n < 1:
-        raise PotentiaError(f"a graph needs a whole number of variables, at least one variable, not {n!r}.")
+    if isinstance(n, int | np.integer) and n == 0:
+        raise PotentiaError("a graph needs at least one variable, not n = 0.")
+    check_count("n", n, 1)
     return int(n)
 
 
@@ -226,8 +281,10 @@ def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
     if not isinstance(kind, str) or not kind:
         raise PotentiaError(f"a kind is named by a non-empty string, not {kind!r}.")
     try:
-        given = np.asarray(scopes)
-    except ValueError:
+        given = plain_array(scopes, f"regions[{kind!r}]")
+    except PotentiaError as error:
+        if "differ in length" not in str(error):
+            raise
         raise PotentiaError(
             f"regions[{kind!r}] mixes scopes of different orders; use one kind per order."
         ) from None
@@ -235,26 +292,38 @@ def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
         return _frozen(np.zeros((0, given.shape[1] if given.ndim == 2 else 0), dtype=np.int64))
     if given.ndim != 2:
         raise PotentiaError(f"regions[{kind!r}] must have shape (n_regions, order), not {given.shape}.")
+    transposed = len(given) == 2 < given.shape[1]
+    if transposed and kind.startswith("edge"):
+        raise PotentiaError(
+            f"regions[{kind!r}] has shape {given.shape}, two regions of {given.shape[1]} variables each; give a pair "
+            "per row (transpose it), or larger regions under another kind than 'edge'."
+        )
+    hint = "; transpose it if it has a pair per column" if transposed else ""
     table = whole_numbers(given, f"regions[{kind!r}]")
     outside = (table < 0) | (table >= len(n_states))
     if outside.any():
         row = int(np.argwhere(outside)[0][0])
         raise PotentiaError(
-            f"regions[{kind!r}][{row}] = {table[row].tolist()} names a variable outside 0..{len(n_states) - 1}."
+            f"regions[{kind!r}][{row}] = {_few(table[row])} names a variable outside 0..{len(n_states) - 1}{hint}."
         )
     ordered = np.sort(table, axis=1)
     twice = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
     if twice.any():
         row = int(np.flatnonzero(twice)[0])
-        raise PotentiaError(f"regions[{kind!r}][{row}] = {table[row].tolist()} names a variable twice.")
+        raise PotentiaError(f"regions[{kind!r}][{row}] = {_few(table[row])} names a variable twice{hint}.")
     entries = np.prod(n_states[table].astype(float), axis=1)
     if table.shape[1] > 64 or entries.max() > 2**48:
         row = int(np.argmax(entries))
         raise PotentiaError(
             f"regions[{kind!r}][{row}] joins {table.shape[1]} variables with {entries[row]:.3g} configurations; tables "
-            "hold at most 2^48, of at most 64 variables."
+            f"hold at most 2^48, of at most 64 variables{hint}."
         )
     return _frozen(table)
+
+
+def _few(scope: Ints) -> str:
+    """A scope for a message."""
+    return str(scope.tolist()) if len(scope) <= 8 else f"[{', '.join(map(str, scope[:8].tolist()))}, ...]"
 
 
 def _check_singles(graph: Graph) -> None:

@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
+from .._options import check_choice
+from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, shown
 from .flat import Narrow
 from .scores import Scores
 from .structure import Graph
@@ -200,16 +201,17 @@ class _Inferred(Protocol):
 
 def write_uai_result(path: FilePath, result: _Inferred, task: str) -> None:
     """Write a result all at once or not at all; the task is PR (log10 Z), MAR (marginals) or MAP (labels)."""
+    if not hasattr(result, "variable_marginals"):
+        raise PotentiaError(f"result must be a Result of inference, not {shown(result)}.")
+    check_choice("task", task, ("PR", "MAR", "MAP"))
     n_states = result.graph.n_states
     if task == "PR":
         body = repr(result.log_partition / math.log(10.0))
     elif task == "MAR":
         rows = zip(n_states, result.variable_marginals, strict=True)
         body = " ".join([str(len(n_states)), *(f"{n} {numbers(row[:n])}" for n, row in rows)])
-    elif task == "MAP":
-        body = f"{len(n_states)} {numbers(result.argmax(), 'd')}"
     else:
-        raise PotentiaError(f"the task of a UAI result is PR, MAR or MAP, not {task!r}.")
+        body = f"{len(n_states)} {numbers(result.argmax(), 'd')}"
     write_whole(path, f"{task}\n{body}\n")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._files import replaced
+from .._options import check_type
 from .._text import read_text
 from .._types import Floats, PotentiaError
 
@@ -25,6 +26,7 @@ class Tokens:
     """
 
     def __init__(self, path: FilePath, limit: int | None = None) -> None:
+        check_type("path", path, str, os.PathLike)
         self.name = os.fspath(path)
         self._words = read_text(path, "ascii", limit).split()
         self._at = 0
@@ -84,6 +86,7 @@ def _is_number(word: str) -> bool:
 
 def write_whole(path: FilePath, text: str) -> None:
     """Write a file, whole or not at all; one whose name ends in `.xz` is compressed."""
+    check_type("path", path, str, os.PathLike)
     target, data = Path(path), text.encode("ascii")
     if target.suffix == ".xz":
         import lzma

@@ -25,9 +25,9 @@ class Union:
     """
 
     def __init__(self, parts: Iterable[Graph]) -> None:
-        self.parts: Sequence[Graph] = tuple(parts) if isinstance(parts, Iterable) else ()
+        self.parts: Sequence[Graph] = tuple(parts) if np.iterable(parts) else ()
         if not self.parts or not all(isinstance(part, Graph) for part in self.parts):
-            raise PotentiaError("a union needs a sequence of at least one Graph.")
+            raise PotentiaError("a union needs parts, a sequence of at least one Graph.")
         self.variable_ptr: Ints = np.cumsum([0, *(g.n_variables for g in self.parts)], dtype=np.int64)
         kinds = list(dict.fromkeys(kind for g in self.parts for kind in g.kinds))
         scopes = {kind: self._scopes(kind) for kind in kinds}

@@ -53,7 +53,7 @@ class PairWork:
 
     def team(self, many: int) -> int:
         """Threads that pay for this many iterations together."""
-        most = many * self.work // (_GATHER * _HAND_OVER)
+        most = int(many) * self.work // (_GATHER * _HAND_OVER)
         return 1 if most < 2 else self._pay(min(most, self.work // (self.n_groups * _WAIT)))
 
     @property

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._files import naming, replacing
+from .._options import check_type
 from .._types import PotentiaError
 from .._version import __version__
 
@@ -89,6 +90,7 @@ def _read(
     path: str | os.PathLike[str], kind: str | None
 ) -> tuple[dict[str, Any], dict[str, np.ndarray], str]:
     """Content, arrays and kind; with kind None any kind, and no arrays."""
+    check_type("path", path, str, os.PathLike)
     source = Path(path)
     if not source.is_file():
         raise PotentiaError(f"{source} does not exist or is not a file.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._types import Floats, Ints, PotentiaError
+from .._types import Bools, Floats, Ints, PotentiaError
 from ..features.schemes import allowed_tags
 from .chain_layout import Constraints
 
@@ -97,6 +97,43 @@ def scheme_constraints(classes: Sequence[Label], scheme: str | None) -> Constrai
     return allowed
 
 
+def _forbidden(sequence_ptr: Ints, labels: Any, allowed: Constraints) -> Bools:
+    """Tokens whose label is not allowed after the one before, or at the beginning or end of its sequence."""
+    filled = np.flatnonzero(np.diff(sequence_ptr))
+    starts, ends = sequence_ptr[filled], sequence_ptr[filled + 1] - 1
+    bad = np.zeros(len(labels), dtype=bool)
+    both = (labels[:-1] >= 0) & (labels[1:] >= 0)
+    bad[1:] = both & ~allowed.transitions[labels[:-1], labels[1:]]
+    bad[starts] = (labels[starts] >= 0) & ~allowed.start[labels[starts]]
+    bad[ends] |= (labels[ends] >= 0) & ~allowed.end[labels[ends]]
+    return bad
+
+
+def likeliest_labels(sequence_ptr: Ints, marginals: Floats, allowed: Constraints) -> Ints:
+    """The likeliest label of each token or, where those are not allowed together, the allowed labels of a sequence
+    whose probabilities have the largest sum, which is the expected number of right ones."""
+    labels = marginals.argmax(axis=1) if len(marginals) else np.zeros(0, dtype=np.int64)
+    bad = np.flatnonzero(_forbidden(sequence_ptr, labels, allowed))
+    for number in np.unique(np.searchsorted(sequence_ptr, bad, side="right") - 1).tolist():
+        own = slice(*sequence_ptr[number : number + 2].tolist())
+        labels[own] = _best_sum(marginals[own], allowed)
+    return labels
+
+
+def _best_sum(gains: Floats, allowed: Constraints) -> list[int]:
+    """The allowed labels of one sequence with the largest sum of gains [Viterbi]."""
+    barred = np.where(allowed.transitions, 0.0, -np.inf)
+    best, back = np.where(allowed.start, gains[0], -np.inf), []
+    for gain in gains[1:]:
+        every = best[:, None] + barred
+        back.append(every.argmax(axis=0))
+        best = every.max(axis=0) + gain
+    path = [int(np.where(allowed.end, best, -np.inf).argmax())]
+    for before in reversed(back):
+        path.append(int(before[path[-1]]))
+    return path[::-1]
+
+
 def check_allowed(
     sequence_ptr: Ints,
     labels: Any,
@@ -108,13 +145,7 @@ def check_allowed(
     """Refuse labels that the scheme does not allow; messages number the sequences from `first` on."""
     if scheme is None or not len(labels):
         return
-    filled = np.flatnonzero(np.diff(sequence_ptr))
-    starts, ends = sequence_ptr[filled], sequence_ptr[filled + 1] - 1
-    bad = np.zeros(len(labels), dtype=bool)
-    both = (labels[:-1] >= 0) & (labels[1:] >= 0)
-    bad[1:] = both & ~allowed.transitions[labels[:-1], labels[1:]]
-    bad[starts] = (labels[starts] >= 0) & ~allowed.start[labels[starts]]
-    bad[ends] |= (labels[ends] >= 0) & ~allowed.end[labels[ends]]
+    bad = _forbidden(sequence_ptr, labels, allowed)
     if bad.any():
         token = int(np.argmax(bad))
         number = int(np.searchsorted(sequence_ptr, token, side="right")) - 1

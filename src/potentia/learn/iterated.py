@@ -96,15 +96,25 @@ class IteratedLogistic(Learner):
             warn_caller("`rest` is now called `message_tol`.", DeprecationWarning)
             self.message_tol = rest
 
-    def scales(self, kinds: Sequence[str]) -> dict[str, float]:
-        """Factors between f and theta at prediction: epsilon of each kind."""
+    def epsilons(self, kinds: Sequence[str]) -> dict[str, float]:
+        """epsilon of each kind."""
         given = self.epsilon if isinstance(self.epsilon, Mapping) else dict.fromkeys(kinds, self.epsilon)
         if set(given) != set(kinds):
             raise PotentiaError(f"epsilon must name the kinds {list(kinds)}, not {list(given)}.")
-        scales = {kind: real_number(given[kind], "epsilon") for kind in kinds}
-        if not all(np.isfinite(e) and e > 0 for e in scales.values()):
+        epsilons = {kind: real_number(given[kind], "epsilon") for kind in kinds}
+        if not all(np.isfinite(e) and e > 0 for e in epsilons.values()):
             raise PotentiaError(f"epsilon must be positive and finite, not {self.epsilon}.")
-        return scales
+        return epsilons
+
+    def scales(self, kinds: Sequence[str]) -> dict[str, float]:
+        """Factors between f and theta at prediction: 1, or epsilon relative to the largest where kinds differ.
+
+        Smoothing by epsilon has the same marginals at theta = epsilon f as smoothing by 1 at theta = f, and only f is
+        a log-score that other methods can read.
+        """
+        epsilons = self.epsilons(kinds)
+        largest = max(epsilons.values())
+        return {kind: epsilon / largest for kind, epsilon in epsilons.items()}
 
     def predictor(self, kinds: Sequence[str]) -> Inference:
         """The inference that predictions of the trained model use."""
@@ -124,10 +134,10 @@ class IteratedLogistic(Learner):
         )
         data.require(list(potentials))
         bare = sorted(set(data.shapes) - set(potentials))
-        scales = self.scales(list(potentials))
-        scales |= dict.fromkeys(bare, max(scales.values()))
+        epsilons = self.epsilons(list(potentials))
+        epsilons |= dict.fromkeys(bare, max(epsilons.values()))
         functions = {**potentials, **{kind: Zero() for kind in bare}}
-        joint = Joint(functions, data, self.delta, scales, self)
+        joint = Joint(functions, data, self.delta, epsilons, self)
         solver = self.solver_for(potentials)
         return (_DirectFit if solver == "direct" else _AlternatingFit)(self, joint, solver, potentials)
 

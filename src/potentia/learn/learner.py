@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
 from .._optimise import LBFGS
+from .._options import check_choice
 from .._registry import Registered
 from .._types import Floats, PotentiaError
 from ..data.parts import Examples
@@ -133,10 +134,7 @@ class Learner(Registered, ABC):
     def check_choices(self, choices: Mapping[str, Sequence[str]]) -> None:
         """Refuse an option that is not one of its choices."""
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise PotentiaError(
-                    f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}."
-                )
+            check_choice(name, getattr(self, name), allowed)
 
     def check_inference(self, *names: str) -> None:
         """Refuse an option that should be an inference method and is not."""

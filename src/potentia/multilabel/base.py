@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._options import check_count
 from .._registry import SavedFunction
@@ -77,7 +77,8 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
         self._check_options()
         X = self._validated(X)
         labels = as_labels(y)
-        check_consistent_length(X, labels)
+        if X.shape[0] != len(labels):
+            raise PotentiaError(f"X has {X.shape[0]} rows but y has {len(labels)}.")
         names = label_names(y, 1 if labels.ndim == 1 else labels.shape[1])
         weight = row_weights(sample_weight, X)
         # a row of weight zero is as if it were not there

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._types import Floats, PotentiaError
+from .._options import check_type
+from .._types import Floats, PotentiaError, real_numbers
 from .lmbm import LMBM
 from .lmsbn import LMSBN
 from .margin import UNLIMITED
@@ -57,7 +58,7 @@ def error_bound(model: LMSBN | LMBM, X: Any, y: Any) -> ErrorBound:
     given rows, which estimate the expectations if the model was not trained on these rows. Predictions are exact
     here, whatever the model's options: those of an LMBM by branch and bound, which refuses rows that it cannot prove.
     """
-    _check(model, "error_bound", LMSBN, LMBM)
+    check_type("model", model, LMSBN, LMBM)
     losses = model.labelling_loss(X, y)
     found = model.search(X, np.inf, UNLIMITED) if isinstance(model, LMSBN) else model.search(X, "branch")
     if not np.all(found.optimal):
@@ -85,13 +86,6 @@ def _threshold(model: LMSBN | LMBM) -> float:
     return float(max(0.0, 1.0 - total.max(initial=0.0)))
 
 
-def _check(model: Any, name: str, *classes: type) -> None:
-    """Refuse models that the theory does not speak of: only an LMSBN is a sigmoid network with a search by loss."""
-    if not isinstance(model, classes):
-        allowed = " or ".join(c.__name__ for c in classes)
-        raise PotentiaError(f"{name} needs a fitted {allowed} as its model, not {type(model).__name__}.")
-
-
 def likelihood_bound(model: LMSBN, X: Any, y: Any) -> LikelihoodBound:
     r"""Remark 3: the log-loss of the sigmoid network is at most the hinge sum plus a constant per label.
 
@@ -100,7 +94,7 @@ def likelihood_bound(model: LMSBN, X: Any, y: Any) -> LikelihoodBound:
     with K labels and :math:`b = \log(1 + 1 / e)`, the least constant for which it holds. Labels that are constant in
     training are left out of both sums and of K.
     """
-    _check(model, "likelihood_bound", LMSBN)
+    check_type("model", model, LMSBN)
     log_loss = model.log_loss(X, y)
     return LikelihoodBound(log_loss, model.labelling_loss(X, y) + _HINGE_GAP * len(model.order_))
 
@@ -110,8 +104,8 @@ def search_bound(model: LMSBN, X: Any, y: Any, bounds: Any) -> SearchBound:
 
     The probability is at least :math:`1 - E[\text{loss}] / S`, and the search visits :math:`O(K^S)` states.
     """
-    _check(model, "search_bound", LMSBN)
-    S = np.asarray(bounds, dtype=float).ravel()
+    check_type("model", model, LMSBN)
+    S = real_numbers(bounds, "bounds").ravel()
     if S.size == 0 or not np.all(S >= 1):
         raise PotentiaError("bounds must be numbers of at least 1.")
     mean = float(np.mean(model.labelling_loss(X, y)))

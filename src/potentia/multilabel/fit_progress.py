@@ -9,6 +9,7 @@ from threading import Lock
 
 import numpy as np
 
+from .._options import check_type
 from .._progress import Bar
 from .._schema import Array, Schema, check
 from .._types import Floats, PotentiaError
@@ -31,6 +32,7 @@ class FitProgress:
     """
 
     def __init__(self, bar: Bar, checkpoint: str | os.PathLike[str] | Checkpoint | None = None) -> None:
+        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
         self._bar, self._given = bar, checkpoint
         self._checkpoint: Checkpoint | None = None
         self._found: dict[str, Floats] = {}

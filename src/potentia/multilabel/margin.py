@@ -88,7 +88,7 @@ class MarginClassifier(ResumableClassifier):
     _X: Any = None
 
     def _check_options(self) -> None:
-        if not self._chooses or self.alpha != "cv":
+        if not self._chooses or not isinstance(self.alpha, str) or self.alpha != "cv":
             check_positive("alpha", self.alpha)
         check_positive("tol", self.tol)
         check_count("passes", self.passes, 1)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from potentia._types import ArrayLike, Floats, Ints, PotentiaError
+from potentia._options import check_count
+from potentia._types import ArrayLike, Floats, Ints, PotentiaError, plain_array, real_numbers
 from potentia.potentials.chunks import map_chunks
 from potentia.potentials.inputs import Inputs
 from potentia.potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Problem, Rows
@@ -23,7 +24,7 @@ def make_problem(
     unit: str = "row",
 ) -> Problem:
     """Check everything, drop rows of weight zero, and settle the number of configurations."""
-    target = np.asarray(y)
+    target = plain_array(y, "y")
     if target.ndim not in (1, 2):
         raise PotentiaError(
             f"y must be labels (N,) or target distributions (N, K), got shape {target.shape}."
@@ -33,8 +34,8 @@ def make_problem(
     features = check_features(x, sparse, len(target), unit)
     if features.shape[0] != len(target):
         raise PotentiaError(f"x has {features.shape[0]} rows but y has {len(target)}.")
-    if bias is not None and not hasattr(bias, "shape"):
-        bias = np.asarray(bias, dtype=np.float64)
+    if bias is not None and (isinstance(bias, np.ndarray) or not hasattr(bias, "shape")):
+        bias = real_numbers(bias, "bias")
     n_outputs = _count_outputs(target, bias, n_outputs)
     labels, soft = _check_target(target, n_outputs)
     weights = _check_weight(weight, len(target))
@@ -69,7 +70,7 @@ def check_features(x: Any, sparse: bool, n_rows: int | None = None, unit: str = 
         x = x.tocsr().astype(np.float64)
         values = x.data
     else:
-        x = values = np.ascontiguousarray(x, dtype=np.float64)
+        x = values = np.ascontiguousarray(real_numbers(x, "x"))
     if x.ndim != 2:
         raise PotentiaError(f"x must have shape (N, d), got {x.shape}.")
     finite = map_chunks(lambda rows: bool(np.isfinite(values[rows]).all()), len(values), x.shape[1])
@@ -92,6 +93,7 @@ def _count_outputs(y: NDArray[Any], bias: Any, n_outputs: int | None) -> int:
     """K from the keyword, the bias or soft targets, which must agree; else from the largest label."""
     said: dict[str, int] = {}
     if n_outputs is not None:
+        check_count("n_outputs", n_outputs, 1)
         said["n_outputs"] = int(n_outputs)
     if bias is not None:
         if len(bias.shape) != 2 or bias.shape[0] != len(y):
@@ -110,7 +112,7 @@ def _count_outputs(y: NDArray[Any], bias: Any, n_outputs: int | None) -> int:
 
 def _check_target(y: NDArray[Any], n_outputs: int) -> tuple[Ints, Floats]:
     if y.ndim == 2:
-        soft = np.ascontiguousarray(y, dtype=np.float64)
+        soft = np.ascontiguousarray(real_numbers(y, "y"))
         bad = np.flatnonzero(~((soft >= 0).all(1) & (np.abs(soft.sum(1) - 1) <= 1e-6)))
         if len(bad):
             raise PotentiaError(f"y must hold distributions: row {bad[0]} is not non-negative with sum 1.")
@@ -126,7 +128,7 @@ def _check_target(y: NDArray[Any], n_outputs: int) -> tuple[Ints, Floats]:
 def _check_weight(weight: ArrayLike | None, n_rows: int) -> Floats:
     if weight is None:
         return NO_WEIGHT
-    weights = np.ascontiguousarray(weight, dtype=np.float64)
+    weights = np.ascontiguousarray(real_numbers(weight, "weight"))
     if weights.shape != (n_rows,):
         raise PotentiaError(f"weight must have shape ({n_rows},), got {weights.shape}.")
     if not np.isfinite(weights).all() or (weights < 0).any():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .._options import check_count
+from .._options import check_choice, check_count, check_type, texts_of
 from .._types import Bools, Ints, PotentiaError
 from ..features.schemes import allowed_tags
 from ..kernels.chain_labels import best_labels, k_best_labels
@@ -50,6 +50,7 @@ class LinearChain(torch.nn.Module):
         check_count("num_tags", num_tags, 1)
         if (tags is None) != (scheme is None):
             raise PotentiaError("tags and scheme belong together: give both or neither.")
+        tags = None if tags is None else texts_of("tags", tags)
         if tags is not None and len(tags) != num_tags:
             raise PotentiaError(f"tags holds {len(tags)} names for num_tags={num_tags}.")
         super().__init__()
@@ -88,8 +89,7 @@ class LinearChain(torch.nn.Module):
             tags: (steps, batch) or (batch, steps); what they are outside the mask does not matter.
             mask: of the shape of `tags`, on at each sequence's tokens; None for all.
         """
-        if reduction not in _REDUCTIONS:
-            raise PotentiaError(f"reduction must be one of {', '.join(_REDUCTIONS)}, not {reduction!r}.")
+        check_choice("reduction", reduction, _REDUCTIONS)
         on = self._mask(emissions, mask)
         labels = self._labels(emissions, tags, on)
         lengths = on.sum(axis=1)
@@ -157,6 +157,7 @@ class LinearChain(torch.nn.Module):
 
     def _mask(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> Bools:
         """The mask as (batch, steps), checked along with the emissions."""
+        check_type("emissions", emissions, torch.Tensor)
         if emissions.dim() != 3 or not emissions.is_floating_point():
             raise PotentiaError(
                 f"emissions must have 3 dimensions of floating-point numbers, got shape {tuple(emissions.shape)} "
@@ -185,6 +186,7 @@ class LinearChain(torch.nn.Module):
         return on
 
     def _given_mask(self, emissions: torch.Tensor, mask: torch.Tensor) -> Bools:
+        check_type("mask", mask, torch.Tensor)
         if mask.shape != emissions.shape[:2]:
             raise PotentiaError(
                 f"mask has shape {tuple(mask.shape)}; expected {tuple(emissions.shape[:2])} as emissions."
@@ -194,6 +196,7 @@ class LinearChain(torch.nn.Module):
 
     def _labels(self, emissions: torch.Tensor, tags: torch.Tensor, on: Bools) -> Ints:
         """Tags as (batch, steps)."""
+        check_type("tags", tags, torch.Tensor)
         if tags.shape != emissions.shape[:2] or tags.is_floating_point() or tags.is_complex():
             raise PotentiaError(
                 f"tags must be whole numbers of shape {tuple(emissions.shape[:2])}, got shape {tuple(tags.shape)} "

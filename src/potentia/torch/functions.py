@@ -68,7 +68,8 @@ class Call:
         if not isinstance(theta, Mapping):
             raise PotentiaError(f"theta must map kinds to tensors, not be a {type(theta).__name__}.")
         self.kinds = tuple(theta)
-        self.scores = Scores(graph, {kind: _arrays(kind, given) for kind, given in theta.items()})
+        arrays = {kind: _arrays(kind, given) for kind, given in theta.items()}
+        self.scores = Scores(graph, {**dict.fromkeys(graph.kinds), **arrays})
         self.tables = [_joined(given) for given in theta.values()]
         self.needed = needs_gradient(self.tables)
         self.gradient = gradient if self.needed else ValueOnly()

@@ -11,13 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from .._types import Ints, PotentiaError
+from .._types import Ints, PotentiaError, warn_caller
 from .image_files import Mask, code_colours
 
 #: More values than this in the masks are no classes, but a sign of smoothed or compressed masks.
 _MOST = 256
 #: Values in fewer pixels than this in all, or in less than this share of them and nowhere two by two, are questioned.
 _HANDFUL, _THIN_SHARE = 5, 0.01
+#: A class with more of the pixels than this, in masks of several classes, is questioned.
+_MOSTLY = 0.9
+#: Largest number of a class beside which 255 is questioned, and fewest numbers that may be those of instances.
+_SMALL_CODE, _INSTANCES = 100, 8
 #: What to do with such values: make them unknown, the class whose value is nearest, or classes.
 RARE = ("void", "nearest", "keep")
 _GOLDEN = 0.618034
@@ -109,7 +113,8 @@ def find_classes(
 
     A value that occurs in a few pixels only, or along edges only, is more likely a trace of a smoothed mask than a
     class: it is refused with what can be done about it, unless `rare` says so: "void", "nearest" (the class of the
-    nearest value) or "keep".
+    nearest value) or "keep". Numbers 1, 2, ... of their own in every mask are instances, and are refused. Values that
+    often mean unknown, and a `void` that never occurs, give a warning.
     """
     coloured = masks[0].coloured
     palette = next((mask.palette for mask in masks if mask.palette is not None), None)
@@ -117,7 +122,11 @@ def find_classes(
     listed: list[tuple[int, str, int | None]]
     if palette_file is None:
         values = np.unique(np.concatenate([np.unique(mask.codes) for mask in masks]))
+        _warn_of_absent([code for code in unknown if code not in values], coloured)
         values = values[~np.isin(values, unknown)]
+        if rare != "keep" and not coloured:
+            _refuse_instances(masks, unknown)
+            _warn_of_unlabelled(masks, values)
         doubtful = [] if rare == "keep" else _doubtful(masks, values)
         if doubtful and rare is None:
             shown = ", ".join(show_code(code, coloured) for code in doubtful[:6]) + (
@@ -145,6 +154,44 @@ def find_classes(
     codes, names = [row[0] for row in listed], [row[1] for row in listed]
     nearest = rare == "nearest" and palette_file is None
     return Classes(codes, names, colours, unknown, coloured, palette, nearest)
+
+
+def _warn_of_absent(codes: Sequence[int], coloured: bool) -> None:
+    """Warn of values given as void that no mask has."""
+    if codes:
+        shown = ", ".join(show_code(code, coloured) for code in codes)
+        warn_caller(f"--void {shown}: no mask has this value, so nothing is left out.", UserWarning)
+
+
+def _refuse_instances(masks: Sequence[Mask], unknown: Sequence[int]) -> None:
+    """Refuse masks whose regions are numbered from 1 in each of them, with more regions in some than in others."""
+    largest = []
+    for mask in masks:
+        own = [int(value) for value in np.unique(mask.codes) if value and value not in unknown]
+        if own != list(range(1, len(own) + 1)):
+            return
+        largest.append(len(own))
+    if max(largest) >= _INSTANCES and len(set(largest)) > 1:
+        raise PotentiaError(
+            f"every mask numbers its regions from 1, up to {max(largest)}, as masks of instances do: give masks of "
+            "classes, or say --rare keep, or list the classes in a --palette, if the numbers are classes."
+        )
+
+
+def _warn_of_unlabelled(masks: Sequence[Mask], values: Ints) -> None:
+    """Warn of 0 or 255 as a class where it more likely means that a pixel was not labelled."""
+    if len(values) < 3:
+        return
+    total = sum(mask.codes.size for mask in masks)
+    for code in (0, 255):
+        share = sum(int(np.count_nonzero(mask.codes == code)) for mask in masks) / total
+        # 255 beside small numbers is how many sets of masks mark borders and unknown pixels
+        if share > _MOSTLY or (code == 255 and share > 0 and values[values != 255].max() <= _SMALL_CODE):
+            warn_caller(
+                f"the value {code}, {share:.0%} of all pixels in the masks, becomes a class; if it means unlabelled, "
+                f"say --void {code}.",
+                UserWarning,
+            )
 
 
 def _doubtful(masks: Sequence[Mask], values: Ints) -> list[int]:

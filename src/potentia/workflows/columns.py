@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +10,43 @@ import numpy as np
 from .._types import Floats, Ints, PotentiaError
 from .table_files import Column
 
+#: Words for a label that is present, and for one that is absent.
+_YES = {
+    "yes",
+    "y",
+    "true",
+    "t",
+    "ja",
+    "j",
+    "wahr",
+    "oui",
+    "vrai",
+    "si",
+    "sí",
+    "sim",
+    "da",
+    "positive",
+    "pos",
+    "on",
+}
+_NO = {
+    "no",
+    "n",
+    "false",
+    "f",
+    "nein",
+    "falsch",
+    "non",
+    "faux",
+    "não",
+    "net",
+    "nej",
+    "negative",
+    "neg",
+    "off",
+}
+#: Names of columns that number rows.
+_ROW_NAMES = frozenset({"", "id", "index", "row", "row_id"})
 #: Different texts beyond which a column names rows rather than sorts them.
 _MOST = 1000
 #: Number of missing values in training from which on a column gets an indicator of missing values.
@@ -98,6 +136,12 @@ class Label:
         lone = self.values[-1]
         return int(len(self.values) == 2 or (_is_number(lone) and float(lone) > 0))
 
+    @property
+    def shown(self) -> str:
+        """Its name for columns of probabilities, with the value that counts as present where values are texts."""
+        texts = self.texts or self.values
+        return self.name if all(map(_is_number, texts)) else f"{self.name}={texts[-1 if self.present else 0]}"
+
     def encode(self, column: Column) -> Ints:
         """1 where present, 0 where absent; refuses values that training did not have."""
         cells = [_plain(cell, self.name, row) for row, cell in enumerate(column, 1)]
@@ -117,16 +161,36 @@ class Label:
 
 
 def learn_label(name: str, column: Column) -> Label:
-    """The values of a label: of numbers the larger one is "present", of texts the later one in the alphabet."""
+    """The values of a label, the present one last: of numbers the larger, of texts a word for yes, else the rarer."""
     spelled: dict[str, str] = {}
+    counts: Counter[str] = Counter()
     for row, cell in enumerate(column, 1):
-        spelled.setdefault(_plain(cell, name, row), str(cell))
+        value = _plain(cell, name, row)
+        spelled.setdefault(value, str(cell))
+        counts[value] += 1
     if len(spelled) > 2:
         shown = ", ".join(map(repr, sorted(spelled)[:3])) + (", ..." if len(spelled) > 3 else "")
         raise PotentiaError(f"label {name!r} takes {len(spelled)} values ({shown}); a label takes two.")
-    numbers = all(_is_number(value) for value in spelled)
-    values = sorted(spelled, key=float if numbers else str.casefold)
+    if all(_is_number(value) for value in spelled):
+        values = sorted(spelled, key=float)
+    else:
+        # equally frequent ones in the order of the alphabet
+        values = sorted(spelled, key=lambda value: (_meaning(value), -counts[value], value.casefold()))
     return Label(name, values, [spelled[value] for value in values])
+
+
+def is_row_number(name: str, column: Column) -> bool:
+    """Whether a column numbers the rows: called id or index, or without a name, and whole numbers that all differ."""
+    if name.casefold() not in _ROW_NAMES and not name.casefold().startswith("unnamed:"):
+        return False
+    whole = all(cell is not None and _is_number(cell) and float(cell).is_integer() for cell in column)
+    return whole and len(set(column)) == len(column) > 2
+
+
+def _meaning(value: str) -> int:
+    """1 for a word that says yes, -1 for one that says no, else 0."""
+    word = value.strip().casefold()
+    return int(word in _YES) - int(word in _NO)
 
 
 def _is_number(cell: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._types import PotentiaError
+from .._types import PotentiaError, warn_caller
 from ..data.loaders import open_image
 from . import tiff_files
 from .tiff_files import is_tiff, read_tiff, write_tiff
@@ -104,6 +104,14 @@ def paired_files(images: Path, masks: Path, stacks: str = "images") -> list[tupl
     lossy = [path for _, path in pairs if path is not None and path.suffix.lower() in (".jpg", ".jpeg")]
     if lossy:
         raise PotentiaError(f"{lossy[0]}: JPEG does not keep the values of classes; masks must be PNG files.")
+    alone = sorted(
+        {path.name for path in own.values()} - {path.name for _, path in pairs if path is not None}
+    )
+    if alone and images != masks:
+        warn_caller(
+            f"{masks} has {len(alone)} mask{'s' * (len(alone) > 1)} without an image in {images}, such as {alone[0]}.",
+            UserWarning,
+        )
     return [(file, _same_page(file, path)) for file, path in pairs if path is not None]
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from .._html import facts_table
-from .._schema import Schema, check
+from .._schema import TEXT, Items, Schema, check
 from .._types import PotentiaError
 from ..io.files import read_file, reading, write_file
+
+#: What a file holds beside the model and its settings.
+_SAVED: Schema = {"trained_on": Items(TEXT, optional=True)}
 
 
 class Pipeline(ABC):
@@ -25,6 +30,8 @@ class Pipeline(ABC):
     #: What `settings` holds, checked on loading; settings that are not named here are not checked.
     saved: ClassVar[Schema] = {}
     model: Any
+    #: Digests of the files that it was trained on, where known.
+    trained_on: Sequence[str] = ()
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -62,9 +69,8 @@ class Pipeline(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one file, whole or not at all."""
         content, arrays = self.state()
-        write_file(
-            path, "pipeline", {"form": self.form, "settings": self.settings(), "model": content}, arrays
-        )
+        whole = {"form": self.form, "settings": self.settings(), "model": content}
+        write_file(path, "pipeline", whole | {"trained_on": list(self.trained_on)}, arrays)
 
 
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
@@ -78,4 +84,17 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
             raise PotentiaError(f"the form of data {name!r} is not known; import the module that defines it.")
         kind = forms[name].pipeline()
         settings = {**content["settings"], **check(kind.saved, content["settings"], "pipeline")}
-        return kind.restore(settings, content["model"], arrays)
+        found = kind.restore(settings, content["model"], arrays)
+        found.trained_on = check(_SAVED, content, "pipeline")["trained_on"] or ()
+        return found
+
+
+def file_digests(source: Path) -> list[str]:
+    """A digest of the bytes of a file, or of each file of a folder; none where there is no such."""
+    paths = sorted(source.iterdir()) if source.is_dir() else [source]
+    found = []
+    for path in paths:
+        if path.is_file():
+            with path.open("rb") as raw:
+                found.append(hashlib.file_digest(raw, partial(hashlib.blake2b, digest_size=16)).hexdigest())
+    return found

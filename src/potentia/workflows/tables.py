@@ -19,7 +19,7 @@ from ..metrics import all_measures
 from ..multilabel.remote_rows import RemoteRows, forget_rows
 from ..multilabel.resumable import ResumableClassifier
 from ..parallel.connection import current, map_anywhere
-from .columns import Feature, Label, learn_feature, learn_label
+from .columns import Feature, Label, is_row_number, learn_feature, learn_label
 from .outputs import check_target, seen_by_workers
 from .pipeline import Pipeline
 from .table_files import Table, read_table, write_table
@@ -145,7 +145,8 @@ class TablePipeline(Pipeline):
     ) -> dict[str, Any]:
         """The predicted label columns of a table, row by row, as CSV or Parquet by the name of `out`.
 
-        id: columns that are copied before them. probabilities, scores: further columns after them, per label.
+        id: columns that are copied before them. probabilities, scores: further columns after them, per label; where a
+        label's values are texts, their names say of which one.
         """
         check_target(out, source)
         wanted = partial(self._columns, seen_by_workers(source), id, probabilities, scores)
@@ -167,10 +168,11 @@ class TablePipeline(Pipeline):
                 name: ["" if c is None else c for c in table[name]] for name in id
             }
             columns |= self.predict(table)
+            shown = {label.name: label.shown for label in self.labels}
             if probabilities:
-                columns |= {f"{name}_probability": p for name, p in self.predict_proba(table).items()}
+                columns |= {f"{shown[name]}_probability": p for name, p in self.predict_proba(table).items()}
             if scores:
-                columns |= {f"{name}_score": s for name, s in self.decision_function(table).items()}
+                columns |= {f"{shown[name]}_score": s for name, s in self.decision_function(table).items()}
         return columns, [feature.knows(table[feature.name]) for feature in self.features]
 
     def _warn_of_unknown(self, known: Sequence[Sequence[bool | None]]) -> None:
@@ -216,9 +218,10 @@ def train(
 ) -> tuple[TablePipeline, dict[str, Any]]:
     """A pipeline fitted to a table, and facts of the fit.
 
-    labels: the label columns, of two values each. ignore: columns that are no features. categorical: columns whose
-    numbers are codes of categories. model: of `MODELS`. options: `alpha`, `kernel`, `order` and `loss`, where the model
-    has them; without them cross-validation chooses.
+    labels: the label columns, of two values each; of texts a word such as "yes" counts as present, else the rarer one.
+    ignore: columns that are no features, besides a column "id", "index" or without a name that numbers the rows.
+    categorical: columns whose numbers are codes of categories. model: of `MODELS`. options: `alpha`, `kernel`, `order`
+    and `loss`, where the model has them; without them cross-validation chooses.
     """
     run = run or Run()
     X: Any
@@ -277,6 +280,9 @@ class TableSpec:
         with naming(self.source):
             _require(table, [*self.labels, *self.ignore, *self.categorical])
             names = [name for name in table if name not in {*self.labels, *self.ignore}]
+            numbering = [n for n in names if n not in self.categorical and is_row_number(n, table[n])]
+            names = [name for name in names if name not in numbering]
+            messages += [f"column {name!r} numbers the rows and is left out." for name in numbering]
             if not names:
                 raise PotentiaError("no column is left that could be a feature.")
             own = Run(validation=self.validation, seed=self.seed).split(len(table[self.labels[0]]))[0]
@@ -292,6 +298,11 @@ class TableSpec:
             if len(own) == 1:
                 messages.append("there is only one row to train on, so every prediction repeats its labels.")
             labels = [learn_label(name, table[name]) for name in self.labels]
+            messages += [
+                f"label {label.name!r}: {label.texts[1]!r} counts as present, {label.texts[0]!r} as absent."
+                for label in labels
+                if len(label.values) == 2 and label.shown != label.name
+            ]
             messages += [
                 f"label {label.name!r} has only the value {label.texts[0]!r}, which is always predicted."
                 for label in labels
