@@ -46,7 +46,7 @@ def njit(
 
 
 def _plain(function: Callable[..., Any], hidden: bool, options: dict[str, Any]) -> Any:
-    """The function compiled by Numba's public means, in a folder of its own, of which changed sources are cleared."""
+    """The function compiled by Numba's public means, in a folder that is cleared when sources change."""
     if hidden or FOLDER is None:
         return numba.njit(**options)(function)
     chosen, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(FOLDER / "plain")
