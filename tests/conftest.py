@@ -7,6 +7,8 @@ import signal
 # and OpenBLAS do, then take most of the time from the thread that they wait for.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# What a process writes must not depend on whether its kernels were compiled before.
+os.environ.setdefault("POTENTIA_VERBOSE", "0")
 
 #: Files that come first. Long ones, so that no worker is left alone with one of them at the end; the first two workers
 #: begin with files that compile different kernels, which would be compiled twice if both met them at the same time.

@@ -50,9 +50,8 @@ def _end_with(parent: int, seconds: float) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if sys.platform != "win32":
-        signal.signal(
-            signal.SIGPIPE, signal.SIG_DFL
-        )  # what is printed after the parent's end ends this process, too
+        # what is printed after the parent's end ends this process, too
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
     if os.getppid() != parent:  # it has ended already

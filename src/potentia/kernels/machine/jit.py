@@ -7,6 +7,7 @@ takes longer to start; `simd` and `team` then take their plain twins, too. With 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -85,7 +86,7 @@ def _fitting_internals() -> ModuleType | None:
 class _Compilation(event.Listener):  # type: ignore[misc]
     """Counts the seconds in which kernels are compiled, and says once that this takes a while.
 
-    It does so on a terminal after two seconds, always and at once with POTENTIA_VERBOSE=1, never with 0.
+    It does so after two seconds, at once with POTENTIA_VERBOSE=1, never with 0.
     """
 
     def __init__(self) -> None:
@@ -97,28 +98,27 @@ class _Compilation(event.Listener):  # type: ignore[misc]
     def on_start(self, event: event.Event) -> None:
         if not _is_kernel(event):
             return
+        if self._depth == 0:
+            self._begun = time.monotonic()
+            patience = {"0": math.inf, "1": 0.0}.get(os.environ.get("POTENTIA_VERBOSE", ""), _PATIENCE)
+            if self._seconds >= patience:
+                self._say()
+            elif patience < math.inf and not self.silent:
+                self._timer = threading.Timer(patience - self._seconds, self._say)
+                self._timer.daemon = True
+                self._timer.start()
         self._depth += 1
-        if self._depth > 1:
-            return
-        self._begun = time.monotonic()
-        asked = os.environ.get("POTENTIA_VERBOSE")
-        if asked == "1":
-            self._say()
-        elif asked != "0" and sys.stderr is not None and sys.stderr.isatty():
-            self._timer = threading.Timer(max(_PATIENCE - self._seconds, 0.0), self._say)
-            self._timer.daemon = True
-            self._timer.start()
 
     def on_end(self, event: event.Event) -> None:
         if not _is_kernel(event):
             return
-        self._depth -= 1
-        if self._depth == 0:
+        if self._depth == 1:
             self._timer.cancel()
             self._seconds += time.monotonic() - self._begun
+        self._depth -= 1
 
     def _say(self) -> None:
-        if not self.silent:
+        if not self.silent and sys.stderr is not None:
             print("potentia: compiling kernels (once) ...", file=sys.stderr, flush=True)
         self.silent = True
 
