@@ -12,6 +12,8 @@ import pytest
 # and OpenBLAS do, then take most of the time from the thread that they wait for.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# What a process writes must not depend on whether its kernels were compiled before.
+os.environ.setdefault("POTENTIA_VERBOSE", "0")
 
 TESTS = Path(__file__).parent
 #: Processor seconds by test, those of a tenth of a second and more; `make durations` writes it.

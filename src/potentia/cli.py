@@ -20,7 +20,7 @@ from .commands import check, completion, lab, own_data, warmup
 from .commands.common import json_text as _json
 from .commands.common import show_facts
 from .commands.parsing import Parser
-from .kernels.jit import silence
+from .kernels.machine.jit import silence
 
 
 def main(argv: Sequence[str] | None = None) -> int:

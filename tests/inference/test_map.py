@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +28,7 @@ from potentia.inference import map_blocks, map_toulbar2
 from potentia.inference.map_blocks import Blocks, solve_components
 from potentia.inference.map_cuts import _least, _Tables, move_labels, roof_duality
 from potentia.inference.map_dual import ascend, dual
-from potentia.inference.map_reduce import penalty, reduce
+from potentia.inference.map_reduce import penalty, reduce, trivial_bound
 from potentia.inference.map_task import Task
 from potentia.inference.map_windows import Windows
 from potentia.kernels.max_flow import max_flow
@@ -154,6 +162,112 @@ def test_exact_search_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatc
     result = pt.MAP(time_limit=0.5).infer(graph, scores(graph, np.random.default_rng(0)))
     assert result.feasible
     assert result.bound == "upper"
+
+
+def bounds_of_exact_search(task: Task, enough: Callable[[Task], bool]) -> list[float]:
+    """The bounds that exact search gives until it ends or they are enough."""
+    found, tighten = [], task.tighten
+
+    def note(bound: float, part: str) -> None:
+        found.append(bound + task.problem.constant)
+        tighten(bound, part)
+
+    task.tighten = note  # type: ignore[method-assign]
+    search = map_toulbar2.ExactSearch(task)
+    while search.collect() and not enough(task):
+        time.sleep(0.01)
+    search.stop()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_bounds_of_a_running_exact_search_hold(seed: int, scale: float) -> None:
+    rng = np.random.default_rng(seed)
+    graph = pt.Graph.complete(8, n_states=3)
+    theta = {kind: scale * table for kind, table in scores(graph, rng).items()}
+    best = ref.max_score(graph, theta)
+    found = bounds_of_exact_search(open_task(graph, theta), lambda task: False)
+    assert len(found) > 1  # more than that of the end
+    assert min(found) >= best - close(best)
+    assert found[0] > found[-1]
+    assert found[-1] == pytest.approx(best, rel=1e-9)
+
+
+def test_a_search_that_is_cut_off_leaves_its_bound() -> None:
+    graph = pt.Graph.grid((12, 12), n_states=3)
+    theta = {kind: 3 * table for kind, table in scores(graph, np.random.default_rng(0)).items()}
+    best = pt.MAP().infer(graph, theta)
+    assert best.bound == "exact"
+    task = Task(Scores(graph, theta), 600.0, 0)
+    trivial = trivial_bound(task.scores)
+    task.tighten(trivial, "maxima of the tables")
+    found = bounds_of_exact_search(task, lambda task: task.bound_by == "toulbar2")
+    assert task.bound_by == "toulbar2"
+    assert best.value - close(best.value) <= min(found) == task.bound < trivial
+
+
+LONG_SEARCH = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import potentia as pt
+from potentia.inference import map as portfolio
+from zoo import scores
+graph = pt.Graph.complete(60, n_states=4)
+portfolio._ascend = portfolio.move_labels = portfolio._eliminate_wide = lambda task: None
+pt.MAP(time_limit=150).infer(graph, scores(graph, np.random.default_rng(0)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_exact_search_ends_with_the_process_that_started_it(number: int, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LONG_SEARCH, str(Path(__file__).parent)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    try:
+        worker = until(lambda: workers_of(process.pid))[0]
+        process.send_signal(number)
+        process.wait()
+        until(lambda: not is_worker(worker))
+    finally:
+        process.kill()
+        process.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_exact_search_ends_by_itself_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(map_toulbar2, "_GRACE", 0.0)
+    graph = pt.Graph.complete(60, n_states=4)
+    search = map_toulbar2.ExactSearch(Task(Scores(graph, scores(graph, np.random.default_rng(0))), 2.0, 0))
+    until(lambda: not search.collect())  # nobody stops it
+    search.stop()
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """What `found` gives once it is something."""
+    for _ in range(6000):
+        if result := found():
+            return result
+        time.sleep(0.02)
+    raise AssertionError("it did not happen in two minutes")
+
+
+def is_worker(pid: int) -> bool:
+    """Whether a process runs exact search; one that ended but was not waited for has no command line."""
+    try:
+        return b"map_toulbar2_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def workers_of(parent: int) -> list[int]:
+    listed = Path(f"/proc/{parent}/task").glob("*/children")
+    children = [int(child) for path in listed for child in path.read_text().split()]
+    return [child for child in children if is_worker(child)]
 
 
 @pytest.mark.parametrize("seed", range(8))

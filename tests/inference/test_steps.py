@@ -13,7 +13,7 @@ from potentia.inference import pair_work
 from potentia.inference.drive import _likely_left
 from potentia.inference.pair_engine import PairEngine
 from potentia.inference.steps import steps
-from potentia.kernels.team import BARRIER
+from potentia.kernels.machine.team import BARRIER
 from sweep_counter import counted_updates
 
 

@@ -16,7 +16,7 @@ from potentia._threads import PIECES, cut_ranges, piece_of, run_team
 from potentia.graph.scores import Scores
 from potentia.inference import pair_work
 from potentia.inference.steps import Step, steps
-from potentia.kernels.team import BARRIER, gather, release
+from potentia.kernels.machine.team import BARRIER, gather, release
 
 
 @pytest.fixture(autouse=True)

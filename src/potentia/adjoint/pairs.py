@@ -27,11 +27,11 @@ from ..kernels import binary_reverse as two
 from ..kernels import parametric_reverse as by_weight
 from ..kernels import star_reverse as kernels
 from ..kernels import star_tables
+from ..kernels.machine.simd import CHUNK
+from ..kernels.machine.team import Team
 from ..kernels.pairs import to_lanes
 from ..kernels.record import Record
-from ..kernels.simd import CHUNK
 from ..kernels.star_blocks import PRODUCT
-from ..kernels.team import Team
 
 
 class PairReverse:

@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def warmup(arguments: argparse.Namespace) -> None:
     """Run the parts and say where compiled kernels are."""
-    from ..kernels.jit import FOLDER
+    from ..kernels.machine.store import FOLDER
 
     unknown = [part for part in arguments.part if part not in PARTS]
     if unknown:
@@ -45,7 +45,7 @@ def warmup(arguments: argparse.Namespace) -> None:
         for part in arguments.part or PARTS:
             note(arguments, f"compiling kernels of {part} ...")
             PARTS[part]()
-    kept = len(list(FOLDER.glob("*.nbc")))
+    kept = len(list(FOLDER.rglob("*.nbc")))
     show_facts(
         arguments,
         "compiled kernels",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._types import Ints
-from ..kernels.simd import CHUNK
+from ..kernels.machine.simd import CHUNK
 from ..kernels.star_blocks import ALONE, RECEIVES, SENDS
 from ..kernels.traversal import breadth_first, greedy_colours, sequential_levels
 from .structure import Graph

@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from .._memory import borrow_like
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, plain_array, warn_caller
+from ..kernels.machine.simd import CHUNK
 from ..kernels.score_checks import add_singles, first_bad_table, score_range
-from ..kernels.simd import CHUNK
 from .assign import observed_states
 from .dense import DenseGaussian, check_dense
 from .flat import Regions, flat_regions, table_sizes

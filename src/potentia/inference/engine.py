@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from .._memory import borrow
 from .._types import Floats, Ints
-from ..kernels.team import Team
+from ..kernels.machine.team import Team
 
 
 class Readout(NamedTuple):

@@ -10,11 +10,17 @@ import numpy as np
 
 from .._types import Bools, InfeasibleError, Ints
 from ..graph.scores import Scores, score_labels
+from ..kernels.machine.jit import compilation_seconds
 from . import map_reduce
 from .map_reduce import Reduced
 
 #: Share of the score below which a gap is rounding.
 _ROUNDING = 1e-9
+
+
+def _clock() -> float:
+    """Seconds that pass, without those in which kernels are compiled: only a first call has those."""
+    return time.monotonic() - compilation_seconds()
 
 
 class Task:
@@ -42,13 +48,13 @@ class Task:
         self.poll: Callable[[], object] = lambda: None
         self.rng = np.random.default_rng(seed)
         self.timed = time_limit is not None
-        self._deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+        self._deadline = math.inf if time_limit is None else _clock() + time_limit
         self._cancelling = scores.rounding()
 
     @property
     def left(self) -> float:
         """Seconds left, inf without a limit."""
-        return self._deadline - time.monotonic()
+        return self._deadline - _clock()
 
     @property
     def slack(self) -> float:

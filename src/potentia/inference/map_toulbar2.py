@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from queue import SimpleQueue
+from tempfile import TemporaryFile
+from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +30,11 @@ _TOTAL_COST = 1e15
 _BACKTRACKS = 5_000
 #: Seconds between looks at a running search.
 _PAUSE = 0.02
+#: How long it may go on after the time limit, should nobody end it: seconds of compilation come on top of the limit.
+_GRACE = 60.0
 _PART = "toulbar2"
+#: How it prints a lower bound on whole costs, and the least cost so far.
+_BOUNDS = re.compile(r"(?:Initial lower and upper bounds|Optimality gap): \[(-?\d+), ")
 
 
 def suits(scores: Scores) -> bool:
@@ -42,18 +50,30 @@ class ExactSearch:
         assert task.problem.scores is not None
         self._task, self._problem = task, task.problem
         self._costs = _integer_costs(task.problem.scores, task.current)
-        self._folder = TemporaryDirectory(prefix="potentia-map-", ignore_cleanup_errors=True)
-        model, output = (Path(self._folder.name) / name for name in ("model.npz", "output.txt"))
-        backtracks = np.array(0 if task.timed else _BACKTRACKS)
-        np.savez(model, allow_pickle=False, backtracks=backtracks, **self._costs.arrays)
+        self._least = int(self._costs.arrays["upper"])
+        backtracks, seconds = (0, task.left + _GRACE) if task.timed else (_BACKTRACKS, 0.0)
         worker = Path(__file__).with_name("map_toulbar2_worker.py")
-        with output.open("wb") as sink:
+        with TemporaryFile(prefix="potentia-map-") as model:
+            np.savez(
+                model, allow_pickle=False, backtracks=np.array(backtracks), seconds=np.array(seconds),
+                parent=np.array(os.getpid()), **self._costs.arrays,
+            )  # fmt: skip
+            model.seek(0)
             # a separate session, so that Ctrl-C reaches this process only, which then ends the search
             self._process = subprocess.Popen(
-                [sys.executable, str(worker), str(model)],
-                stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.DEVNULL, start_new_session=True,
+                [sys.executable, str(worker)],
+                stdin=model, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+                text=True,
             )  # fmt: skip
-        self._lines, self._rest, self._least = output.open("r"), "", int(self._costs.arrays["upper"])
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        # a full pipe would hold up the search while nobody collects
+        self._reader = Thread(target=self._read, name="potentia-map", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
 
     def wait(self) -> None:
         """Collect until the search or the time is over."""
@@ -61,32 +81,40 @@ class ExactSearch:
             time.sleep(_PAUSE)
 
     def collect(self) -> bool:
-        """Offer what was found since the last call; return whether the search is still running."""
-        running = self._process.poll() is None
-        *lines, self._rest = (self._rest + self._lines.read()).split("\n")
-        for line in lines:
-            words = line.split()
+        """Take what was found since the last call; return whether the search is still running."""
+        running = self._reader.is_alive()
+        while not self._lines.empty():
+            line = self._lines.get()
+            words, bounds = line.split(), _BOUNDS.match(line)
             if words[:2] == ["New", "solution:"]:
                 self._least = min(self._least, int(words[2]))
             elif words == ["finished"] and self._task.labels is None:
                 self._task.exhaust(_PART)
             elif words == ["finished"]:
-                score = self._costs.upper_score(self._least) + self._problem.constant
-                self._task.tighten(score - self._task.problem.constant, _PART)
+                self._tighten(self._least)
+            elif bounds is not None:
+                # of labellings that cost less than the best so far; no others cost less than that one
+                self._tighten(min(int(bounds[1]), self._least))
             elif len(words) == len(self._problem.variables) and all(map(str.isdecimal, words)):
                 self._offer(np.array(words, dtype=np.int64))
         return running
+
+    def _tighten(self, cost: int) -> None:
+        """Take note that no labelling costs less."""
+        score = self._costs.upper_score(cost) + self._problem.constant
+        self._task.tighten(score - self._task.problem.constant, _PART)
 
     def _offer(self, found: Ints) -> None:
         labels = self._costs.states[np.arange(len(found)), found]
         self._task.offer(self._problem.expand(labels)[self._task.problem.variables], _PART)
 
     def stop(self) -> None:
-        """End the search and remove its files."""
+        """End the search."""
         self._process.kill()
         self._process.wait()
-        self._lines.close()
-        self._folder.cleanup()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 class _Costs(NamedTuple):

@@ -18,8 +18,9 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import binary, star, star_product
 from ..kernels import pairs as pair_kernels
+from ..kernels.machine.simd import CHUNK
+from ..kernels.machine.team import BARRIER, SOLO, Team
 from ..kernels.record import NO_RECORD, Record
-from ..kernels.simd import CHUNK
 from ..kernels.star_blocks import (
     ALONE,
     LOG,
@@ -31,7 +32,6 @@ from ..kernels.star_blocks import (
     SENDS,
     PairBlocks,
 )
-from ..kernels.team import BARRIER, SOLO, Team
 from .engine import Readout
 from .entropy import Entropy, check_counting
 from .forest import pair_tables

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._threads import PIECES, cut_ranges, map_items, pooled, run_team, teams_pay
 from .._types import Ints
-from ..kernels.team import BARRIER, SOLO, Team, gather, release
+from ..kernels.machine.team import BARRIER, SOLO, TEAMS, Team, gather, release
 from .engine import Engine, TeamEngine
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def steps(engine: Engine, schedule: str, seed: int, done: int, many: int = 1) ->
     """What iterations from number `done` on update, one step after another."""
     ptr = engine.group_ptr
     n = int(ptr[-1])
-    team = engine.team(many) if schedule == "coloured" and teams_pay() else 1
+    team = engine.team(many) if schedule == "coloured" and TEAMS and teams_pay() else 1
     if schedule == "coloured" and (team > 1 or many > 1):
         return [Step(_together(cast(TeamEngine, engine), many, team), whole=True)]
     numbers = range(many)

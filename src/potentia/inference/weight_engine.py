@@ -14,7 +14,7 @@ from ..graph.scores import Scores
 from ..graph.weighted import Cost
 from ..kernels import pairs as pair_kernels
 from ..kernels import parametric, parametric_product
-from ..kernels.simd import CHUNK
+from ..kernels.machine.simd import CHUNK
 from ..kernels.star_blocks import MAXIMUM, PRODUCT, SAFE_RANGE
 from .entropy import Entropy
 from .pair_engine import PairEngine

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
 from .lanes import backward, best_states, forward
-from .simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
+from .machine.jit import njit
+from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .vecmath import KERNEL
 
 

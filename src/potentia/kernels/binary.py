@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
+from .machine.simd import CHUNK, div8, fma8, load8, max8, min8, mul8, pick8, run8, spread8, store8
+from .machine.team import BARRIER, wait
 from .record import packed
-from .simd import CHUNK, div8, fma8, load8, max8, min8, mul8, pick8, run8, spread8, store8
 from .star_blocks import block_of, fetch_ahead, following, most_rows, note_change, slot_of
-from .team import BARRIER, wait
 from .vecmath import KERNEL, exp, log
 
 

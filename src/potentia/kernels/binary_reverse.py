@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
-from .simd import CHUNK, above8, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
+from .machine.jit import njit
+from .machine.simd import CHUNK, above8, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
+from .machine.team import BARRIER, wait
 from .star_blocks import LOG, block_of, most_rows, slot_of
-from .team import BARRIER, wait
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at a state a variable does not have and far above this at all others.

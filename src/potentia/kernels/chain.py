@@ -6,7 +6,7 @@ i + 1 at pair_at[i], so that pairs may share one table; the entry of a chain's l
 
 from __future__ import annotations
 
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from .chain import best_path
 from .chain_batch import load_step
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
 from .rounding import best_state, likeliest
 from .support import ask, open_domains, propagate, remove
 from .vecmath import KERNEL

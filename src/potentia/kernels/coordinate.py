@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 #: Sums may be reordered here: a dot product only vectorises so, and descent corrects its own rounding.

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .coordinate import _limits, _projected, _settled, _shuffle
-from .jit import njit
 from .logistic import SUMS
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 

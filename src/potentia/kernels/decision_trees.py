@@ -8,13 +8,10 @@ test for leaves. Codes are row-major bytes, so one row's features share a cache 
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from potentia.kernels.vecmath import KERNEL
-
-from .jit import njit
+from .machine.jit import njit
+from .machine.simd import prefetch
+from .vecmath import KERNEL
 
 #: Codes are bytes.
 MAX_BINS = 256
@@ -23,23 +20,6 @@ PAD = 4
 _BLOCK = 256
 #: How many rows before its turn a row of a large node is asked from memory.
 _AHEAD = 16
-
-
-@intrinsic
-def _prefetch(typingctx, array, index):
-    """Ask for the cache line of a flat array's entry: rows of one node are too scattered for the hardware to guess."""
-
-    def codegen(context, builder, signature, args):
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
-        integer = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, integer, integer, integer])
-        name = "llvm.prefetch.p0"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        builder.call(function, [pointer, integer(0), integer(3), integer(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), codegen
 
 
 @njit(**KERNEL)
@@ -86,8 +66,8 @@ def histogram(codes, statistics, bin_ptr, first, last, rows, sums):
     one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
     for i in range(n_rows):
         ahead = rows[min(i + _AHEAD, n_rows - 1)]
-        _prefetch(flat_codes, ahead * codes.shape[1] + first)
-        _prefetch(flat_statistics, ahead * width)
+        prefetch(flat_codes, ahead * codes.shape[1] + first, 1)
+        prefetch(flat_statistics, ahead * width, 1)
         # unsigned indices spare the test for negative ones
         row = np.uint64(rows[i])
         for k in range(0, width, PAD):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
 from .tables import (
     add_sources,
     advance,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .elimination import bucket_sources, clique_card, n_factors
-from .jit import njit
+from .machine.jit import njit
 from .tables import add_sources, advance, raise_row, read_block, reduce_axes, split_axes
 from .vecmath import KERNEL, exp, log
 

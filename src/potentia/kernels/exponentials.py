@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import njit
-from .simd import CHUNK, add8, div8, fma8, load8, max8, mul8, run8, spread8, store8, sub8, zero8
+from .machine.jit import njit
+from .machine.simd import CHUNK, add8, div8, fma8, load8, max8, mul8, run8, spread8, store8, sub8, zero8
 from .vecmath import KERNEL, exp, log
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .coordinate_joint import product
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 #: Losses closer than this are equal; then the larger sum of z decides.

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
 from .logistic import SUMS
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .forest_descent import entry
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 

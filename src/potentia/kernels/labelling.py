@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 # Rows of the flags (2, n_variables): the best state of a variable, or of a pair with it, may have changed

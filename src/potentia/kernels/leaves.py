@@ -17,7 +17,7 @@ import numpy as np
 from potentia.kernels.logistic import LANES, SUMS, softmax_lanes
 from potentia.kernels.vecmath import KERNEL
 
-from .jit import njit
+from .machine.jit import njit
 
 _FIRST_RADIUS = 4.0
 _MAX_STEPS = 40

@@ -14,7 +14,7 @@ import numpy as np
 
 from potentia.kernels.vecmath import KERNEL, exp, log
 
-from .jit import njit
+from .machine.jit import njit
 
 #: Rows per block; a block of 64 configurations then just fits the first-level cache.
 LANES = 64

@@ -8,7 +8,7 @@ import numpy as np
 
 from .chain import best_path
 from .frank_wolfe import fill_scores, most_entries
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 from .working_set import remember, visit
 

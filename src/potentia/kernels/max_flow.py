@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 _NONE, _TERMINAL, _ORPHAN = -1, -2, -3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
 from .mean_field import _product
 from .vecmath import KERNEL
 from .weighted_links import pull_links, pull_spread, spread_one

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .jit import njit
-from .simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
+from .machine.jit import njit
+from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .vecmath import KERNEL
 
 

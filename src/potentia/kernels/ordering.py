@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
-from .simd import CHUNK, prefetch, transpose8
+from .machine.jit import njit
+from .machine.simd import CHUNK, prefetch, transpose8
 from .star_blocks import LOG, PRODUCT, RECEIVES, SAFE_RANGE, chunk_at
 from .vecmath import KERNEL, exp, log
 

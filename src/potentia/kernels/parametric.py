@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
-from .simd import CHUNK, add8, fma8, load8, max8, mul8, spread8, store8, sub8, zero8
+from .machine.jit import njit
+from .machine.simd import CHUNK, add8, fma8, load8, max8, mul8, spread8, store8, sub8, zero8
+from .machine.team import BARRIER, wait
 from .star_blocks import MAXIMUM, block_of, fetch_ahead, following, most_rows, note_change, slot_of, write_row
 from .star_product import SCRATCH
-from .team import BARRIER, wait
 from .vecmath import KERNEL, exp, log
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from .exponentials import gather, pair_values, potentials, refresh, take_largest, write_messages
-from .jit import njit
+from .machine.jit import njit
+from .machine.simd import CHUNK
+from .machine.team import BARRIER, wait
 from .parametric import sum_messages
-from .simd import CHUNK
 from .star_blocks import block_of, fetch_ahead, following, most_rows, note_change, slot_of
-from .team import BARRIER, wait
 from .vecmath import KERNEL
 
 

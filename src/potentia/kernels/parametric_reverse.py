@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
+from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
+from .machine.team import BARRIER, wait
 from .parametric import sum_messages
 from .record import take_row
-from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
 from .star_blocks import block_of, fetch_ahead, preceding, slot_of
 from .star_reverse import (
     _TINY,
@@ -25,7 +26,6 @@ from .star_reverse import (
     _split,
     _sum_rows,
 )
-from .team import BARRIER, wait
 from .vecmath import KERNEL
 
 

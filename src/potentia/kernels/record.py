@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
-from .simd import CHUNK, load8, store8
+from .machine.jit import njit
+from .machine.simd import CHUNK, load8, store8
 from .vecmath import KERNEL, exp
 
 #: Smallest exp of a message of two states in a record, far below what matters beside 1, so that its sign is never lost.

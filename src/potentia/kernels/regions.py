@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
 from .pairs import smooth_max
 from .vecmath import KERNEL, exp, log
 

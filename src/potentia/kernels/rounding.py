@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
 from .labelling import better
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 

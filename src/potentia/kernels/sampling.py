@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import njit
 from .labelling import add_states
+from .machine.jit import njit
 from .vecmath import KERNEL, exp
 
 

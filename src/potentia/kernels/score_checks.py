@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import njit
-from .simd import CHUNK, fma8, load8, max8, min8, spread8, store8, sum8, zero8
+from .machine.jit import njit
+from .machine.simd import CHUNK, fma8, load8, max8, min8, spread8, store8, sum8, zero8
 from .vecmath import KERNEL
 
 #: Finite scores beyond this are refused: sums of them would leave the range of doubles.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL, exp
 
 _SUMS = {**KERNEL, "fastmath": {"contract", "reassoc"}}

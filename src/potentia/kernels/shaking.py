@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
 from .labelling import better, change
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 # Variables that a kick redraws at most: usually, and in every kick whose number is a multiple of _RARE

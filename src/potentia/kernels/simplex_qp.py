@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 

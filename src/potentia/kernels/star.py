@@ -17,9 +17,10 @@ from __future__ import annotations
 import numpy as np
 
 from . import binary
-from .jit import njit
+from .machine.jit import njit
+from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
+from .machine.team import BARRIER, wait
 from .record import keep_row, keep_two
-from .simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .star_blocks import (
     LOG,
     MAXIMUM,
@@ -35,7 +36,6 @@ from .star_blocks import (
     slot_of,
     write_row,
 )
-from .team import BARRIER, wait
 from .vecmath import KERNEL, exp, log
 
 

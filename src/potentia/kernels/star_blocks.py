@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
+from .machine.simd import CHUNK, load8, max8, prefetch, spread8, store8, sub8
+from .machine.team import BARRIER
 from .record import Record
-from .simd import CHUNK, load8, max8, prefetch, spread8, store8, sub8
-from .team import BARRIER
 from .vecmath import KERNEL, exp
 
 PRODUCT, LOG, MAXIMUM = 0, 1, 2

@@ -12,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from .exponentials import gather, pair_values, potentials, refresh, take_largest, write_messages
-from .jit import njit
-from .simd import CHUNK, add8, fma8, load8, prefetch, run8, spread8, store8, zero8
+from .machine.jit import njit
+from .machine.simd import CHUNK, add8, fma8, load8, prefetch, run8, spread8, store8, zero8
+from .machine.team import BARRIER, wait
 from .star_blocks import (
     RECEIVES,
     SENDS,
@@ -25,7 +26,6 @@ from .star_blocks import (
     note_change,
     slot_of,
 )
-from .team import BARRIER, wait
 from .vecmath import KERNEL
 
 #: Doubles of scratch that a piece may use, so few that they stay in the first cache.

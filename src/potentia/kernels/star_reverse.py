@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
+from .machine.jit import njit
+from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sum8, zero8
+from .machine.team import BARRIER, wait
 from .record import take_row
-from .simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sum8, zero8
 from .star_blocks import LOG, block_of, chunk_at, fetch_ahead, preceding, slot_of
-from .team import BARRIER, wait
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.

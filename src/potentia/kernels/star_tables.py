@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import njit
-from .simd import CHUNK, fma8, load8, mul8, prefetch, store8, transpose8, zero8
+from .machine.jit import njit
+from .machine.simd import CHUNK, fma8, load8, mul8, prefetch, store8, transpose8, zero8
 from .star_blocks import PRODUCT, chunk_at
 from .vecmath import KERNEL
 

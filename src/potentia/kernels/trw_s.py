@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import njit
-from .simd import CHUNK, add8, load8, max8, spread8, store8
+from .machine.jit import njit
+from .machine.simd import CHUNK, add8, load8, max8, spread8, store8
 from .vecmath import KERNEL
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from .jit import njit
+from .machine.jit import njit
+from .machine.simd import bits_of, double_of
 
 #: Compile options shared by every kernel: `contract` permits fused multiply-add and nothing that would change
 #: the meaning of infinities; the numpy error model keeps division free of branches.
@@ -27,26 +25,6 @@ _LN2_LOW = 5.497923018708371e-14
 #: The smallest number whose logarithm `log` takes.
 TINY = 2.2250738585072014e-308
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
-
-
-@intrinsic
-def _bits(typingctx, x):
-    """The bit pattern of a double as a 64-bit integer."""
-
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], ir.IntType(64))
-
-    return types.int64(types.float64), codegen
-
-
-@intrinsic
-def _double(typingctx, k):
-    """The double with this bit pattern."""
-
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.int64), codegen
 
 
 @njit(inner=True, **KERNEL)
@@ -67,19 +45,19 @@ def exp(x):
         2.755731922398589e-07 + r * 2.505210838544172e-08
     )
     p = low + r4 * (mid + r4 * (high + r4 * 2.08767569878681e-09))
-    result = _double(_bits(p) + (_bits(shifted) << 52))
+    result = double_of(bits_of(p) + (bits_of(shifted) << 52))
     return result if x >= -708.0 else 0.0
 
 
 @njit(inner=True, **KERNEL)
 def log(x):
     """Natural logarithm of a normal positive double; -inf for anything below 2.2e-308 (so also at 0)."""
-    bits = _bits(x)
+    bits = bits_of(x)
     # exponent such that the mantissa lies in [sqrt(1/2), sqrt(2))
     shift = ((bits - _SQRT_HALF_BITS) >> 52) << 52
-    mantissa = _double(bits - shift)
+    mantissa = double_of(bits - shift)
     # integer to double without a conversion instruction (AVX2 has none for 64 bits)
-    k = _double((shift >> 52) + _bits(_MAGIC)) - _MAGIC
+    k = double_of((shift >> 52) + bits_of(_MAGIC)) - _MAGIC
     f = mantissa - 1.0
     s = f / (2.0 + f)
     z = s * s

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 #: Ways to multiply by a table: -g(|a - b|) by a window, the same with g(d) = d by running sums, any table.

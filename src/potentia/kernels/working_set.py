@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .frank_wolfe import entries_of, fill_scores, most_entries, move
-from .jit import njit
+from .machine.jit import njit
 from .vecmath import KERNEL
 
 #: Anonymous weight below this is rounding.

@@ -11,7 +11,7 @@ from .._types import Bools, Floats, Ints
 from ..kernels import attributes as kernels
 from ..kernels.chain_batch import LOG_LOWEST
 from ..kernels.lanes import Lanes
-from ..kernels.simd import CHUNK
+from ..kernels.machine.simd import CHUNK
 
 #: An attribute with at least this share of all labels has a row for all of them.
 _ROW_SHARE = 0.25

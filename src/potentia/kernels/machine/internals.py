@@ -1,17 +1,14 @@
-"""Compilation of kernels: `njit` with a cache on disk that survives updates, damage and folders that are read-only."""
+"""Numba's private classes: kernels with less to compile, and a cache on disk that survives updates and damage."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import sys
-import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite.binding import Linkage
 from numba import _dynfunc, types
 from numba.core import ir
@@ -19,31 +16,21 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.runtime import rtsys
-from numba.misc.appdirs import AppDirs
 
-_SOURCES = Path(__file__).resolve().parent
-_STAMP = "sources.sha256"
+from . import simd_llvm
+from .store import DIGEST, FOLDER
 
 
-def njit(
-    *, allocates: bool = False, inner: bool = False, **options: Any
-) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` with the cache below instead of Numba's own, and with less to compile.
-
-    Functions whose names begin with _, and those declared `inner`, are called by other kernels only: they are compiled
-    as parts of those, not separately as well, which would double their cost, and are not kept in the cache. Only
-    functions declared with `allocates` may make arrays, or receive them from functions they call; the others do
-    without reference counts, a good part of the code of functions that mostly index the arrays they are given.
-    """
+def njit(*, hidden: bool, allocates: bool, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` with the classes below; hidden: only other kernels call the function, allocates: it makes arrays."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        hidden = inner or function.__name__.startswith("_")
         kernel = numba.njit(
             pipeline_class=_InnerCompiler if hidden else _Compiler,
             no_cfunc_wrapper=True, no_cpython_wrapper=hidden, _nrt=allocates, **options,
         )(function)  # fmt: skip
         if not hidden:
-            kernel._cache = _InMemory() if FOLDER is None else _OnDisk(function)
+            kernel._cache = NullCache() if FOLDER is None else _OnDisk(function)
         return kernel
 
     return decorate
@@ -141,62 +128,6 @@ class _InnerCompiler(_Compiler):
         return result._replace(entry_point=nothing)
 
 
-def digest(sources: Path) -> str:
-    """Digest of all sources in a folder.
-
-    Numba keeps what it compiled until the function's own file changes, but compiled code holds that of the functions
-    it calls, too: after an update of some files it would mix old code with new.
-    """
-    found = hashlib.sha256()
-    for source in sorted(sources.glob("*.py")):
-        found.update(source.name.encode() + source.read_bytes())
-    return found.hexdigest()
-
-
-def usable(folder: Path, current: str) -> bool:
-    """Whether a folder can hold compiled kernels of the sources with this digest; drops those of other sources.
-
-    A folder that cannot be written will do if it holds kernels of these sources, as in an image made by
-    `potentia warmup`.
-    """
-    stamp = folder / _STAMP
-    try:
-        if stamp.exists() and stamp.read_text() == current:
-            return True
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-        for old in folder.glob("*.nb?"):
-            old.unlink(missing_ok=True)
-        stamp.write_text(current)
-    except OSError:
-        return False
-    return True
-
-
-def _folders() -> Iterator[Path]:
-    """Where compiled kernels may be kept, as Numba chooses: NUMBA_CACHE_DIR, beside the sources, the user's cache."""
-    own = f"potentia_{hashlib.sha256(str(_SOURCES).encode()).hexdigest()[:16]}"
-    if numba.config.CACHE_DIR:
-        yield Path(numba.config.CACHE_DIR).absolute() / own
-    yield _SOURCES / "__pycache__"
-    user = Path(AppDirs(appname="numba", appauthor=False).user_cache_dir)
-    if user.is_absolute():  # else there is no home folder
-        yield user / own
-
-
-def _choose_folder() -> Path | None:
-    for folder in _folders():
-        if usable(folder, DIGEST):
-            return folder
-    warnings.warn(
-        f"no folder for compiled kernels can be written ({', '.join(map(str, _folders()))}), so that every process "
-        "compiles them again; set NUMBA_CACHE_DIR to a folder that can",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return None
-
-
 class _Locator:
     """Tells Numba the one folder of all kernels, and that they belong to all sources together."""
 
@@ -235,13 +166,10 @@ class _OnDisk(FunctionCache):  # type: ignore[misc]
         rtsys.initialize(target_context)
         try:
             with self._guard_against_spurious_io_errors():
-                found = self._load_overload(signature, target_context)
+                return self._load_overload(signature, target_context)
         except Exception:  # a damaged pickle can raise almost anything
             self._drop()
-            found = None
-        if found is None:
-            announce()
-        return found
+            return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         try:
@@ -257,29 +185,29 @@ class _OnDisk(FunctionCache):  # type: ignore[misc]
             return
 
 
-class _InMemory(NullCache):  # type: ignore[misc]
-    def load_overload(self, signature: Any, target_context: Any) -> None:
-        announce()
+@njit(hidden=True, allocates=False, nogil=True)
+def _probe_inner(values, arrivals):
+    simd_llvm.store8(values, 0, simd_llvm.add8(simd_llvm.load8(values, 0), simd_llvm.spread8(1.0)))
+    return simd_llvm.arrive(arrivals)
 
 
-_announced = False
+@njit(hidden=False, allocates=True, nogil=True)
+def _probe_outer(values):
+    arrivals = np.zeros(1, dtype=np.int64)
+    _probe_inner(values, arrivals)
+    return arrivals
 
 
-def announce() -> None:
-    """Say once that compilation takes a while: on a terminal, always with POTENTIA_VERBOSE=1, never with 0."""
-    global _announced
-    asked = os.environ.get("POTENTIA_VERBOSE")
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    if not _announced and (asked == "1" or (terminal and asked != "0")):
-        print("potentia: compiling kernels (once) ...", file=sys.stderr, flush=True)
-    _announced = True
+@njit(hidden=False, allocates=False, nogil=True)
+def _probe_sum(values, arrivals):
+    return _probe_inner(values, arrivals) + simd_llvm.sum8(simd_llvm.load8(values, 0))
 
 
-def silence() -> None:
-    """Never say so."""
-    global _announced
-    _announced = True
-
-
-DIGEST = digest(_SOURCES)
-FOLDER = _choose_folder()
+def probe() -> None:
+    """Compile, keep and load a little of everything, so that a Numba that these classes do not fit fails here."""
+    for _ in range(2):
+        values = np.ones(8)
+        arrivals = njit(hidden=False, allocates=True, nogil=True)(_probe_outer.py_func)(values)
+        found = njit(hidden=False, allocates=False, nogil=True)(_probe_sum.py_func)(values, arrivals)
+        if found != 25.0:
+            raise ValueError(f"a compiled function gave {found} instead of 25.0")

@@ -1,17 +1,17 @@
-"""Vectors of eight doubles for loops that LLVM does not vectorise well by itself.
+"""`simd` and the barrier of `team` as LLVM instructions.
 
-A product with a small table keeps its running sums in registers and reads the table strictly in order, and loops over
-few lanes cost more to start than to run; both need explicit vectors. LLVM lowers them to whatever the machine has
-(AVX-512, two AVX2 halves, NEON).
+LLVM lowers vectors to whatever the machine has (AVX-512, two AVX2 halves, NEON).
 """
 
 from __future__ import annotations
 
+import sys
+
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-#: Doubles per vector; tables are stored in chunks of this many lanes.
 CHUNK = 8
 
 _VECTOR = ir.VectorType(ir.DoubleType(), CHUNK)
@@ -277,3 +277,59 @@ def prefetch(typingctx, array, index, level):
         return context.get_dummy_value()
 
     return types.void(array, types.int64, level), codegen
+
+
+@intrinsic
+def bits_of(typingctx, x):
+    """The bit pattern of a double as a 64-bit integer."""
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.int64(types.float64), codegen
+
+
+@intrinsic
+def double_of(typingctx, k):
+    """The double with this bit pattern."""
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.int64), codegen
+
+
+@intrinsic
+def arrive(typingctx, arrivals):
+    """Add one to arrivals[0], as one step for all threads; what it was."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.atomic_rmw("add", data, ir.IntType(64)(1), "seq_cst")
+
+    return types.int64(arrivals), codegen
+
+
+@intrinsic
+def arrived(typingctx, arrivals):
+    """arrivals[0] as other threads left it, and with it all that they wrote before."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.load_atomic(data, "seq_cst", 8)
+
+    return types.int64(arrivals), codegen
+
+
+@intrinsic
+def sleep(typingctx):
+    """Leave the core to other threads for a moment."""
+
+    def codegen(context, builder, signature, args):
+        name, moment = ("Sleep", 1) if sys.platform == "win32" else ("usleep", 50)
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32)])
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        builder.call(function, [ir.IntType(32)(moment)])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
