@@ -628,6 +628,20 @@ def test_back_propagation_counts_what_slow_iterations_leave():
         assert np.abs(found[kind] - want[kind]).max() < 1e-8 * np.abs(want[kind]).max()
 
 
+@pytest.mark.parametrize("method", [pt.MeanField, pt.TRW, pt.LoopyBP])
+def test_back_propagation_of_labels_that_are_all_but_excluded(method):
+    """Slopes of the logistic loss are inverse marginals, here up to 1e13; those of scores are moderate."""
+    rng, graph = np.random.default_rng(5), pt.Graph.grid((8, 8), n_states=3)
+    theta = {"node": rng.standard_normal((64, 3)), "edge": 0.5 * rng.standard_normal((3, 3))}
+    theta["node"][::9, 0] = -30.0
+    y = np.where(np.arange(64) % 9 == 0, 0, rng.integers(0, 3, 64))
+    inference = method(iterations=5000, tol=1e-13)
+    _, found = pt.loss_and_gradient("univariate_logistic", inference, graph, theta, y, "backpropagation")
+    _, want = pt.loss_and_gradient("univariate_logistic", inference, graph, theta, y, BackPropagation(1e-14))
+    for kind in want:
+        assert np.abs(found[kind] - want[kind]).max() < 1e-7 * np.abs(want[kind]).max()
+
+
 def test_back_propagation_warns_where_inference_is_slow():
     graph, theta, y = slow_mean_field()
     with pytest.warns(pt.ConvergenceWarning, match="converges so slowly"):

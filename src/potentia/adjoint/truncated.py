@@ -37,7 +37,7 @@ _REVERSE: dict[type, Any] = {
 
 #: Cotangents that have grown by this factor have no finite sum.
 _DIVERGED = 1e12
-#: Reverse iterations over which the rate of their fall is measured, and the share of the first that is rounding.
+#: Reverse iterations over which the rate of their fall is measured, and the share of the largest that is rounding.
 _RATE, _EXACT = 4, 1e-16
 #: A gradient that may be off by this share is doubtful.
 _LOOSE = 1e-5
@@ -87,7 +87,7 @@ class Truncated(Gradient):
 
 @dataclass(frozen=True)
 class BackPropagation(Gradient):
-    """Back-propagation at a fixed point until what is left sums to `threshold` of the first [MBL-tpami sec. 7.2].
+    """Back-propagation at a fixed point until what is left sums to a share of `threshold` [MBL-tpami sec. 7.2].
 
     Every reverse iteration uses the final messages, so nothing is stored; the gradient is that of the fixed point,
     as good as inference has converged. Where inference converges so slowly that this may be off by a share of 1e-5,
@@ -144,24 +144,28 @@ class BackPropagation(Gradient):
         Then whether that was reached, and the factor by which cotangents fell per iteration at the end.
         """
         left: Floats = reverse.pending
-        first = float(np.abs(left).max(initial=0.0))
+        first = _size(left)
         total = np.zeros_like(left)
+        # the first cotangents are those of marginals, which a loss may make as large as the inverse of a marginal; how
+        # large the others are is known once an iteration has been undone
+        most = rate = 0.0
         if guess is not None and guess.shape == left.shape and first > 0.0:
             total += guess
             direct = left.copy()
             left[...] = guess
             reverse.undo(order, 0)
+            most = _size(left)
             left += direct - guess
-        largest = _DIVERGED * max(first, float(np.abs(left).max(initial=0.0)))
+        largest = _DIVERGED * max(first, _size(left))
         sizes: list[float] = []
-        rate = 0.0
         for done in range(self.iterations + 1):
-            size = float(np.abs(left).max(initial=0.0))
-            sizes = [*sizes[-_RATE:], size]
+            size = _size(left)
+            if done:
+                most, sizes = max(most, size), [*sizes[-_RATE:], size]
             if len(sizes) > 1 and sizes[0] > 0.0:
                 rate = (size / sizes[0]) ** (1.0 / (len(sizes) - 1))
             # what is left out is a geometric series
-            if size <= first * max(self.threshold * (1.0 - rate), min(self.threshold, _EXACT)):
+            if size <= most * max(self.threshold * (1.0 - rate), min(self.threshold, _EXACT)):
                 return total, True, rate
             if done == self.iterations:
                 break
@@ -173,6 +177,10 @@ class BackPropagation(Gradient):
             total += left
             reverse.undo(order, 0)
         return total, False, rate
+
+
+def _size(cotangents: Floats) -> float:
+    return float(np.abs(cotangents).max(initial=0.0))
 
 
 def stepwise(inference: Inference, scores: Scores, start: Result | None) -> Session:

@@ -127,9 +127,10 @@ class MessagePassingMethod(Inference):
                 start.messages if same else np.where(np.isneginf(start.messages), 0.0, start.messages)
             )
 
-        largest, regions = scores.largest(), scores.regions
+        largest, sizes = scores.largest(), scores.regions.size
         # no fixed point has more: expected scores, and entropies times counting numbers
-        most = 1.0 + len(regions.size) * largest + float(np.abs(entropy.counting) @ np.log(regions.size))
+        entropies = entropy.cached("most", lambda: float(np.abs(entropy.counting) @ np.log(sizes)))
+        most = 1.0 + len(sizes) * largest + entropies
 
         # regions inside each other may have no stable fixed point, and messages that grow make sharp marginals
         nested = not entropy.always and entropy.links != "star"
@@ -137,8 +138,8 @@ class MessagePassingMethod(Inference):
         def finish(outcome: Outcome, read: Readout) -> Result:
             diverged = not abs(read.value) <= (most if outcome.converged else _FAR * most)
             if nested:  # large messages of both signs may cancel in the value
-                sizes = np.abs(read.messages)
-                diverged = diverged or bool(sizes.max(initial=0.0, where=sizes < np.inf) > _FAR * most)
+                sent = np.abs(read.messages)
+                diverged = diverged or bool(sent.max(initial=0.0, where=sent < np.inf) > _FAR * most)
             outcome = outcome._replace(converged=outcome.converged and not diverged)
             fixed = entropy.always or (outcome.converged and outcome.residual <= _FIXED)
             return Result(
