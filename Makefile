@@ -32,6 +32,7 @@ faults: .venv/installed
 	$(BIN)/python tests/faults/kills.py --kills 25 --seed 1
 	$(BIN)/python tests/faults/workers.py
 	$(BIN)/python tests/faults/soak.py --calls 20000 --seed 1
+	$(BIN)/python tests/faults/api_calls.py --calls 4000 --seed 1
 
 # Tables and numbers of README and docs from the rows of experiments/results and benchmarks.
 tables: .venv/installed

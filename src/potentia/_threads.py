@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from ._types import PotentiaError
+from ._types import PotentiaError, shown
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -42,7 +42,9 @@ def thread_count(threads: int | None) -> int:
     if given is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not str(given).isdecimal() or int(given) < 1:
-        raise PotentiaError(f"threads (or POTENTIA_THREADS) must be a positive whole number, not {given!r}.")
+        raise PotentiaError(
+            f"threads (or POTENTIA_THREADS) must be a positive whole number, not {shown(given)}."
+        )
     return int(given)
 
 

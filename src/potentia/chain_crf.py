@@ -143,6 +143,7 @@ class ChainCRF(Registered, Params):
         self._check()
         check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
         check_function("callback", callback)
+        check_flag("progress", progress)
         check_flag("warm_start", warm_start)
         sources, resident = chain_sources(X, y, sample_weight)
         with Bar(progress) as bar, one_blas_thread(), releasing():

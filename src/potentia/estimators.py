@@ -92,6 +92,7 @@ class CRF(CRFParams):
         self._check()
         check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
         check_function("callback", callback)
+        check_flag("progress", progress)
         check_flag("warm_start", warm_start)
         examples = list_examples(examples)
         validation = None if validation is None else list_examples(validation)

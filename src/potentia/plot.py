@@ -6,7 +6,7 @@ Matplotlib is imported at the first plot. Without `ax`, a new pyplot figure is m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +14,12 @@ import numpy as np
 from ._curves import Line, history_lines, score_lines
 from ._layout import Layout, grid_or_tree, springs
 from ._options import check_count, check_size, check_type
-from ._types import ArrayLike, Floats, PotentiaError, real_numbers
+from ._types import ArrayLike, Floats, PotentiaError, real_numbers, shown
 from .data.example import Example
 from .estimators import CRF
 from .graph.structure import Graph
 from .inference.base import Result
-from .learn.examples import list_examples
+from .learn.examples import checked_examples
 from .workflows.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -39,9 +39,11 @@ def history(model: Any, ax: Axes | None = None) -> Axes:
     if isinstance(rows, CRF | Pipeline):
         rows = _fitted(rows).history_
     if not isinstance(rows, Sequence):
-        raise PotentiaError(f"a {type(rows).__name__} has no history of iterations.")
+        raise PotentiaError(f"model must be a fitted model or its history_, not a {type(model).__name__}.")
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise PotentiaError(f"model must be a fitted model or its history_, not {shown(model)}.")
     if not rows:
-        raise PotentiaError("the history is empty.")
+        raise PotentiaError("the history of the model is empty.")
     errors = history_lines(rows)
     axes = ax or _new()
     draw_lines(axes, errors or history_lines(rows, objective=True), text="{} error" if errors else "{}")
@@ -102,7 +104,8 @@ def potentials(
     in `examples`, with the other features at their means; without examples it varies over 0..1 and the others are 1.
     """
     model = _fitted(crf)
-    examples = None if examples is None else list_examples(examples)
+    check_type("examples", examples, Sequence, optional=True)
+    examples = None if examples is None else list(checked_examples(examples))
     kinds = list(model.potentials_)
     if axes is not None and len(axes) != len(kinds):
         raise PotentiaError(f"{len(axes)} axes for {len(kinds)} kinds of potentials.")
@@ -128,7 +131,8 @@ def _probe(
     """Values of the feature, and rows that have them."""
     if n_features == 0:
         return np.zeros(1), np.zeros((1, 0))
-    feature = int(real_number(feature, "feature"))
+    if isinstance(feature, bool) or not isinstance(feature, int | np.integer):
+        raise PotentiaError(f"feature must be a whole number, not {shown(feature)}.")
     if not -n_features <= feature < n_features:
         raise PotentiaError(f"feature must be one of the {n_features} features of {kind!r}, not {feature}.")
     middle, low, high = np.ones(n_features), 0.0, 1.0

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import ndimage
 
 from ._options import check_count
-from ._types import ArrayLike, Floats, Ints, PotentiaError, whole_numbers
+from ._types import ArrayLike, Floats, Ints, PotentiaError, real_numbers, whole_numbers
 
 #: Bins of the reliability curve.
 N_BINS = 15
@@ -29,7 +29,8 @@ def confusion_matrix(truth: ArrayLike, predicted: ArrayLike, n_classes: int) -> 
     a, b = a[known], b[known]
     if a.size and (max(a.max(), b.max()) >= n_classes or b.min() < 0):
         raise PotentiaError(
-            f"classes are 0..{n_classes - 1}, but there is {max(a.max(), b.max())} or a negative one."
+            f"classes are 0..{n_classes - 1} (n_classes = {n_classes}), but there is "
+            f"{max(a.max(), b.max())} or a negative one."
         )
     return np.bincount(a * n_classes + b, minlength=n_classes**2).reshape(n_classes, n_classes)
 
@@ -86,7 +87,7 @@ def boundary_counts(truth: ArrayLike, predicted: ArrayLike, n_classes: int, tole
 
 def boundary_f1(counts: ArrayLike) -> Floats:
     """F1 of every class's boundary from summed `boundary_counts`; NaN where neither has one."""
-    near, lines = (np.asarray(counts, dtype=float)[:, part] for part in ([0, 2], [1, 3]))
+    near, lines = (real_numbers(counts, "counts")[:, part] for part in ([0, 2], [1, 3]))
     with np.errstate(invalid="ignore", divide="ignore"):
         precision, recall = np.where(lines > 0, near / lines, 0.0).T
         f1 = np.where(precision + recall > 0, 2 * precision * recall / (precision + recall), 0.0)

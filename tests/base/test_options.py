@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
+import torch
 
 import potentia as pt
 import saved_models
@@ -133,3 +134,48 @@ def test_options_that_were_bare_errors_or_accepted_are_refused(model, options):
 def test_features_of_extreme_size_get_one_sentence_or_a_model(model, scale):
     labels = Y[:, 0] if isinstance(model, pt.Potential) else Y
     refused_or_accepted(lambda: type(model)(**model.get_params(deep=False)).fit(X * scale, labels))
+
+
+CHAIN = pt.torch.LinearChain(3)
+PLACES = pt.features.Gazetteer(["New York"])
+EXAMPLE = pt.Example(GRAPH, {"node": np.ones((4, 1))}, [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: pt.CRF({"node": pt.Linear()}).fit([EXAMPLE], checkpoint=1), "checkpoint must be a str"),
+        (lambda: pt.ChainCRF().fit([[{"a": 1}]], [["x"]], checkpoint=1), "checkpoint must be a str"),
+        (lambda: pt.LMSBN().fit(X[:12], Y[:12], checkpoint=1), "checkpoint must be a str"),
+        (lambda: pt.CRF({"node": pt.Linear()}).fit([EXAMPLE], callback=1), "callback must be a function"),
+        (lambda: CHAIN([[1]], torch.zeros(2, 1)), "emissions must be a Tensor"),
+        (lambda: CHAIN.decode(np.zeros((1, 2, 3))), "emissions must be a Tensor"),
+        (lambda: CHAIN(torch.zeros(2, 1, 3), [[0], [1]]), "tags must be a Tensor"),
+        (lambda: CHAIN.decode(torch.zeros(2, 1, 3), [[1], [1]]), "mask must be a Tensor"),
+        (lambda: pt.features.image_examples(3, n_states=2), "images must be a list of LabelledImage"),
+        (lambda: pt.features.image_examples([IMAGE], n_states=2), r"images\[0\] must be a LabelledImage"),
+        (lambda: pt.features.Gazetteer(3), "phrases must be a list of texts, not 3"),
+        (lambda: pt.features.Gazetteer("Rome"), "phrases must be a list of texts, not 'Rome'"),
+        (lambda: pt.features.Gazetteer(["Rome", 3]), r"phrases\[1\] must be a text, not 3"),
+        (lambda: PLACES.mark([3]), r"words\[0\] must be a text, not 3"),
+        (lambda: pt.indicators_to_labels(GRAPH, 3), "indicators must be a Mapping, not 3"),
+        (lambda: pt.indicators_to_labels(GRAPH, {"node": None}), "indicators of kind 'node' do not fit"),
+        (lambda: pt.indicators_to_labels(3, {}), "graph must be a Graph, not 3"),
+        (lambda: pt.Graph.grid(IMAGE, n_states=2), r"shape must be the sides .* of shape \(9, 8, 3\)"),
+        (lambda: pt.TRW(iterations=IMAGE).infer(GRAPH, THETA), "iterations must be a whole number"),
+        (lambda: pt.load(3), "path must be a str or PathLike, not 3"),
+        (lambda: pt.likelihood_bound(pt.LMBM(), X, Y), "model must be a LMSBN"),
+    ],
+)
+def test_wrong_types_get_one_short_line_that_names_the_argument(call, sentence):
+    with pytest.raises(pt.PotentiaError, match=sentence) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_boundaries_without_tolerance_are_not_near_each_other():
+    truth, predicted = np.zeros((4, 8), dtype=int), np.zeros((4, 8), dtype=int)
+    truth[:, 2:], predicted[:, 6:] = 1, 1
+    counts = pt.segmentation.boundary_counts(truth, predicted, 2, tolerance=0)
+    assert counts[:, [0, 2]].tolist() == [[0, 0], [0, 0]]

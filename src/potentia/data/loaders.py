@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._types import PotentiaError
+from .._types import PotentiaError, shown
 
 #: A file's or folder's path, as text or as a path object.
 FilePath = str | os.PathLike[str]
@@ -67,4 +67,4 @@ def read_pixels(path: Path, mode: str) -> np.ndarray:
 def check_choice(name: str, given: Any, choices: Sequence[Any]) -> None:
     """Refuse an option that is not one of the choices."""
     if given not in choices:
-        raise PotentiaError(f"{name} must be one of {', '.join(map(repr, choices))}, not {given!r}.")
+        raise PotentiaError(f"{name} must be one of {', '.join(map(repr, choices))}, not {shown(given)}.")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._options import check_choice
-from .._types import ArrayLike, PotentiaError, plain_array
+from .._types import ArrayLike, PotentiaError, plain_array, shown
 from .resize import Stack
 
 #: Luma of ITU-R 601.
@@ -45,7 +45,7 @@ def as_channels(image: ArrayLike, axes: int = 2, dtype: Any = np.float32) -> Sta
 
 def _check_precision(dtype: Any) -> None:
     if dtype not in (np.float32, np.float64, "float32", "float64", np.dtype("f4"), np.dtype("f8")):
-        raise PotentiaError(f"dtype must be float32 or float64, not {dtype!r}.")
+        raise PotentiaError(f"dtype must be float32 or float64, not {shown(dtype)}.")
 
 
 def as_rgb(image: ArrayLike, dtype: Any = np.float64) -> Stack:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._types import ArrayLike, Ints, PotentiaError, real_numbers
+from .._types import ArrayLike, Ints, PotentiaError, plain_array, real_numbers, shown
 from .colour import as_channels, as_rgb, grey
 from .pixels import feature_blocks
 from .resize import Stack
@@ -104,7 +104,7 @@ def _boundary(
     n_units = n_distances + len(GRADIENT_SCALES)
     units = None if typical is None else real_numbers(typical, "typical")
     if units is not None and (units.shape != (n_units,) or not np.all((units > 0) & (units < np.inf))):
-        raise PotentiaError(f"typical must be {n_units} finite numbers above zero, not {typical!r}.")
+        raise PotentiaError(f"typical must be {n_units} finite numbers above zero, not {shown(typical)}.")
     pairs = _check_edges(edges, values[..., 0].size)
     responses = list(_responses(values, pairs))
     for k, response in enumerate(responses):
@@ -179,7 +179,7 @@ def _by_direction(features: Stack, pairs: Ints, width: int) -> Stack:
 
 
 def _check_edges(edges: ArrayLike, n_pixels: int) -> Ints:
-    pairs = np.asarray(edges)
+    pairs = plain_array(edges, "edges")
     if pairs.ndim != 2 or pairs.shape[1] not in (0, 2) or pairs.dtype.kind not in "iu":
         raise PotentiaError(
             f"edges must be whole numbers of shape (m, 2), not {pairs.dtype} of shape {pairs.shape}."

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .._options import check_choice, check_count, check_positive, check_type
-from .._types import ArrayLike, Ints, PotentiaError, whole_numbers
+from .._types import ArrayLike, Ints, PotentiaError, shown, whole_numbers
 from ..data.example import Example
 from ..data.labelled_images import LabelledImage
 from ..graph.structure import Graph
@@ -142,9 +142,9 @@ def _checked_grid(graph: Graph, size: tuple[int, ...], n_states: int) -> Graph:
         places = np.unravel_index(graph.scopes["edge"], size)
         fits = all(np.ptp(place, axis=1).max(initial=0) <= 1 for place in places)
     if not fits:
-        raise PotentiaError(f"graph must be a grid of {sides} pixels, not {graph!r}.")
+        raise PotentiaError(f"graph must be a grid of {sides} pixels, not {shown(graph)}.")
     if np.any(graph.n_states != n_states):
-        raise PotentiaError(f"graph must have {n_states} states everywhere, not {graph!r}.")
+        raise PotentiaError(f"graph must have {n_states} states everywhere, not {shown(graph)}.")
     return graph
 
 

@@ -113,7 +113,7 @@ def feature_blocks(
     if isinstance(given, str):
         if given not in sets:
             raise PotentiaError(
-                f"{name} must be one of {', '.join(map(repr, sets))} or a list of blocks, not {given!r}."
+                f"{name} must be one of {', '.join(map(repr, sets))} or a list of blocks, not {shown(given)}."
             )
         return sets[given]
     blocks = tuple(given) if isinstance(given, Sequence) else (given,)

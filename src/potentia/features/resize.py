@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._options import check_count, check_size
-from .._types import ArrayLike, PotentiaError, real_numbers
+from .._types import ArrayLike, PotentiaError, plain_array, real_numbers
 
 #: A stack of images (h, w, k) in the precision the caller chose.
 Stack = np.ndarray[Any, np.dtype[Any]]
@@ -54,7 +54,7 @@ def upsample_marginals(marginals: ArrayLike, size: Sequence[int], full_size: Seq
 
     Linear between pixel centres: rows still sum to one; their argmax is the prediction at full size.
     """
-    values = np.asarray(marginals)
+    values = real_numbers(marginals, "marginals")
     height, width = check_size("size", size)
     if values.ndim != 2 or len(values) != height * width:
         raise PotentiaError(
@@ -66,15 +66,17 @@ def upsample_marginals(marginals: ArrayLike, size: Sequence[int], full_size: Seq
 def check_label_map(labels: ArrayLike, n_states: int) -> np.ndarray:
     """A label map (h, w) as integers, every entry a class or -1."""
     check_count("n_states", n_states, 1)
-    given = np.asarray(labels)
+    given = plain_array(labels, "labels")
     if given.ndim != 2 or given.dtype.kind not in "iub":
         raise PotentiaError(
-            f"a label map has shape (h, w) and whole numbers, not {given.shape} of {given.dtype}."
+            f"labels, a label map, has shape (h, w) and whole numbers, not {given.shape} of {given.dtype}."
         )
     values = given.astype(np.int64)
     if values.size and (values.min() < -1 or values.max() >= n_states):
         bad = values[(values < -1) | (values >= n_states)][0]
-        raise PotentiaError(f"a label map holds {bad}, but classes are 0..{n_states - 1} and -1 for unknown.")
+        raise PotentiaError(
+            f"labels, a label map, holds {bad}, but classes are 0..{n_states - 1} (n_states = {n_states}) and -1."
+        )
     return values
 
 

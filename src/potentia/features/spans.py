@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._options import check_choice, check_type, texts_of
-from .._types import PotentiaError
+from .._options import check_choice, texts_of
+from .._types import PotentiaError, shown
 from .schemes import SCHEMES
 
 #: (first, end, type) of a span.
@@ -60,8 +60,9 @@ def count_spans(truth: Labels, predicted: Labels, scheme: str | None = None) -> 
     """Spans of sequences that are right, true and found."""
     if scheme is not None:
         check_choice("scheme", scheme, SCHEMES, "None")
-    check_type("truth", truth, Sequence, np.ndarray)
-    check_type("predicted", predicted, Sequence, np.ndarray)
+    for name, given in (("truth", truth), ("predicted", predicted)):
+        if not np.iterable(given) or not hasattr(given, "__len__"):
+            raise PotentiaError(f"{name} must be a list of sequences of labels, not {shown(given)}.")
     if len(truth) != len(predicted):
         raise PotentiaError(f"truth has {len(truth)} sequences, but predicted has {len(predicted)}.")
     right: Counter[str] = Counter()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._options import check_count, check_flag, check_positive, check_type
-from .._types import ArrayLike, Floats, Ints, PotentiaError
+from .._types import ArrayLike, Floats, Ints, PotentiaError, plain_array
 from ..data.example import Example
 from ..graph.structure import Graph
 from .colour import as_rgb
@@ -140,7 +140,7 @@ def _averaging(flat: Ints, size: Ints) -> Any:
 
 
 def _check_segments(segments: ArrayLike) -> Ints:
-    regions = np.asarray(segments)
+    regions = plain_array(segments, "segments")
     if regions.ndim != 2 or regions.size == 0 or regions.dtype.kind not in "iu":
         raise PotentiaError(
             f"segments must be a map (h, w) of region numbers, not {regions.dtype} of {regions.shape}."

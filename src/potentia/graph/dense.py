@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._options import check_choice
-from .._types import Floats, Ints, PotentiaError, real_number, real_numbers
+from .._types import Floats, Ints, PotentiaError, real_number, real_numbers, shown
 from ..kernels import permutohedral as lattice_kernels
 from .structure import Graph
 
@@ -55,7 +55,7 @@ class DenseGaussian:
             )
         self.weight = real_number(weight, "weight")
         if not np.isfinite(self.weight):
-            raise PotentiaError(f"weight must be a finite number, not {weight!r}.")
+            raise PotentiaError(f"weight must be a finite number, not {shown(weight)}.")
         self.compatibility = None if compatibility is None else _check_cost(compatibility)
         self.normalisation, self.exact = normalisation, exact
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._types import Ints, PotentiaError
+from .._types import Ints, PotentiaError, shown
 from .flat import Regions, flat_regions, runs
 from .structure import Graph
 
@@ -41,7 +41,7 @@ def region_links(graph: Graph, rule: str) -> Links:
     not linked.
     """
     if rule not in RULES:
-        raise PotentiaError(f"links go by {', '.join(map(repr, RULES))}, not {rule!r}.")
+        raise PotentiaError(f"links go by {', '.join(map(repr, RULES))}, not {shown(rule)}.")
     return graph.cached(("links", rule), lambda: _build(graph, rule))
 
 

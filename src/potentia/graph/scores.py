@@ -329,7 +329,7 @@ def shape_tables(graph: Graph, kind: str, flat: Floats) -> Floats | list[Floats]
 
 def score_labels(scores: Scores, labels: ArrayLike) -> float:
     """F(y): the sum of the scores of every region at a complete labelling."""
-    y = np.asarray(labels)
+    y = plain_array(labels, "labels")
     graph = scores.graph
     total = float(scores.singles[np.arange(graph.n_variables), y].sum())
     for kind, scope in graph.scopes.items():

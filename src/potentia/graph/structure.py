@@ -17,6 +17,7 @@ from .._types import (
     Ints,
     PotentiaError,
     plain_array,
+    shown,
     warn_caller,
     whole_numbers,
     within_package,
@@ -131,7 +132,7 @@ class Graph:
     @classmethod
     def _pairwise(cls, n: int, n_states: ArrayLike, edges: Ints) -> Graph:
         if n < 1:
-            raise PotentiaError(f"a graph needs at least one variable, not {n}.")
+            raise PotentiaError(f"a graph needs at least one variable; n, parents or features has {n}.")
         states = whole_numbers(n_states, "n_states")
         if states.ndim and states.shape != (n,):
             raise PotentiaError(f"n_states has shape {states.shape} for {n} variables.")
@@ -279,7 +280,7 @@ def _check_states(n_states: ArrayLike) -> Ints:
 
 def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
     if not isinstance(kind, str) or not kind:
-        raise PotentiaError(f"a kind is named by a non-empty string, not {kind!r}.")
+        raise PotentiaError(f"a kind of regions is named by a non-empty string, not {shown(kind)}.")
     try:
         given = plain_array(scopes, f"regions[{kind!r}]")
     except PotentiaError as error:

@@ -145,7 +145,7 @@ def write_uai(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike]) -> N
         lines.append(f"{len(scope)} {numbers(scope, 'd')}")
         tables.append(f"{table.size}\n{numbers(np.exp(table).ravel(), '')}")
     if abs(shift) > 1e6 * _LARGEST_SCORE:
-        raise PotentiaError(f"scores sum to a constant of {shift:.3g}, which a UAI file cannot hold.")
+        raise PotentiaError(f"scores theta sum to a constant of {shift:.3g}, which a UAI file cannot hold.")
     parts = math.ceil(abs(shift) / _LARGEST_SCORE)
     lines += ["0"] * parts
     tables += [f"1\n{math.exp(shift / parts)}" for _ in range(parts)]

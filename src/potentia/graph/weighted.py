@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from .._types import Floats, PotentiaError, real_number, real_numbers
+from .._types import Floats, PotentiaError, real_number, real_numbers, shown
 from ..kernels.score_checks import LARGEST
 from .structure import Graph
 
@@ -127,7 +127,7 @@ def check_cut(cut: Any) -> float:
     """A positive number, infinity allowed."""
     number = real_number(cut, "cut")
     if not number > 0:
-        raise PotentiaError(f"cut must be a positive number, not {cut!r}.")
+        raise PotentiaError(f"cut must be a positive number, not {shown(cut)}.")
     return number
 
 

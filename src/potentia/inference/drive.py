@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from .._types import Floats, PotentiaError
+from .._types import Floats, PotentiaError, shown
 from .base import Result
 from .engine import DampedEngine, Engine, Readout, Recorder, ResidualEngine, TeamEngine
 from .steps import Step, steps
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
 def layout_order(schedule: str) -> str:
     """Which order of `pair_layout` a schedule needs."""
     if not isinstance(schedule, str) or schedule not in SCHEDULES:
-        raise PotentiaError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}.")
+        raise PotentiaError(f"schedule must be one of {', '.join(SCHEDULES)}, not {shown(schedule)}.")
     return "sequence" if schedule == "sequential" else "colours"
 
 

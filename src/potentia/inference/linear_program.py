@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from .._options import check_count, check_share
-from .._types import Floats, InfeasibleError, Ints, PotentiaError
+from .._types import Floats, InfeasibleError, Ints, PotentiaError, shown
 from ..graph.flat import Regions, runs
 from ..graph.links import Links, region_links
 from ..graph.scores import Scores, score_labels, score_size
@@ -45,7 +45,7 @@ class LinearProgram(Inference):
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise PotentiaError(
-                f"method must be one of {', '.join(map(repr, METHODS))}, not {self.method!r}."
+                f"method must be one of {', '.join(map(repr, METHODS))}, not {shown(self.method)}."
             )
         if self.iterations is not None:
             check_count("iterations", self.iterations, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._types import Bools, Floats, Ints, PotentiaError
+from .._types import Bools, Floats, Ints, PotentiaError, real_numbers, shown
 from ..features.schemes import allowed_tags
 from .chain_layout import Constraints
 
@@ -24,7 +24,10 @@ def label_values(y: Any, first: int = 0) -> set[Any]:
     for number, row in enumerate(y, first):
         if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
             raise PotentiaError(f"y[{number}] must be a list of labels, not {row!r:.40}.")
-        found.update(row.tolist() if isinstance(row, np.ndarray) else row)
+        try:
+            found.update(row.tolist() if isinstance(row, np.ndarray) else row)
+        except TypeError:
+            raise PotentiaError(f"y[{number}] must hold texts or whole numbers, not {shown(row)}.") from None
     found.discard(None)
     # NumPy's texts and numbers as Python's, so that digests and files do not depend on which were given
     found = {label.item() if isinstance(label, np.integer | np.str_) else label for label in found}
@@ -33,7 +36,7 @@ def label_values(y: Any, first: int = 0) -> set[Any]:
     )
     if strange is not None:
         raise PotentiaError(
-            f"labels must be texts or whole numbers, or None if not known, not {strange!r:.40}."
+            f"the labels y must be texts or whole numbers, or None if not known, not {strange!r:.40}."
         )
     return found
 
@@ -80,7 +83,7 @@ def sequence_weights(given: Any, n: int) -> Floats:
     """One weight per sequence, ones if not given."""
     if given is None:
         return np.ones(n)
-    weight = np.asarray(given, dtype=np.float64)
+    weight = real_numbers(given, "sample_weight")
     if weight.shape != (n,) or not np.isfinite(weight).all() or weight.min(initial=0.0) < 0:
         raise PotentiaError(f"sample_weight must be {n} finite numbers >= 0, one per sequence.")
     return weight

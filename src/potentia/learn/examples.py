@@ -19,7 +19,7 @@ def list_examples(examples: Any) -> Examples:
     """A list of at least one example, or parts as they are, or a sentence about what was given."""
     if isinstance(examples, Parts):
         return examples
-    if not isinstance(examples, Iterable):
+    if not np.iterable(examples):
         raise PotentiaError(f"examples must be a list of Example, not one {type(examples).__name__}.")
     found = list(checked_examples(examples))
     if not found:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from .._options import check_count, check_number
-from .._types import ArrayLike, Floats, PotentiaError, real_number, warn_caller
+from .._types import ArrayLike, Floats, PotentiaError, real_number, shown, warn_caller
 from ..data.example import Example
 from ..data.parts import Examples
 from ..inference.base import Inference
@@ -162,7 +162,7 @@ class IteratedLogistic(Learner):
         self.check_choices({"mode": MODES, "solver": SOLVERS, "hidden": ("drop", "soft")})
         if self.delta is not None and self.delta != "hamming" and not callable(self.delta):
             raise PotentiaError(
-                f"delta must be 'hamming', None or a function of an example, not {self.delta!r}."
+                f"delta must be 'hamming', None or a function of an example, not {shown(self.delta)}."
             )
         if self.iterations is not None:
             check_count("iterations", self.iterations)
@@ -172,7 +172,7 @@ class IteratedLogistic(Learner):
             check_number("message_tol", self.message_tol)
         if not isinstance(self.track_error, bool | Sequence) or isinstance(self.track_error, str):
             raise PotentiaError(
-                f"track_error must be True, False or a list of iterations, not {self.track_error!r}."
+                f"track_error must be True, False or a list of iterations, not {shown(self.track_error)}."
             )
         if self.solver == "direct":
             others = [k for k, p in potentials.items() if not (p.differentiable or p.shared)]

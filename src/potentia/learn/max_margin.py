@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from .._options import check_count, check_number
-from .._types import ArrayLike, Floats, PotentiaError, WidthError, real_number
+from .._types import ArrayLike, Floats, PotentiaError, WidthError, real_number, shown
 from ..data.example import Example
 from ..data.parts import Examples, Parts
 from ..inference.base import Inference
@@ -111,7 +111,9 @@ class MaxMargin(Learner):
             check_count("batch", self.batch, 1)
         self.check_inference("inference")
         if self.delta != "hamming" and not callable(self.delta):
-            raise PotentiaError(f"delta must be 'hamming' or a function of an example, not {self.delta!r}.")
+            raise PotentiaError(
+                f"delta must be 'hamming' or a function of an example, not {shown(self.delta)}."
+            )
 
 
 class _MarginFit(Fit):

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._optimise import Adam
 from .._options import check_count, check_number
-from .._types import Floats, PotentiaError, real_number
+from .._types import Floats, PotentiaError, real_number, shown
 from ..adjoint.gradient import Gradient, gradient_of
 from ..data.parts import Examples
 from ..inference.base import Inference
@@ -117,7 +117,7 @@ class MarginalRisk(Learner):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)
         if not 0 < real_number(self.rate, "rate") < np.inf:
-            raise PotentiaError(f"rate must be positive and finite, not {self.rate!r}.")
+            raise PotentiaError(f"rate must be positive and finite, not {shown(self.rate)}.")
 
 
 class _RiskFit(Fit):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .._types import real_numbers
 from ..adjoint.gradient import class_factors
 from ..data.example import Example
 
@@ -18,7 +19,7 @@ def class_weighted(examples: Sequence[Example], class_weight: Sequence[float] | 
     if class_weight is None:
         return examples
     states = max((int(e.graph.n_states.max()) for e in examples), default=1)
-    table = class_factors(class_weight, max(states, np.size(class_weight)))
+    table = class_factors(class_weight, max(states, real_numbers(class_weight, "class_weight").size))
     weighted = []
     for e in examples:
         own = np.ones(e.graph.n_variables) if e.weights is None else e.weights

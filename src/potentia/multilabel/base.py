@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Self
@@ -14,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._options import check_count
 from .._registry import SavedFunction
-from .._types import Floats, PotentiaError
+from .._types import Floats, PotentiaError, shown
 from .coding import as_labels, label_names, learn_coding
 from .far_features import warn_of_far_features
 from .remote_rows import RemoteRows
@@ -141,8 +142,11 @@ class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
             return X
         try:
             found = _doubles(validate_data(self, X, **_CHECKS, **options))
-        except ValueError as error:
-            raise PotentiaError(" ".join(str(error).split())) from None
+        except (TypeError, ValueError) as error:
+            text = " ".join(str(error).split())
+            # a TypeError where scikit-learn asks for one
+            kind = TypeError if isinstance(error, TypeError) else PotentiaError
+            raise kind(text if re.search(r"\bX\b", text) else f"X is no table of numbers: {text}") from None
         _refuse_huge(found)
         return found
 
@@ -187,7 +191,7 @@ def check_classifier(estimator: object) -> None:
         return  # of a loaded model, which can predict but not be fitted again
     if estimator is not None and not all(callable(getattr(estimator, name, None)) for name in methods):
         raise PotentiaError(
-            f"estimator must be a classifier with decision_function or None, not {estimator!r}."
+            f"estimator must be a classifier with decision_function or None, not {shown(estimator)}."
         )
 
 

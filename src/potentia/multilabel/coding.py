@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ class Coding(NamedTuple):
                 continue
             if not np.all(high | (column == values[0])):
                 raise PotentiaError(
-                    f"label {names[k]} has values other than {values[0]!r} and {values[1]!r}."
+                    f"label {names[k]} of y has values other than {values[0]!r} and {values[1]!r}."
                 )
             signs[:, k] = np.where(high, 1.0, -1.0)
         return signs
@@ -117,6 +118,8 @@ def as_labels(y: Any) -> np.ndarray:
         raise PotentiaError("Input y contains NaN or infinity.")
     if labels.dtype.kind == "O" and any(v is None or v != v for v in labels.ravel()):
         raise PotentiaError("Input y contains NaN or None.")
+    if labels.dtype.kind == "O" and not all(isinstance(v, Hashable) for v in labels.ravel()):
+        raise PotentiaError("y must hold numbers or texts, not lists or other objects.")
     return labels
 
 
@@ -145,4 +148,4 @@ def _too_many(name: str, values: np.ndarray, flat: bool) -> str:
         numbers = values.dtype.kind == "f" and bool(np.any(values != np.floor(values)))
         kind = "continuous. Unknown label type: continuous" if numbers else "multiclass"
         return f"Only binary classification is supported. The type of the target is {kind}; y takes {shown}."
-    return f"label {name} takes {len(values)} values ({shown}); every label must take two."
+    return f"label {name} of y takes {len(values)} values ({shown}); every label must take two."

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from .._types import ConvergenceWarning, Floats, PotentiaError, warn_caller, whole_numbers
+from .._types import ConvergenceWarning, Floats, PotentiaError, shown, warn_caller, whole_numbers
 from ..kernels.coordinate_joint import Cliques, DualState, descend, fields
 from .features import HingeSolver, feature_rows
 from .joint_interior import follow, interior_dual
@@ -58,7 +58,9 @@ def clique_sets(option: CliqueOption, n_labels: int) -> list[tuple[int, ...]]:
         sizes = range(2, min(int(option), n_labels) + 1)
         return [c for size in sizes for c in combinations(range(n_labels), size)]
     if isinstance(option, str | bool) or not isinstance(option, Sequence):
-        raise PotentiaError(f"cliques must be a whole number or a list of sets of labels, not {option!r}.")
+        raise PotentiaError(
+            f"cliques must be a whole number or a list of sets of labels, not {shown(option)}."
+        )
     found = []
     for entry in option:
         given = whole_numbers(list(entry) if isinstance(entry, Iterable) else [entry], "cliques")

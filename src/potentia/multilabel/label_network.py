@@ -11,7 +11,7 @@ import numpy as np
 from .._options import check_choice, check_count, check_flag, check_positive
 from .._registry import SavedFunction
 from .._schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check, prefixed
-from .._types import Floats, Ints, PotentiaError
+from .._types import Floats, Ints, PotentiaError, shown
 from .base import check_seed
 from .conditionals import Conditionals, learn_conditionals
 from .features import HingeSolver
@@ -122,7 +122,7 @@ class LabelNetwork(WeightedClassifier):
             elif not isinstance(unit, SavedFunction) and not all(
                 hasattr(unit, method) for method in ("fit", "predict", "get_params")
             ):
-                raise PotentiaError(f"units must be names or classifiers, not {unit!r}.")
+                raise PotentiaError(f"units must be names or classifiers, not {shown(unit)}.")
         if not isinstance(self.units, str) and len(self.units) == 0 and self.n_trees == 0:
             raise PotentiaError("units is empty and n_trees is 0: there is nothing to learn with.")
         if isinstance(self.order, str):

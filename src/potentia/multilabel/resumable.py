@@ -9,6 +9,7 @@ from scipy import sparse
 from sklearn.utils import check_random_state
 
 from .._digest import digest_of, stable_repr
+from .._options import check_flag
 from .._progress import Bar
 from .._types import Floats
 from ..io.checkpoint import Checkpoint
@@ -41,6 +42,7 @@ class ResumableClassifier(MultiLabelClassifier):
         return self._resume(X, y, None, progress, checkpoint)
 
     def _resume(self, X: Any, y: Any, sample_weight: Any, progress: bool, checkpoint: Any) -> Self:
+        check_flag("progress", progress)
         with Bar(progress) as bar:
             self._solved = solved = FitProgress(bar, checkpoint)
             try:

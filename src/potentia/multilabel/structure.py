@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .._options import check_choice
-from .._types import Floats, Ints, PotentiaError, whole_numbers
+from .._types import Floats, Ints, PotentiaError, shown, whole_numbers
 
 #: A network's parents: "all" earlier labels, or the parents of each label (a mapping may leave labels out).
 Parents = Literal["all"] | Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
@@ -25,7 +25,7 @@ def parent_sets(parents: Parents, n_labels: int) -> list[set[int]] | None:
         _check_labels(whole_numbers(list(parents), "parents"), n_labels, "parents")
     else:
         if not isinstance(parents, Sequence | np.ndarray):
-            raise PotentiaError(f"parents must be 'all' or the parents of each label, not {parents!r}.")
+            raise PotentiaError(f"parents must be 'all' or the parents of each label, not {shown(parents)}.")
         given = [*parents]
         if len(given) != n_labels:
             raise PotentiaError(f"parents has {len(given)} entries for {n_labels} labels.")

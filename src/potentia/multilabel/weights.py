@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
 from .._options import check_choice, check_positive
-from .._types import Floats, PotentiaError
+from .._types import Floats, PotentiaError, shown
 
 #: None, "balanced", or the weights of a label's smaller value, 0, and of its larger, 1.
 ClassWeight = Literal["balanced"] | Mapping[int, float] | None
@@ -24,7 +24,7 @@ def check_class_weight(value: object) -> None:
         return
     if not set(value) <= {0, 1}:
         raise PotentiaError(
-            f"class_weight has the keys 0 and 1, for a label's smaller and larger value, not {value!r}."
+            f"class_weight has the keys 0 and 1, for a label's smaller and larger value, not {shown(value)}."
         )
     for key, weight in value.items():
         check_positive(f"class_weight[{key}]", weight)

@@ -9,7 +9,7 @@ import numpy as np
 
 from potentia._options import check_count, check_number
 from potentia._schema import Array, Rule, Schema
-from potentia._types import Floats, Ints, PotentiaError, real_number
+from potentia._types import Floats, Ints, PotentiaError, real_number, shown
 from potentia.kernels.decision_trees import MAX_BINS
 from potentia.potentials.base import Potential
 from potentia.potentials.binning import all_cells, cell_of, count_bins, draw_edges, encode
@@ -167,7 +167,7 @@ class Boosting(Potential):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)
         if not 0 < real_number(self.min_leaf, "min_leaf") <= 0.5:
-            raise PotentiaError(f"min_leaf must be a share in (0, 0.5], not {self.min_leaf!r}.")
+            raise PotentiaError(f"min_leaf must be a share in (0, 0.5], not {shown(self.min_leaf)}.")
         if self.bins > MAX_BINS:
             raise PotentiaError(f"bins must be at most {MAX_BINS}, not {self.bins}.")
         # the slack makes 1 / 0.01 come to 100

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from potentia._schema import Array, Schema
-from potentia._types import Floats, PotentiaError, real_numbers
+from potentia._types import Floats, PotentiaError, real_numbers, shown
 from potentia.graph.weighted import Cost, WeightedTable, check_cut
 from potentia.kernels.logistic import loss_rows
 from potentia.potentials.chunks import map_chunks
@@ -184,7 +184,9 @@ class Scaled(WeightPotential):
         """The table."""
         table = real_numbers(self.table, "the table of Scaled")
         if table.ndim != 2 or not np.all(np.isfinite(table)):
-            raise PotentiaError(f"the table of Scaled must hold finite numbers, (L, L), not {self.table!r}.")
+            raise PotentiaError(
+                f"the table of Scaled must hold finite numbers, (L, L), not {shown(self.table)}."
+            )
         return table
 
     def same_table(self, other: Any) -> bool:

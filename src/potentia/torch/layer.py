@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._types import ArrayLike, Floats, Ints, PotentiaError
+from .._options import check_choice
+from .._types import ArrayLike, Floats, Ints, PotentiaError, shown
 from ..adjoint.gradient import Gradient, gradient_of, variable_weights
 from ..graph.assign import check_labels
 from ..graph.cotangents import clique_kinds
@@ -56,7 +57,7 @@ class CRFLayer(torch.nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(inference, Inference | None):
-            raise PotentiaError(f"inference must be a method such as pt.TRW(), not {inference!r}.")
+            raise PotentiaError(f"inference must be a method such as pt.TRW(), not {shown(inference)}.")
         self.graph = graph
         self.inference = TRW(iterations=10, tol=0) if inference is None else inference
         self.gradient = gradient_of(gradient)
@@ -108,8 +109,7 @@ class CRFLayer(torch.nn.Module):
                 graph, (n_graphs,), each computed on its own.
             graph: a graph or a list of graphs, if not that of the layer.
         """
-        if reduction not in ("none", "sum", "mean"):
-            raise PotentiaError(f"reduction must be 'none', 'sum' or 'mean', not {reduction!r}.")
+        check_choice("reduction", reduction, ("none", "sum", "mean"))
         if reduction == "none":
             return self._each_loss(theta, labels, name, weights, graph)
         call = self._call(theta, graph)
@@ -138,7 +138,7 @@ class CRFLayer(torch.nn.Module):
             raise PotentiaError("graph is missing: pass one to the layer or to the call.")
         many = [found] if isinstance(found, Graph) else found
         if not isinstance(many, Sequence) or not all(isinstance(one, Graph) for one in many):
-            raise PotentiaError(f"graph must be a Graph or a list of graphs, not {found!r}.")
+            raise PotentiaError(f"graph must be a Graph or a list of graphs, not {shown(found)}.")
         return found
 
     def _each_loss(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._types import PotentiaError
+from .._types import PotentiaError, shown
 
 
 def find_module(name: str) -> type[torch.nn.Module] | None:
@@ -27,7 +27,7 @@ def find_module(name: str) -> type[torch.nn.Module] | None:
 def build_module(given: Any, options: Mapping[str, Any], device: str | None, seed: int) -> torch.nn.Module:
     """A module of the class with these keywords, its parameters drawn by the seed, on a device."""
     if not (isinstance(given, type) and issubclass(given, torch.nn.Module)):
-        raise PotentiaError(f"module must be a class derived from torch.nn.Module, not {given!r}.")
+        raise PotentiaError(f"module must be a class derived from torch.nn.Module, not {shown(given)}.")
     place = _device(device)
     try:
         with seeded(torch.device("cpu"), seed, 0), torch.device("cpu"):
@@ -44,7 +44,7 @@ def build_module(given: Any, options: Mapping[str, Any], device: str | None, see
 
 def _device(name: str | None) -> torch.device:
     if name is not None and not isinstance(name, str):
-        raise PotentiaError(f"device must be a text such as 'cuda' or None, not {name!r}.")
+        raise PotentiaError(f"device must be a text such as 'cuda' or None, not {shown(name)}.")
     try:
         place = torch.get_default_device() if name is None else torch.device(name)
         torch.empty(0, device=place)

@@ -13,7 +13,7 @@ from .._options import check_count, check_number
 from .._progress import note
 from .._registry import SavedFunction
 from .._schema import Kind, Schema
-from .._types import Floats, PotentiaError
+from .._types import Floats, PotentiaError, shown
 from ..kernels.logistic import loss_rows
 from ..potentials.differentiable import Differentiable
 from ..potentials.problem import Batch, Problem
@@ -152,7 +152,7 @@ class Network(Differentiable):
 
     def _check_settings(self) -> None:
         if self.per not in _BATCH:
-            raise PotentiaError(f"per must be 'row' or 'example', not {self.per!r}.")
+            raise PotentiaError(f"per must be 'row' or 'example', not {shown(self.per)}.")
         check_count("epochs", self.epochs, 1)
         check_count("seed", self.seed)
         if self.batch is not None:
