@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._files import replaced
+from .._files import replacing
 from .._text import read_text
 from .._types import Floats, PotentiaError
 
@@ -89,7 +89,7 @@ def write_whole(path: FilePath, text: str) -> None:
         import lzma
 
         data = lzma.compress(data)
-    with replaced(target) as file:
+    with replacing(target) as file:
         file.write(data)
 
 
