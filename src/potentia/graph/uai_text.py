@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import string
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .._files import replacing
-from .._text import read_text
+from .._text import check_pieces, read_text
 from .._types import Floats, PotentiaError
 
 #: A file's path, as text or as a path object.
@@ -26,7 +27,9 @@ class Tokens:
 
     def __init__(self, path: FilePath, limit: int | None = None) -> None:
         self.name = os.fspath(path)
-        self._words = read_text(path, "ascii", limit).split()
+        text = read_text(path, "ascii", limit)
+        check_pieces(path, text, string.whitespace)
+        self._words = text.split()
         self._at = 0
 
     def __len__(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .._available import enough_memory
 from .._files import naming, replacing
 from .._types import PotentiaError
 from .._version import __version__
@@ -139,7 +140,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     Any exception counts: what a file holds is checked before it is used, so what is left is what no check foresaw.
     """
     try:
-        with naming(path):
+        with naming(path), enough_memory("reading it"):
             yield
     except PotentiaError:
         raise
