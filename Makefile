@@ -30,6 +30,7 @@ coverage: .venv/installed
 faults: .venv/installed
 	$(BIN)/python tests/faults/fuzz_files.py --trials 10000 --seed 1
 	$(BIN)/python tests/faults/kills.py --kills 25 --seed 1
+	$(BIN)/python tests/faults/moves.py --kills 40 --seed 1
 	$(BIN)/python tests/faults/workers.py
 	$(BIN)/python tests/faults/soak.py --calls 20000 --seed 1
 	$(BIN)/python tests/faults/api_calls.py --calls 4000 --seed 1

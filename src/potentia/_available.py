@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ._types import PotentiaError
@@ -11,14 +13,32 @@ from ._types import PotentiaError
 _GROUPS = Path("/sys/fs/cgroup")
 
 
+#: Bytes that are not worth a look at what is left, unless POTENTIA_MEMORY is set.
+_SMALL = 1 << 26
+
+
 def check_memory(needed: float, what: str, remedy: str) -> None:
     """Refuse work that needs more bytes than there are, or than POTENTIA_MEMORY allows (in GB; "inf" for no check)."""
+    if needed < _SMALL and "POTENTIA_MEMORY" not in os.environ:
+        return
     there = available_memory()
     if needed > there:
         raise PotentiaError(
             f"{what} needs about {needed / 1e9:.1f} GB of memory, but {there / 1e9:.1f} GB are available; {remedy}, or "
             "set POTENTIA_MEMORY to the GB that it may take (inf for no check)."
         )
+
+
+@contextmanager
+def enough_memory(what: str) -> Iterator[None]:
+    """One sentence where memory ends although estimates said that there is enough."""
+    try:
+        yield
+    except MemoryError as error:
+        said = f" ({str(error).splitlines()[0]})" if str(error) else ""
+        raise PotentiaError(
+            f"{what} needs more memory than there is{said}; use less data at a time, or fewer variables or states."
+        ) from None
 
 
 def available_memory() -> float:

@@ -7,7 +7,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,32 +16,40 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from ._types import PotentiaError
+from ._types import PotentiaError, printable
 
 
 @contextmanager
-def replaced(target: Path) -> Iterator[BinaryIO]:
-    """A new file to write to, which takes the place of `target` once it is whole; an error leaves nothing of it."""
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file to write to, which takes the place of the one that a path names once it is whole, links followed.
+
+    An error leaves nothing of it and names the file. What is written is on the disk before it takes that place, so that
+    a power failure leaves the old file or the new one.
+    """
+    target = regular(path)
     hidden = hidden_name(target)
     try:
         with hidden.open("xb") as raw, locked(raw.fileno()):
             yield raw
             raw.flush()
+            os.fsync(raw.fileno())
             hidden.replace(target)
-    except BaseException:
-        hidden.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """`replaced` of the file that a path names, links followed; errors name it."""
-    target = regular(path)
-    try:
-        with replaced(target) as raw:
-            yield raw
+        sync(target.absolute().parent)
     except OSError as error:
         raise unwritable(target, error) from None
+    finally:
+        with suppress(OSError):
+            hidden.unlink()
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has a file, or a folder's list of files where the system can do that."""
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -50,7 +58,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except PotentiaError as error:
-        if os.fspath(path) in str(error):
+        if printable(os.fspath(path)) in str(error):
             raise
         raise PotentiaError(f"{os.fspath(path)}: {error}") from None
 
@@ -101,21 +109,30 @@ def locked_folder(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def remove_leftovers(target: Path) -> None:
-    """Delete what a killed process left beside a file or folder it was to write; a living one has locked its own."""
-    pattern = re.compile(rf"\.{re.escape(target.name)}\..*[0-9a-f]{{8}}")
+def leftovers(target: Path) -> list[Path]:
+    """What killed processes left beside a file or folder they were to write; a living one has locked its own."""
+    pattern = re.compile(rf"\.{re.escape(target.absolute().name)}\..*[0-9a-f]{{8}}")
     if fcntl is None or not target.absolute().parent.is_dir():
-        return
-    for entry in os.scandir(target.absolute().parent):
-        if pattern.fullmatch(entry.name) and not entry.is_symlink() and _abandoned(entry):
-            if entry.is_dir():
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                Path(entry.path).unlink(missing_ok=True)
+        return []
+    entries = os.scandir(target.absolute().parent)
+    return [
+        Path(entry.path)
+        for entry in entries
+        if pattern.fullmatch(entry.name) and not entry.is_symlink() and _abandoned(entry)
+    ]
+
+
+def remove_leftovers(target: Path) -> None:
+    """Delete what killed processes left beside a file or folder they were to write."""
+    for path in leftovers(target):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _abandoned(entry: os.DirEntry[str]) -> bool:
-    """Whether no process has a file or folder locked."""
+    """Whether a file or folder is this user's, and no process has it locked."""
     if not (entry.is_file() or entry.is_dir()):
         return False
     try:
@@ -123,6 +140,10 @@ def _abandoned(entry: os.DirEntry[str]) -> bool:
     except OSError:
         return False
     try:
+        if (
+            os.fstat(descriptor).st_uid != os.geteuid()
+        ):  # in a shared folder anybody can put files beside one's own
+            return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False

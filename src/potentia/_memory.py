@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ._available import check_memory
 from ._types import Floats
 
 #: Arrays below this many entries are left to the allocator.
@@ -64,4 +65,7 @@ def _take(n: int) -> Floats:
         fitting = [k for k, store in enumerate(_idle) if n <= store.size <= 2 * n]
         if fitting:
             return _idle.pop(min(fitting, key=lambda k: _idle[k].size))
+    check_memory(
+        8.0 * n, f"a table of {n} numbers", "use fewer variables or states, or several smaller graphs"
+    )
     return np.empty(n)

@@ -8,11 +8,14 @@ import os
 import zlib
 from pathlib import Path
 
+from ._available import check_memory
 from ._options import check_count
 from ._types import PotentiaError
 
 #: Bytes that a compressed text may have unpacked, unless POTENTIA_READ_LIMIT or an option says otherwise.
 DEFAULT_LIMIT = 2**28
+#: Bytes of a short string and its place in a list.
+_PIECE_BYTES = 64
 
 
 def read_text(
@@ -31,6 +34,8 @@ def read_text(
     if source.is_fifo():  # reading waits until somebody writes
         raise PotentiaError(f"{source} is a pipe; write its content to a file.")
     try:
+        if span is None:
+            check_memory(2 * source.stat().st_size, f"{source}, a text,", "cut it into several files")
         if span is not None:
             data = read_span(source, *span)
         else:
@@ -46,6 +51,16 @@ def read_text(
         raise PotentiaError(f"{source}: there is no such file.") from None
     except OSError as error:
         raise PotentiaError(f"{source}: the file cannot be read ({error.strerror or error}).") from None
+
+
+def check_pieces(path: str | os.PathLike[str], text: str, separators: str) -> None:
+    """Refuse a text whose pieces between these characters, as strings of their own, do not fit in memory."""
+    pieces = 1 + min(sum(map(text.count, separators)), len(text))
+    check_memory(
+        _PIECE_BYTES * pieces,
+        f"{os.fspath(path)}, a text of up to {pieces} entries,",
+        "cut it into several files",
+    )
 
 
 def read_span(source: Path, first: int, end: int) -> bytes:

@@ -22,8 +22,16 @@ Tables = Mapping[str, Floats | Sequence[Floats]]
 ArrayLike = Any
 
 
+def printable(text: str) -> str:
+    """The text with control characters and line breaks escaped: names that files hold may have any."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class PotentiaError(ValueError):
     """Input that cannot be used; the message is one sentence that names the field, shape or file."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class InfeasibleError(PotentiaError):
@@ -45,6 +53,7 @@ def within_package(frame: FrameType, package: str = __name__.partition(".")[0]) 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Warn at the line of the user's code that led here: the first frame outside this package and PyTorch."""
+    message = printable(message)
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and (within_package(frame) or within_package(frame, "torch")):
         frame, level = frame.f_back, level + 1

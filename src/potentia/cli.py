@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ._signals import stopping
-from ._types import PotentiaError
+from ._types import PotentiaError, printable
 from ._version import __version__
 from .commands import check, completion, lab, own_data, warmup
 from .commands.common import json_text as _json
@@ -53,7 +53,8 @@ def _run(argv: Sequence[str] | None) -> int:
         print(f"potentia: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"potentia: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        where = printable(str(error.filename or "output"))
+        print(f"potentia: {where}: {error.strerror or error}", file=sys.stderr)
         return 2
     except MemoryError:
         print("potentia: this needs more memory than there is", file=sys.stderr)
@@ -184,7 +185,8 @@ def _infer(arguments: argparse.Namespace) -> None:
         tasks = ["MAR"] * (arguments.task != "map") + (["MAP"] if math.isfinite(facts["best_score"]) else [])
         tasks += ["PR"] if result.target == "log_partition" and math.isfinite(result.value) else []
         arguments.out.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with Staging(arguments.out) as staging:
+        stale = re.compile(rf"{re.escape(arguments.model.name)}\.(MAR|MAP|PR)")
+        with Staging(arguments.out, stale) as staging:
             for task in tasks:
                 write_uai_result(staging.file(f"{arguments.model.name}.{task}"), result, task)
         facts["files"] = [f"{arguments.model.name}.{task}" for task in tasks]

@@ -13,6 +13,7 @@ import pytest
         ("kills.py", ["--kills", "1", "--learners", "direct"]),
         ("soak.py", ["--calls", "120"]),
         ("api_calls.py", ["--calls", "400"]),
+        ("moves.py", ["--kills", "8"]),
     ],
 )
 def test_the_short_campaign_finds_no_failure(script, options):

@@ -1,5 +1,6 @@
 """What is written is there whole or not at all, whoever else writes, and whatever lies in the way."""
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -19,6 +20,14 @@ from potentia.report.rows import read_rows
 from potentia.workflows.image_files import image_files
 from potentia.workflows.outputs import Staging
 from potentia.workflows.table_files import read_table, write_table
+
+
+def write_uai_model(path):
+    pt.write_uai(path, pt.Graph.chain(2, n_states=2), {})
+
+
+def write_uai_labels(path):
+    pt.write_uai_result(path, pt.Exact().infer(pt.Graph.chain(2, n_states=2), {}), "MAP")
 
 
 def write_rows(out, first):
@@ -163,6 +172,59 @@ def test_infer_writes_all_files_or_none(tmp_path, capsys):
     blocked.write_text("a file")
     assert main(["infer", str(model), "--out", str(blocked)]) == 2
     assert blocked.read_text() == "a file"
+
+
+def test_a_second_run_leaves_nothing_of_the_first_beside_its_own_files(tmp_path):
+    model, out = tmp_path / "m.uai", tmp_path / "out"
+    model.write_text("MARKOV\n2\n2 2\n1\n2 0 1\n4\n 1 2 3 4\n")
+    assert main(["infer", str(model), "--out", str(out)]) == 0
+    (out / "m.uai.notes").write_text("the user's own")
+    (out / "other.uai.MAR").write_text("of another model")
+    assert main(["infer", str(model), "--task", "map", "--out", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["m.uai.MAP", "m.uai.notes", "other.uai.MAR"]
+
+
+def test_what_is_in_the_way_is_found_before_anything_moves(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a").write_text("old")
+
+    def write():
+        with Staging(tmp_path) as staging:
+            staging.file("a").write_text("new")
+            staging.file("b").write_text("new")
+
+    with pytest.raises(pt.PotentiaError, match="b is in the way"):
+        write()
+    assert (tmp_path / "a").read_text() == "old"
+
+
+@pytest.mark.parametrize("write", [write_uai_model, write_uai_labels], ids=["model", "result"])
+def test_uai_files_follow_links_and_replace_no_pipe_or_device(tmp_path, write):
+    real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
+    real.write_text("old")
+    link.symlink_to(real)
+    write(link)
+    assert link.is_symlink()
+    assert real.read_text() != "old"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, tmp_path / "nowhere" / "file"):
+        with pytest.raises(pt.PotentiaError, match=f"{path.name} cannot be written"):
+            write(path)
+    assert pipe.is_fifo()
+
+
+def test_files_reach_the_disk_before_they_take_their_place(tmp_path, monkeypatch):
+    order = []
+    for name in ("fsync", "replace"):
+        own = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda *a, name=name, own=own, **k: (order.append(name), own(*a, **k))[1]
+        )
+    write_uai_model(tmp_path / "model")
+    with Staging(tmp_path) as staging:
+        staging.file("a").write_text("whole")
+    assert order[0] == "fsync"
+    assert all(before == "fsync" for before, this in itertools.pairwise(order) if this == "replace")
 
 
 def test_cells_that_a_spreadsheet_would_run_are_written_as_text(tmp_path):

@@ -254,3 +254,33 @@ def test_wrong_types_get_one_sentence(make):
     with pytest.raises(PotentiaError) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+# -- size ----------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_of_many_axes_of_one_variable_is_built_at_once():
+    one = pt.Graph.grid((1,) * 40, n_states=2)
+    assert (one.n_variables, len(one.scopes["edge"])) == (1, 0)
+    wide = pt.Graph.grid((3, *(1,) * 20, 4), n_states=2)
+    assert np.array_equal(wide.scopes["edge"], pt.Graph.grid((3, 4), n_states=2).scopes["edge"])
+    every = pt.Graph.grid((3, 1, 4), n_states=2, neighbours=26)
+    assert np.array_equal(
+        every.scopes["edge"], pt.Graph.grid((3, 4), n_states=2, neighbours=8).scopes["edge"]
+    )
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: pt.Graph.chain(50_000_000, n_states=2),
+        lambda: pt.Graph.grid((10_000, 5_000), n_states=2),
+        lambda: pt.Graph.grid((2,) * 60, n_states=2),
+        lambda: pt.Graph.grid((2,) * 20, n_states=2, neighbours=3**20 - 1),
+        lambda: pt.Graph.complete(100_000, n_states=2),
+    ],
+)
+def test_a_graph_that_does_not_fit_is_refused_before_it_is_built(build, monkeypatch):
+    monkeypatch.setenv("POTENTIA_MEMORY", "1")
+    with pytest.raises(pt.PotentiaError, match=r"needs about .* GB of memory, but 1\.0 GB are available"):
+        build()

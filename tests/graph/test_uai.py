@@ -269,7 +269,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(Path, "replace", broken)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(PotentiaError, match=r"model\.uai cannot be written: disk full"):
         write_uai(tmp_path / "model.uai", graph, theta)
     assert [p.name for p in tmp_path.iterdir()] == ["model.uai"]
     assert (tmp_path / "model.uai").read_text() == GOOD

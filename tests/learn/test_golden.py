@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from golden import GOLDEN, STORED, difference, run
 
 

@@ -13,10 +13,10 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from learners import DATA, LEARNERS, LINEAR, ilr
-from sample_images import noisy
 
 import potentia as pt
+from learners import DATA, LEARNERS, LINEAR, ilr
+from sample_images import noisy
 
 STORED = Path(__file__).with_name("golden.json")
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from sample_images import noisy
 
 import potentia as pt
 from potentia import MLP, Boosting, Constant, Example, Linear
+from sample_images import noisy
 
 
 def weighted(examples):

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from .._threads import using_threads
-from .._types import ConvergenceWarning
+from .._types import ConvergenceWarning, printable
 from ..parallel.connection import cluster
 from ..workflows.form import whole_number
 
@@ -63,7 +63,7 @@ def command_context(arguments: argparse.Namespace) -> Iterator[None]:
 def note(arguments: argparse.Namespace, text: str) -> None:
     """A sentence for the user that is no result."""
     if not arguments.quiet:
-        print(f"potentia: {text}", file=sys.stderr)
+        print(f"potentia: {printable(text)}", file=sys.stderr)
 
 
 def bar_shown(arguments: argparse.Namespace) -> bool:

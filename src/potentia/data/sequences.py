@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
-from .._text import read_span, read_text
+from .._text import check_pieces, read_span, read_text
 from .._types import PotentiaError
 from ..graph.structure import Graph
 from .example import Example
@@ -193,6 +193,7 @@ def _text(name: Path, encoding: str | None, limit: int | None, span: tuple[int, 
         raise PotentiaError(
             f"{name}: the text has zero bytes, as UTF-16 has; name its encoding, such as utf-16-le."
         )
+    check_pieces(name, text, " \t\n")
     return text
 
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from .._available import check_memory
 from .._types import ArrayLike, Ints, PotentiaError, plain_array, whole_numbers
+
+#: Bytes that a variable and a pair take while a graph is built; measured.
+_VARIABLE_BYTES, _PAIR_BYTES = 24, 100
+
+
+def check_size(variables: int, pairs: int, what: str) -> None:
+    """Refuse a graph that does not fit in memory, before it is built."""
+    needed = _VARIABLE_BYTES * variables + _PAIR_BYTES * pairs
+    check_memory(needed, what, "build several smaller graphs")
 
 
 def chain_edges(n: int) -> Ints:
     """Edges (i, i + 1) of a chain of n variables."""
+    check_size(n, n, f"a chain of {n} variables")
     first = np.arange(max(n - 1, 0), dtype=np.int64)
     return np.stack([first, first + 1], axis=1)
 
@@ -46,8 +58,10 @@ def grid_edges(shape: tuple[int, ...], neighbours: int) -> tuple[Ints, Ints]:
     `neighbours` is 2 N (axis steps: 4 in 2-D, 6 in 3-D) or 3^N - 1 (diagonals too: 8, 26). The edges of one
     direction are disjoint paths, which is what makes 1 / (number of directions) a valid TRW weight.
     """
-    offsets = _grid_offsets(len(shape), neighbours)
-    index = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
+    offsets = _grid_offsets(shape, neighbours)
+    # without axes of one variable, of which there may be more than NumPy's arrays can have
+    shape = tuple(side for side in shape if side > 1)
+    index = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
     edges, directions = [], []
     for number, offset in enumerate(offsets):
         first = index[
@@ -58,25 +72,37 @@ def grid_edges(shape: tuple[int, ...], neighbours: int) -> tuple[Ints, Ints]:
         ]
         edges.append(np.stack([first.ravel(), second.ravel()], axis=1))
         directions.append(np.full(first.size, number, dtype=np.int64))
-    edge, direction = np.concatenate(edges), np.concatenate(directions)
+    edge = np.concatenate([np.zeros((0, 2), dtype=np.int64), *edges])
+    direction = np.concatenate([np.zeros(0, dtype=np.int64), *directions])
     order = np.lexsort((edge[:, 1], edge[:, 0]))
     return edge[order], direction[order]
 
 
-def _grid_offsets(n_axes: int, neighbours: int) -> list[tuple[int, ...]]:
-    """One offset of each pair {o, -o}: the one whose first non-zero step is forward."""
-    forward = [o for o in product((-1, 0, 1), repeat=n_axes) if o > (0,) * n_axes]
-    if neighbours == 3**n_axes - 1:
-        return forward
-    if neighbours == 2 * n_axes:
-        return [o for o in forward if sum(map(abs, o)) == 1]
+def _grid_offsets(shape: tuple[int, ...], neighbours: int) -> list[tuple[int, ...]]:
+    """One offset of each pair {o, -o}: the one whose first non-zero step is forward; no axes of one variable.
+
+    Refuses a grid that does not fit in memory.
+    """
+    sides = [side for side in shape if side > 1]
+    n_axes, variables = len(sides), math.prod(sides)
+    if neighbours == 3 ** len(shape) - 1:
+        # along an axis of s variables there are s pairs of equal ends and 2 (s - 1) of neighbours
+        n_edges = (math.prod(3 * side - 2 for side in sides) - variables) // 2
+        check_size(variables, n_edges, f"a grid of shape {shape}")
+        return [o for o in product((-1, 0, 1), repeat=n_axes) if o > (0,) * n_axes]
+    if neighbours == 2 * len(shape):
+        n_edges = sum(variables // side * (side - 1) for side in sides)
+        check_size(variables, n_edges, f"a grid of shape {shape}")
+        return [(0,) * k + (1,) + (0,) * (n_axes - k - 1) for k in reversed(range(n_axes))]
     raise PotentiaError(
-        f"a {n_axes}-D grid has {2 * n_axes} or {3**n_axes - 1} neighbours per variable, not {neighbours}."
+        f"a {len(shape)}-D grid has {2 * len(shape)} or {3 ** len(shape) - 1} neighbours per variable, not "
+        f"{neighbours}."
     )
 
 
 def complete_edges(n: int) -> Ints:
     """All pairs i < j."""
+    check_size(n, n * (n - 1) // 2, f"a complete graph of {n} variables")
     return np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64)
 
 

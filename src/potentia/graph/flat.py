@@ -8,11 +8,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._types import Ints
+from .._available import check_memory
+from .._types import Ints, PotentiaError
 from .structure import Graph
 
 #: Four bytes per entry are enough for what is as long as all scopes together.
 Narrow = NDArray[np.int32]
+_NARROW = 2**31 - 1
+#: Bytes that an entry of a scope takes while regions are numbered; measured.
+_SCOPE_BYTES = 75
 
 
 class Regions(NamedTuple):
@@ -159,6 +163,16 @@ def _build(graph: Graph) -> Regions:
             covered[scope[:, 0]] = True
     implicit = np.flatnonzero(~covered)[:, None]
     every = [*scopes, implicit]
+    entries = sum(s.size for s in every)
+    if entries > _NARROW:
+        raise PotentiaError(
+            f"the graph's regions name {entries} variables in all; inference can number {_NARROW}: use several graphs."
+        )
+    check_memory(
+        _SCOPE_BYTES * entries, f"inference on {graph.n_variables} variables", "build several smaller graphs"
+    )
+    for kind in graph.kinds:
+        _check_strides(graph, kind)
     order = np.concatenate([np.full(len(s), s.shape[1], dtype=np.int64) for s in every])
     scope_ptr = np.concatenate([[0], np.cumsum(order)])
     flat = np.concatenate([s.ravel() for s in every]).astype(np.int64)
@@ -177,6 +191,18 @@ def _build(graph: Graph) -> Regions:
         graph.n_states, kind_ptr, scope_ptr, flat.astype(np.int32), stride.astype(np.int32), size, single,
         member_ptr, region_of[by_variable].astype(np.int32), by_variable.astype(np.int32),
     )  # fmt: skip
+
+
+def _check_strides(graph: Graph, kind: str) -> None:
+    """Refuse tables in which a step along an axis is too long for four bytes."""
+    shapes = graph.table_shapes(kind)
+    longest = shapes[:, 1:].prod(axis=1, dtype=np.float64) if shapes.shape[1] > 1 else np.zeros(0)
+    if longest.max(initial=0.0) > _NARROW:
+        row = int(longest.argmax())
+        raise PotentiaError(
+            f"the table of regions[{kind!r}][{row}] has the shape {tuple(shapes[row].tolist())}, more than {_NARROW} "
+            "entries for each state of its first variable, which inference cannot number; use fewer states."
+        )
 
 
 def _strides(shapes: Ints) -> Ints:

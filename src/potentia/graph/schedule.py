@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._types import Ints
+from .._available import check_memory
+from .._types import Ints, PotentiaError
 from ..kernels.machine.simd import CHUNK
 from ..kernels.star_blocks import ALONE, RECEIVES, SENDS
 from ..kernels.traversal import breadth_first, greedy_colours, sequential_levels
@@ -24,6 +25,8 @@ _ROW_ENTRIES = 2**15
 _ROW_COST = 28
 #: What sorting variables by their numbers of pairs must save, as a share of the work.
 _SORTING = 0.03
+#: Bytes that an end of a pair takes while a layout is made; measured.
+_END_BYTES = 135
 
 
 class PairLayout(NamedTuple):
@@ -160,6 +163,9 @@ def pair_layout(graph: Graph, order: str, oriented: bool = False) -> PairLayout:
 def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     pairs, n, states = pairs_of(graph), graph.n_variables, int(graph.n_states.max())
     m = len(pairs)
+    check_memory(
+        _END_BYTES * 2 * m, f"the layout of {n} variables and {m} pairs", "build several smaller graphs"
+    )
     ends = pairs.T.ravel()  # directed ends: first all side 0, then all side 1
     side = np.repeat(np.array([0, 1], dtype=np.int8), m)
     degree = np.bincount(ends, minlength=n)
@@ -184,6 +190,11 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     sides[row, x] = side
     if oriented:
         sides[:] = _row_sides(slot_ptr, first_slots)[:, None]
+    if rows * states * width > np.iinfo(np.uint32).max:
+        raise PotentiaError(
+            f"messages of {m} pairs of {states} states are too many for one graph ({rows * states * width} numbers, at "
+            f"most {np.iinfo(np.uint32).max}); build several smaller graphs."
+        )
     opposite = np.full((rows, width), (rows - 1) * states * width, dtype=np.uint32)
     other = np.roll(np.arange(2 * m), m)
     opposite[row, x] = row[other] * states * width + x[other]

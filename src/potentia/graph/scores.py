@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .._available import check_memory
 from .._memory import borrow_like
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, plain_array, warn_caller
 from ..kernels.machine.simd import CHUNK
@@ -21,6 +22,8 @@ from .weighted import Weighted, WeightedTable, check_weighted
 
 #: Rounding error of a sum per term, as a share of the largest term.
 _ROUNDING = 1e-15
+#: Bytes that a state of a variable takes in scores and marginals; measured.
+_PADDED_BYTES = 24
 
 
 class Scores:
@@ -71,6 +74,7 @@ class Scores:
             [theta.get(kind) for kind, s in graph.scopes.items() if s.shape[1] > 1 and len(s)]
         )
         self.regions: Regions = flat_regions(graph)
+        _check_size(graph, theta)
         self._values: dict[str, Floats] = {}
         self._offset: dict[str, Ints] = {}
         self._bounds: dict[str, tuple[float, float] | None] = {}
@@ -262,6 +266,21 @@ def _warn_of_missing(graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
             f"give theta[{kind!r}] = None if that is intended.",
             UserWarning,
         )
+
+
+def _check_size(graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
+    """Refuse scores that do not fit: a row as long as the most states for every variable, and tables not given."""
+    width = int(graph.n_states.max())
+    made = [
+        int(table_sizes(graph, kind).max(initial=0))
+        for kind in graph.kinds
+        if theta.get(kind) is None or isinstance(theta[kind], WeightedTable)
+    ]
+    check_memory(
+        _PADDED_BYTES * graph.n_variables * width + 8 * sum(made),
+        f"inference on {graph.n_variables} variables of up to {width} states",
+        "use fewer states, or build several smaller graphs",
+    )
 
 
 def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:

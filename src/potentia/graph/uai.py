@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from .._available import check_memory
 from .._options import check_choice
 from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, shown
 from .flat import Narrow
@@ -226,7 +227,13 @@ def read_uai_result(path: FilePath) -> UaiResult:
         rows = [
             tokens.floats(tokens.integer(f"the states of variable {v}"), f"marginal {v}") for v in range(n)
         ]
-        marginals = np.zeros((n, max((len(row) for row in rows), default=0)))
+        width = max((len(row) for row in rows), default=0)
+        check_memory(
+            8 * n * width,
+            f"{tokens.name}: the table of {n} marginals of up to {width} states",
+            "use a file whose variables have fewer states",
+        )
+        marginals = np.zeros((n, width))
         for v, row in enumerate(rows):
             marginals[v, : len(row)] = row
         result = UaiResult(task, marginals=marginals)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import string
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .._files import replaced
+from .._files import replacing
 from .._options import check_type
-from .._text import read_text
+from .._text import check_pieces, read_text
 from .._types import Floats, PotentiaError
 
 #: A file's path, as text or as a path object.
@@ -28,7 +29,9 @@ class Tokens:
     def __init__(self, path: FilePath, limit: int | None = None) -> None:
         check_type("path", path, str, os.PathLike)
         self.name = os.fspath(path)
-        self._words = read_text(path, "ascii", limit).split()
+        text = read_text(path, "ascii", limit)
+        check_pieces(path, text, string.whitespace)
+        self._words = text.split()
         self._at = 0
 
     def __len__(self) -> int:
@@ -92,7 +95,7 @@ def write_whole(path: FilePath, text: str) -> None:
         import lzma
 
         data = lzma.compress(data)
-    with replaced(target) as file:
+    with replacing(target) as file:
         file.write(data)
 
 

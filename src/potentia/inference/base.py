@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from .._available import enough_memory
 from .._html import facts_table
 from .._registry import Registered
 from .._types import ArrayLike, Floats, Ints, PotentiaError
@@ -206,7 +207,8 @@ class Inference(Registered, ABC):
             raise PotentiaError(f"start must be an earlier Result, not a {type(start).__name__}.")
         if start is not None and start.graph is not graph:
             raise PotentiaError("start belongs to another graph.")
-        return self.run(Scores(graph, theta, observed, own=True, dense=self.dense_pairs), start)
+        with enough_memory("inference"):
+            return self.run(Scores(graph, theta, observed, own=True, dense=self.dense_pairs), start)
 
     @abstractmethod
     def run(self, scores: Scores, start: Result | None) -> Result:

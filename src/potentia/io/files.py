@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .._available import enough_memory
 from .._files import naming, replacing
 from .._options import check_type
 from .._types import PotentiaError
@@ -141,7 +142,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     Any exception counts: what a file holds is checked before it is used, so what is left is what no check foresaw.
     """
     try:
-        with naming(path):
+        with naming(path), enough_memory("reading it"):
             yield
     except PotentiaError:
         raise

@@ -301,7 +301,14 @@ def _read_graphs(metas: Sequence[Mapping[str, Any]], flat: Mapping[str, _Cursor]
                 raise PotentiaError(f"the saved part is damaged: regions of {kind!r} have the shape {shape}.")
             scopes[kind] = flat["scopes"].take(shape[0] * shape[1]).reshape(shape)
         if meta["parts"]:
-            graphs.append(Union([_chosen(graphs, number, "graph") for number in meta["parts"]]).graph)
+            parts = [_chosen(graphs, number, "graph") for number in meta["parts"]]
+            # a union of unions of few graphs could be of any size, but its own entries are in the file, too
+            sizes = {kind: sum(len(part.scopes.get(kind, ())) for part in parts) for kind in scopes}
+            if sum(part.n_variables for part in parts) != len(states) or any(
+                len(scope) != sizes[kind] for kind, scope in scopes.items()
+            ):
+                raise PotentiaError("the saved part is damaged: a union has another size than its graphs.")
+            graphs.append(Union(parts).graph)
         else:
             graphs.append(Graph.restored(states, scopes, meta["forests"]))
     return graphs

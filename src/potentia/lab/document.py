@@ -20,6 +20,7 @@ import re
 import sys
 from pathlib import Path
 
+from .._files import replacing
 from ..report.tables import Table, shown
 from .bench.run import PARTS
 from .headlines import HEADLINES
@@ -81,7 +82,9 @@ def main(arguments: list[str]) -> None:
     """Rebuild the tables and numbers of pages in place."""
     root = Path()
     for page in map(Path, arguments) if arguments else pages(root):
-        page.write_text(fill(page.read_text(), root))
+        text = fill(page.read_text(), root)
+        with replacing(page) as raw:
+            raw.write(text.encode())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
+from .._files import replacing
 from ..report.image_panels import Original
 from ..report.rows import Cell, Row, append_row, read_rows, versions
 from ..report.tables import Column, Table
@@ -92,7 +93,8 @@ def save_figure(figure: Figure, path: Path) -> None:
     drawn = BytesIO()
     figure.savefig(drawn, dpi=120)
     colours = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    colours.save(path, optimize=True)
+    with replacing(path) as raw:
+        colours.save(raw, format="PNG", optimize=True)
 
 
 def grid(**values: Iterable[Any]) -> list[Cell]:

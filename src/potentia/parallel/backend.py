@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .._available import enough_memory
+
 
 class Recipe(Protocol):
     """How to build a part wherever it is needed."""
@@ -124,11 +126,12 @@ _opened: ContextVar[list[Backend] | None] = ContextVar("potentia_backends", defa
 
 @contextmanager
 def releasing() -> Iterator[None]:
-    """Close every backend that is made inside, at the end."""
+    """Close every backend that is made inside, at the end; one sentence if memory ends."""
     opened: list[Backend] = []
     token = _opened.set(opened)
     try:
-        yield
+        with enough_memory("this fit or prediction"):
+            yield
     finally:
         _opened.reset(token)
         for backend in opened:

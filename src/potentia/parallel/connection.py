@@ -104,7 +104,8 @@ def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, s
             threads_per_worker=threads,
             memory_limit=memory_limit,
             processes=True,
-            dashboard_address=":0",  # any free port: there may be other clusters on this machine
+            # of this machine only, and any free port: there may be other clusters
+            dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,  # what goes wrong is raised here
         )
         stack.enter_context(made)

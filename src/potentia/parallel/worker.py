@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._files import new_folder, replacing
 from .._threads import one_blas_thread, using_threads
 from .._types import PotentiaError
 from .._version import __version__
@@ -174,16 +175,9 @@ def _answer(call: Call, number: int, method: str, args: Sequence[Any]) -> Any:
 
 def _save(part: Any, path: Path) -> None:
     """Write a part's state, for a worker of the same fit that builds the part again."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        hidden = path.with_name(f".{path.name}")
-        with hidden.open("wb") as file:
-            pickle.dump(part.suspend(), file, protocol=5)
-        os.replace(hidden, path)
-    except OSError as error:
-        raise PotentiaError(
-            f"the state of a part cannot be saved to {path} ({error.strerror or error})."
-        ) from None
+    new_folder(path.parent)
+    with replacing(path) as file:
+        pickle.dump(part.suspend(), file, protocol=5)
 
 
 def give_up(fit: str, number: int, version: int) -> bytes | None:

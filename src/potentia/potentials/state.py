@@ -18,6 +18,20 @@ Arrays = dict[str, NDArray[Any]]
 _LEARNED = re.compile(r"[A-Za-z]\w*_")
 
 
+class _Once(dict[str, NDArray[Any]]):
+    """Arrays of a file, each of which may be taken once: a few bytes could otherwise name a large one many times."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        self._taken: set[str] = set()
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name in self._taken:
+            raise PotentiaError(f"the saved potential is damaged: it names the array {name} twice.")
+        self._taken.add(name)
+        return super().__getitem__(name)
+
+
 def pack(potential: Any, fitted: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
     """(JSON-able dictionary, arrays) of the hyper-parameters and the fitted attributes."""
     arrays: Arrays = {}
@@ -48,7 +62,7 @@ def _unpack(meta: Any, arrays: Arrays, base: type) -> tuple[Any, dict[str, Any]]
         name, params, fitted = meta["class"], dict(meta["params"]), dict(meta["fitted"])
     except (KeyError, TypeError, ValueError):
         raise PotentiaError("the saved potential is damaged: it lacks class, params or fitted.") from None
-    found = find_class(name, base)
+    found, arrays = find_class(name, base), _Once(arrays)
     potential = build(found, {key: _unpack_value(value, arrays) for key, value in params.items()})
     return potential, {key: _unpack_value(value, arrays) for key, value in fitted.items()}
 

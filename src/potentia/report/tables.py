@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._html import Markup, tag
+from .._types import printable
 
 #: The number a shown value begins with, by which columns of text such as "0.01 / 0.02" are sorted.
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
@@ -34,7 +35,7 @@ class Table(NamedTuple):
 def shown(column: Column, line: Mapping[str, Any]) -> str:
     """A cell's text; a dash where the key is missing."""
     value = line.get(column.key)
-    return "–" if value is None else (column.show or str)(value)
+    return "–" if value is None else printable((column.show or str)(value))
 
 
 def print_table(title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -89,9 +89,26 @@ def to_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def check_without_memory(given: Any, options: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Refuse keywords by which a module has another state than these arrays, before its parameters take memory."""
+    try:
+        with torch.device("meta"):
+            built = given(**options)
+            state = built.state_dict()
+    except (
+        Exception
+    ):  # the module computes with its numbers while it is built; others are checked once they are
+        return
+    _check_arrays(given.__name__, state, arrays)
+
+
 def load_arrays(module: torch.nn.Module, arrays: Mapping[str, Any]) -> None:
     """Give a module the state that `to_arrays` made."""
-    own, name = module.state_dict(), type(module).__name__
+    _check_arrays(type(module).__name__, module.state_dict(), arrays)
+    module.load_state_dict({key: torch.from_numpy(array.copy()) for key, array in arrays.items()})
+
+
+def _check_arrays(name: str, own: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     if set(own) != set(arrays):
         odd = sorted(set(own) ^ set(arrays))[0]
         raise PotentiaError(
@@ -107,4 +124,3 @@ def load_arrays(module: torch.nn.Module, arrays: Mapping[str, Any]) -> None:
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise PotentiaError(f"the weights are damaged: {key} holds numbers that are not finite.")
-    module.load_state_dict({key: torch.from_numpy(array.copy()) for key, array in arrays.items()})

@@ -17,7 +17,7 @@ from .._types import Floats, PotentiaError, shown
 from ..kernels.logistic import loss_rows
 from ..potentials.differentiable import Differentiable
 from ..potentials.problem import Batch, Problem
-from .modules import build_module, find_module, load_arrays, seeded, to_arrays
+from .modules import build_module, check_without_memory, find_module, load_arrays, seeded, to_arrays
 from .tables import scores_of
 
 _LOG = logging.getLogger(__name__)
@@ -174,6 +174,8 @@ class Network(Differentiable):
         """The module with the fitted weights, on its device and in evaluation mode."""
         if "_module" not in vars(self):
             options = {n.removeprefix(_PREFIX): v for n, v in self._module_options().items()}
+            if self.is_fitted:
+                check_without_memory(self.module, options, self.weights_)
             self._module = build_module(self.module, options, self.device, self.seed)
             self._loaded: Any = None
         if self.is_fitted and self._loaded is not self.weights_:

@@ -40,7 +40,11 @@ def predict_images(
     for k in range(len(files)):  # an unreadable image ends this before hours of work rather than after
         with naming(files[k].path):
             pipeline.intensity.apply(read(k)[0], pipeline.axes)
-    with Staging(out) as staging, Bar(progress) as bar:
+    # of an earlier run with other options
+    stale = re.compile(
+        rf"marginals/({'|'.join(re.escape(file.name) for file in files)})(\.\d+-[^/]*)?\.(npz|png)"
+    )
+    with Staging(out, stale) as staging, Bar(progress) as bar:
         done = iterate_anywhere(partial(_predict_file, pipeline, staging, marginals, read), range(len(files)))
         for _file in bar.over(files, "predicting"):
             next(done)

@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from .._files import hidden_name, locked_folder, regular, remove_leftovers, replacing, unwritable
+from .._files import (
+    hidden_name,
+    leftovers,
+    locked_folder,
+    regular,
+    remove_leftovers,
+    replacing,
+    sync,
+    unwritable,
+)
 from .._types import PotentiaError
 from ..parallel.connection import current
+
+#: What a hidden folder has: the new files, and once these are complete the names of files that they replace.
+_FILES, _MANIFEST = "files", "stale.json"
 
 
 class Staging:
     """A folder's new files: written to a hidden folder beside it, and moved into it once all are there.
 
-    An error, also a full disk, leaves the folder as it was. A killed process leaves its hidden folder, which the next
-    one removes.
+    An error, also a full disk, leaves the folder as it was. A killed process leaves its hidden folder. If the files in
+    it are complete, the next process that writes to the folder moves what is left of them; otherwise it removes them.
+
+    stale: of files in the folder, as paths from it, those that this run replaces although it may not write them.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, stale: re.Pattern[str] | None = None) -> None:
+        self.folder, self._stale = folder, stale
 
     def __enter__(self) -> Self:
         if self.folder.exists() and not self.folder.is_dir():
             raise PotentiaError(f"{self.folder} is a file, not a folder.")
         try:
+            self._finish_others()
             remove_leftovers(self.folder)
             # absolute, since workers of a cluster may be in another folder
             self._hidden = hidden_name(self.folder.absolute())
             self._hidden.mkdir(mode=0o700)
+            (self._hidden / _FILES).mkdir()
             self._lock = ExitStack()
             self._lock.enter_context(locked_folder(self._hidden))
         except OSError as error:
@@ -46,12 +64,12 @@ class Staging:
 
     def path(self, part: str, name: str) -> Path:
         """Where to write the file `name` of the subfolder `part`."""
-        (self._hidden / part).mkdir(exist_ok=True)
-        return self._hidden / part / name
+        (self._hidden / _FILES / part).mkdir(exist_ok=True)
+        return self._hidden / _FILES / part / name
 
     def file(self, name: str) -> Path:
         """Where to write the file `name` of the folder itself."""
-        return self._hidden / name
+        return self._hidden / _FILES / name
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -68,14 +86,59 @@ class Staging:
             raise unwritable(self.folder, error) from None
 
     def _move(self) -> None:
-        self.folder.mkdir(exist_ok=True)
-        for part in sorted(self._hidden.iterdir()):
-            if part.is_file():
-                os.replace(part, self.folder / part.name)
-                continue
-            (self.folder / part.name).mkdir(exist_ok=True)
-            for file in part.iterdir():
-                os.replace(file, self.folder / part.name / file.name)
+        new = self._hidden / _FILES
+        for path in (*new.rglob("*"), new):
+            sync(path)
+        if not self.folder.exists():
+            new.rename(self.folder)
+        else:
+            self._finish_others()
+            with locked_folder(self.folder):
+                stale = self._replaced(new)
+                with replacing(self._hidden / _MANIFEST) as raw:
+                    raw.write(json.dumps(stale).encode())
+                _finish(self._hidden, self.folder)
+        sync(self.folder.absolute().parent)
+
+    def _replaced(self, new: Path) -> list[str]:
+        """The folder's files that the new ones replace without having their names; refuses what is in the way."""
+        names = [path.relative_to(new).as_posix() for path in new.rglob("*")]
+        for name in names:
+            if (self.folder / name).exists() and (self.folder / name).is_dir() != (new / name).is_dir():
+                raise PotentiaError(f"{self.folder / name} is in the way; move it elsewhere.")
+        if self._stale is None:
+            return []
+        found = [
+            p.relative_to(self.folder).as_posix() for p in (*self.folder.glob("*"), *self.folder.glob("*/*"))
+        ]
+        return [name for name in found if self._stale.fullmatch(name) and name not in names]
+
+    def _finish_others(self) -> None:
+        """Move what killed processes wrote and did not finish to move; one that still moves is waited for."""
+        if not self.folder.is_dir():
+            return
+        with locked_folder(self.folder):
+            for hidden in leftovers(self.folder):
+                if (hidden / _MANIFEST).is_file():
+                    _finish(hidden, self.folder)
+                    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _finish(hidden: Path, folder: Path) -> None:
+    """Move complete files into the folder and remove those that they replace; may be done again after half of it."""
+    for name in json.loads((hidden / _MANIFEST).read_text()):
+        (folder / name).unlink(missing_ok=True)
+        if "/" in name:
+            with suppress(OSError):  # other files are in it
+                (folder / name).parent.rmdir()
+    for path in sorted((hidden / _FILES).rglob("*")):  # folders before what is in them
+        target = folder / path.relative_to(hidden / _FILES)
+        if path.is_dir():
+            target.mkdir(exist_ok=True)
+            continue
+        path.replace(target)
+    for path in (folder, *(part for part in folder.iterdir() if (hidden / _FILES / part.name).is_dir())):
+        sync(path)
 
 
 def write_text(path: Path, text: str) -> None:

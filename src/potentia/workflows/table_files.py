@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._available import check_memory
 from .._files import replacing
-from .._text import read_text
+from .._text import check_pieces, read_text
 from .._types import PotentiaError
 from .outputs import write_text
 
@@ -17,6 +19,8 @@ from .outputs import write_text
 Column = list[str | None]
 Table = dict[str, Column]
 
+#: Rows of a Parquet file that are read at a time, and bytes of a short cell as a string in a list.
+_BATCH, _CELL_BYTES = 1 << 14, 64
 #: Texts that stand for a missing value, in any case.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
@@ -62,7 +66,9 @@ def _no_formula(cell: Any) -> Any:
 def _csv(path: Path) -> Table:
     text = read_text(path, "utf-8-sig")
     head = text.partition("\n")[0]
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
+    delimiter = max(",;\t", key=head.count)
+    check_pieces(path, text, f"{delimiter}\n")
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         names = [name.strip() for name in next(reader, [])]
         rows = list(reader)
@@ -82,12 +88,31 @@ def _csv(path: Path) -> Table:
 def _parquet(path: Path) -> Table:
     arrow, parquet = _pyarrow()
     try:
-        found = parquet.read_table(path)
+        with parquet.ParquetFile(path) as file:
+            names, n_rows = file.schema_arrow.names, file.metadata.num_rows
+            _check_names(path, names)
+            _check_cells(path, n_rows, _CELL_BYTES * len(names))
+            table: Table = {name: [] for name in names}
+            done = 0
+            for batch in file.iter_batches(_BATCH):
+                done, size = done + batch.num_rows, 0
+                for name, column in zip(names, batch.columns, strict=True):
+                    cells = [_text(value) for value in column.to_pylist()]
+                    size += sum(len(cell) for cell in cells if cell)
+                    table[name] += cells
+                # a text that the file holds once may stand in every row
+                _check_cells(path, n_rows - done, size / max(batch.num_rows, 1))
+    except PotentiaError:
+        raise
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise PotentiaError(f"{path}: this is not a readable Parquet file ({error}).") from None
-    _check_names(path, found.column_names)
-    columns = zip(found.column_names, found.columns, strict=True)
-    return {name: [_text(value) for value in column.to_pylist()] for name, column in columns}
+    return table
+
+
+def _check_cells(path: Path, n_rows: int, row_bytes: float) -> None:
+    check_memory(
+        n_rows * row_bytes, f"{path}, a table of {n_rows} further rows,", "cut it into several files"
+    )
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -100,9 +125,9 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
-    twice = [name for k, name in enumerate(names) if name in names[:k]]
-    if twice:
-        raise PotentiaError(f"{path} has two columns {twice[0]!r}.")
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise PotentiaError(f"{path} has two columns {twice!r}.")
 
 
 def _typed(column: Sequence[Any]) -> list[Any]:
