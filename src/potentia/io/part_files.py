@@ -17,22 +17,21 @@ import numpy as np
 
 from .._files import new_folder
 from .._options import check_count
-from .._schema import FLAG, TEXT, Array, Count, Items, Kind, Named, Record, Schema, check
+from .._schema import FLAG, Array, Count, Items, Kind, Named, Record, Schema, check
 from .._types import PotentiaError
 from ..data.example import Example
-from ..data.parts import Loaded, Parts, Source, digest_examples
+from ..data.parts import Loaded, Parts, Source
 from ..graph.structure import Graph
 from ..graph.union import Union
 from ..learn.dataset import PART_ENTRIES, cut_examples, hold_examples
 from ..learn.examples import checked_examples
-from .files import read_content, read_file, reading, write_file
+from .files import read_file, reading, write_file
 
 KIND = "part"
 ENDING = ".potentia"
 _STEM = "part-"
 
 _CONTENT: Schema = {
-    "digest": TEXT,
     "graphs": Items(
         Record(
             {
@@ -58,9 +57,9 @@ _CONTENT: Schema = {
     "matrices": Items(Record({"sparse": FLAG, "columns": Count(most=2**62)})),
 }
 _FLAT: Schema = {
-    "n_states": Array("i8", ("*",)),
-    "scopes": Array("i8", ("*",)),
-    "labels": Array("i8", ("*",)),
+    "n_states": Array("i8", ("*",), low=1, below=2**48 + 1),
+    "scopes": Array("i8", ("*",), low=0, below=2**48),
+    "labels": Array("i8", ("*",), low=-1, below=2**48),
     "weights": Array("f8", ("*",)),
 }
 
@@ -79,10 +78,6 @@ class FileSource(Source):
     def load(self) -> list[Example]:
         """The examples, checked like any others."""
         return read_part(self.path)
-
-    def digest(self) -> str:
-        """What `write_part` noted."""
-        return str(check({"digest": TEXT}, read_content(self.path, KIND), KIND)["digest"])
 
     def n_bytes(self) -> int | None:
         """The file's size; None if it is not seen from here."""
@@ -227,7 +222,6 @@ def write_part(path: str | os.PathLike[str], examples: Sequence[Example]) -> Non
         )
         inputs += example.inputs.values()
     content = {
-        "digest": digest_examples(examples),
         "graphs": graphs.meta,
         "examples": entries,
         "matrices": [{"sparse": key[1], "columns": key[3]} for key in matrices],
