@@ -112,7 +112,7 @@ class Array(Field):
 
     low, below: bounds of its entries, the second a size or a number, or one number per entry of the last axis. ends:
     the array holds offsets, which start at 0, never fall, and end at this size. Whole numbers have bounds or are
-    offsets, because kernels use them as indices without a check of their own. Floats must be finite unless `finite` is
+    offsets, because kernels use them as indices and check nothing. Floats must be finite unless `finite` is
     False, and are never NaN. order: "C" for kernels, "K" to keep the file's, on which the last bits of a matrix product
     depend.
     """
