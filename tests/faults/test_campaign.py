@@ -9,7 +9,10 @@ import pytest
 
 @pytest.mark.parametrize(
     ("script", "options"),
-    [("kills.py", ["--kills", "1", "--learners", "direct"]), ("soak.py", ["--calls", "120"])],
+    [
+        ("kills.py", ["--kills", "1", "--pairs", "2", "--learners", "direct", "soft-3"]),
+        ("soak.py", ["--calls", "120"]),
+    ],
 )
 def test_the_short_campaign_finds_no_failure(script, options):
     path = Path(__file__).with_name(script)
