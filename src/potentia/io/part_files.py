@@ -295,10 +295,25 @@ def _read_graphs(metas: Sequence[Mapping[str, Any]], flat: Mapping[str, _Cursor]
                 raise PotentiaError(f"the saved part is damaged: regions of {kind!r} have the shape {shape}.")
             scopes[kind] = flat["scopes"].take(shape[0] * shape[1]).reshape(shape)
         if meta["parts"]:
-            graphs.append(Union([_chosen(graphs, number, "graph") for number in meta["parts"]]).graph)
+            parts = [_chosen(graphs, number, "graph") for number in meta["parts"]]
+            graphs.append(_read_union(parts, Graph(states, scopes)))
         else:
             graphs.append(Graph.restored(states, scopes, meta["forests"]))
     return graphs
+
+
+def _read_union(parts: Sequence[Graph], stated: Graph) -> Graph:
+    """The union of graphs, which must be the stated one; no union larger than that is made."""
+    size = (
+        sum(part.n_variables for part in parts),
+        sum(len(s) for part in parts for s in part.scopes.values()),
+    )
+    if size == (stated.n_variables, sum(map(len, stated.scopes.values()))):
+        graph = Union(parts).graph
+        same = graph.kinds == stated.kinds and np.array_equal(graph.n_states, stated.n_states)
+        if same and all(np.array_equal(graph.scopes[kind], s) for kind, s in stated.scopes.items()):
+            return graph
+    raise PotentiaError("the saved part is damaged: a union is not that of its graphs.")
 
 
 def _read_example(
