@@ -29,7 +29,7 @@ coverage: .venv/installed
 # The whole campaign against faults (an hour or more); the tests run a short form of it.
 faults: .venv/installed
 	$(BIN)/python tests/faults/fuzz_files.py --trials 10000 --seed 1
-	$(BIN)/python tests/faults/kills.py --kills 25 --seed 1
+	$(BIN)/python tests/faults/kills.py --kills 8 --pairs 20 --seed 1
 	$(BIN)/python tests/faults/moves.py --kills 40 --seed 1
 	$(BIN)/python tests/faults/workers.py
 	$(BIN)/python tests/faults/soak.py --calls 20000 --seed 1

@@ -96,6 +96,51 @@ def locked(descriptor: int) -> Iterator[None]:
 
 
 @contextmanager
+def only_user(path: Path) -> Iterator[None]:
+    """A file that no other process or thread may use meanwhile: a second one gets a sentence at once.
+
+    What is locked is a hidden file beside it, since the file itself is replaced when it is written. The lock ends with
+    the process, however that ends; the hidden file that a killed one leaves is taken over by the next.
+    """
+    if fcntl is None:
+        yield
+        return
+    target = regular(path)
+    hidden = target.with_name(f".{target.name}.lock")
+    try:
+        descriptor = _locked_file(hidden)
+    except OSError as error:
+        raise unwritable(target, error) from None
+    if descriptor is None:
+        raise PotentiaError(
+            f"{path} is in use by another fit; wait until that has ended, or name another file."
+        )
+    try:
+        yield
+    finally:
+        hidden.unlink(missing_ok=True)  # before the lock ends, so that it is nobody else's
+        os.close(descriptor)
+
+
+def _locked_file(path: Path) -> int | None:
+    """A descriptor of a new or left file, which is locked; None if somebody else has locked it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:  # a file system without locks
+            return descriptor
+        # its last user may have deleted it between the two calls
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
+                return descriptor
+        os.close(descriptor)
+
+
+@contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
     """A folder that no other process may lock meanwhile."""
     if fcntl is None:  # where files cannot be locked, folders cannot be opened, either

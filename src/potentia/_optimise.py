@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ._schema import Array, check_state, like
 from ._types import Floats, PotentiaError
 
 #: f(point) -> value and gradient.
@@ -151,11 +152,19 @@ class LBFGS:
     def restore(self, arrays: Mapping[str, Floats]) -> None:
         """Take back what `state` gave."""
         n = len(self.point)
-        self.point, self.gradient = _saved(arrays, "point", (n,)), _saved(arrays, "gradient", (n,))
-        self.value, self.reach = map(float, _saved(arrays, "value", (2,)))
-        several = len(arrays.get("steps", ()))
-        steps, changes = (_saved(arrays, name, (several, n)) for name in ("steps", "changes"))
-        self.pairs = list(zip(steps, changes, strict=True))
+        found = check_state(
+            {
+                "point": Array("f8", (n,)),
+                "value": Array("f8", (2,)),
+                "gradient": Array("f8", (n,)),
+                "steps": Array("f8", ("pairs", n)),
+                "changes": Array("f8", ("pairs", n)),
+            },
+            arrays,
+        )
+        self.point, self.gradient = found["point"], found["gradient"]
+        self.value, self.reach = map(float, found["value"])
+        self.pairs = list(zip(found["steps"], found["changes"], strict=True))[-self.memory :]
 
 
 class OWLQN(LBFGS):
@@ -283,16 +292,7 @@ class Adam:
 
     def restore(self, arrays: Mapping[str, Floats]) -> None:
         """Take back what `state` gave."""
-        shape = self.point.shape
-        self.point, self.mean = _saved(arrays, "point", shape), _saved(arrays, "mean", shape)
-        self.square, self.steps = _saved(arrays, "square", shape), int(_saved(arrays, "steps", (1,))[0])
-
-
-def _saved(arrays: Mapping[str, Floats], name: str, shape: tuple[int, ...]) -> Floats:
-    """A copy of a saved array, which must be of finite numbers and of this shape."""
-    found = arrays.get(name)
-    if found is None or found.shape != shape:
-        raise PotentiaError("The checkpoint belongs to a model with another number of parameters.")
-    if found.dtype != np.float64 or not np.isfinite(found).all():
-        raise PotentiaError(f"The checkpoint is damaged: {name} of the optimiser holds no finite numbers.")
-    return found.copy()
+        bounds = {"square": Array("f8", self.point.shape, low=0.0), "steps": Array("f8", (1,), low=1.0)}
+        found = check_state({**like(self.state()), **bounds}, arrays)
+        self.point, self.mean, self.square = found["point"], found["mean"], found["square"]
+        self.steps = int(found["steps"][0])

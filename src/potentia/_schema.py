@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ._types import PotentiaError
+from ._types import Floats, Ints, PotentiaError
 
 Sizes = dict[str, int]
 Schema = Mapping[str, "Field"]
@@ -41,6 +41,25 @@ def check(schema: Schema, values: Any, what: str, sizes: Sizes | None = None) ->
         return _read(schema, values, {} if sizes is None else sizes)
     except _DamageError as damage:
         raise PotentiaError(f"the saved {what} is damaged: {damage}.") from None
+
+
+def check_state(schema: Schema, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of the arrays of a checkpoint, checked as above; the sentence says what to do.
+
+    Schemas of checkpoints name every array of a state, as those of models do.
+    """
+    try:
+        found = _read(schema, arrays, {})
+    except _DamageError as damage:
+        raise PotentiaError(
+            f"the checkpoint is damaged or belongs to other examples: {damage}; delete it to start again."
+        ) from None
+    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in found.items()}
+
+
+def like(arrays: Mapping[str, Floats], **options: Any) -> Schema:
+    """A schema of floats with the names and shapes of these arrays."""
+    return {name: Array("f8", array.shape, **options) for name, array in arrays.items()}
 
 
 def _read(schema: Schema, values: Any, sizes: Sizes) -> dict[str, Any]:
@@ -89,20 +108,27 @@ def _known(sizes: Sizes, size: str | int) -> bool:
 
 @dataclass(frozen=True)
 class Array(Field):
-    """An array of one of some types ("f8", "i4 i8"; "label" for numbers or texts) and of a shape.
+    """An array of one of some types ("f8", "i4 i8"; "label" for numbers or texts) and of a shape (None: of any).
 
-    low, below: bounds of its entries, the second a size or a number. ends: the array holds offsets, which start at 0,
-    never fall, and end at this size. Floats must be finite unless `finite` is False, and are never NaN. order: "C" for
-    kernels, "K" to keep the file's, on which the last bits of a matrix product depend.
+    low, below: bounds of its entries, the second a size or a number, or one number per entry of the last axis. ends:
+    the array holds offsets, which start at 0, never fall, and end at this size. Whole numbers have bounds or are
+    offsets, because kernels use them as indices and check nothing. Floats must be finite unless `finite` is
+    False, and are never NaN. order: "C" for kernels, "K" to keep the file's, on which the last bits of a matrix product
+    depend.
     """
 
     dtype: str
-    shape: tuple[str | int, ...]
+    shape: tuple[str | int, ...] | None
     low: float | None = None
-    below: str | float | None = None
+    below: str | float | Ints | None = None
     ends: str | None = None
     finite: bool = True
     order: Literal["C", "K"] = "C"
+
+    def __post_init__(self) -> None:
+        whole = any(kind[0] in "iu" for kind in self.dtype.split())
+        if whole and self.ends is None and (self.low is None or self.below is None):
+            raise TypeError(f"an array of type {self.dtype} declares low and below, or ends.")
 
     def read(self, value: Any, sizes: Sizes) -> Any:
         if not isinstance(value, np.ndarray):
@@ -110,12 +136,9 @@ class Array(Field):
         kind = value.dtype.str[1:]
         if (kind[0] not in "biufU") if self.dtype == "label" else (kind not in self.dtype.split()):
             raise _DamageError(f"has the type {value.dtype}, not {self.dtype}")
-        if value.ndim != len(self.shape) or not all(
-            map(_settle, [sizes] * value.ndim, self.shape, value.shape)
-        ):
-            expected = ", ".join(
-                str(_value(sizes, size) if _known(sizes, size) else size) for size in self.shape
-            )
+        shape = value.shape if self.shape is None else self.shape
+        if value.ndim != len(shape) or not all(map(_settle, [sizes] * value.ndim, shape, value.shape)):
+            expected = ", ".join(str(_value(sizes, size) if _known(sizes, size) else size) for size in shape)
             raise _DamageError(f"has the shape {value.shape}, not ({expected})")
         value = np.asarray(value, dtype=value.dtype.newbyteorder("="), order=self.order)
         if value.size:
@@ -130,8 +153,10 @@ class Array(Field):
         if self.low is not None and value.min() < self.low:
             raise _DamageError(f"holds {value.min()}, which is below {self.low}")
         below = _value(sizes, self.below) if isinstance(self.below, str) else self.below
-        if below is not None and value.max() >= below:
-            raise _DamageError(f"holds {value.max()}, which is not below {below}")
+        if below is not None and (above := value >= below).any():
+            where = np.unravel_index(np.argmax(above), value.shape)
+            limit = np.broadcast_to(below, value.shape)[where]
+            raise _DamageError(f"holds {value[where]}, which is not below {limit}")
 
     def _are_offsets(self, value: np.ndarray, sizes: Sizes) -> bool:
         return (

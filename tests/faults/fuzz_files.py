@@ -2,6 +2,8 @@
 
 Models, checkpoints and part files, UAI models and evidence, tokens in columns, tables, result rows and images.
 
+Before the random trials, every array of whole numbers in every file gets entries far outside, which must be refused.
+
 `python tests/faults/fuzz_files.py --trials 10000 --seed 1` prints a table and every failure, and exits with 1 if there
 is one. Run it in a process of its own: a crash is a failure, and its memory is limited.
 """
@@ -17,6 +19,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+import zipfile
 from collections import Counter
 from contextlib import suppress
 from functools import partial
@@ -24,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from scipy import sparse
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
@@ -127,6 +131,49 @@ def change_content(rng, content, arrays):
     return content, arrays
 
 
+def repeat_name(rng, source, target):
+    """Give two values of a file one name: in its JSON, in its list of arrays, or in the archive."""
+    with zipfile.ZipFile(source) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    head, more = json.loads(entries["potentia.json"]), []
+    how = rng.integers(3)
+    if how == 0 and len(head["arrays"]) > 1:
+        one, other = rng.choice(len(head["arrays"]), 2, replace=False)
+        head["arrays"][one] = head["arrays"][other]
+        entries["potentia.json"] = json.dumps(head).encode()
+    elif how == 1 and len(entries) > 1:
+        names = list(entries)
+        more = [(names[rng.integers(len(names))], entries[names[rng.integers(len(names))]])]
+    else:
+        holders = [holder for path in [(), *places(head)] if isinstance(holder := follow(head, path), dict)]
+        holder = [holder for holder in holders if holder][rng.integers(sum(map(bool, holders)))]
+        key = list(holder)[rng.integers(len(holder))]
+        holder["twice"] = VALUES[rng.integers(len(VALUES))]
+        entries["potentia.json"] = json.dumps(head).replace('"twice"', json.dumps(key)).encode()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in [*entries.items(), *more]:
+            archive.writestr(name, data)
+
+
+def index_edits(source):
+    """Every array of whole numbers in a file with entries that are far outside, one at a time: its name and the rest.
+
+    Values of labels are the user's numbers, the bytes of texts may be any, and the rest of what is left out are counts.
+    """
+    no_index = re.compile(r"classes/|names$|n_states$|iterations\d+$")
+    kind = file_kind(source)
+    content, arrays = read_file(source, kind)
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iu" or not array.size or no_index.search(name):
+            continue
+        for at in {0, array.size // 2, array.size - 1}:
+            for entry in (-2, 5000, 2**40, 2**62):
+                if np.iinfo(array.dtype).min <= entry <= np.iinfo(array.dtype).max:
+                    changed = array.copy()
+                    changed.reshape(-1)[at] = entry
+                    yield f"{name}[{at}] = {entry}", (kind, content, arrays | {name: changed})
+
+
 def change_text(rng, text):
     """Exchange, remove or repeat words and lines."""
     lines = text.split("\n")
@@ -195,7 +242,6 @@ def make_models(folder):
     pt.ClassifierChain().fit(X, Y).save(folder / "chain")
     pt.LabelPowerset().fit(X, Y).save(folder / "powerset")
     pt.ChainCRF(0.01, scheme="BIO").fit(*chains()).save(folder / "chain-crf")
-    from scipy import sparse
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import PolynomialFeatures, SplineTransformer, StandardScaler
 
@@ -227,7 +273,12 @@ def make_checkpoints(folder):
         "iterated": pt.IteratedLogistic(iterations=3, sweeps=2),
         "direct": pt.IteratedLogistic(iterations=3, sweeps=2, solver="direct"),
         "risk": pt.MarginalRisk("univariate_logistic", pt.TRW(iterations=5, tol=0), iterations=3),
+        "hidden": pt.IteratedLogistic(iterations=3, sweeps=2, hidden="soft"),
+        "gibbs": pt.MarginalRisk(
+            "surrogate_likelihood", pt.Gibbs(samples=5, burn_in=2, seed=0), iterations=3
+        ),
         "margin": pt.MaxMargin(iterations=3, inference=pt.Exact()),
+        "slack": pt.MaxMargin(iterations=3, inference=pt.Exact(), solver="one_slack"),
     }
     for name, learner in learners.items():
         fits[name] = partial(fit_crf, learner)
@@ -256,9 +307,10 @@ def make_data(folder):
     for name in ("image.png", "image.tif", "image.bmp"):
         Image.fromarray(rng.integers(0, 255, (8, 9, 3), dtype=np.uint8)).save(folder / name)
     Image.fromarray(rng.integers(0, 3, (8, 9), dtype=np.uint8)).save(folder / "mask.png")
-    (part,) = pt.write_parts(examples, folder / "parts")
-    part.rename(folder / "part.potentia")
-    (folder / "parts").rmdir()
+    for name, some in {"part": examples, "grids": grids()}.items():
+        (part,) = pt.write_parts(some, folder / "parts")
+        part.rename(folder / f"{name}.potentia")
+        (folder / "parts").rmdir()
     return {
         "grid.uai": lambda path: pt.TRW(iterations=3).infer(*pt.read_uai(path)),
         "grid.uai.evid": pt.read_uai_evidence,
@@ -270,7 +322,19 @@ def make_data(folder):
         "image.bmp": read_image,
         "mask.png": read_mask,
         "part.potentia": use_part,
+        "grids.potentia": use_part,
     }
+
+
+def grids():
+    """A grid, a triangle and their union, with sparse features."""
+    rng = np.random.default_rng(1)
+    graphs = [pt.Graph.grid((3, 3), n_states=2, neighbours=8), pt.Graph.complete(3, n_states=2)]
+    found = []
+    for graph in [*graphs, pt.Union(graphs).graph]:
+        features = {kind: sparse.csr_array(rng.normal(size=(len(s), 2))) for kind, s in graph.scopes.items()}
+        found.append(pt.Example(graph, features, rng.integers(0, 2, graph.n_variables)))
+    return found
 
 
 def use_rows(path):
@@ -282,8 +346,16 @@ def use_rows(path):
 
 
 def use_part(path):
-    """Fit on a part."""
-    potentials = {kind: pt.Linear() for kind in ("node", "edge", "triple")}
+    """Fit on a part; what is called a bound on log Z of its graphs is one."""
+    for example in pt.parts([path]).sources[0].load():
+        rng = np.random.default_rng(0)
+        if example.graph.n_states.max() > 9:
+            continue
+        theta = {k: [rng.normal(size=n) for n in example.graph.table_shapes(k)] for k in example.graph.kinds}
+        exact = pt.Exact().infer(example.graph, theta).value
+        bound = pt.TRW(iterations=200).infer(example.graph, theta)
+        assert bound.bound != "upper" or bound.value > exact - 1e-6, (bound.value, exact)
+    potentials = {kind: pt.Linear() for kind in example.graph.kinds}
     learner = pt.IteratedLogistic(iterations=1, sweeps=1)
     pt.CRF(potentials, learner).fit(pt.parts([path]))
 
@@ -319,16 +391,26 @@ def trial(rng, source, work, use):
     """What came of one altered file: "refused", "works", or a failure's traceback."""
     target = work / f"altered{source.suffix}"
     shutil.copy(source, target)
+    repeated = False
     if source.suffix in IMAGES or rng.integers(8) == 0:
         damage(rng, target)
     elif source.suffix in TEXTS:
         target.write_text(change_text(rng, source.read_text()), newline="")
+    elif rng.integers(10) == 0:
+        repeat_name(rng, source, target)
+        repeated = True
     else:
         kind = file_kind(source)
         try:
             write_file(target, kind, *change_content(rng, *read_file(source, kind)))
         except ValueError:  # arrays that NumPy's format does not take
             return "not written"
+    outcome = outcome_of(target, use)
+    return "a repeated name was read" if repeated and outcome == "works" else outcome
+
+
+def outcome_of(target, use):
+    """What came of the use of an altered file, which is deleted."""
     signal.alarm(PATIENCE)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -359,6 +441,13 @@ def campaign(trials, seed, keep=None):
         jobs += [(data / name, use) for name, use in make_data(data).items()]
         for path, use in jobs:
             use(path)
+        for path, use in jobs:
+            for edit, altered in () if path.suffix in TEXTS + IMAGES else index_edits(path):
+                write_file(target := Path(name) / f"altered{path.suffix}", *altered)
+                outcome = outcome_of(target, use)
+                counts[path.parent.name, path.name, "index"] += 1
+                if outcome != "refused":
+                    failures.append(f"{path.parent.name}/{path.name}, {edit}:\n{outcome}")
         for number in range(trials):
             path, use = jobs[number % len(jobs)]
             outcome = trial(np.random.default_rng([seed, number]), path, Path(name), use)

@@ -1,7 +1,8 @@
 """Kill and resume: fits killed at random moments and resumed from their checkpoints end with the uninterrupted bits.
 
-`python tests/faults/kills.py --kills 25 --seed 1` kills fits of every learner so often, prints a table and every
-failure, and exits with 1 if there is one. Each fit is a process of its own, killed by SIGKILL or SIGTERM.
+`python tests/faults/kills.py --kills 8 --pairs 20 --seed 1` kills fits of every learner so often, starts so many pairs
+of fits on one checkpoint, prints a table and every failure, and exits with 1 if there is one. Each fit is a process of
+its own, killed by SIGKILL or SIGTERM.
 """
 
 import argparse
@@ -22,10 +23,41 @@ import potentia as pt
 from potentia.io import checkpoint
 from potentia.io.files import file_kind, read_file
 from potentia.multilabel import fit_progress
+from potentia.potentials.differentiable import Differentiable
 
 #: Children find the library imported.
 FORK = multiprocessing.get_context("fork")
 LINEAR = {"node": pt.Linear, "edge": pt.Linear}
+
+
+class Mine(Differentiable):
+    """A potential of a user: linear in the features and in a constant."""
+
+    def _begin(self, problem):
+        self.table_ = np.zeros((problem.x.shape[1] + 1, problem.n_outputs))
+
+    def _columns(self, x):
+        return np.column_stack([x, np.ones(len(x))])
+
+    def _fit(self, problem):
+        self.minimise(problem, 50, 1e-6)
+
+    def _scores(self, x):
+        return self._columns(x) @ self.table_
+
+    def _vjp(self, x, d_scores):
+        return (self._columns(x).T @ d_scores).ravel()
+
+    @property
+    def parameters(self):
+        return self.table_.ravel().copy()
+
+    @parameters.setter
+    def parameters(self, vector):
+        self.table_ = np.reshape(vector, self.table_.shape).copy()
+
+    def penalty_and_gradient(self, ridge=None):
+        return 0.0, np.zeros(self.table_.size)
 
 
 def ilr(**options):
@@ -55,21 +87,47 @@ CRFS = {
     "risk": (LINEAR, lambda: risk(iterations=60)),
     "em": (LINEAR, lambda: risk("surrogate_em", iterations=40)),
     "batches": (LINEAR, lambda: risk(batch=1, iterations=30)),
+    "gibbs": (
+        LINEAR,
+        lambda: pt.MarginalRisk(
+            "surrogate_likelihood", inference=pt.Gibbs(samples=20, burn_in=5, seed=0), iterations=15
+        ),
+    ),
+    "mean_field": (
+        LINEAR,
+        lambda: pt.MarginalRisk("univariate_logistic", inference=pt.MeanField(iterations=5), iterations=30),
+    ),
     "frank_wolfe": (LINEAR, lambda: pt.MaxMargin(inference=pt.TRW(), iterations=40)),
     "one_slack": (LINEAR, lambda: pt.MaxMargin(inference=pt.TRW(), solver="one_slack", iterations=40)),
 }
 
 
+def examples(order, hidden, weighted):
+    """Two noisy binary images, in which the last pixel of a run of `order` is 1 if the others are equal."""
+    rng = np.random.default_rng(1)
+    found = []
+    for e in pt.datasets.denoising(2, (14, 14) if order == 2 else (5, 5), seed=0):
+        graph, features, n = e.graph, dict(e.features), e.graph.n_variables
+        if order > 2:
+            runs = np.arange(n - order + 1)[:, None] + np.arange(order)
+            graph = pt.Graph(graph.n_states, {**graph.scopes, "run": runs})
+            features["run"] = np.ones((len(runs), 1)) + 0.1 * rng.normal(size=(len(runs), 1))
+        labels = np.where(rng.random(n) < 0.2, -1, e.labels) if hidden else e.labels
+        found.append(pt.Example(graph, features, labels, rng.uniform(0.5, 2.0, n) if weighted else None))
+    return found
+
+
 def fit_crf(name, path, callback):
-    potentials, learner = CRFS[name]
-    train = pt.datasets.denoising(2, (14, 14), seed=0)
-    if name in ("soft", "em"):
-        rng = np.random.default_rng(1)
-        train = [
-            pt.Example(e.graph, e.features, np.where(rng.random(196) < 0.2, -1, e.labels)) for e in train
-        ]
-    crf = pt.CRF({kind: make() for kind, make in potentials.items()}, learner())
-    return crf.fit(train, checkpoint=path, callback=callback)
+    """A fit of `learner`, or of `learner-ORDER` with weights and, where the learner takes them, hidden labels.
+
+    After a further "-custom" every potential is a user's.
+    """
+    learner_name, order, custom = [*name.split("-"), "", ""][:3]
+    potentials, learner = CRFS[learner_name]
+    train = examples(int(order or 2), learner_name in ("soft", "em"), bool(order))
+    kinds = train[0].graph.kinds
+    made = {kind: (Mine if custom else potentials.get(kind, pt.Linear))() for kind in kinds}
+    return pt.CRF(made, learner()).fit(train, checkpoint=path, callback=callback)
 
 
 def fit_chain(path, callback):
@@ -87,8 +145,12 @@ def fit_labels(model, path):
     return model.fit(x, y, checkpoint=path)
 
 
+#: Learners of regions of every order, and those among them that take a user's potentials.
+ORDERS = ("alternating", "direct", "soft", "risk", "em", "frank_wolfe", "one_slack")
+MATRIX = [f"{name}-{order}" for name in ORDERS for order in (2, 3, 4)]
+MATRIX += [f"{name}-3-custom" for name in ORDERS[:5]]
 FITS = {
-    **{name: (lambda path, callback, name=name: fit_crf(name, path, callback)) for name in CRFS},
+    **{name: (lambda path, callback, name=name: fit_crf(name, path, callback)) for name in [*CRFS, *MATRIX]},
     "chain": fit_chain,
     "lmsbn": lambda path, _: fit_labels(pt.LMSBN(1e-4), path),
     "lmbm": lambda path, _: fit_labels(pt.LMBM(1e-4, passes=20, tol=1e-12), path),
@@ -111,9 +173,16 @@ def fit(name, path):
 
 
 def start(name, path):
-    """A process that fits, and where its digest comes from."""
+    """A process that fits, and where its digest, or the sentence that it was refused with, comes from."""
     ours, theirs = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=lambda: theirs.send(fit(name, path)))
+
+    def send():
+        try:
+            theirs.send(fit(name, path))
+        except pt.PotentiaError as error:
+            theirs.send(str(error))
+
+    process = FORK.Process(target=send)
     process.start()
     theirs.close()
     return process, ours
@@ -127,6 +196,10 @@ def end(process, result):
         return None
     finally:
         process.join()
+
+
+def is_digest(text):
+    return text is not None and len(text) == 64 and " " not in text
 
 
 def kill(name, path, rng, seconds):
@@ -148,6 +221,8 @@ def campaign(name, kills, each, rng):
         end(*start(name, folder / "first"))  # compiles what is not in the cache
         begun = time.perf_counter()
         digest = end(*start(name, folder / "whole"))
+        if not is_digest(digest):
+            return 0, [f"{name}: {digest or 'no result'} without a kill"]
         seconds = time.perf_counter() - begun
         while count < kills:
             path = folder / f"killed{count}"
@@ -156,17 +231,47 @@ def campaign(name, kills, each, rng):
                 count += running
                 seconds *= 1.0 if running else 0.7  # the machine is faster than it was
             found = end(*start(name, path))
-            if found is None or found != digest:
-                wrong.append(f"{name}: {'no result' if found is None else 'other bits'} after {count} kills")
-            left = [p.name for p in folder.iterdir() if p.name.startswith(f".{path.name}")]
-            wrong += [f"{name}: left {left}"] if left else []
+            if found != digest:
+                wrong.append(f"{name}: {found or 'no result'}, not {digest}, after {count} kills")
+            wrong += left_beside(name, path)
     return count, wrong
+
+
+def left_beside(name, path):
+    """What is wrong with the folder of a fit that has ended."""
+    left = [p.name for p in path.parent.iterdir() if p.name.startswith(f".{path.name}")]
+    return [f"{name}: left {left}"] if left else []
+
+
+def pair(name, rng):
+    """How many of two fits on one checkpoint were refused, and what was wrong: one must end with the usual bits."""
+    wrong = []
+    with tempfile.TemporaryDirectory() as made:
+        begun = time.perf_counter()
+        digest = end(*start(name, Path(made) / "whole"))
+        if not is_digest(digest):
+            return 0, [f"{name}: {digest or 'no result'} without another fit"]
+        seconds = time.perf_counter() - begun
+        path = Path(made) / "shared"
+        first = start(name, path)
+        time.sleep(rng.choice([0.0, rng.uniform(0.0, seconds)]))
+        found = [end(*fitted) for fitted in (start(name, path), first)]
+        others = [text for text in found if text != digest]
+        if len(others) > 1 or any("is in use by another fit" not in str(text) for text in others):
+            wrong.append(f"{name}: a pair gave {found}, not {digest}")
+        if end(*start(name, path)) != digest:
+            wrong.append(f"{name}: the checkpoint of a pair was destroyed")
+        wrong += left_beside(name, path)
+    return len(others), wrong
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=25, help="of every learner")
     parser.add_argument("--each", type=int, default=3, help="kills of one fit before it may end")
+    parser.add_argument(
+        "--pairs", type=int, default=0, help="of processes on one checkpoint, over the learners"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learners", nargs="*", choices=FITS, default=list(FITS))
     arguments = parser.parse_args()
@@ -175,7 +280,12 @@ def main():
         count, wrong = campaign(
             name, arguments.kills, arguments.each, random.Random(f"{arguments.seed} {name}")
         )
-        print(f"{name:<12} {count:>5} kills {len(wrong):>5} failures", flush=True)
+        print(f"{name:<22} {count:>5} kills {len(wrong):>5} failures", flush=True)
+        failures += wrong
+    for number in range(arguments.pairs):
+        name = arguments.learners[number % len(arguments.learners)]
+        refused, wrong = pair(name, random.Random(f"{arguments.seed} {number}"))
+        print(f"{name:<22} {refused:>5} of a pair refused {len(wrong):>5} failures", flush=True)
         failures += wrong
     print(*failures, f"{len(failures)} failures", sep="\n")
     return bool(failures)

@@ -765,5 +765,5 @@ def test_a_checkpoint_with_a_damaged_function_gets_one_sentence(tmp_path, monkey
         return saved
 
     monkeypatch.setattr(Checkpoint, "load", damaged)
-    with pytest.raises(pt.PotentiaError, match="The checkpoint is damaged"):
+    with pytest.raises(pt.PotentiaError, match="state: the checkpoint is damaged"):
         pt.CRF(make(), pt.IteratedLogistic(iterations=3)).fit(noisy(), checkpoint=tmp_path / "state")

@@ -539,9 +539,11 @@ def test_solutions_are_copied_into_a_checkpoint_and_kept_nowhere_else(tmp_path):
         values[:] = 7.0
         assert free.get("x", (3,)) is None
         kept.write()
+        kept.close()
         again = FitProgress(bar, Checkpoint(tmp_path / "c"))
         again.open(str)
         assert again.get("x", (3,)).tolist() == [0.0, 1.0, 2.0]
+        again.close()
 
 
 @pytest.mark.parametrize("model", [pt.LMSBN, pt.LMBM, IndependentClassifiers])

@@ -7,7 +7,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "potentia"
 ROOM = {
     "_types": -2, "_version": -2, "_digest": -2, "_signals": -2, "_options": -1, "_registry": -1, "_schema": -1,
     "_text": -0.5, "_threads": -1, "_memory": -1, "_available": -1.5, "_html": -1, "_progress": -1, "_curves": -1,
-    "_optimise": -1, "_layout": -1, "_files": -1, "parallel": -0.5,
+    "_optimise": -0.5, "_layout": -1, "_files": -1, "parallel": -0.5,
     "kernels": 0, "graph": 1,
     "potentials": 2, "inference": 2, "losses": 2.5, "data": 2, "features": 3, "datasets": 3,
     "metrics": 2, "segmentation": 2, "adjoint": 3, "learn": 4, "io": 4.5, "_crf_params": 4.5,

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from .._options import check_choice
+from .._schema import Array, Either, Schema, check_state
 from .._types import (
     ArrayLike,
     ConvergenceWarning,
@@ -64,17 +65,30 @@ class Memory:
         """Where the next inference may start."""
         if self._next < len(self._results):
             return self._results[self._next]
-        messages = self._saved.get(f"messages{self._next}")
-        return None if messages is None else self._revive(scores, messages)
+        return self._revive(scores) if f"iterations{self._next}" in self._saved else None
 
-    def _revive(self, scores: Scores, messages: Floats) -> Result:
+    def _revive(self, scores: Scores) -> Result:
         """As much of a result as a start needs, from what `state` gave."""
-        nothing: Floats = np.zeros((0, 0))
+        graph = scores.graph
+        # floats of message passing, or labels of every chain of Gibbs sampling
+        messages = Either(
+            Array("f8", None, below=np.inf, finite=False),
+            Array("i8", ("chains", graph.n_variables), low=0, below=graph.n_states),
+            optional=True,
+        )
+        shape = graph.n_variables, int(graph.n_states.max())
+        schema: Schema = {
+            f"messages{self._next}": messages,
+            f"marginals{self._next}": Array("f8", shape, low=0.0, optional=True),
+            f"iterations{self._next}": Array("i8", (1,), low=0, below=2**62),
+            f"cotangents{self._next}": Array("f8", None, optional=True),
+        }
+        sent, singles, iterations, cotangents = check_state(schema, self._saved).values()
+        singles = np.zeros(shape) if singles is None else singles
         start = Result(
-            scores.graph, {}, nothing, np.nan, "estimate", "log_partition", 1, np.inf, False, scores,
-            lambda result: np.zeros(0, np.int64), messages,
+            graph, {}, singles, np.nan, "estimate", "log_partition", int(iterations[0]), np.inf, False, scores,
+            lambda result: np.zeros(0, np.int64), sent,
         )  # fmt: skip
-        cotangents = self._saved.get(f"cotangents{self._next}")
         if cotangents is not None:
             start.memo["cotangents"] = cotangents
         return start
@@ -88,10 +102,15 @@ class Memory:
         """What the next evaluation starts from, as arrays."""
         found = dict(self._saved) if not self._results else {}
         for number, result in enumerate(self._results):
-            if result is not None and isinstance(result.messages, np.ndarray):
-                found[f"messages{number}"] = result.messages
-                if "cotangents" in result.memo:
-                    found[f"cotangents{number}"] = result.memo["cotangents"]
+            if result is None:
+                continue
+            found[f"iterations{number}"] = np.array([result.iterations])
+            sent = isinstance(result.messages, np.ndarray)
+            name, start = ("messages", result.messages) if sent else ("marginals", result.variable_marginals)
+            found[f"{name}{number}"] = start
+            cotangents = result.memo.get("cotangents")
+            if cotangents is not None and np.isfinite(cotangents).all():  # others are no start
+                found[f"cotangents{number}"] = cotangents
         return found
 
     def restore(self, arrays: Mapping[str, Floats]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -148,7 +149,9 @@ def train(arguments: argparse.Namespace) -> None:
         pipeline, facts = form.train(source, run=run, **options)
         pipeline.trained_on = file_digests(source)
         pipeline.save(arguments.out)
-    Checkpoint(checkpoint).remove()
+    # training that has begun with the same checkpoint meanwhile keeps it
+    with suppress(PotentiaError), Checkpoint(checkpoint) as done:
+        done.remove()
     seconds = time.perf_counter() - begun
     history = getattr(pipeline.model, "history_", ())
     _keep(arguments, arguments.out, "train", source, facts, seconds, history)

@@ -123,8 +123,10 @@ class Graph:
 
     @classmethod
     def restored(cls, n_states: ArrayLike, regions: Mapping[str, ArrayLike], n_forests: int | None) -> Graph:
-        """A graph from a file, with what was recorded of its construction."""
+        """A graph from a file that states `n_forests`: checked, because bounds on log Z rest on it."""
         graph = cls(n_states, regions)
+        if n_forests and not _covered(graph, n_forests):
+            raise PotentiaError(f"{n_forests} forests do not cover the graph, although the file says so.")
         if n_forests:
             graph._cache["forests"] = n_forests
         return graph
@@ -325,6 +327,17 @@ def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
 def _few(scope: Ints) -> str:
     """A scope for a message."""
     return str(scope.tolist()) if len(scope) <= 8 else f"[{', '.join(map(str, scope[:8].tolist()))}, ...]"
+
+
+def _covered(graph: Graph, n_forests: int) -> bool:
+    """Whether the pairs of one step, |i - j|, are paths, and there are no other cliques and no more steps than that."""
+    scopes = [scope for scope in graph.scopes.values() if scope.shape[1] > 1]
+    if any(len(scope) and scope.shape[1] > 2 for scope in scopes):
+        return False
+    pairs = np.concatenate([np.zeros((0, 2), np.int64), *(scope for scope in scopes if len(scope))])
+    first, step = pairs.min(axis=1), np.abs(pairs[:, 1] - pairs[:, 0])
+    once = len(np.unique(first * graph.n_variables + step)) == len(pairs)
+    return once and len(np.unique(step)) <= n_forests
 
 
 def _check_singles(graph: Graph) -> None:

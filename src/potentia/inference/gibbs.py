@@ -101,7 +101,7 @@ class Gibbs(Inference):
     def _chains(self, scores: Scores, start: Result | None) -> Iterator[Chain]:
         """Chains after burn-in, or where the chains of `start` ended."""
         ends = None if start is None else start.messages
-        if start is not None and not (isinstance(ends, np.ndarray) and ends.dtype == np.int64):
+        if start is not None and not (isinstance(ends, np.ndarray) and ends.dtype == np.int64 and len(ends)):
             raise PotentiaError("start holds no chains; it must come from Gibbs.")
         done = 0 if start is None else start.iterations
         for k in range(self.chains):

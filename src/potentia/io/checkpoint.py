@@ -6,13 +6,13 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from .._files import remove_leftovers
+from .._files import only_user, remove_leftovers
 from .._schema import Count, Items, Kind, Number, Record, Schema, check, prefixed
 from .._types import PotentiaError
 from .files import read_content, read_file, reading, write_file
@@ -40,12 +40,27 @@ class Checkpoint:
     before it: together they are replaced at once.
 
     `mark` says what the fit is about, such as a digest of data and options: a file with another mark is refused.
+
+    A fit is inside the checkpoint's context (`with checkpoint:`, which may be nested) from its first look at the file
+    until it has ended; a second one that names the same file is refused.
     """
 
     def __init__(self, path: str | os.PathLike[str], mark: str = "") -> None:
         self.path, self.mark = Path(path), mark
         self._pending: Mapping[str, Any] | None = None
         self._due = 0.0
+        self._entered, self._lock = 0, ExitStack()
+
+    def __enter__(self) -> Self:
+        if not self._entered:
+            self._lock.enter_context(only_user(self.path))
+        self._entered += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered -= 1
+        if not self._entered:
+            self._lock.close()
 
     def keep(self, state: Mapping[str, Any], last: bool = False) -> None:
         """Take a fit's state: written if the last write is long enough ago, else held for `flush` if it is small.

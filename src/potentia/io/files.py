@@ -7,7 +7,7 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ def _read(
         raise PotentiaError(f"{source} does not exist or is not a file.")
     with reading(source), zipfile.ZipFile(source) as archive:
         _check_sizes(source, archive)
-        head = json.loads(archive.read(_HEAD))
+        head = json.loads(archive.read(_HEAD), object_pairs_hook=_distinct)
         _check_head(source, head, kind)
         arrays = {
             name: _array(archive, f"{number}.npy", name)
@@ -109,6 +109,7 @@ def _read(
 def _check_sizes(source: Path, archive: zipfile.ZipFile) -> None:
     """Refuse a file that would need more memory than it has bytes: entries are written uncompressed and apart."""
     entries = archive.infolist()
+    _distinct((entry.filename, entry) for entry in entries)
     stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
     if not stored or sum(entry.file_size for entry in entries) > source.stat().st_size:
         raise PotentiaError(
@@ -165,6 +166,17 @@ def _check_head(source: Path, head: Any, kind: str | None) -> None:
         )
     if kind is not None and head["kind"] != kind:
         raise PotentiaError(f"{source} holds a {head['kind']}, not a {kind}.")
+    _distinct((name, None) for name in head["arrays"])
+
+
+def _distinct(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Values by name; refuses a name that occurs twice, of which readers would take one or the other."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise PotentiaError(f"the file is damaged: it holds {name[:40]!r} twice.")
+        found[name] = value
+    return found
 
 
 def _plain(value: Any) -> Any:

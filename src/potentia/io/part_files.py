@@ -17,22 +17,21 @@ import numpy as np
 
 from .._files import new_folder
 from .._options import check_count
-from .._schema import FLAG, TEXT, Array, Count, Items, Kind, Named, Record, Schema, check
+from .._schema import FLAG, Array, Count, Items, Kind, Named, Record, Schema, check
 from .._types import PotentiaError
 from ..data.example import Example
-from ..data.parts import Loaded, Parts, Source, digest_examples
+from ..data.parts import Loaded, Parts, Source
 from ..graph.structure import Graph
 from ..graph.union import Union
 from ..learn.dataset import PART_ENTRIES, cut_examples, hold_examples
 from ..learn.examples import checked_examples
-from .files import read_content, read_file, reading, write_file
+from .files import read_file, reading, write_file
 
 KIND = "part"
 ENDING = ".potentia"
 _STEM = "part-"
 
 _CONTENT: Schema = {
-    "digest": TEXT,
     "graphs": Items(
         Record(
             {
@@ -58,9 +57,9 @@ _CONTENT: Schema = {
     "matrices": Items(Record({"sparse": FLAG, "columns": Count(most=2**62)})),
 }
 _FLAT: Schema = {
-    "n_states": Array("i8", ("*",)),
-    "scopes": Array("i8", ("*",)),
-    "labels": Array("i8", ("*",)),
+    "n_states": Array("i8", ("*",), low=1, below=2**48 + 1),
+    "scopes": Array("i8", ("*",), low=0, below=2**48),
+    "labels": Array("i8", ("*",), low=-1, below=2**48),
     "weights": Array("f8", ("*",)),
 }
 
@@ -79,10 +78,6 @@ class FileSource(Source):
     def load(self) -> list[Example]:
         """The examples, checked like any others."""
         return read_part(self.path)
-
-    def digest(self) -> str:
-        """What `write_part` noted."""
-        return str(check({"digest": TEXT}, read_content(self.path, KIND), KIND)["digest"])
 
     def n_bytes(self) -> int | None:
         """The file's size; None if it is not seen from here."""
@@ -227,7 +222,6 @@ def write_part(path: str | os.PathLike[str], examples: Sequence[Example]) -> Non
         )
         inputs += example.inputs.values()
     content = {
-        "digest": digest_examples(examples),
         "graphs": graphs.meta,
         "examples": entries,
         "matrices": [{"sparse": key[1], "columns": key[3]} for key in matrices],
@@ -302,16 +296,24 @@ def _read_graphs(metas: Sequence[Mapping[str, Any]], flat: Mapping[str, _Cursor]
             scopes[kind] = flat["scopes"].take(shape[0] * shape[1]).reshape(shape)
         if meta["parts"]:
             parts = [_chosen(graphs, number, "graph") for number in meta["parts"]]
-            # a union of unions of few graphs could be of any size, but its own entries are in the file, too
-            sizes = {kind: sum(len(part.scopes.get(kind, ())) for part in parts) for kind in scopes}
-            if sum(part.n_variables for part in parts) != len(states) or any(
-                len(scope) != sizes[kind] for kind, scope in scopes.items()
-            ):
-                raise PotentiaError("the saved part is damaged: a union has another size than its graphs.")
-            graphs.append(Union(parts).graph)
+            graphs.append(_read_union(parts, Graph(states, scopes)))
         else:
             graphs.append(Graph.restored(states, scopes, meta["forests"]))
     return graphs
+
+
+def _read_union(parts: Sequence[Graph], stated: Graph) -> Graph:
+    """The union of graphs, which must be the stated one; no union larger than that is made."""
+    size = (
+        sum(part.n_variables for part in parts),
+        sum(len(s) for part in parts for s in part.scopes.values()),
+    )
+    if size == (stated.n_variables, sum(map(len, stated.scopes.values()))):
+        graph = Union(parts).graph
+        same = graph.kinds == stated.kinds and np.array_equal(graph.n_states, stated.n_states)
+        if same and all(np.array_equal(graph.scopes[kind], s) for kind, s in stated.scopes.items()):
+            return graph
+    raise PotentiaError("the saved part is damaged: a union is not that of its graphs.")
 
 
 def _read_example(

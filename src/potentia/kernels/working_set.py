@@ -97,6 +97,8 @@ def visit(design, dual, ws, k, theta, d):
     first, last = design.row_ptr[k], design.row_ptr[k + 1]
     start, size = design.at[first], entries_of(design, first, last)
     best, high, worst, low, mass, mean = _extremes(ws, k, theta, start)
+    if best < 0:  # scores that are not numbers: there is no step, and no labelling to index with
+        return
     rest = 1.0 - mass
     if rest > _DUST:
         value = dual.loss[k] - mean
@@ -105,6 +107,8 @@ def visit(design, dual, ws, k, theta, d):
         if value / rest < low:
             _leave_rest(design, dual, ws, k, best, high - value / rest, rest, d)
             return
+    if worst < 0:
+        return
     for e in range(size):
         d[e] = 0.0
     _add(ws, k, best, start, 1.0, d)

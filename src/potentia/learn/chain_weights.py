@@ -18,10 +18,10 @@ from .chain_layout import Features
 #: What a file of a `ChainCRF` holds of its weights, after its labels.
 SAVED_WEIGHTS: Schema = {
     "columns": Named(Items(Count(), "two")),
-    "names": Array("u1", ("B",)),
+    "names": Array("u1", ("B",), low=0, below=256),
     "name_ptr": Array("i8", ("A+1",), ends="B"),
     "feature_ptr": Array("i8", ("A+1",), ends="K"),
-    "feature_label": Array("u2", ("K",), below="L"),
+    "feature_label": Array("u2", ("K",), low=0, below="L"),
     "state": Array("f8", ("K",)),
     "pairs": Array("f8", ("L", "L")),
     "dense": Array("f8", ("D", "L")),

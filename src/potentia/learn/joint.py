@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .._schema import prefixed
+from .._schema import Array, check_state, like, prefixed
 from .._threads import map_items, thread_count
-from .._types import Floats, PotentiaError
+from .._types import Floats
 from ..kernels.logistic import loss_rows
 from ..potentials.base import Potential
 from ..potentials.chunks import map_chunks
@@ -223,14 +223,10 @@ class JointPart(Part):
             if messages is not None:
                 messages.restore(prefixed(arrays, f"{name}/"))
         if self.clamped is not None:
-            for kind, table in self.soft.items():
-                saved = arrays.get(f"soft/{kind}")
-                if saved is None or saved.shape != table.shape or "value" not in arrays:
-                    raise PotentiaError(
-                        "the checkpoint belongs to other examples: its targets do not fit them."
-                    )
-                table[:] = saved
-            self.clamped_value = float(arrays["value"][0])
+            targets = {f"soft/{kind}": table for kind, table in self.soft.items()}
+            found = check_state({**like(targets, low=0.0), "value": Array("f8", (1,))}, arrays)
+            self.soft = {kind: found[f"soft/{kind}"] for kind in self.soft}
+            self.clamped_value = float(found["value"][0])
 
 
 class Joint:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Protocol
 
 from .._digest import digest_of, stable_repr
+from .._files import naming
 from .._types import ConvergenceWarning, PotentiaError, warn_caller
 from ..data.parts import Examples, Held, Parts, Source
 from ..parallel.connection import map_anywhere
@@ -23,7 +26,13 @@ _FREE_OPTIONS = ("iterations", "threads", "track_error")
 
 
 class Store(Protocol):
-    """Where a fit's state is kept between iterations."""
+    """Where a fit's state is kept between iterations; a context that no other fit may enter meanwhile."""
+
+    path: Path
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
     def load(self) -> Mapping[str, Any] | None: ...
 
@@ -46,6 +55,18 @@ def run(
     tracked: whether to evaluate after every iteration, or the iterations after which to. A checkpoint holds the state
     after a whole iteration, and is written at the end, however the fit ends.
     """
+    with nullcontext() if checkpoint is None else checkpoint:
+        return _run(fit, potentials, tracked, evaluate, callback, checkpoint)
+
+
+def _run(
+    fit: Fit,
+    potentials: Mapping[str, Potential],
+    tracked: bool | Sequence[int],
+    evaluate: Evaluate | None,
+    callback: Callback | None,
+    checkpoint: Store | None,
+) -> list[dict[str, Any]]:
     history = [] if checkpoint is None else _resume(fit, potentials, checkpoint)
     if not history:
         fit.prepare()
@@ -95,11 +116,14 @@ def _resume(fit: Fit, potentials: Mapping[str, Potential], checkpoint: Store) ->
     if saved is None:
         return []
     try:
-        return _take_up(saved, fit, potentials)
+        with naming(checkpoint.path):
+            return _take_up(saved, fit, potentials)
     except PotentiaError:
         raise
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise PotentiaError(f"The checkpoint is damaged ({error}); delete it to start again.") from None
+        raise PotentiaError(
+            f"{checkpoint.path}: the checkpoint is damaged ({error}); delete it to start again."
+        ) from None
 
 
 def _take_up(saved: Mapping[str, Any], fit: Fit, potentials: Mapping[str, Potential]) -> list[dict[str, Any]]:

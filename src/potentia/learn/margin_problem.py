@@ -151,6 +151,13 @@ class MarginProblem:
             entries[self.region_place[kind]] = block.at + self._targets(kind)
         return entries
 
+    def region_entries(self) -> tuple[Ints, Ints]:
+        """The first flat entry of every region's scores and how many they are, in the order of `region_place`."""
+        first, width = np.empty((2, self.region_ptr[-1]), dtype=np.int64)
+        for kind, block in self.blocks.items():
+            first[self.region_place[kind]], width[self.region_place[kind]] = block.at, block.outputs
+        return first, width
+
     def chains(self) -> Chains | None:
         """The examples as chains of one number of states, if that is what they all are."""
         found = _chain_kinds(self.data)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._types import Floats, PotentiaError
+from .._schema import Array, Rule, Schema, check_state, like
+from .._types import Floats
 from ..kernels.frank_wolfe import Dual, assemble, entries_of, margins
 from ..kernels.simplex_qp import maximise_on_simplex
 from ..kernels.working_set import WorkingSet, revisit
@@ -21,6 +22,8 @@ _SLOTS = 24
 _FEW = 500
 #: Share of the objective to which the planes' program is solved, below any sensible gap; what is below is rounding.
 _PRECISE = 1e-7
+#: How far shares that sum to one may be from it.
+_ROUNDING = 1e-6
 
 
 class MarginSolver(ABC):
@@ -102,15 +105,40 @@ class FrankWolfe(MarginSolver):
         return {"objective": lowest, "dual": value, "gap": lowest - value}
 
     def arrays(self) -> dict[str, Any]:
-        own = {name: getattr(self.dual, name) for name in ("w", "m", "loss")}
-        own |= {"best": self.best, "parameters": self.parameters}
+        own = {"m": self.dual.m, "loss": self.dual.loss, "best": self.best, "parameters": self.parameters}
         return own | {f"set_{name}": getattr(self.working, name) for name in ("entry", "weight", "loss")}
 
     def restore(self, arrays: Mapping[str, Any]) -> None:
-        for name, own in self.arrays().items():
-            if name not in arrays or arrays[name].shape != own.shape:
-                raise PotentiaError("the checkpoint belongs to other examples or another solver.")
-            own[:] = arrays[name]
+        own = self.arrays()
+        schema: Schema = {
+            **like(own),
+            "best": Array("f8", (1,), finite=False),
+            "set_entry": Array("i8", own["set_entry"].shape, low=-1, below=len(self.dual.m)),
+            "set_weight": Array("f8", own["set_weight"].shape, low=0.0),
+            "labellings": Rule(self._are_labellings, "are not those of the examples"),
+        }
+        for name, value in check_state(schema, arrays).items():
+            own[name][:] = value
+        assemble(self.problem.design, self.dual.m, self.dual.w)
+
+    def _are_labellings(self, found: Mapping[str, Any]) -> bool:
+        """Whether every slot holds an entry of each of its regions, or -1 throughout and no weight.
+
+        The first slot of an example is never empty.
+        """
+        entry, weight, ptr = found["set_entry"], found["set_weight"], self.problem.region_ptr
+        sizes = np.repeat(np.diff(ptr), _SLOTS)
+        slot = np.repeat(np.arange(len(sizes)), sizes)
+        region = np.arange(len(entry)) - (np.cumsum(sizes) - sizes)[slot] + ptr[slot // _SLOTS]
+        first, width = self.problem.region_entries()
+        empty = entry < 0
+        inside = (entry >= first[region]) & (entry < (first + width)[region])
+        n_empty = np.bincount(slot, empty, minlength=len(sizes))
+        gaps = (n_empty > 0).reshape(weight.shape)
+        whole = (n_empty == 0) | (n_empty == sizes)
+        return bool(
+            (inside | empty).all() and whole.all() and not gaps[:, 0].any() and not weight[gaps].any()
+        )
 
 
 def _start(problem: MarginProblem, slots: int) -> WorkingSet:
@@ -181,7 +209,14 @@ class OneSlack(MarginSolver):
         return {name: getattr(self, name) for name in names}
 
     def restore(self, arrays: Mapping[str, Floats]) -> None:
-        if set(arrays) != set(self.arrays()) or arrays["planes"].shape[1] != len(self.parameters):
-            raise PotentiaError("the checkpoint belongs to other examples or another solver.")
-        for name, value in arrays.items():
-            setattr(self, name, np.array(value))
+        schema: Schema = {
+            "planes": Array("f8", ("planes", len(self.parameters))),
+            "offset": Array("f8", ("planes",)),
+            "weight": Array("f8", ("planes",), low=0.0),
+            "shares": Rule(lambda found: abs(found["weight"].sum() - 1.0) < _ROUNDING, "do not sum to one"),
+            "idle": Array("f8", ("planes",), low=0.0),
+            "best": Array("f8", (1,)),
+            "parameters": Array("f8", self.parameters.shape),
+        }
+        for name, value in check_state(schema, arrays).items():
+            setattr(self, name, value)

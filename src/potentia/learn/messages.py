@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .._schema import prefixed
+from .._schema import Array, check_state, like, prefixed
 from .._types import Floats, PotentiaError
 from ..graph.flat import flat_regions
 from ..graph.schedule import pairs_of
@@ -51,7 +51,8 @@ class PairBias:
 class Messages:
     """Messages of every shard of a part, warm from call to call, and the biases they make.
 
-    Pairs keep their messages in score units, (N, 2, states); other kinds the bias itself, (N, K).
+    Pairs keep their messages in score units, (N, 2, states); other kinds the bias itself, (N, K). With clamped labels
+    there are messages only: nobody asks for the biases, which are not defined at states that labels forbid.
 
     Args:
         part: the rows and shards.
@@ -83,7 +84,7 @@ class Messages:
         for kind, shape in part.shapes.items():
             if self._pairwise and len(shape) == 2:
                 self._arrays[f"lam_{kind}"] = np.zeros((part.n_rows(kind), 2, states))
-            else:
+            elif not observed:
                 self._arrays[f"bias_{kind}"] = np.zeros((part.n_rows(kind), part.n_outputs(kind)))
                 self._add_delta(kind, slice(None))
 
@@ -142,6 +143,8 @@ class Messages:
             return
         assert isinstance(engine, RegionEngine)
         self._flat[number] = engine.regions.lam.copy()
+        if self.observed:
+            return
         ptr = flat_regions(shard.graph).kind_ptr
         for place, (kind, scope) in enumerate(shard.graph.scopes.items()):
             if len(scope):
@@ -163,7 +166,7 @@ class Messages:
                 own = self._arrays[f"lam_{kind}"]
                 own[shard.rows[kind], :, : lam.shape[2]] = lam[first : first + len(scope)]
                 first += len(scope)
-            else:
+            elif not self.observed:
                 self._set_bias(kind, shard.rows[kind], terms[scope[:, 0], : self.part.n_outputs(kind)])
 
     def _set_bias(self, kind: str, rows: slice, terms: Floats) -> None:
@@ -229,15 +232,12 @@ class Messages:
 
     def restore(self, arrays: Mapping[str, Floats]) -> None:
         """Take back what `state` gave."""
-        if any(array.dtype != np.float64 or np.isnan(array).any() for array in arrays.values()):
-            raise PotentiaError("the checkpoint is damaged: its messages are not numbers.")
-        for name, own in self.state().items():
-            if name not in arrays or arrays[name].shape != own.shape:
-                raise PotentiaError(_OTHER)
-            own[:] = arrays[name]
-        for i in range(len(self._flat)):
-            if f"flat{i}" in arrays:
-                self._flat[i] = arrays[f"flat{i}"].copy()
+        # messages of states that labels forbid are -inf
+        flat = Array("f8", ("*",), below=np.inf, finite=False, optional=True)
+        numbers = [f"flat{i}" for i in range(len(self._flat))]
+        found = check_state({**like(self._arrays), **dict.fromkeys(numbers, flat)}, arrays)
+        self._flat = [found.pop(name) for name in numbers]
+        self._arrays = found
 
 
 def _numbered(flat: Sequence[Floats | None]) -> dict[str, Floats]:

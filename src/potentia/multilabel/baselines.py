@@ -109,7 +109,7 @@ class ClassifierChain(MultiLabelClassifier):
         **MultiLabelClassifier.saved,
         "coef": Array("f8", ("V", "w"), optional=True),
         "intercept": Array("f8", ("V",), optional=True),
-        "places": Array("i8", ("V",), optional=True),
+        "places": Array("i8", ("V",), low=0, below="V", optional=True),
         "w": Size(lambda found: found["n_features"] + found["V"] - 1 if found["V"] else 0),
         "chain": Rule(
             lambda found: (

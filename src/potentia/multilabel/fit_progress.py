@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from threading import Lock
 
 import numpy as np
@@ -35,6 +36,7 @@ class FitProgress:
         check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
         self._bar, self._given = bar, checkpoint
         self._checkpoint: Checkpoint | None = None
+        self._in_use = ExitStack()
         self._found: dict[str, Floats] = {}
         self._stage, self._lock, self._written = 0, Lock(), time.monotonic()
 
@@ -43,8 +45,13 @@ class FitProgress:
         if self._given is not None:
             given = self._given
             self._checkpoint = given if isinstance(given, Checkpoint) else Checkpoint(given, mark())
+            self._in_use.enter_context(self._checkpoint)
             saved = self._checkpoint.load()
             self._found = {} if saved is None else saved["arrays"]
+
+    def close(self) -> None:
+        """Let other fits use the file."""
+        self._in_use.close()
 
     def stage(self, problems: int, width: int, path: int = 1) -> Take:
         """Begin a stage of `problems` problems with `width` features, each solved `path` times.

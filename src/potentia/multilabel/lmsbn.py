@@ -126,7 +126,7 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         "label_scale": Number(optional=True),
         "network/own": Array("f8", ("V", "m")),
         "network/bias": Array("f8", ("V",)),
-        "network/order": Array("i8", ("V",)),
+        "network/order": Array("i8", ("V",), low=0, below="V"),
         "order": Rule(
             lambda found: np.array_equal(np.sort(found["network/order"]), np.arange(found["V"])),
             "does not hold every label once",

@@ -51,6 +51,7 @@ class ResumableClassifier(MultiLabelClassifier):
                 solved.write()
                 raise
             finally:
+                solved.close()
                 del self._solved
 
     def _seed(self, X: Any, signs: Floats, weight: Floats) -> int:

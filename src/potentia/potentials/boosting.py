@@ -47,8 +47,8 @@ class Boosting(Potential):
         **Potential.saved,
         "edges_": Array("f8", ("d", MAX_BINS), low=-sys.float_info.max, finite=False),
         "node_ptr_": Array("i8", ("T+1",), ends="m"),
-        "depths_": Array("i8", ("T",)),
-        "nodes_": Array("i8", ("m",)),
+        "depths_": Array("i8", ("T",), low=0, below="m+1"),
+        "nodes_": Array("i8", ("m",), low=0, below=2**56),
         "values_": Array("f8", ("m", "K")),
         "bins": Rule(
             lambda found: np.all(found["edges_"][:, 1:] >= found["edges_"][:, :-1]), "are not sorted"

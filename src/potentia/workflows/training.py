@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,8 @@ class Run:
         """Refuse a checkpoint that is damaged or of other data or options, before work that comes first."""
         checkpoint = self._marked(marks)
         if checkpoint is not None:
-            checkpoint.load()
+            with checkpoint:
+                checkpoint.load()
 
     def _marked(self, marks: Sequence[str]) -> Checkpoint | None:
         mark = digest_of([*marks, f"{self.validation} {self.seed}"])
@@ -95,15 +96,16 @@ class Run:
         A checkpoint of other data or options is refused.
         """
         checkpoint = self._marked(marks)
-        state = None if checkpoint is None else checkpoint.load()
-        if state is not None and state["history"]:
-            self.say(f"resuming after iteration {len(state['history'])}, from {self.checkpoint}")
-        elif state is not None:
-            self.say(f"resuming from {self.checkpoint}")
-        try:
-            yield checkpoint
-        except KeyboardInterrupt:
-            raise Interrupted(_kept(self.checkpoint)) from None
+        with nullcontext() if checkpoint is None else checkpoint:
+            state = None if checkpoint is None else checkpoint.load()
+            if state is not None and state["history"]:
+                self.say(f"resuming after iteration {len(state['history'])}, from {self.checkpoint}")
+            elif state is not None:
+                self.say(f"resuming from {self.checkpoint}")
+            try:
+                yield checkpoint
+            except KeyboardInterrupt:
+                raise Interrupted(_kept(self.checkpoint)) from None
 
 
 def make_potential(name: str, seed: int) -> Potential:
