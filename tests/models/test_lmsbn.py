@@ -374,11 +374,9 @@ def test_hinge_losses_bound_the_sigmoid_networks_log_loss():
 def test_bounds_of_sigmoid_networks_refuse_other_models_with_a_sentence():
     X, Y = labelled_rows(n=30, K=3)
     machine = pt.LMBM(1e-2).fit(X, Y)
-    with pytest.raises(
-        pt.PotentiaError, match="likelihood_bound needs a fitted LMSBN as its model, not LMBM"
-    ):
+    with pytest.raises(pt.PotentiaError, match="model must be an? LMSBN, not LMBM"):
         pt.likelihood_bound(machine, X, Y)
-    with pytest.raises(pt.PotentiaError, match="search_bound needs a fitted LMSBN"):
+    with pytest.raises(pt.PotentiaError, match="model must be an? LMSBN"):
         pt.search_bound(machine, X, Y, [1.0])
     with pytest.raises(
         pt.PotentiaError, match="error_bound needs a fitted LMSBN or LMBM as its model, not str"
@@ -455,7 +453,7 @@ def test_any_two_values_and_constant_labels():
 @pytest.mark.parametrize(
     ("X", "Y", "words"),
     [
-        (np.ones((4, 2)), np.array([[0, 1], [1, 2], [0, 0], [0, 1]]), "label 1 takes 3 values"),
+        (np.ones((4, 2)), np.array([[0, 1], [1, 2], [0, 0], [0, 1]]), "label 1 of y takes 3 values"),
         (np.ones((4, 2)), np.array([0, 1, 2, 0]), "Only binary"),
         (np.ones((4, 2)), np.array([0.1, 1.5, 2.2, 0]), "continuous"),
         (np.ones((4, 0)), np.array([0, 1, 1, 0]), "0 feature"),
