@@ -185,9 +185,7 @@ def _abandoned(entry: os.DirEntry[str]) -> bool:
     except OSError:
         return False
     try:
-        if (
-            os.fstat(descriptor).st_uid != os.geteuid()
-        ):  # in a shared folder anybody can put files beside one's own
+        if os.fstat(descriptor).st_uid != os.geteuid():  # in a shared folder anybody can add files
             return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

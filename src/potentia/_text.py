@@ -54,7 +54,7 @@ def read_text(
 
 
 def check_pieces(path: str | os.PathLike[str], text: str, separators: str) -> None:
-    """Refuse a text whose pieces between these characters, as strings of their own, do not fit in memory."""
+    """Refuse a text that, cut into strings at these characters, does not fit in memory."""
     pieces = 1 + min(sum(map(text.count, separators)), len(text))
     check_memory(
         _PIECE_BYTES * pieces,

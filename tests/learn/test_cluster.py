@@ -11,7 +11,9 @@ import json
 import logging
 import multiprocessing.forkserver
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import tracemalloc
@@ -734,3 +736,45 @@ def test_ctrl_c_reaches_the_client_only(tmp_path):
         finally:
             command.kill()
     assert (out.split("\n")[-2], errors, command.returncode) == ("interrupted", "", 0)
+
+
+# -- who can reach a cluster -------------------------------------------------------------------------------------
+
+
+def test_a_local_cluster_listens_on_this_machine_only():
+    import psutil
+
+    with pt.cluster("local", workers=1):
+        processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        sockets = [own for process in processes for own in process.net_connections("inet")]
+        listening = {own.laddr.ip for own in sockets if own.status == psutil.CONN_LISTEN}
+    assert listening <= {"127.0.0.1", "::1"}
+
+
+def test_the_commands_for_tls_work(tmp_path, monkeypatch):
+    page = (Path(__file__).parent.parent / "docs" / "tls.md").read_text()
+    certificates, cluster, client = re.findall(r"```bash\n(.*?)```", page, flags=re.S)
+    subprocess.run(["bash", "-ec", certificates], cwd=tmp_path, check=True, capture_output=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    given = cluster.replace("--port 8786", f"--host 127.0.0.1 --port {port}").replace(
+        "127.0.0.1:8787", "127.0.0.1:0"
+    )
+    lines = given.replace("scheduler:8786", f"127.0.0.1:{port}").splitlines()
+    monkeypatch.chdir(tmp_path)
+    with contextlib.ExitStack() as stack:
+        for line in lines:
+            command = [sys.executable, "-m", *line.replace("--nthreads 16", "--nthreads 1").split()]
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+        with pytest.raises(pt.PotentiaError, match="cannot be reached without certificates"):
+            stack.enter_context(pt.cluster(f"tls://127.0.0.1:{port}"))
+        settings = re.findall(r"export DASK_(\w+)=(\S+)", client)
+        with dask.config.set({name.lower().replace("__", "."): value for name, value in settings}):
+            stack.enter_context(pt.cluster(f"tls://127.0.0.1:{port}"))
+            crf = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(iterations=2))
+            crf.fit(pt.datasets.denoising(2, (6, 6), seed=0))
+            stack.close()
+    assert crf.history_

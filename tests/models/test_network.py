@@ -12,6 +12,7 @@ from sklearn.base import clone
 import potentia as pt
 from potentia import Boosting, Constant, Example, Linear, PotentiaError
 from potentia._progress import Bar
+from potentia.io.files import read_file, write_file
 from potentia.learn.dataset import Dataset
 from potentia.learn.examples import whole_kinds
 from potentia.learn.risk_objective import Risk, RiskPart
@@ -439,3 +440,18 @@ for attempt in (lambda: pt.load({str(tmp_path / "model")!r}), lambda: pt.torch.N
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
     )
     assert done.stdout.count("PyTorch is not installed: pip install potentia[torch].") == 2
+
+
+def test_a_file_whose_module_is_larger_than_its_weights_is_refused_before_it_is_built(tmp_path):
+    rng = np.random.default_rng(0)
+    train = [Example(pt.Graph.chain(4, n_states=2), {"node": rng.normal(size=(4, 3))}, [0, 1, 0, 1])]
+    node = Network(nn.Linear, module__in_features=3, module__out_features=2)
+    model = pt.CRF({"node": node, "edge": Constant()}, pt.IteratedLogistic(iterations=1)).fit(train)
+    model.save(tmp_path / "model")
+    content, arrays = read_file(tmp_path / "model", "CRF")
+    params = content["potentials"]["node"]["params"]
+    # 4 EB, which no machine gives: asking for it would be another error
+    params["module__in_features"] = params["module__out_features"] = {"value": 2**30}
+    write_file(tmp_path / "model", "CRF", content, arrays)
+    with pytest.raises(PotentiaError, match=r"another module than Linear: weight has the shape \(2, 3\)"):
+        pt.load(tmp_path / "model")

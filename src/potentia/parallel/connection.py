@@ -63,7 +63,8 @@ def cluster(
             start one process per machine.
         memory_limit: of each process of "local", as `dask.distributed.LocalCluster` takes it.
         store: a folder that all workers see, where they save the state of their parts once the log of calls, which the
-            client keeps in case a worker dies, exceeds 256 MiB; None to keep the log however long it is.
+            client keeps in case a worker dies, exceeds 256 MiB; None to keep the log however long it is. These files
+            are pickles, which can run code when they are read: nobody else may write to the folder.
     """
     if _current.get() is not None:
         raise PotentiaError("pt.cluster cannot be used inside another pt.cluster.")
@@ -91,6 +92,10 @@ def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, s
     if target != "local":
         try:
             return stack.enter_context(Client(target, timeout=20))
+        except TypeError:  # Dask's, where an address needs certificates
+            raise PotentiaError(
+                f"{target} cannot be reached without certificates: name them as docs/tls.md says, or pass a Client."
+            ) from None
         except (OSError, ValueError) as error:
             raise PotentiaError(
                 f"no scheduler answers at {target} ({error}); start one with `dask scheduler`."
