@@ -40,7 +40,7 @@ def test_a_part_file_of_nested_unions_is_refused(tmp_path):
         arrays["n_states"] = np.concatenate([arrays["n_states"], arrays["n_states"][-6:]])
         arrays["scopes"] = np.concatenate([arrays["scopes"], arrays["scopes"][-14:]])
     write_file(path, "part", content, arrays)
-    with pytest.raises(pt.PotentiaError, match="a union has another size than its graphs"):
+    with pytest.raises(pt.PotentiaError, match="a union is not that of its graphs"):
         read_part(path)
 
 
