@@ -274,6 +274,7 @@ def make_checkpoints(folder):
         "direct": pt.IteratedLogistic(iterations=3, sweeps=2, solver="direct"),
         "risk": pt.MarginalRisk("univariate_logistic", pt.TRW(iterations=5, tol=0), iterations=3),
         "hidden": pt.IteratedLogistic(iterations=3, sweeps=2, hidden="soft"),
+        "warm": pt.MarginalRisk("univariate_logistic", pt.TRW(), iterations=3, gradient="implicit"),
         "gibbs": pt.MarginalRisk(
             "surrogate_likelihood", pt.Gibbs(samples=5, burn_in=2, seed=0), iterations=3
         ),
