@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import potentia as pt
 import saved_models
+from potentia._schema import Array
 from potentia.cli import main as main_command
 from potentia.data.sequences import conll
 from potentia.io.files import file_kind, read_file, write_file
@@ -53,6 +54,8 @@ WORDS = [
     "", "-1", "0", "1", "2", "3.5", "nan", "-inf", "1e999", "1" * 5000, "x", '"', ",", "\t", "\0", "\r", "\ufeff", "é",
     "#", "MARKOV", "BAYES", "[" * 3000, '{"cell": {}}', "null", "=1+1", "B-X", "I-X",
 ]  # fmt: skip
+#: Arrays of whole numbers that are no indices: values of labels, bytes of texts, counts.
+NO_INDEX = re.compile(r"classes/|names$|n_states$|iterations\d+$")
 TYPES = ["f8", "f4", ">f8", "i8", "i4", "u1", "?", "c16", "U3", "S2"]
 
 
@@ -156,15 +159,11 @@ def repeat_name(rng, source, target):
 
 
 def index_edits(source):
-    """Every array of whole numbers in a file with entries that are far outside, one at a time: its name and the rest.
-
-    Values of labels are the user's numbers, the bytes of texts may be any, and the rest of what is left out are counts.
-    """
-    no_index = re.compile(r"classes/|names$|n_states$|iterations\d+$")
+    """Every array of whole numbers in a file with entries that are far outside, one at a time: its name and the rest."""
     kind = file_kind(source)
     content, arrays = read_file(source, kind)
     for name, array in arrays.items():
-        if array.dtype.kind not in "iu" or not array.size or no_index.search(name):
+        if array.dtype.kind not in "iu" or not array.size or NO_INDEX.search(name):
             continue
         for at in {0, array.size // 2, array.size - 1}:
             for entry in (-2, 5000, 2**40, 2**62):
@@ -172,6 +171,16 @@ def index_edits(source):
                     changed = array.copy()
                     changed.reshape(-1)[at] = entry
                     yield f"{name}[{at}] = {entry}", (kind, content, arrays | {name: changed})
+
+
+def declared_indices():
+    """Names of the arrays of whole numbers in the schemas of all modules and classes of the library."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("potentia.")]
+    owners = [thing for module in modules for thing in vars(module).values()]
+    schemas = [owner if isinstance(owner, dict) else getattr(owner, "saved", None) for owner in owners]
+    fields = [item for schema in schemas if isinstance(schema, dict) for item in schema.items()]
+    whole = [name for name, field in fields if isinstance(field, Array) and field.dtype[0] in "iu"]
+    return {name for name in whole if not NO_INDEX.search(name)}
 
 
 def change_text(rng, text):
@@ -274,6 +283,7 @@ def make_checkpoints(folder):
         "direct": pt.IteratedLogistic(iterations=3, sweeps=2, solver="direct"),
         "risk": pt.MarginalRisk("univariate_logistic", pt.TRW(iterations=5, tol=0), iterations=3),
         "hidden": pt.IteratedLogistic(iterations=3, sweeps=2, hidden="soft"),
+        "warm": pt.MarginalRisk("univariate_logistic", pt.TRW(), iterations=3, gradient="implicit"),
         "gibbs": pt.MarginalRisk(
             "surrogate_likelihood", pt.Gibbs(samples=5, burn_in=2, seed=0), iterations=3
         ),
@@ -441,13 +451,17 @@ def campaign(trials, seed, keep=None):
         jobs += [(data / name, use) for name, use in make_data(data).items()]
         for path, use in jobs:
             use(path)
+        edited = set()
         for path, use in jobs:
             for edit, altered in () if path.suffix in TEXTS + IMAGES else index_edits(path):
                 write_file(target := Path(name) / f"altered{path.suffix}", *altered)
                 outcome = outcome_of(target, use)
                 counts[path.parent.name, path.name, "index"] += 1
+                edited.add(edit.partition("[")[0])
                 if outcome != "refused":
                     failures.append(f"{path.parent.name}/{path.name}, {edit}:\n{outcome}")
+        missing = [name for name in declared_indices() if not any(own.endswith(name) for own in edited)]
+        failures += [f"no file holds the declared index {name}" for name in missing]
         for number in range(trials):
             path, use = jobs[number % len(jobs)]
             outcome = trial(np.random.default_rng([seed, number]), path, Path(name), use)

@@ -87,6 +87,10 @@ CRFS = {
     "risk": (LINEAR, lambda: risk(iterations=60)),
     "em": (LINEAR, lambda: risk("surrogate_em", iterations=40)),
     "batches": (LINEAR, lambda: risk(batch=1, iterations=30)),
+    "warm": (
+        LINEAR,
+        lambda: pt.MarginalRisk("univariate_logistic", pt.TRW(), iterations=20, gradient="implicit"),
+    ),
     "gibbs": (
         LINEAR,
         lambda: pt.MarginalRisk(

@@ -15,4 +15,5 @@ def test_altered_files_give_a_working_object_or_one_sentence():
     )
     assert found.returncode == 0, found.stdout + found.stderr
     assert "works" in found.stdout
+    assert " index " in found.stdout
     assert "refused" in found.stdout

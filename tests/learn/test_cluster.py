@@ -36,6 +36,7 @@ from test_parts import DATA, FITS, digest, hidden
 
 dask = pytest.importorskip("dask")
 dask_distributed = pytest.importorskip("distributed")
+psutil = pytest.importorskip("psutil")  # a dependency of distributed
 
 # fits are cut short; sockets of processes that were killed are closed late
 pytestmark = [
@@ -741,18 +742,23 @@ def test_ctrl_c_reaches_the_client_only(tmp_path):
 # -- who can reach a cluster -------------------------------------------------------------------------------------
 
 
-def test_a_local_cluster_listens_on_this_machine_only():
-    import psutil
+def listening():
+    """Addresses on which this process and its children listen."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    sockets = [own for process in processes for own in process.net_connections("inet")]
+    return {own.laddr for own in sockets if own.status == psutil.CONN_LISTEN}
 
+
+def test_a_local_cluster_listens_on_this_machine_only():
+    before = listening()  # clusters of other tests
     with pt.cluster("local", workers=1):
-        processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-        sockets = [own for process in processes for own in process.net_connections("inet")]
-        listening = {own.laddr.ip for own in sockets if own.status == psutil.CONN_LISTEN}
-    assert listening <= {"127.0.0.1", "::1"}
+        new = listening() - before
+    assert new
+    assert {address.ip for address in new} <= {"127.0.0.1", "::1"}
 
 
 def test_the_commands_for_tls_work(tmp_path, monkeypatch):
-    page = (Path(__file__).parent.parent / "docs" / "tls.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "tls.md").read_text()
     certificates, cluster, client = re.findall(r"```bash\n(.*?)```", page, flags=re.S)
     subprocess.run(["bash", "-ec", certificates], cwd=tmp_path, check=True, capture_output=True)
     with socket.socket() as free:

@@ -374,11 +374,11 @@ def test_hinge_losses_bound_the_sigmoid_networks_log_loss():
 def test_bounds_of_sigmoid_networks_refuse_other_models_with_a_sentence():
     X, Y = labelled_rows(n=30, K=3)
     machine = pt.LMBM(1e-2).fit(X, Y)
-    with pytest.raises(pt.PotentiaError, match="model must be an? LMSBN, not LMBM"):
+    with pytest.raises(pt.PotentiaError, match=r"model must be an? LMSBN, not LMBM"):
         pt.likelihood_bound(machine, X, Y)
-    with pytest.raises(pt.PotentiaError, match="model must be an? LMSBN"):
+    with pytest.raises(pt.PotentiaError, match=r"model must be an? LMSBN"):
         pt.search_bound(machine, X, Y, [1.0])
-    with pytest.raises(pt.PotentiaError, match="model must be an? LMSBN or LMBM, not"):
+    with pytest.raises(pt.PotentiaError, match=r"model must be an? LMSBN or LMBM, not"):
         pt.error_bound("model", X, Y)
 
 
