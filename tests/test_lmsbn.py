@@ -440,7 +440,7 @@ def test_any_two_values_and_constant_labels():
 @pytest.mark.parametrize(
     ("X", "Y", "words"),
     [
-        (np.ones((4, 2)), np.array([[0, 1], [1, 2], [0, 0], [0, 1]]), "label 1 takes 3 values"),
+        (np.ones((4, 2)), np.array([[0, 1], [1, 2], [0, 0], [0, 1]]), "label 1 of y takes 3 values"),
         (np.ones((4, 2)), np.array([0, 1, 2, 0]), "Only binary"),
         (np.ones((4, 2)), np.array([0.1, 1.5, 2.2, 0]), "continuous"),
         (np.ones((4, 0)), np.array([0, 1, 1, 0]), "0 feature"),

@@ -39,9 +39,11 @@ def history(model: Any, ax: Axes | None = None) -> Axes:
     if isinstance(rows, CRF | Pipeline):
         rows = _fitted(rows).history_
     if not isinstance(rows, Sequence):
-        raise PotentiaError(f"model must be a fitted model or its history_, not a {type(model).__name__}.")
+        raise PotentiaError(
+            f"model must be a fitted CRF or ChainCRF, or its history_, not a {type(model).__name__}."
+        )
     if not all(isinstance(row, Mapping) for row in rows):
-        raise PotentiaError(f"model must be a fitted model or its history_, not {shown(model)}.")
+        raise PotentiaError(f"model must be a fitted CRF or ChainCRF, or its history_, not {shown(model)}.")
     if not rows:
         raise PotentiaError("the history of the model is empty.")
     errors = history_lines(rows)

@@ -113,8 +113,8 @@ def find_classes(
 
     A value that occurs in a few pixels only, or along edges only, is more likely a trace of a smoothed mask than a
     class: it is refused with what can be done about it, unless `rare` says so: "void", "nearest" (the class of the
-    nearest value) or "keep". Numbers 1, 2, ... of their own in every mask are instances, and are refused. Values that
-    often mean unknown, and a `void` that never occurs, give a warning.
+    nearest value) or "keep". Numbers 1, 2, ... that differ from mask to mask are instances, and are refused. Values
+    that often mean unknown, and a `void` that never occurs, give a warning.
     """
     coloured = masks[0].coloured
     palette = next((mask.palette for mask in masks if mask.palette is not None), None)
