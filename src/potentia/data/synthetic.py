@@ -29,7 +29,7 @@ def denoising(n_images: int = 16, size: Sequence[int] = (100, 100), seed: int = 
     check_count("seed", seed)
     sides = check_size("size", size)
     rng = np.random.default_rng(seed)
-    graph = Graph.grid(sides, n_states=2, neighbours=2 * len(sides))
+    graph = Graph.grid(sides, n_states=2)
     return [_noisy(graph, sides, rng, f"denoising-{seed}-{k}") for k in range(n_images)]
 
 
