@@ -124,9 +124,10 @@ def find_classes(
         values = np.unique(np.concatenate([np.unique(mask.codes) for mask in masks]))
         _warn_of_absent([code for code in unknown if code not in values], coloured)
         values = values[~np.isin(values, unknown)]
-        if rare != "keep" and not coloured:
-            _refuse_instances(masks, unknown)
+        if not coloured:
             _warn_of_unlabelled(masks, values)
+            if rare != "keep":
+                _refuse_instances(masks, unknown)
         doubtful = [] if rare == "keep" else _doubtful(masks, values)
         if doubtful and rare is None:
             shown = ", ".join(show_code(code, coloured) for code in doubtful[:6]) + (
