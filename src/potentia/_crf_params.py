@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from ._options import check_choice
 from ._registry import Registered
-from ._types import PotentiaError
+from ._types import PotentiaError, shown
 from .inference.base import Inference
 from .learn.iterated import IteratedLogistic
 from .learn.learner import Learner
@@ -95,6 +95,8 @@ class CRFParams(Registered):
                 raise PotentiaError(
                     f"the potential of kind {kind!r} is {_described(potential)}, not a Potential."
                 )
+            if not isinstance(kind, str):
+                raise PotentiaError(f"a kind of potentials is named by a text, not {shown(kind)}.")
             if kind in _NAMES or "__" in kind:
                 raise PotentiaError(
                     f"a kind cannot be called {kind!r}: parameters of the CRF have such names."

@@ -14,7 +14,7 @@ import numpy as np
 from ._curves import Line, history_lines, score_lines
 from ._layout import Layout, grid_or_tree, springs
 from ._options import check_count, check_size, check_type
-from ._types import ArrayLike, Floats, PotentiaError, real_numbers, shown
+from ._types import ArrayLike, Floats, PotentiaError, plain_array, real_numbers, shown
 from .data.example import Example
 from .estimators import CRF
 from .graph.structure import Graph
@@ -39,9 +39,11 @@ def history(model: Any, ax: Axes | None = None) -> Axes:
     if isinstance(rows, CRF | Pipeline):
         rows = _fitted(rows).history_
     if not isinstance(rows, Sequence):
-        raise PotentiaError(f"model must be a fitted model or its history_, not a {type(model).__name__}.")
+        raise PotentiaError(
+            f"model must be a fitted CRF or ChainCRF, or its history_, not a {type(model).__name__}."
+        )
     if not all(isinstance(row, Mapping) for row in rows):
-        raise PotentiaError(f"model must be a fitted model or its history_, not {shown(model)}.")
+        raise PotentiaError(f"model must be a fitted CRF or ChainCRF, or its history_, not {shown(model)}.")
     if not rows:
         raise PotentiaError("the history of the model is empty.")
     errors = history_lines(rows)
@@ -176,8 +178,9 @@ def graph(
         where = real_numbers(positions, "positions")
     if where.shape != (g.n_variables, 2):
         raise PotentiaError(f"positions must have shape ({g.n_variables}, 2), not {where.shape}.")
-    if labels is not None and np.shape(labels) != (g.n_variables,):
-        raise PotentiaError(f"labels must have shape ({g.n_variables},), not {np.shape(labels)}.")
+    labels = None if labels is None else plain_array(labels, "labels")
+    if labels is not None and labels.shape != (g.n_variables,):
+        raise PotentiaError(f"labels must have shape ({g.n_variables},), not {labels.shape}.")
     axes = ax or _new()
     for number, (kind, scopes) in enumerate(g.scopes.items()):
         if scopes.shape[1] == 2:

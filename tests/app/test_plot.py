@@ -59,7 +59,7 @@ def test_history_shows_errors_else_the_objective(crf):
 
 
 def test_what_has_no_history_is_refused():
-    with pytest.raises(pt.PotentiaError, match="a LMSBN has no history of iterations"):
+    with pytest.raises(pt.PotentiaError, match="or its history_, not a LMSBN"):
         pt.plot.history(pt.LMSBN())
 
 

@@ -229,6 +229,8 @@ def test_values_that_often_mean_unlabelled_give_a_warning():
     scribbles[5:8, 5:15], scribbles[20:23, 5:15] = 1, 2
     with pytest.warns(UserWarning, match="the value 0, 96% of all pixels .* --void 0"):
         assert len(find_classes(_masks(scribbles), None, None)) == 3
+    with pytest.warns(UserWarning, match="the value 0, 96%"):  # to keep what is rare says nothing of it
+        find_classes(_masks(scribbles), None, None, "keep")
     assert len(find_classes(_masks(scribbles), None, "0")) == 2
     assert (
         len(find_classes(_masks(np.minimum(scribbles, 1)), None, None)) == 2

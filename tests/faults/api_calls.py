@@ -31,7 +31,7 @@ PATIENCE = 60
 HUGE = 2**70
 #: What messages call some arguments: parts of x, the sequences of which xseq is one, the loss of a name, weights.
 ALSO = {
-    "x": "pystruct|regions",
+    "x": "pystruct|regions|features",
     "xseq": "X",
     "name": "loss",
     "rho": "counting number",
@@ -380,7 +380,7 @@ def targets(folder):
             {"path": folder / "out.MAR", "result": result, "task": "MAR"},
         ),
         "load": (pt.load, {"path": folder / "model"}),
-        "plot.marginals": (pt.plot.marginals, {"found": np.full((6, 2), 0.5), "shape": (2, 3)}),
+        "plot.marginals": (pt.plot.marginals, {"found": np.full((6, 2), 0.5), "shape": (2, 3), "state": 1}),
         "plot.graph": (pt.plot.graph, {"g": graph, "labels": y, "positions": rng.normal(size=(6, 2))}),
         "plot.history": (pt.plot.history, {"model": crf}),
         "plot.potentials": (pt.plot.potentials, {"crf": crf, "examples": examples, "feature": 0}),

@@ -184,7 +184,10 @@ def test_pystruct_tuple() -> None:
         (lambda: Graph.from_networkx(nx.Graph([(0, 0)]), n_states=2), "names a variable twice"),
         (lambda: Graph.from_pystruct([1, 2], n_states=2), "tuple"),
         (lambda: Graph.from_pystruct((np.ones(3), [[0, 1]]), n_states=2), "n_nodes, n_features"),
-        (lambda: Graph.from_pystruct((np.ones((2, 1)), [[0, 1]], np.ones((3, 1))), n_states=2), "3 rows"),
+        (
+            lambda: Graph.from_pystruct((np.ones((2, 1)), [[0, 1]], np.ones((3, 1))), n_states=2),
+            r"edge_features has shape \(3, 1\)",
+        ),
     ],
 )
 def test_bad_builders_are_refused_in_one_sentence(build, sentence: str) -> None:

@@ -305,7 +305,7 @@ def test_result_files_look_like_the_competition(tmp_path):
 
 def test_unknown_task(tmp_path):
     result = eliminate(Scores(Graph([2], {}), {}))
-    with pytest.raises(PotentiaError, match="PR, MAR or MAP, not 'MMAP'"):
+    with pytest.raises(PotentiaError, match="task must be one of 'PR', 'MAR', 'MAP', not 'MMAP'"):
         write_uai_result(tmp_path / "out", result, "MMAP")
     assert not list(tmp_path.iterdir())
 

@@ -437,6 +437,7 @@ def test_generators_sets_and_empty_sequences_are_taken():
         ([[{"a": 1}, ("b", {})]], [["A", "A"]], r"X\[0\]\[1\] holds {} of type dict, where the name"),
         ([[["a"], ["b", 3]]], [["A", "A"]], "a feature named 3 of type int; names must be texts"),
         ([[{1: 2.0}]], [["A"]], "a feature named 1 of type int"),
+        ([[["a", None]]], [["A"]], "a feature named None of type NoneType"),
         ([[{"a": np.ones(2)}, {"a": np.ones(3)}]], [["A", "A"]], r"X\[0\]\[1\] has 3 numbers in 'a', but others"),
     ],
 )  # fmt: skip

@@ -84,9 +84,9 @@ class AttributeIndex:
         growing: defaultdict[str, int] = defaultdict(count().__next__)
         encoder = _Encoder(growing.__getitem__, self.columns, None)
         found = encoder.encode(X, first)
-        strange = next((name for name in growing if not isinstance(name, str)), None)
-        if strange is not None:
-            raise PotentiaError(f"X has a feature named {_shown(strange)}; names must be texts.")
+        strange = [name for name in growing if not isinstance(name, str)]
+        if strange:
+            raise PotentiaError(f"X has a feature named {_shown(strange[0])}; names must be texts.")
         growing.default_factory = None
         self.numbers = growing
         return found

@@ -69,7 +69,11 @@ def image_example(
     small = _small_size(full, reduce)
     if labels is not None and np.shape(labels) != full:
         raise PotentiaError(f"labels has shape {np.shape(labels)}, but the image is {full}.")
-    grid = Graph.grid(small, n_states=n_states) if graph is None else _checked_grid(graph, small, n_states)
+    grid = (
+        Graph.grid(small, n_states=n_states, neighbours=2 * axes)
+        if graph is None
+        else _checked_grid(graph, small, n_states)
+    )
     reduced, soft = _reduced(values, small), None
     if probabilities is not None:
         soft = _reduced(log_probabilities(probabilities, n_states, full), small)

@@ -162,7 +162,7 @@ def _fit(table: Floats, scope: Narrow) -> tuple[Floats, float]:
         return table, 0.0
     if high - low > 2 * _LARGEST_SCORE:
         raise PotentiaError(
-            f"the scores of variables {scope.tolist()} span {high - low:.6g}; a UAI file can hold a span of "
+            f"the scores theta of variables {scope.tolist()} span {high - low:.6g}; a UAI file can hold a span of "
             f"{2 * _LARGEST_SCORE:g} within one table."
         )
     middle = (low + high) / 2

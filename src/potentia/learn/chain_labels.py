@@ -36,7 +36,7 @@ def label_values(y: Any, first: int = 0) -> set[Any]:
     )
     if strange is not None:
         raise PotentiaError(
-            f"the labels y must be texts or whole numbers, or None if not known, not {strange!r:.40}."
+            f"y: labels must be texts or whole numbers, or None if not known, not {strange!r:.40}."
         )
     return found
 

@@ -113,8 +113,8 @@ def find_classes(
 
     A value that occurs in a few pixels only, or along edges only, is more likely a trace of a smoothed mask than a
     class: it is refused with what can be done about it, unless `rare` says so: "void", "nearest" (the class of the
-    nearest value) or "keep". Numbers 1, 2, ... of their own in every mask are instances, and are refused. Values that
-    often mean unknown, and a `void` that never occurs, give a warning.
+    nearest value) or "keep". Numbers 1, 2, ... that differ from mask to mask are instances, and are refused. Values
+    that often mean unknown, and a `void` that never occurs, give a warning.
     """
     coloured = masks[0].coloured
     palette = next((mask.palette for mask in masks if mask.palette is not None), None)
@@ -124,9 +124,10 @@ def find_classes(
         values = np.unique(np.concatenate([np.unique(mask.codes) for mask in masks]))
         _warn_of_absent([code for code in unknown if code not in values], coloured)
         values = values[~np.isin(values, unknown)]
-        if rare != "keep" and not coloured:
-            _refuse_instances(masks, unknown)
+        if not coloured:
             _warn_of_unlabelled(masks, values)
+            if rare != "keep":
+                _refuse_instances(masks, unknown)
         doubtful = [] if rare == "keep" else _doubtful(masks, values)
         if doubtful and rare is None:
             shown = ", ".join(show_code(code, coloured) for code in doubtful[:6]) + (

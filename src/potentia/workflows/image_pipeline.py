@@ -397,4 +397,4 @@ def _squeezed(values: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=16)
 def grid(size: tuple[int, ...], n_states: int) -> Graph:
     """One graph for all images of a size."""
-    return Graph.grid(size, n_states=n_states)
+    return Graph.grid(size, n_states=n_states, neighbours=2 * len(size))

@@ -90,7 +90,7 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
 
 
 def file_digests(source: Path) -> list[str]:
-    """A digest of the bytes of a file, or of each file of a folder; none where there is no such."""
+    """A digest of the bytes of a file, or of each file of a folder."""
     paths = sorted(source.iterdir()) if source.is_dir() else [source]
     found = []
     for path in paths:
