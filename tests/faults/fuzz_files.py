@@ -159,7 +159,7 @@ def repeat_name(rng, source, target):
 
 
 def index_edits(source):
-    """Every array of whole numbers in a file with entries that are far outside, one at a time: its name and the rest."""
+    """Every array of whole numbers in a file with entries far outside, one at a time: its name and the rest."""
     kind = file_kind(source)
     content, arrays = read_file(source, kind)
     for name, array in arrays.items():
