@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests that need data read it from this folder, and are skipped where there is none.
 POTENTIA_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: demo test quick durations coverage faults tables lint browser docs links clean
+.PHONY: demo test test-lowest test-plain quick durations coverage faults tables lint browser docs links clean
 
 demo: .venv/installed
 	$(BIN)/potentia demo --out demo
@@ -16,6 +16,19 @@ test: .venv/installed lint
 quick: .venv/installed
 	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2 --dist loadfile tests/$(ROOM) \
 	  -m "not slow and not cluster and not browser and not docs"
+
+# The same with the lowest versions of dependencies, in an environment of its own; PyTorch is left out.
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet -c tests/lowest.txt \
+	  -e '.[images,lightgbm,map,networkx,parquet,bench,dask]' hypothesis pandas pytest pytest-xdist websocket-client
+	POTENTIA_DATA="$(POTENTIA_DATA)" .venv-lowest/bin/python -m pytest -n 2 --dist loadfile tests/base tests/graph \
+	  tests/inference tests/gradients tests/learn tests/potentials tests/models -m "not docs"
+
+# Tests of what runs on kernels, which are compiled by Numba's public compiler alone (see kernels/machine).
+test-plain: .venv/installed
+	POTENTIA_PLAIN=1 POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2 --dist loadfile tests/graph \
+	  tests/inference tests/gradients tests/learn
 
 # Measure how long each test takes, which says what is slow and which files run first.
 durations: .venv/installed
@@ -67,4 +80,4 @@ browser:
 	touch $@
 
 clean:
-	rm -rf .venv demo build dist docs/_build htmlcov .coverage
+	rm -rf .venv .venv-lowest demo build dist docs/_build htmlcov .coverage
