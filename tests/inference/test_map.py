@@ -224,7 +224,7 @@ pt.MAP(time_limit=150).infer(graph, scores(graph, np.random.default_rng(0)))
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_exact_search_ends_with_the_process_that_started_it(number: int, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", LONG_SEARCH, str(Path(__file__).parent)],
+        [sys.executable, "-c", LONG_SEARCH, str(Path(__file__).parents[1] / "support")],
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     try:

@@ -80,7 +80,7 @@ def cluster(
 
 def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, stack: Any) -> Any:
     try:
-        from distributed import Client, LocalCluster
+        from distributed import Client, LocalCluster, Security
     except ImportError:
         raise PotentiaError("pt.cluster needs Dask: pip install potentia[dask].") from None
     if isinstance(target, Client):
@@ -90,12 +90,13 @@ def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, s
             f"cluster must be 'local', a scheduler's address or a dask Client, not a {type(target).__name__}."
         )
     if target != "local":
-        try:
-            return stack.enter_context(Client(target, timeout=20))
-        except TypeError:  # Dask's, where an address needs certificates
+        # a client that is half made is closed whenever it is collected, which may be while Dask makes the next one
+        if target.startswith("tls://") and Security().get_connection_args("client")["ssl_context"] is None:
             raise PotentiaError(
                 f"{target} cannot be reached without certificates: name them as docs/tls.md says, or pass a Client."
-            ) from None
+            )
+        try:
+            return stack.enter_context(Client(target, timeout=20))
         except (OSError, ValueError) as error:
             raise PotentiaError(
                 f"no scheduler answers at {target} ({error}); start one with `dask scheduler`."
