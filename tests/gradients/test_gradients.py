@@ -312,7 +312,7 @@ def test_em_with_mean_field_given_and_trw_free_is_above_the_likelihood():
 def test_smoothed_error_tends_to_the_error_rate():
     rng = np.random.default_rng(12)
     graph = pt.Graph.grid((6, 6), n_states=3)
-    theta = {"node": rng.standard_normal((36, 3))}
+    theta = {"node": rng.standard_normal((36, 3)), "edge": None}
     y = rng.integers(3, size=36)
     wrong = float((theta["node"].argmax(axis=1) != y).sum())
     values = [pt.loss_and_gradient(SmoothedError(a), pt.TRW(), graph, theta, y)[0] for a in (5, 50, 5000)]
@@ -390,7 +390,7 @@ def test_bad_combinations_get_a_sentence(change, sentence):
 
 def test_forbidden_labels_get_a_sentence():
     graph = pt.Graph.chain(2, n_states=2)
-    theta = {"node": [[0.0, -np.inf], [0.0, 0.0]]}
+    theta = {"node": [[0.0, -np.inf], [0.0, 0.0]], "edge": None}
     for loss in ("univariate_logistic", "surrogate_likelihood", "pseudolikelihood", "piecewise"):
         with pytest.raises(PotentiaError, match="forbid"):
             pt.loss_and_gradient(loss, pt.TRW(), graph, theta, [1, 0])

@@ -235,8 +235,8 @@ def test_pixels_are_in_the_order_of_the_grid():
     module.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
     with torch.no_grad():
         image = module(torch.from_numpy(train[1].inputs["node"])[None])[0].numpy()
-    # variable (row, column) of the grid is pixel (row, column) of the image; theta is epsilon times f
-    np.testing.assert_allclose(0.1 * image[:, 3, 2], a.reshape(8, 5, 2)[3, 2], rtol=1e-4, atol=1e-6)
+    # variable (row, column) of the grid is pixel (row, column) of the image
+    np.testing.assert_allclose(image[:, 3, 2], a.reshape(8, 5, 2)[3, 2], rtol=1e-4, atol=1e-6)
 
 
 class Frozen(Pixels):

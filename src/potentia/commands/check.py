@@ -81,9 +81,13 @@ def random_model(rng: np.random.Generator) -> Model:
                 drawn = [rng.permutation([i, int(rng.integers(0, i))]) for i in range(1, n)]
             regions[kind] = np.array(list({tuple(sorted(s)): s for s in drawn}.values()), dtype=np.int64)
     graph = Graph(n_states, {kind: scope for kind, scope in regions.items() if len(scope)})
+<<<<<<< HEAD
     theta = {kind: _random_tables(graph, kind, rng) for kind in graph.kinds if rng.random() < 0.9}
     if rng.random() < 0.2:
         theta = {kind: _single(given) for kind, given in theta.items()}
+=======
+    theta = {kind: _random_tables(graph, kind, rng) if rng.random() < 0.9 else None for kind in graph.kinds}
+>>>>>>> newcomer
     observed = {i: int(rng.integers(n_states[i])) for i in range(n) if rng.random() < 0.1}
     return Model(graph, theta, observed, _enumerate(graph, theta, observed))
 
@@ -143,7 +147,7 @@ def _enumerate(graph: Graph, theta: dict[str, Any], observed: dict[int, int]) ->
     total = np.zeros(tuple(graph.n_states))
     states = np.ogrid[tuple(slice(0, s) for s in total.shape)]
     for kind, scope in graph.scopes.items():
-        for r, row in enumerate(scope if kind in theta else []):
+        for r, row in enumerate(scope if theta[kind] is not None else []):
             given = theta[kind]
             if isinstance(given, WeightedTable):
                 weight = np.broadcast_to(given.weight, len(scope))[r]

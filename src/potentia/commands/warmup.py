@@ -87,7 +87,7 @@ def _inference() -> None:
         method.infer(grid, {"edge": Potts(0.5)})
     chain = Graph.chain(8, n_states=3)
     for exact in (Exact(), LinearProgram()):
-        exact.infer(chain, {"node": np.zeros((8, 3))}).argmax()
+        exact.infer(chain, {"node": np.zeros((8, 3)), "edge": None}).argmax()
 
 
 def _gradients() -> None:
