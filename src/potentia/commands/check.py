@@ -81,13 +81,9 @@ def random_model(rng: np.random.Generator) -> Model:
                 drawn = [rng.permutation([i, int(rng.integers(0, i))]) for i in range(1, n)]
             regions[kind] = np.array(list({tuple(sorted(s)): s for s in drawn}.values()), dtype=np.int64)
     graph = Graph(n_states, {kind: scope for kind, scope in regions.items() if len(scope)})
-<<<<<<< HEAD
-    theta = {kind: _random_tables(graph, kind, rng) for kind in graph.kinds if rng.random() < 0.9}
-    if rng.random() < 0.2:
-        theta = {kind: _single(given) for kind, given in theta.items()}
-=======
     theta = {kind: _random_tables(graph, kind, rng) if rng.random() < 0.9 else None for kind in graph.kinds}
->>>>>>> newcomer
+    if rng.random() < 0.2:
+        theta = {kind: None if given is None else _single(given) for kind, given in theta.items()}
     observed = {i: int(rng.integers(n_states[i])) for i in range(n) if rng.random() < 0.1}
     return Model(graph, theta, observed, _enumerate(graph, theta, observed))
 
