@@ -71,7 +71,7 @@ def test_a_labelling_of_another_region_is_refused(tmp_path):
 
 @pytest.mark.parametrize("label", [-1, 2, 2**40])
 def test_labels_of_saved_chains_are_states(label):
-    graph, theta = pt.Graph.chain(3, n_states=2), {"node": np.zeros((3, 2))}
+    graph, theta = pt.Graph.chain(3, n_states=2), {"node": np.zeros((3, 2)), "edge": None}
     result = pt.Gibbs(samples=5, burn_in=2, seed=0).infer(graph, theta)
     memory = Memory()
     memory.keep(result)

@@ -420,7 +420,7 @@ def test_a_fit_that_finds_no_step_has_not_converged():
 def test_a_fit_that_begins_where_back_propagation_diverges_says_so():
     model = crf(start="zero", iterations=1).fit(stars(1))
     edge = model.potentials_["edge"]
-    edge.parameters = 2.0 * np.random.default_rng(1).normal(size=edge.n_parameters)
+    edge.parameters = 5.0 * np.random.default_rng(1).normal(size=edge.n_parameters)
     for options, sentence in (({}, "cannot begin here: Back-propagation"), ({"batch": 1}, "no batch")):
         model.learner = MarginalRisk(
             inference=pt.TRW(rho=0.5, iterations=100, damping=0.0),

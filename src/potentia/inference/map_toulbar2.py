@@ -30,7 +30,7 @@ _TOTAL_COST = 1e15
 _BACKTRACKS = 5_000
 #: Seconds between looks at a running search.
 _PAUSE = 0.02
-#: How long it may go on after the time limit, should nobody end it: seconds of compilation come on top of the limit.
+#: How long it may run after the time limit, should nobody end it: seconds of compilation come on top of the limit.
 _GRACE = 60.0
 _PART = "toulbar2"
 #: How it prints a lower bound on whole costs, and the least cost so far.
