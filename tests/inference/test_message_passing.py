@@ -1182,3 +1182,23 @@ def test_values_of_larger_regions_do_not_depend_on_threads(method, monkeypatch):
     theta = zoo.scores(graph, np.random.default_rng(0))
     values = {replace(method, threads=n, iterations=3).infer(graph, theta).value for n in (1, 2, 3, 5)}
     assert len(values) == 1
+
+
+def test_a_random_schedule_counts_two_iterations_before_it_calls_itself_converged():
+    # an order that begins where the one before it ended changes nothing there
+    never = -np.inf
+    table = np.array([[0.72546738, 0.35886783, never], [0.6078252, 0.0, never], [never, never, -1.05764866]])
+    node = np.random.default_rng(0).standard_normal((5, 3))
+    node[:3] = [
+        [2.17667971, -0.77687543, -0.76901713],
+        [0.01930486, -0.23350902, 0.35981523],
+        [1.088, 0.407, 1.864],
+    ]
+    graph = pt.Graph([3] * 5, {"node": np.arange(5)[:, None], "edge": [[0, 1], [1, 2]]})
+    theta = {"node": node, "edge": np.stack([table, table])}
+    truth = pt.Smoothed(0.5, iterations=5000, tol=1e-14).infer(graph, theta)
+    for seed in range(20):
+        method = pt.Smoothed(0.5, schedule="random", seed=seed, iterations=5000, tol=1e-12)
+        np.testing.assert_allclose(
+            method.infer(graph, theta).variable_marginals, truth.variable_marginals, atol=1e-10
+        )

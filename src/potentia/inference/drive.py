@@ -54,8 +54,8 @@ def drive(
 ) -> Outcome:
     """Iterate (every message once per iteration) until the largest change of a marginal is below `tol`.
 
-    A sequential schedule counts the last two iterations: what is updated last in one direction is updated first in the
-    other, where it finds nothing new.
+    Sequential and random schedules count the last two iterations: what is updated last in one may be updated first in
+    the next, where it finds nothing new.
 
     adapt: damp messages from the iteration on at which they turn out to oscillate.
     """
@@ -64,7 +64,7 @@ def drive(
     n_units = int(engine.group_ptr[-1])
     priority = np.full(n_units, np.inf)
     residual = before = np.inf if n_units else 0.0
-    lag = 2 if schedule == "sequential" else 1
+    lag = 2 if schedule in ("sequential", "random") else 1
     done = 0
     while done < iterations and n_units and not residual < tol:
         room = iterations if recorder is None else recorder.before(done)
