@@ -66,7 +66,7 @@ def fit_images(folder: str, parts_in_memory: str, entries: str, out: str) -> dic
 
 def train_sequences(path: str, out: str) -> dict[str, Any]:
     """Train on a token file on two local workers."""
-    from potentia.cli import main
+    from potentia.app.cli import main
 
     start = time.perf_counter()
     options = ["--cluster", "local", "--iterations", "3", "--quiet"]

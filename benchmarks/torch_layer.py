@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import potentia as pt
-from potentia._threads import using_threads
+from potentia.base.threads import using_threads
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from torch_twin import MessagePassingTwin

@@ -17,7 +17,7 @@ from PIL import Image
 from scipy import ndimage
 
 import potentia as pt
-from potentia.workflows import Run, images
+from potentia.app import Run, images
 
 
 def make_cells(folder: Path, n: int = 10, side: int = 96, seed: int = 0) -> None:

@@ -9,23 +9,24 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from . import _signals
+from .base import signals
 
 # the imports below take about a second, in which Ctrl-C must not print a traceback
-if _signals.is_command():
-    _signals.exit_at_once()
+if signals.is_command():
+    signals.exit_at_once()
 
-from . import adjoint, losses, metrics
-from ._registry import Registered
-from ._types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError
-from ._version import __version__
-from .adjoint.gradient import loss_and_gradient
-from .adjoint.implicit import linear_response
-from .data.example import Example
-from .data.parts import Parts
-from .estimators import CRF
-from .graph.assign import indicators_to_labels, labels_to_indicators
+from . import gradients, metrics
+from .app.loading import load
+from .base.saving import Registered
+from .base.types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError
+from .base.version import __version__
+from .features.example import Example
+from .features.parts import Parts
+from .gradients import losses
+from .gradients.entry import loss_and_gradient
+from .gradients.implicit import linear_response
 from .graph.dense import DenseGaussian
+from .graph.labels import indicators_to_labels, labels_to_indicators
 from .graph.structure import Graph
 from .graph.uai import UaiResult, read_uai, read_uai_evidence, read_uai_result, write_uai, write_uai_result
 from .graph.union import Union
@@ -33,16 +34,16 @@ from .inference.base import Inference, Result
 from .inference.exact import Exact
 from .inference.gibbs import Gibbs
 from .inference.linear_program import LinearProgram
-from .inference.map import MAP, MAPResult
+from .inference.map.portfolio import MAP, MAPResult
 from .inference.mean_field import MeanField
-from .inference.message_passing import TRW, Kikuchi, LoopyBP, MessagePassing, Smoothed
-from .io.part_files import parts, write_parts
+from .inference.messages import TRW, Kikuchi, LoopyBP, MessagePassing, Smoothed
+from .learn.backends.connection import cluster
+from .learn.base import Fit, Learner
 from .learn.iterated import IteratedLogistic
-from .learn.learner import Fit, Learner
 from .learn.max_margin import MaxMargin
+from .learn.part_files import parts, write_parts
 from .learn.risk import MarginalRisk
-from .loading import load
-from .parallel.connection import cluster
+from .models.crf import CRF
 from .potentials import (
     MLP,
     Boosting,
@@ -62,33 +63,47 @@ from .potentials import (
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
-    from . import datasets, features, plot, segmentation
-    from .chain_crf import ChainCRF
-    from .multilabel.baselines import ClassifierChain, IndependentClassifiers, LabelPowerset
-    from .multilabel.bounds import error_bound, likelihood_bound, search_bound
-    from .multilabel.label_network import LabelNetwork
-    from .multilabel.lmbm import LMBM
-    from .multilabel.lmsbn import LMSBN
-    from .multilabel.ssvm import ChainSSVM, CompleteSSVM
-    from .multilabel.thresholds import ThresholdClassifier
+    from . import features
+    from .app import plot
+    from .features import datasets
+    from .models import segmentation
+    from .models.chain_crf import ChainCRF
+    from .models.multilabel.baselines import (
+        ChainSSVM,
+        ClassifierChain,
+        CompleteSSVM,
+        IndependentClassifiers,
+        LabelPowerset,
+    )
+    from .models.multilabel.bounds import error_bound, likelihood_bound, search_bound
+    from .models.multilabel.label_network import LabelNetwork
+    from .models.multilabel.lmbm import LMBM
+    from .models.multilabel.lmsbn import LMSBN
+    from .models.multilabel.thresholds import ThresholdClassifier
 
 #: Modules imported at first use, because they bring parts of SciPy or PyTorch along.
-_ROOMS = ("datasets", "features", "plot", "segmentation", "torch")
+_ROOMS = {
+    "datasets": "features.datasets",
+    "features": "features",
+    "plot": "app.plot",
+    "segmentation": "models.segmentation",
+    "torch": "models.torch",
+}
 #: Names imported at first use, because they bring scikit-learn along, and their modules.
 _LATER = {
-    "ChainCRF": "chain_crf",
-    "ChainSSVM": "multilabel.ssvm",
-    "ClassifierChain": "multilabel.baselines",
-    "CompleteSSVM": "multilabel.ssvm",
-    "IndependentClassifiers": "multilabel.baselines",
-    "LMBM": "multilabel.lmbm",
-    "LMSBN": "multilabel.lmsbn",
-    "LabelNetwork": "multilabel.label_network",
-    "LabelPowerset": "multilabel.baselines",
-    "ThresholdClassifier": "multilabel.thresholds",
-    "error_bound": "multilabel.bounds",
-    "likelihood_bound": "multilabel.bounds",
-    "search_bound": "multilabel.bounds",
+    "ChainCRF": "models.chain_crf",
+    "ChainSSVM": "models.multilabel.baselines",
+    "ClassifierChain": "models.multilabel.baselines",
+    "CompleteSSVM": "models.multilabel.baselines",
+    "IndependentClassifiers": "models.multilabel.baselines",
+    "LMBM": "models.multilabel.lmbm",
+    "LMSBN": "models.multilabel.lmsbn",
+    "LabelNetwork": "models.multilabel.label_network",
+    "LabelPowerset": "models.multilabel.baselines",
+    "ThresholdClassifier": "models.multilabel.thresholds",
+    "error_bound": "models.multilabel.bounds",
+    "likelihood_bound": "models.multilabel.bounds",
+    "search_bound": "models.multilabel.bounds",
 }
 
 
@@ -96,7 +111,7 @@ if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
 
     def __getattr__(name):
         if name in _ROOMS:
-            return import_module(f".{name}", __name__)
+            return import_module(f".{_ROOMS[name]}", __name__)
         if name in _LATER:
             return getattr(import_module(f".{_LATER[name]}", __name__), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -160,11 +175,11 @@ __all__ = [
     "WidthError",
     "Zero",
     "__version__",
-    "adjoint",
     "cluster",
     "datasets",
     "error_bound",
     "features",
+    "gradients",
     "indicators_to_labels",
     "labels_to_indicators",
     "likelihood_bound",

@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from potentia.cli import _parser, main
-from potentia.commands import lab
-from potentia.commands.completion import script
+from potentia.app.cli import _parser, main
+from potentia.app.commands import lab
+from potentia.app.commands.completion import script
 
 
 def test_without_a_command_there_is_help(capsys):

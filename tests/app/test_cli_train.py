@@ -16,8 +16,8 @@ import pytest
 import potentia as pt
 from cli_examples import cli_examples
 from own_data import make_images, make_sequences, make_table
-from potentia.cli import _parser, main
-from potentia.io.checkpoint import Checkpoint
+from potentia.app.cli import _parser, main
+from potentia.learn.checkpoint import Checkpoint
 
 Image = pytest.importorskip("PIL.Image")
 CHAIN = "MARKOV\n2\n2 2\n1\n2 0 1\n4\n1 2 3 4\n"
@@ -291,7 +291,7 @@ def test_masks_may_have_a_void_that_training_did_not(folder, capsys):
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(folder):
-    code = "import sys; from potentia.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from potentia.app.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "infer", "model.uai", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as made:
         made.stdout.close()
@@ -436,9 +436,9 @@ def test_an_interrupted_run_goes_on_to_the_same_model(folder, monkeypatch, capsy
 @pytest.mark.parametrize("learner", ["network", "lmsbn", "independent", "lmbm"])
 def test_an_interrupted_table_goes_on_to_the_same_model(learner, folder, monkeypatch, capsys):
     line = f"train --table data.csv --labels a,b,c --model {learner} --out m --json".split()
-    monkeypatch.setattr("potentia.multilabel.fit_progress._EVERY", -1.0)
-    monkeypatch.setattr("potentia.multilabel.joint._BLOCK", 1)
-    monkeypatch.setattr("potentia.multilabel.joint._leap", lambda *_: None)
+    monkeypatch.setattr("potentia.models.multilabel.base._EVERY", -1.0)
+    monkeypatch.setattr("potentia.models.multilabel.joint._BLOCK", 1)
+    monkeypatch.setattr("potentia.models.multilabel.joint._leap", lambda *_: None)
     assert main(line) == 0
     capsys.readouterr()
     whole = pt.load("m").model
@@ -490,8 +490,8 @@ def test_a_real_blow_to_a_running_process_leaves_a_checkpoint(blow, folder, caps
 #: The command, with iterations slow enough to be interrupted.
 SLOW = """
 import signal, sys, time
-from potentia.cli import main
-from potentia.io.checkpoint import Checkpoint
+from potentia.app.cli import main
+from potentia.learn.checkpoint import Checkpoint
 save = Checkpoint.save
 Checkpoint.save = lambda self, state: (save(self, state), time.sleep(0.3))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it

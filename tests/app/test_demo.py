@@ -7,11 +7,11 @@ import shlex
 import pytest
 
 from cli_examples import cli_examples
-from potentia.cli import main
+from potentia.app.cli import main
+from potentia.app.report.rows import read_rows
 from potentia.lab import demo
-from potentia.report.rows import read_rows
 
-TINY = demo.Size(images=2, side=16, iterations=3, rounds=4, digits=200)
+TINY = demo.DemoSize(images=2, side=16, iterations=3, rounds=4, digits=200)
 
 
 @pytest.fixture(scope="module")

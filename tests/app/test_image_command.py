@@ -12,16 +12,25 @@ import pytest
 from scipy import ndimage
 
 import potentia as pt
-from potentia.cli import main
-from potentia.io.files import write_file
-from potentia.workflows import image_memory, image_pipeline, image_stages, images, pixel_context, windows
-from potentia.workflows.array_files import read_given
-from potentia.workflows.classes import find_classes
-from potentia.workflows.image_files import ImageFile, Mask, image_files, paired_files, read_image, read_mask
-from potentia.workflows.intensity import learn_intensity
-from potentia.workflows.pixel_classifier import Sample, cross_fit
-from potentia.workflows.tiff_files import n_pages, read_tiff, write_tiff
-from potentia.workflows.training import Run
+from potentia.app import image_inputs, image_pipeline, image_stages, images, pixels
+from potentia.app.classes import find_classes
+from potentia.app.cli import main
+from potentia.app.image_files import (
+    ImageFile,
+    Mask,
+    image_files,
+    n_pages,
+    paired_files,
+    read_given,
+    read_image,
+    read_mask,
+    read_tiff,
+    write_tiff,
+)
+from potentia.app.intensity import learn_intensity
+from potentia.app.pixels import Sample, cross_fit
+from potentia.app.training import Run
+from potentia.base.saving import write_file
 
 Image = pytest.importorskip("PIL.Image")
 tifffile = pytest.importorskip("tifffile")
@@ -272,12 +281,12 @@ def test_a_saved_pipeline_refuses_files_of_another_number_type(trained, tmp_path
 @pytest.mark.parametrize("size", [(7, 9), (30, 50), (6, 20, 11)])
 def test_tiles_cover_an_image_once_and_blending_keeps_what_is_smooth(size):
     count = np.zeros(size, dtype=int)
-    for tile in windows.tiles(windows.whole(size), 8):
+    for tile in image_inputs.tiles(image_inputs.whole(size), 8):
         count[tile] += 1
-        assert max(windows.window_size(tile)) <= 8
+        assert max(image_inputs.window_size(tile)) <= 8
     assert (count == 1).all()
     values = np.random.default_rng(0).random((*size, 2)).astype(np.float32)
-    assert np.allclose(windows.blend(size, 8, 2, lambda window: values[window]), values, atol=1e-6)
+    assert np.allclose(image_inputs.blend(size, 8, 2, lambda window: values[window]), values, atol=1e-6)
 
 
 def test_drawn_windows_lie_inside_and_hold_something_known():
@@ -286,11 +295,11 @@ def test_drawn_windows_lie_inside_and_hold_something_known():
     known[33, 2] = True
     outer = (slice(10, 50), slice(5, 55))
     for _ in range(20):
-        window = windows.draw_window(outer, 100, known, rng)
-        assert np.prod(windows.window_size(window)) <= 150
-        place = windows.inside(window, outer)
+        window = image_inputs.draw_window(outer, 100, known, rng)
+        assert np.prod(image_inputs.window_size(window)) <= 150
+        place = image_inputs.inside(window, outer)
         assert known[place].any()
-    assert windows.draw_window(outer, 10**6, known, rng) == outer
+    assert image_inputs.draw_window(outer, 10**6, known, rng) == outer
 
 
 def write_deep_png(path, values):
@@ -375,9 +384,9 @@ def test_position_is_used_where_it_helps():
 def test_context_is_what_a_classifier_says_around_a_pixel():
     rng = np.random.default_rng(0)
     size = 45, 62
-    soft = rng.random((*pixel_context.coarse_size(size), 2)).astype(np.float32)
-    found = pixel_context.Context(soft)
-    places = pixel_context.places_in((slice(8, 20), slice(40, 44)))
+    soft = rng.random((*pixels.coarse_size(size), 2)).astype(np.float32)
+    found = pixels.Context(soft)
+    places = pixels.places_in((slice(8, 20), slice(40, 44)))
     assert places.tolist() == [[r, c] for r in range(8, 20) for c in range(40, 44)]
     x = found.at(places)
     assert x.shape == (48, found.n_features) == (48, 20)
@@ -389,8 +398,8 @@ def test_context_is_what_a_classifier_says_around_a_pixel():
     # every pixel of the coarse grid is in exactly one tile, at its own place
     count = np.zeros(soft.shape[:2], dtype=int)
     rows, columns = np.indices(size)
-    for tile in windows.tiles(windows.whole(size), 11):
-        inner, outer = pixel_context.coarse_window(tile)
+    for tile in image_inputs.tiles(image_inputs.whole(size), 11):
+        inner, outer = pixels.coarse_window(tile)
         count[outer] += 1
         assert np.array_equal(rows[tile][inner], 4 * np.indices(soft.shape[:2])[0][outer])
         assert np.array_equal(columns[tile][inner], 4 * np.indices(soft.shape[:2])[1][outer])
@@ -593,14 +602,14 @@ def test_the_estimate_is_near_the_memory_that_potts_pairs_of_many_classes_take(t
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    paired = image_memory.estimate_bytes([shape] * 4, None, 0, [48 * 48] * 4, n_states) - 3e8
+    paired = image_stages.estimate_bytes([shape] * 4, None, 0, [48 * 48] * 4, n_states) - 3e8
     assert 0.9 * peak < paired < 1.8 * peak
 
 
 def test_the_estimate_counts_tables_of_one_part_at_a_time():
-    one, many = (image_memory.estimate_bytes([(64, 64)], None, 0, [4096] * n, 60) for n in (10, 20))
+    one, many = (image_stages.estimate_bytes([(64, 64)], None, 0, [4096] * n, 60) for n in (10, 20))
     assert many < 1.2 * one
-    assert image_memory.estimate_bytes([(64, 64)], None, 0, [40960], 60) > 5 * one
+    assert image_stages.estimate_bytes([(64, 64)], None, 0, [40960], 60) > 5 * one
 
 
 def test_a_report_shows_the_run_of_training_and_of_evaluation(trained, tmp_path, monkeypatch, capsys):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import potentia as pt
+from potentia.app.report.rows import Column, Table
+from potentia.app.sequences import SequencePipeline
+from potentia.app.tables import TablePipeline
 from potentia.features import TokenFeatures
 from potentia.lab.studies import STUDIES
-from potentia.report.tables import Column, Table
-from potentia.workflows.sequences import SequencePipeline
-from potentia.workflows.tables import TablePipeline
 
 matplotlib.use("Agg")
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 
 from browser import CHROMIUM, Page
-from potentia._curves import Line
-from potentia._types import PotentiaError
-from potentia.cli import main
+from potentia.app.cli import main
+from potentia.app.plot import Line
+from potentia.app.report.charts import chart, make_axis
+from potentia.app.report.images import PALETTE, data_uri, pack, panels_of, png, viewer_data
+from potentia.app.report.page import report, result_sentence
+from potentia.app.report.rows import names, runs_table, shown, study_facts
+from potentia.base.types import PotentiaError
 from potentia.lab.ilr_sets import DENOISING_TEST
 from potentia.lab.studies import STUDIES
-from potentia.report.charts import chart, make_axis
-from potentia.report.image_panels import PALETTE, data_uri, pack, panels_of, png, viewer_data
-from potentia.report.lead import result_sentence
-from potentia.report.page import report
-from potentia.report.runs import names, runs_table, study_facts
-from potentia.report.tables import shown
 
 VERSIONS = {"numpy": "2.0", "python": "3.12"}
 
@@ -333,7 +331,7 @@ def test_the_result_is_one_sentence(rows, sentence):
 
 
 def test_colours_have_contrast_in_both_schemes():
-    style = files("potentia.report").joinpath("page.css").read_text()
+    style = files("potentia.app.report").joinpath("page.css").read_text()
     light, dark = (
         dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", part))
         for part in style.split("@media (prefers-color-scheme: dark)")

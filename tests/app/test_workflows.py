@@ -14,18 +14,17 @@ import pytest
 import potentia as pt
 from cli_examples import cli_examples
 from own_data import make_images, make_sequences, make_table
-from potentia._progress import Bar
-from potentia.cli import main
+from potentia.app import Form, Option, Pipeline, forms, images, sequences, tables
+from potentia.app.classes import Classes, find_classes
+from potentia.app.cli import main
+from potentia.app.image_files import Mask, paired_files, read_image, read_mask, write_mask
+from potentia.app.pipeline import Staging
+from potentia.app.table_files import Label, learn_feature, learn_label, read_table, write_table
+from potentia.app.training import Run
+from potentia.base.progress import Bar
+from potentia.base.saving import write_file
 from potentia.features import span_scores
-from potentia.io.files import write_file
-from potentia.segmentation import segmentation_scores
-from potentia.workflows import Form, Option, Pipeline, form, images, sequences, tables
-from potentia.workflows.classes import Classes, find_classes
-from potentia.workflows.columns import Label, learn_feature, learn_label
-from potentia.workflows.image_files import Mask, paired_files, read_image, read_mask, write_mask
-from potentia.workflows.outputs import Staging
-from potentia.workflows.table_files import read_table, write_table
-from potentia.workflows.training import Run
+from potentia.models.segmentation import segmentation_scores
 
 Image = pytest.importorskip("PIL.Image")
 PALETTE = [v for k in range(256) for v in (k, 255 - k, 40)]
@@ -744,7 +743,7 @@ def test_progress_goes_to_the_error_stream_as_a_bar_or_as_lines(capsys, monkeypa
     with Bar(True) as bar:  # too short for a line
         assert list(bar.over([1, 2, 3], "counting")) == [1, 2, 3]
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr("potentia._progress.LINE_EVERY", 0.01)
+    monkeypatch.setattr("potentia.base.progress.LINE_EVERY", 0.01)
     with Bar(True) as bar:
         bar.begin("waiting", 4)
         time.sleep(0.2)  # within the first step
@@ -778,7 +777,7 @@ def doubling():
     """A form whose pipeline multiplies numbers, known as long as the test runs."""
 
     class Doubled(Pipeline):
-        form = "numbers"
+        forms = "numbers"
         model = pt.LMSBN()
 
         def settings(self):
@@ -820,7 +819,7 @@ def doubling():
             return {"all": [{"measure": name, "value": facts[name]} for name in facts]}
 
     yield
-    del form._FORMS["numbers"]
+    del forms._FORMS["numbers"]
 
 
 def test_a_custom_form_is_known_to_every_command(doubling, tmp_path, monkeypatch, capsys):
@@ -874,8 +873,8 @@ def test_a_pipeline_of_an_unknown_form_says_what_to_import(tmp_path):
 def test_forms_of_installed_packages_are_imported_once(monkeypatch):
     loaded = []
     entry = SimpleNamespace(load=lambda: loaded.append("imported"))
-    monkeypatch.setattr(form, "entry_points", lambda group: [entry] if group == "potentia.forms" else [])
-    form._import_forms.cache_clear()
+    monkeypatch.setattr(forms, "entry_points", lambda group: [entry] if group == "potentia.forms" else [])
+    forms._import_forms.cache_clear()
     for _ in range(2):
-        assert {"images", "table", "sequences"} <= set(form.all_forms())
+        assert {"images", "table", "sequences"} <= set(forms.all_forms())
     assert loaded == ["imported"]

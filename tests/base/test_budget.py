@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import potentia as pt
-from potentia.data.sequences import conll
-from potentia.io.files import read_file, write_file
-from potentia.io.part_files import read_part, write_part
-from potentia.workflows.table_files import read_table
+from potentia.app.table_files import read_table
+from potentia.base.saving import read_file, write_file
+from potentia.features.sequences import conll
+from potentia.learn.part_files import read_part, write_part
 
 NOT_ENOUGH = r"needs about [\d.]+ GB of memory, but 0\.1 GB are available"
 
@@ -144,7 +144,7 @@ def test_steps_beyond_32_bits_are_refused():
 
 
 def test_messages_beyond_32_bits_are_refused(monkeypatch):
-    from potentia.graph.schedule import pair_layout
+    from potentia.graph.layout import pair_layout
 
     monkeypatch.setenv("POTENTIA_MEMORY", "inf")
     states = np.ones(3001, dtype=np.int64)

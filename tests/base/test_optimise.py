@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize, rosen, rosen_der
 
-from potentia._optimise import LBFGS, OWLQN, Adam
-from potentia._types import PotentiaError
+from potentia.base.optimise import LBFGS, OWLQN, Adam
+from potentia.base.types import PotentiaError
 
 
 def rosenbrock(x):

@@ -45,10 +45,10 @@ INFERENCE = [
 LOSSES = [getattr(pt.losses, name) for name in pt.losses.__all__]
 LOSSES = [loss() for loss in LOSSES if is_dataclass(loss) and loss is not pt.losses.Methods]
 GRADIENTS = [
-    pt.adjoint.Truncated(),
-    pt.adjoint.BackPropagation(),
-    pt.adjoint.Perturbation(),
-    pt.adjoint.Implicit(),
+    pt.gradients.Truncated(),
+    pt.gradients.BackPropagation(),
+    pt.gradients.Perturbation(),
+    pt.gradients.Implicit(),
 ]
 MODELS = [
     pt.LMSBN(0.1), pt.LMSBN(0.1, kernel="rbf"), pt.LMSBN(0.1, "learned"), pt.LMBM(0.1), pt.LMBM(0.1, kernel="poly"),

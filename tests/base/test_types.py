@@ -8,10 +8,10 @@ from typing import get_args
 import pytest
 
 import potentia as pt
-from potentia.adjoint.gradient import GRADIENTS, GradientName
-from potentia.losses.names import LOSSES, LossName
+from potentia.gradients.entry import GRADIENTS, GradientName
+from potentia.gradients.losses import LOSSES, LossName
 from potentia.metrics import MEASURES
-from potentia.multilabel.thresholds import Measure
+from potentia.models.multilabel.thresholds import Measure
 
 RIGHT = """
 import numpy as np

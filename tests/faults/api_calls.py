@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 import potentia as pt
-from potentia.data.labelled_images import LabelledImage
+from potentia.features.datasets import LabelledImage
 
 PATIENCE = 60
 HUGE = 2**70

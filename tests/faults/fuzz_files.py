@@ -33,13 +33,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import potentia as pt
 import saved_models
-from potentia._schema import Array
-from potentia.cli import main as main_command
-from potentia.data.sequences import conll
-from potentia.io.files import file_kind, read_file, write_file
-from potentia.multilabel import fit_progress
-from potentia.workflows.image_files import read_image, read_mask
-from potentia.workflows.table_files import read_table
+from potentia.app.cli import main as main_command
+from potentia.app.image_files import read_image, read_mask
+from potentia.app.table_files import read_table
+from potentia.base.saving import file_kind, read_file, write_file
+from potentia.base.schema import Array
+from potentia.features.sequences import conll
+from potentia.models.multilabel import base
 
 #: Seconds that a trial may take.
 PATIENCE = 30
@@ -274,10 +274,10 @@ def make_checkpoints(folder):
         ),
         "lmbm": lambda path: pt.LMBM(1e-4, passes=200, tol=1e-14).fit(X, Y, checkpoint=path),
     }
-    often, fit_progress._EVERY = fit_progress._EVERY, -1.0
+    often, base._EVERY = base._EVERY, -1.0
     for name, fit in fits.items():
         fit(folder / name)
-    fit_progress._EVERY = often
+    base._EVERY = often
     learners = {
         "iterated": pt.IteratedLogistic(iterations=3, sweeps=2),
         "direct": pt.IteratedLogistic(iterations=3, sweeps=2, solver="direct"),

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 import potentia as pt
-from potentia.io import checkpoint
-from potentia.io.files import file_kind, read_file
-from potentia.multilabel import fit_progress
-from potentia.potentials.differentiable import Differentiable
+from potentia.base.saving import file_kind, read_file
+from potentia.learn import checkpoint
+from potentia.models.multilabel import base
+from potentia.potentials.mlp import Differentiable
 
 #: Children find the library imported.
 FORK = multiprocessing.get_context("fork")
@@ -164,7 +164,7 @@ FITS = {
 def fit(name, path):
     """The digest of a fit's parameters; the state is written after every iteration."""
     checkpoint._INTERVAL = checkpoint._SHARE = 0.0
-    fit_progress._EVERY = 0.0
+    base._EVERY = 0.0
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore", pt.ConvergenceWarning)
         saved = Path(folder) / "model"

@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from own_data import make_images
-from potentia.cli import main as main_command
+from potentia.app.cli import main as main_command
 
 #: Children find the library imported.
 FORK = multiprocessing.get_context("fork")

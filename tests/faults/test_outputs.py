@@ -12,14 +12,13 @@ import sys
 import pytest
 
 import potentia as pt
-from potentia._files import hidden_name, remove_leftovers, replacing
-from potentia._text import read_text
-from potentia.cli import main
+from potentia.app.cli import main
+from potentia.app.image_files import image_files
+from potentia.app.pipeline import Staging
+from potentia.app.report.rows import read_rows
+from potentia.app.table_files import read_table, write_table
+from potentia.base.files import hidden_name, read_text, remove_leftovers, replacing
 from potentia.lab.study import run_cells
-from potentia.report.rows import read_rows
-from potentia.workflows.image_files import image_files
-from potentia.workflows.outputs import Staging
-from potentia.workflows.table_files import read_table, write_table
 
 
 def write_uai_model(path):
@@ -90,8 +89,8 @@ def test_rows_that_are_a_pipe_or_a_loop_of_links_do_not_hang(tmp_path, capsys):
 KILLED = """
 import sys, time
 from pathlib import Path
-from potentia.workflows.image_files import image_files
-from potentia.workflows.outputs import Staging
+from potentia.app.image_files import image_files
+from potentia.app.pipeline import Staging
 with Staging(Path(sys.argv[1])) as staging:
     staging.file("a").write_text("half")
     print("writing", flush=True)

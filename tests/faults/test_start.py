@@ -16,7 +16,7 @@ from potentia.kernels.machine import jit, store
 
 SOURCE = Path(__file__).parents[2] / "src"
 #: One kernel, so that what has to be compiled is little.
-CHECK = "from potentia.kernels.score_checks import first_bad_table as f; import numpy as np; " \
+CHECK = "from potentia.kernels.tables import first_bad_table as f; import numpy as np; " \
         "print(f(np.array([0., np.nan]), np.array([0]), np.array([2])))"  # fmt: skip
 
 #: Message passing on a grid, whose kernels call others that are not inlined.
@@ -142,7 +142,7 @@ def test_kernels_are_loaded_without_what_compiles_them(kept):
 
 def test_importing_the_commands_is_light():
     heavy = ("scipy.linalg", "scipy.ndimage", "scipy.sparse", "sklearn", "matplotlib", "asyncio")
-    found = run(f"import sys, potentia.workflows.forms; print([m for m in {heavy} if m in sys.modules])")
+    found = run(f"import sys, potentia.app.forms; print([m for m in {heavy} if m in sys.modules])")
     assert found.stdout == "[]\n", found.stderr
 
 
@@ -168,7 +168,7 @@ def test_compilation_is_announced_once_it_has_taken_long(tmp_path, seconds, aske
 
 
 def test_the_command_line_announces_compilation(tmp_path):
-    code = PATIENCE.format(0.0) + "from potentia.cli import main; main(['check', '--models', '1'])"
+    code = PATIENCE.format(0.0) + "from potentia.app.cli import main; main(['check', '--models', '1'])"
     found = run(code, NUMBA_CACHE_DIR=tmp_path, POTENTIA_VERBOSE=None)
     assert found.stderr.count(ANNOUNCED) == 1
 
@@ -178,7 +178,7 @@ def test_compilation_does_not_count_against_a_time_limit(tmp_path):
 import time
 import numpy as np
 import potentia as pt
-from potentia.inference.map_task import Task
+from potentia.inference.map.task import Task
 from potentia.graph.scores import Scores
 from potentia.kernels.machine.jit import compilation_seconds, njit
 def kernel(values):
@@ -229,7 +229,9 @@ def test_a_numba_that_private_classes_do_not_fit_takes_the_plain_path(way, tmp_p
 
 
 def test_the_plain_path_is_taken_where_asked_for_and_loads_what_it_compiled(tmp_path):
-    loads = "from potentia.kernels.score_checks import first_bad_table as f; print(sum(f.stats.cache_hits.values()))"
+    loads = (
+        "from potentia.kernels.tables import first_bad_table as f; print(sum(f.stats.cache_hits.values()))"
+    )
     first, second = (run(f"{CHECK}\n{loads}", NUMBA_CACHE_DIR=tmp_path, POTENTIA_PLAIN=1) for _ in range(2))
     assert (first.stdout, second.stdout) == ("(0, 1)\n0\n", "(0, 1)\n1\n"), first.stderr + second.stderr
 

@@ -11,11 +11,11 @@ import pytest
 from scipy import sparse
 
 from data_sets import DATA, needs
-from potentia import datasets
-from potentia._types import PotentiaError
-from potentia.data.example import Example
-from potentia.data.loaders import read_pixels
-from potentia.data.sequences import token_spans
+from potentia.base.types import PotentiaError
+from potentia.features import datasets
+from potentia.features.data_files import read_pixels
+from potentia.features.example import Example
+from potentia.features.sequences import token_spans
 from potentia.graph.structure import Graph
 
 
@@ -125,7 +125,7 @@ def test_a_graph_comes_first():
 
 
 def test_a_bad_value_deep_in_a_large_array_is_found(monkeypatch):
-    monkeypatch.setattr("potentia.data.example._PIECE", 16)
+    monkeypatch.setattr("potentia.features.example._PIECE", 16)
     x = np.zeros((50, 3), dtype=np.float32)
     x[43, 2] = np.inf
     with refused("row 43, column 2"):

@@ -7,10 +7,10 @@ import pytest
 from scipy import ndimage
 
 import potentia as pt
-from potentia._types import PotentiaError
+from potentia.base.types import PotentiaError
 from potentia.features import edge_features, filter_bank, image_example, pixel_features, typical_contrast
-from potentia.features.filters import filter_reach, n_filters
-from potentia.features.probabilities import log_probabilities
+from potentia.features.image import log_probabilities
+from potentia.features.pixels import filter_reach, n_filters
 from potentia.graph.structure import Graph
 
 

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from potentia._types import PotentiaError
+from potentia.base.types import PotentiaError
 from potentia.features import span_scores, span_table
 from potentia.features.schemes import SCHEMES, allowed_tags, find_scheme
 from potentia.features.spans import spans

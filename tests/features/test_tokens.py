@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import potentia as pt
-from potentia._types import PotentiaError
+from potentia.base.types import PotentiaError
 from potentia.features import Gazetteer, TokenFeatures
 
 SENTENCES = [

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 import potentia as pt
-from potentia._types import PotentiaError
-from potentia.adjoint.implicit import linear_response
-from potentia.adjoint.perturbation import Perturbation
-from potentia.adjoint.truncated import BackPropagation, Truncated
+from potentia.base.types import PotentiaError
+from potentia.gradients.implicit import linear_response
+from potentia.gradients.likelihood import SurrogateEM
+from potentia.gradients.local import Pseudolikelihood
+from potentia.gradients.losses import LOSSES
+from potentia.gradients.marginal import SmoothedError, UnivariateLogistic
+from potentia.gradients.perturbation import Perturbation
+from potentia.gradients.truncated import BackPropagation, Truncated
 from potentia.graph.cotangents import MarginalCotangent
 from potentia.graph.scores import Scores
 from potentia.inference.pair_engine import suits_pairs
-from potentia.losses.likelihood import SurrogateEM
-from potentia.losses.local import Pseudolikelihood
-from potentia.losses.marginal import SmoothedError, UnivariateLogistic
-from potentia.losses.names import LOSSES
 from reference import label_scores, labellings, map_labellings
 from zoo import problems
 
@@ -147,7 +147,7 @@ def test_gradient_methods_agree_at_a_fixed_point(problem):
         BackPropagation(1e-12),
         Perturbation(),
         Perturbation(4),
-        pt.adjoint.Implicit(),
+        pt.gradients.Implicit(),
     ]
     # tol 0: at a tie the first messages are a fixed point, and the gradient needs more iterations than they do
     for inference in (pt.TRW(iterations=600, tol=0), pt.Smoothed(0.8, iterations=600, tol=0)):
@@ -254,7 +254,7 @@ def test_a_loss_with_derivatives_of_another_shape_is_told_so():
 
 
 def test_threads_do_not_change_the_gradient(monkeypatch):
-    from potentia.inference import pair_work
+    from potentia.inference import pair_engine
 
     rng = np.random.default_rng(8)
     graph = pt.Graph.grid((40, 40), n_states=3)
@@ -264,8 +264,8 @@ def test_threads_do_not_change_the_gradient(monkeypatch):
     }
     y = rng.integers(3, size=1600)
     one = pt.loss_and_gradient("clique_logistic", pt.TRW(iterations=6, threads=1), graph, theta, y)
-    monkeypatch.setattr(pair_work, "_HAND_OVER", 1)
-    monkeypatch.setattr(pair_work, "_WAIT", 1)
+    monkeypatch.setattr(pair_engine, "_HAND_OVER", 1)
+    monkeypatch.setattr(pair_engine, "_WAIT", 1)
     two = pt.loss_and_gradient("clique_logistic", pt.TRW(iterations=6, threads=2), graph, theta, y)
     assert one[0] == two[0]
     for kind in theta:

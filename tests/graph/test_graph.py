@@ -10,7 +10,7 @@ import pytest
 
 import potentia as pt
 import reference as ref
-from potentia._types import PotentiaError
+from potentia.base.types import PotentiaError
 from potentia.graph.flat import flat_regions
 from potentia.graph.structure import Graph
 from zoo import Problem, problems, zoo

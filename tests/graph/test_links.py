@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference as ref
-from potentia.graph.flat import flat_regions
-from potentia.graph.links import region_links
+from potentia.graph.flat import flat_regions, region_links
 from potentia.graph.structure import Graph, PotentiaError
 from zoo import Problem, problems
 

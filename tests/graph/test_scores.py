@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import potentia as pt
 import reference as ref
 from potentia import Potts
-from potentia._types import InfeasibleError, PotentiaError
-from potentia.graph.assign import indicators_to_labels, labels_to_indicators, observed_states
+from potentia.base.types import InfeasibleError, PotentiaError
+from potentia.graph.labels import indicators_to_labels, labels_to_indicators, observed_states
 from potentia.graph.scores import Scores, score_labels
 from potentia.graph.structure import Graph
 from zoo import Problem, problems

@@ -12,7 +12,7 @@ import pytest
 
 import reference
 from data_sets import DATA, needs
-from potentia._types import InfeasibleError, PotentiaError
+from potentia.base.types import InfeasibleError, PotentiaError
 from potentia.graph.scores import Scores
 from potentia.graph.structure import Graph
 from potentia.graph.uai import (

@@ -8,8 +8,8 @@ import pytest
 
 import potentia as pt
 import reference
-from potentia.cli import main
-from potentia.commands import check
+from potentia.app.cli import main
+from potentia.app.commands import check
 
 
 def test_no_method_is_wrong_on_random_models():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import potentia as pt
 import reference as ref
-from potentia._types import PotentiaError
+from potentia.base.types import PotentiaError
 from potentia.graph.scores import Scores, score_labels
 from potentia.graph.structure import Graph
 from potentia.inference.base import Result

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 import reference
 from data_sets import DATA
-from potentia._types import InfeasibleError, WidthError
+from potentia.base.types import InfeasibleError, WidthError
 from potentia.graph.scores import Scores, score_labels
 from potentia.graph.structure import Graph
 from potentia.graph.uai import read_uai, read_uai_evidence, read_uai_result
 from potentia.inference import elimination
-from potentia.inference.elimination_order import adjacency, cliques, find_order
-from potentia.inference.elimination_plan import plan
+from potentia.inference.elimination import adjacency, cliques, find_order, plan
 
 UAI = DATA / "uai"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import reference as ref
-from potentia._types import InfeasibleError, PotentiaError
+from potentia.base.types import InfeasibleError, PotentiaError
 from potentia.graph.structure import Graph
 from potentia.inference.gibbs import Gibbs
 from potentia.inference.linear_program import LinearProgram

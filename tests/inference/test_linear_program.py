@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference as ref
-from potentia._types import InfeasibleError, PotentiaError
+from potentia.base.types import InfeasibleError, PotentiaError
 from potentia.graph.structure import Graph
 from potentia.inference.linear_program import LinearProgram
 from zoo import Problem, problems, random_models, zoo

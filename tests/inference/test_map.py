@@ -15,22 +15,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from potentia.inference.map.portfolio.cuts import _least, _PairTables, move_labels, roof_duality
+from potentia.inference.map.portfolio.dual import ascend, dual
+from potentia.inference.map.portfolio.moves import Blocks, Windows, solve_components
+from potentia.inference.map.portfolio.reduce import penalty, reduce, trivial_bound
+from potentia.inference.map.portfolio.task import SearchTask
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 import potentia as pt
 import reference as ref
-from potentia._types import InfeasibleError, PotentiaError
-from potentia.cli import main
+from potentia.app.cli import main
+from potentia.base.types import InfeasibleError, PotentiaError
 from potentia.graph.scores import Scores, score_labels
-from potentia.inference import map as portfolio
-from potentia.inference import map_blocks, map_toulbar2
-from potentia.inference.map_blocks import Blocks, solve_components
-from potentia.inference.map_cuts import _least, _Tables, move_labels, roof_duality
-from potentia.inference.map_dual import ascend, dual
-from potentia.inference.map_reduce import penalty, reduce, trivial_bound
-from potentia.inference.map_task import Task
-from potentia.inference.map_windows import Windows
+from potentia.inference.map.portfolio import moves, toulbar2
+from potentia.inference.map.portfolio import portfolio as portfolio
 from potentia.kernels.max_flow import max_flow
 from potentia.kernels.trw_s import sweep
 from zoo import Problem, problems, random_models, scores, zoo
@@ -65,9 +64,9 @@ def leave_out(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         monkeypatch.setattr(portfolio, name, lambda *arguments: None)
 
 
-def open_task(graph: pt.Graph, theta: dict, observed: dict | None = None) -> Task:
+def open_task(graph: pt.Graph, theta: dict, observed: dict | None = None) -> SearchTask:
     """A task after propagation."""
-    task = Task(Scores(graph, theta, observed), None, 0)
+    task = SearchTask(Scores(graph, theta, observed), None, 0)
     task.restrict(task.scores.singles > -np.inf, "propagation")
     return task
 
@@ -149,7 +148,7 @@ def test_exact_search_from_a_forbidden_labelling_misses_nothing() -> None:
     forbidden = ref.labellings(problem.graph)[ref.label_scores(*problem.model) == -np.inf]
     inside = task.problem.scores.singles[np.arange(6), forbidden] > -np.inf
     task.labels = forbidden[inside.all(axis=1)][0]
-    search = map_toulbar2.ExactSearch(task)
+    search = toulbar2.ExactSearch(task)
     search.wait()
     search.stop()
     assert task.score == pytest.approx(ref.max_score(*problem.model), rel=1e-9)
@@ -164,7 +163,7 @@ def test_exact_search_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatc
     assert result.bound == "upper"
 
 
-def bounds_of_exact_search(task: Task, enough: Callable[[Task], bool]) -> list[float]:
+def bounds_of_exact_search(task: SearchTask, enough: Callable[[SearchTask], bool]) -> list[float]:
     """The bounds that exact search gives until it ends or they are enough."""
     found, tighten = [], task.tighten
 
@@ -173,7 +172,7 @@ def bounds_of_exact_search(task: Task, enough: Callable[[Task], bool]) -> list[f
         tighten(bound, part)
 
     task.tighten = note  # type: ignore[method-assign]
-    search = map_toulbar2.ExactSearch(task)
+    search = toulbar2.ExactSearch(task)
     while search.collect() and not enough(task):
         time.sleep(0.01)
     search.stop()
@@ -199,7 +198,7 @@ def test_a_search_that_is_cut_off_leaves_its_bound() -> None:
     theta = {kind: 3 * table for kind, table in scores(graph, np.random.default_rng(0)).items()}
     best = pt.MAP().infer(graph, theta)
     assert best.bound == "exact"
-    task = Task(Scores(graph, theta), 600.0, 0)
+    task = SearchTask(Scores(graph, theta), 600.0, 0)
     trivial = trivial_bound(task.scores)
     task.tighten(trivial, "maxima of the tables")
     found = bounds_of_exact_search(task, lambda task: task.bound_by == "toulbar2")
@@ -240,9 +239,9 @@ def test_exact_search_ends_with_the_process_that_started_it(number: int, tmp_pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_exact_search_ends_by_itself_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_toulbar2, "_GRACE", 0.0)
+    monkeypatch.setattr(toulbar2, "_GRACE", 0.0)
     graph = pt.Graph.complete(60, n_states=4)
-    search = map_toulbar2.ExactSearch(Task(Scores(graph, scores(graph, np.random.default_rng(0))), 2.0, 0))
+    search = toulbar2.ExactSearch(SearchTask(Scores(graph, scores(graph, np.random.default_rng(0))), 2.0, 0))
     until(lambda: not search.collect())  # nobody stops it
     search.stop()
 
@@ -426,7 +425,7 @@ def test_components_are_solved_one_by_one() -> None:
 
 
 def test_forests_with_hubs_take_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_blocks, "_MAX_DEGREE_SQUARES", 0.0)
+    monkeypatch.setattr(moves, "_MAX_DEGREE_SQUARES", 0.0)
     graph = pt.Graph.tree([-1, 0, 0, 0, 0, 1, 1], n_states=3)
     theta = scores(graph, np.random.default_rng(2))
     task = open_task(graph, theta)
@@ -483,7 +482,9 @@ def test_a_flow_stopped_early_decides_nothing() -> None:
     graph = pt.Graph.grid((10, 10), n_states=2)
     task = open_task(graph, scores(graph, rng))
     assert task.problem.scores is not None
-    energy = _Tables(task.problem.scores).energy(np.zeros(100, dtype=np.int64), np.ones(100, dtype=np.int64))
+    energy = _PairTables(task.problem.scores).energy(
+        np.zeros(100, dtype=np.int64), np.ones(100, dtype=np.int64)
+    )
     chosen, bound = _least(energy, 5)
     assert (chosen == -1).all()
     assert bound <= _least(energy, 2**62)[1]
@@ -521,13 +522,13 @@ def test_ctrl_c_returns_the_best_so_far(part: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_ctrl_c_ends_the_search_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[map_toulbar2.ExactSearch] = []
+    started: list[toulbar2.ExactSearch] = []
 
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    class Watched(map_toulbar2.ExactSearch):
-        def __init__(self, task: Task) -> None:
+    class Watched(toulbar2.ExactSearch):
+        def __init__(self, task: SearchTask) -> None:
             super().__init__(task)
             started.append(self)
 

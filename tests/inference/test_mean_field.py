@@ -56,7 +56,7 @@ def test_residual_schedule_is_refused():
 
 
 def test_threads_change_nothing(monkeypatch):
-    monkeypatch.setattr("potentia.inference.mean_field_engine._PARALLEL_WORK", 0)
+    monkeypatch.setattr("potentia.inference.mean_field._PARALLEL_WORK", 0)
     graph = pt.Graph.grid((30, 30), n_states=3)
     theta = zoo.scores(graph, np.random.default_rng(0))
     one, two = (pt.MeanField(iterations=5, tol=0, threads=t).infer(graph, theta) for t in (1, 2))

@@ -11,16 +11,15 @@ import naive_engines
 import potentia as pt
 import reference
 import zoo
-from potentia.adjoint.truncated import _Tape
+from potentia.gradients.truncated import _Tape
 from potentia.graph.scores import Scores
 from potentia.inference import entropy as entropies
-from potentia.inference import pair_work, tree_weights
-from potentia.inference.drive import drive
+from potentia.inference import pair_engine, tree_weights
+from potentia.inference.engine import drive
 from potentia.inference.pair_engine import PairEngine, suits_pairs
 from potentia.inference.region_engine import RegionEngine
 from potentia.kernels import star
-from potentia.kernels.record import NO_RECORD
-from potentia.kernels.star_blocks import RECEIVES
+from potentia.kernels.star_blocks import NO_RECORD, RECEIVES
 from sweep_counter import counted_updates
 
 LONG = {"iterations": 20_000, "tol": 1e-13}
@@ -373,7 +372,7 @@ def test_the_residual_of_damped_messages_leaves_out_empty_slots(case, monkeypatc
     theta = {kind: rng.normal(size=(len(p), 3, 3)) if one is None else one for kind, p in pairs.items()}
     found = []
     for lanes in (8, 1):  # a lane by itself has no empty slots
-        monkeypatch.setattr("potentia.graph.schedule._LANES", (lanes,))
+        monkeypatch.setattr("potentia.graph.layout._LANES", (lanes,))
         graph = pt.Graph(np.full(16, 3), {"node": np.arange(16)[:, None], **pairs})
         method = pt.LoopyBP(damping=0.4, iterations=4, tol=0, threads=1)
         found.append(method.infer(graph, {"node": node, **theta}).residual)
@@ -944,7 +943,7 @@ def test_kept_exponentials_of_messages_are_those_of_the_messages(states, shared,
 @pytest.fixture
 def shared_products(monkeypatch):
     """Products of pairs are shared on small graphs, too."""
-    monkeypatch.setattr(pair_work, "_SHARED_FROM", 0)
+    monkeypatch.setattr(pair_engine, "_SHARED_FROM", 0)
 
 
 def _unshared(engine):
@@ -1060,10 +1059,10 @@ def test_gradients_do_not_depend_on_who_does_the_products(memory, single, monkey
         theta["edge"] = theta["edge"].astype(np.float32)
     labels = rng.integers(0, 2, graph.n_variables)
     method = pt.TRW(rho=0.5, iterations=9, tol=0, threads=1)
-    gradient = pt.adjoint.Truncated(memory=memory)
+    gradient = pt.gradients.Truncated(memory=memory)
     found = []
     for least in (0, 2**62):
-        monkeypatch.setattr(pair_work, "_SHARED_FROM", least)
+        monkeypatch.setattr(pair_engine, "_SHARED_FROM", least)
         found.append(pt.loss_and_gradient("univariate_logistic", method, graph, theta, labels, gradient))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6 if single else 1e-12)
     for kind in theta:

@@ -7,12 +7,11 @@ import pytest
 
 import potentia as pt
 import zoo
-from potentia import _threads
+from potentia.base import threads as _threads
 from potentia.graph.scores import Scores
-from potentia.inference import pair_work
-from potentia.inference.drive import _likely_left
+from potentia.inference import pair_engine
+from potentia.inference.engine import _likely_left, steps
 from potentia.inference.pair_engine import PairEngine
-from potentia.inference.steps import steps
 from potentia.kernels.machine.team import BARRIER
 from sweep_counter import counted_updates
 
@@ -20,11 +19,11 @@ from sweep_counter import counted_updates
 @pytest.fixture(autouse=True)
 def waves(monkeypatch):
     """Teams and waves even on small graphs, in narrow blocks."""
-    monkeypatch.setattr("potentia.graph.schedule._LANES", (8,))
-    monkeypatch.setattr("potentia.graph.schedule._SORTING", 10.0)
-    monkeypatch.setattr(pair_work, "_SHARED_FROM", 1)
-    monkeypatch.setattr(pair_work, "_HAND_OVER", 1)
-    monkeypatch.setattr(pair_work, "_WAIT", 1)
+    monkeypatch.setattr("potentia.graph.layout._LANES", (8,))
+    monkeypatch.setattr("potentia.graph.layout._SORTING", 10.0)
+    monkeypatch.setattr(pair_engine, "_SHARED_FROM", 1)
+    monkeypatch.setattr(pair_engine, "_HAND_OVER", 1)
+    monkeypatch.setattr(pair_engine, "_WAIT", 1)
     monkeypatch.setattr(_threads._Crowding, "LOST", 1.0)  # whatever else runs
 
 
@@ -109,7 +108,7 @@ def test_iterations_overlap_where_links_are_short():
 
 
 def test_tables_that_stay_in_the_cache_are_updated_in_order(monkeypatch):
-    monkeypatch.setattr(pair_work, "_SHARED_FROM", 2**30)
+    monkeypatch.setattr(pair_engine, "_SHARED_FROM", 2**30)
     engine = _engine("3 states")
     (step,) = steps(engine, "coloured", 0, 0, 5)
     np.testing.assert_array_equal(step.lists[0], np.arange(5 * int(engine.group_ptr[-1])))
@@ -142,7 +141,7 @@ def test_a_wide_cache_and_a_narrow_one_give_the_same(cut, monkeypatch):
     method = pt.TRW(iterations=12, tol=0, threads=1)
     wide = method.infer(graph, theta).messages
     engine = _engine("3 states")
-    monkeypatch.setattr(pair_work, "_CACHE", cut * pair_work._CACHE // engine.depth)
+    monkeypatch.setattr(pair_engine, "_CACHE", cut * pair_engine._CACHE // engine.depth)
     assert _engine("3 states").depth == max(cut, 1)
     np.testing.assert_array_equal(method.infer(graph, theta).messages, wide)
 

@@ -11,19 +11,19 @@ import pytest
 
 import potentia as pt
 import zoo
-from potentia import _threads
-from potentia._threads import PIECES, cut_ranges, piece_of, run_team
+from potentia.base import threads as _threads
+from potentia.base.threads import PIECES, cut_ranges, piece_of, run_team
 from potentia.graph.scores import Scores
-from potentia.inference import pair_work
-from potentia.inference.steps import Step, steps
+from potentia.inference import pair_engine
+from potentia.inference.engine import Updates, steps
 from potentia.kernels.machine.team import BARRIER, gather, release
 
 
 @pytest.fixture(autouse=True)
 def small_shares(monkeypatch):
     """Teams even for small graphs."""
-    monkeypatch.setattr(pair_work, "_HAND_OVER", 1)
-    monkeypatch.setattr(pair_work, "_WAIT", 1)
+    monkeypatch.setattr(pair_engine, "_HAND_OVER", 1)
+    monkeypatch.setattr(pair_engine, "_WAIT", 1)
     monkeypatch.setattr(_threads._Crowding, "LOST", 1.0)  # whatever else runs
 
 
@@ -65,7 +65,7 @@ def test_a_team_has_the_bits_of_one_thread(model, method):
 
 @pytest.mark.parametrize("model", ["3 states", "9 states", "irregular"])
 def test_a_team_that_shares_products(model, monkeypatch):
-    monkeypatch.setattr(pair_work, "_SHARED_FROM", 1)
+    monkeypatch.setattr(pair_engine, "_SHARED_FROM", 1)
     _compare(METHODS["TRW"], model, threads=3)
 
 
@@ -101,7 +101,7 @@ def test_gradients_of_a_team(model, gradient, iterations):
 
 
 def test_every_unit_is_updated_once_per_iteration_by_one_thread(monkeypatch):
-    monkeypatch.setattr("potentia.inference.steps.teams_pay", lambda: True)
+    monkeypatch.setattr("potentia.inference.engine.teams_pay", lambda: True)
     graph, theta = MODELS["3 states"]
     engine = pt.TRW(threads=3).session(Scores(graph, theta), None).engine
     (step,) = steps(engine, "coloured", 0, 0, many=4)
@@ -114,7 +114,7 @@ def test_every_unit_is_updated_once_per_iteration_by_one_thread(monkeypatch):
 
 
 def test_a_thread_that_fails_releases_the_others():
-    step = Step([np.array([0, BARRIER]), np.array([1, BARRIER])], whole=True)
+    step = Updates([np.array([0, BARRIER]), np.array([1, BARRIER])], whole=True)
     graph, theta = MODELS["3 states"]
     engine = pt.TRW(threads=2).session(Scores(graph, theta), None).engine
 
@@ -126,7 +126,7 @@ def test_a_thread_that_fails_releases_the_others():
     with pytest.raises(RuntimeError, match="lost"):
         step.run(fail)
     with pytest.raises(RuntimeError, match="lost"):  # in the calling thread
-        Step(step.lists[::-1], whole=True).run(fail)
+        Updates(step.lists[::-1], whole=True).run(fail)
     assert _threads._team_pool().submit(int).result(timeout=60) == 0
     deadline = time.monotonic() + 60
     while _threads._team_pool()._idle_semaphore._value < len(_threads._team_pool()._threads):
@@ -171,7 +171,7 @@ def test_a_forked_process_has_teams_of_its_own():
 
 _LATER = """
 import sys, potentia
-from potentia._threads import one_blas_thread
+from potentia.base.threads import one_blas_thread
 from threadpoolctl import threadpool_info, threadpool_limits
 with one_blas_thread():
     assert "scipy.special" not in sys.modules

@@ -12,7 +12,7 @@ import potentia as pt
 import reference as ref
 from potentia.graph.scores import Scores
 from potentia.inference.weight_engine import suits_weights
-from potentia.potentials.contract import check_potential
+from potentia.testing import check_potential
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 

@@ -9,10 +9,10 @@ import pytest
 
 import potentia as pt
 import saved_models
-from potentia._schema import Array
-from potentia.adjoint.gradient import Memory
-from potentia.io.checkpoint import Checkpoint
-from potentia.io.files import file_kind, read_file, write_file
+from potentia.base.saving import file_kind, read_file, write_file
+from potentia.base.schema import Array
+from potentia.gradients.entry import Memory
+from potentia.learn.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 

@@ -27,10 +27,10 @@ from scipy import sparse
 
 import potentia as pt
 from potentia import Boosting, Example, Linear
-from potentia._digest import digest_of
-from potentia.parallel import distributed, worker
-from potentia.parallel.connection import Connection
-from potentia.parallel.distributed import Distributed, _shares
+from potentia.base.saving import digest_of
+from potentia.learn.backends import distributed, worker
+from potentia.learn.backends.connection import Connection
+from potentia.learn.backends.distributed import Distributed, _shares
 from sample_images import noisy
 from test_parts import DATA, FITS, digest, hidden
 
@@ -282,7 +282,7 @@ def test_a_worker_that_is_killed_changes_nothing(name, at, straight, processes, 
 
 def test_calls_are_sent_again_where_all_workers_die(straight, processes, client, monkeypatch):
     """Dask keeps a call for the worker that it was meant for if there is no other when it is sent."""
-    monkeypatch.setattr("potentia.parallel.connection.STRANDED_AFTER", 1.0)
+    monkeypatch.setattr("potentia.learn.backends.connection.STRANDED_AFTER", 1.0)
     with pt.cluster(client), killing(client, 12, everyone=True) as killed:
         crf = fitted("direct")
     assert killed
@@ -303,7 +303,7 @@ def test_what_was_sent_is_sent_again_where_the_worker_that_has_it_dies(
             os.kill(killed[0], signal.SIGKILL)
         return found
 
-    monkeypatch.setattr("potentia.parallel.connection._LARGE", 100)
+    monkeypatch.setattr("potentia.learn.backends.connection._LARGE", 100)
     model, given = pt.ChainCRF(**CHAINS[1].get_params()), chains()
     for work in (lambda: chain_digest(model.fit(given)) == chains_here[1], lambda: model.score(given) > 0.5):
         grow(processes, client, 2)
@@ -447,7 +447,7 @@ def test_what_cannot_work_gets_one_sentence(processes, client):
 
 
 def set_limit(n_bytes):
-    from potentia.parallel import worker as module
+    from potentia.learn.backends import worker as module
 
     original = getattr(module, "_real_worker", module._worker)
     module._real_worker = original
@@ -455,7 +455,7 @@ def set_limit(n_bytes):
 
 
 def set_version(text):
-    from potentia.parallel import worker as module
+    from potentia.learn.backends import worker as module
 
     original = getattr(module, "_real_fingerprint", module.fingerprint)
     module._real_fingerprint = original
@@ -506,7 +506,7 @@ def test_shares_even_out():
 def test_commands_give_the_same_files_on_a_cluster(processes, client, tmp_path, monkeypatch, capsys):
     pytest.importorskip("PIL.Image")
     from own_data import make_images
-    from potentia.cli import main
+    from potentia.app.cli import main
 
     grow(processes, client, 2)
     make_images(tmp_path)
@@ -538,8 +538,8 @@ def test_commands_give_the_same_files_on_a_cluster(processes, client, tmp_path, 
 
 def test_commands_read_sequences_on_the_workers(processes, client, tmp_path, monkeypatch, capsys):
     from own_data import make_sequences
-    from potentia.cli import main
-    from potentia.workflows import sequence_files
+    from potentia.app import sequence_files
+    from potentia.app.cli import main
 
     grow(processes, client, 2)
     (tmp_path / "corpus").mkdir()
@@ -579,8 +579,8 @@ def test_commands_read_sequences_on_the_workers(processes, client, tmp_path, mon
 def test_commands_read_tables_on_the_workers(processes, client, tmp_path, monkeypatch, capsys):
     """Their features never reach the command, which has labels and weights only."""
     from own_data import make_table
-    from potentia.cli import main
-    from potentia.workflows import tables
+    from potentia.app import tables
+    from potentia.app.cli import main
 
     grow(processes, client, 2)
     make_table(tmp_path / "data.csv")
@@ -675,7 +675,7 @@ def test_workers_that_are_added_get_parts_in_mid_fit(name, lost, straight, proce
 FAULTS = """
 import resource
 import numpy as np
-from potentia.parallel.worker import _keep_freed_memory
+from potentia.learn.backends.worker import _keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

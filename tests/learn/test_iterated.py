@@ -11,10 +11,10 @@ from scipy.special import logsumexp
 import potentia as pt
 import reference
 import zoo
-from potentia.data.example import Example
-from potentia.io.checkpoint import Checkpoint
+from potentia.features.example import Example
 from potentia.learn import joint as joint_module
-from potentia.learn.dataset import Dataset
+from potentia.learn.checkpoint import Checkpoint
+from potentia.learn.data import Dataset
 from potentia.learn.joint import Joint, JointPart
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
 from sample_images import noisy
@@ -436,7 +436,7 @@ def test_shards_change_nothing(monkeypatch):
     # a shard's messages rest together, so where they rest depends on the cut
     learner = pt.IteratedLogistic(**SMALL, message_tol=0.0)
     whole = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(examples)
-    monkeypatch.setattr("potentia.learn.shards.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.examples.SHARD_ENTRIES", 1)
     cut = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(examples)
     assert cut.history_[-1]["objective"] == pytest.approx(whole.history_[-1]["objective"], rel=1e-9)
     for a, b in zip(whole.predict(examples), cut.predict(examples), strict=True):

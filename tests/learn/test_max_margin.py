@@ -9,11 +9,10 @@ from sklearn.preprocessing import PolynomialFeatures
 
 import potentia as pt
 from data_sets import DATA, needs
-from potentia.kernels.chain import best_path
-from potentia.kernels.frank_wolfe import assemble
-from potentia.kernels.simplex_qp import maximise_on_simplex
-from potentia.learn import margin_oracle, margin_solvers
-from potentia.learn.margin_oracle import AnyOracle, ChainOracle
+from potentia.kernels.frank_wolfe import assemble, maximise_on_simplex
+from potentia.kernels.sequences import best_path
+from potentia.learn import margin_problem, margin_solvers
+from potentia.learn.margin_problem import AnyOracle, ChainOracle
 
 PRECISE = {"tol": 1e-6, "iterations": 2000}
 
@@ -527,7 +526,7 @@ def frustrated(n=6, states=2, seed=0):
 
 def relaxed_fit(examples, monkeypatch, check=None, **options):
     """A fit with the linear program, and how many answers were fractional and how many labellings."""
-    counts, step = [0, 0], margin_oracle.step_batch
+    counts, step = [0, 0], margin_problem.step_batch
 
     def watched(design, dual, ws, a, b, ptr, entry, share, losses):
         for k in range(b - a):
@@ -536,7 +535,7 @@ def relaxed_fit(examples, monkeypatch, check=None, **options):
         if check is not None:
             check(design, dual, ws)
 
-    monkeypatch.setattr(margin_oracle, "step_batch", watched)
+    monkeypatch.setattr(margin_problem, "step_batch", watched)
     potentials = {"node": pt.Linear(ridge=0.0), "edge": pt.Linear(ridge=0.0)}
     learner = pt.MaxMargin(**({"ridge": 0.3, "inference": pt.LinearProgram(), "iterations": 30} | options))
     return pt.CRF(potentials, learner).fit(examples), counts

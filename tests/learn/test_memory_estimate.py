@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import potentia as pt
-from potentia import _available
-from potentia.learn.memory import fit_bytes
+from potentia.base import memory
+from potentia.learn.part import fit_bytes
 from sample_images import noisy
 
 POTENTIALS = {"node": pt.Linear(), "edge": pt.Linear()}
@@ -54,23 +54,23 @@ def test_the_estimate_grows_with_entries_parameters_and_different_graphs():
 
 def test_what_is_available_is_the_least_of_machine_group_and_process(monkeypatch, tmp_path):
     monkeypatch.delenv("POTENTIA_MEMORY", raising=False)
-    assert 0 < _available.available_memory() < 1e14
+    assert 0 < memory.available_memory() < 1e14
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     try:
         resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, before[1]))
-        assert _available.available_memory() <= 2**30
+        assert memory.available_memory() <= 2**30
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     group = Path("/proc/self/cgroup").read_text().splitlines()[-1].rpartition(":")[2].lstrip("/")
     folder = tmp_path / group
     folder.mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr(_available, "_GROUPS", tmp_path)
-    assert _available._of_group() == math.inf
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
+    assert memory._of_group() == math.inf
     (folder / "memory.max").write_text("max\n")
     (folder / "memory.current").write_text("5000000\n")
-    assert _available._of_group() == math.inf
+    assert memory._of_group() == math.inf
     (folder / "memory.max").write_text("8000000\n")
-    assert _available._of_group() == 3e6
+    assert memory._of_group() == 3e6
     (folder / "memory.stat").write_text("anon 1\ninactive_file 1000000\n")
-    assert _available._of_group() == 4e6
+    assert memory._of_group() == 4e6

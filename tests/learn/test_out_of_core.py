@@ -10,10 +10,10 @@ from scipy import sparse
 
 import potentia as pt
 from potentia import Constant, Example, Linear
-from potentia.io import part_files
-from potentia.io.files import read_file, write_file
-from potentia.learn import shards
-from potentia.parallel.out_of_core import OutOfCore
+from potentia.base.saving import read_file, write_file
+from potentia.learn import examples as shards
+from potentia.learn import part_files
+from potentia.learn.backends.out_of_core import OutOfCore
 from sample_images import noisy
 from test_parts import DATA, FITS, digest, hidden, weighted
 

@@ -12,12 +12,13 @@ from scipy import sparse
 
 import potentia as pt
 from potentia import MLP, Boosting, Constant, Example, Linear
-from potentia.io.checkpoint import Checkpoint
-from potentia.io.files import read_file, write_file
-from potentia.learn import dataset, shards
-from potentia.learn.dataset import Dataset
+from potentia.base.backend import Local, add, tree_total
+from potentia.base.saving import read_file, write_file
+from potentia.learn import data as dataset
+from potentia.learn import examples as shards
+from potentia.learn.checkpoint import Checkpoint
+from potentia.learn.data import Dataset
 from potentia.learn.part import Part
-from potentia.parallel.backend import Local, add, tree_total
 from potentia.potentials.stack import Stack
 from sample_images import noisy
 

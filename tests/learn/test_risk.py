@@ -8,9 +8,9 @@ import pytest
 
 import potentia as pt
 from potentia import Constant, Example, Linear, PotentiaError
-from potentia._threads import thread_count
+from potentia.base.threads import thread_count
 from potentia.learn import descent
-from potentia.learn.dataset import Dataset
+from potentia.learn.data import Dataset
 from potentia.learn.descent import Descent
 from potentia.learn.risk import MarginalRisk
 from potentia.learn.risk_objective import Risk, RiskPart
@@ -75,7 +75,7 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
     assert seen == [2]
     assert thread_count(None) == 3
     # where shards are shared out, neither of the two inferences asks the same pool for threads of its own
-    monkeypatch.setattr("potentia.learn.shards.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.examples.SHARD_ENTRIES", 1)
     both = MarginalRisk("truncated_em", pt.TRW(), clamped=pt.TRW())
     data = Dataset.of(noisy(2), ["node", "edge"], RiskPart)
     risk = Risk({"node": Linear(), "edge": Linear()}, data, both, 2)
@@ -87,9 +87,9 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
 def test_shards_and_threads_change_nothing(monkeypatch):
     examples = noisy(5)
     whole = crf(threads=1).fit(examples)
-    monkeypatch.setattr("potentia.learn.shards.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.examples.SHARD_ENTRIES", 1)
     cut = crf(threads=2).fit(examples)
-    monkeypatch.setattr("potentia.learn.dataset.PART_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.data.PART_ENTRIES", 1)
     in_parts = crf(threads=2).fit(examples)
     for other in (cut, in_parts):
         assert other.history_[-1]["objective"] == pytest.approx(whole.history_[-1]["objective"], rel=1e-6)
@@ -229,7 +229,7 @@ def test_saved_models_predict_alike_and_keep_their_learner(tmp_path):
     learner = MarginalRisk(
         pt.losses.SmoothedError(7.0),
         pt.MeanField(iterations=5),
-        pt.adjoint.Perturbation(4),
+        pt.gradients.Perturbation(4),
         iterations=3,
         tol=0.0,
     )

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import potentia as pt
-from potentia._types import warn_caller
-from potentia.cli import main
-from potentia.report.tables import Column, shown
-from potentia.workflows.table_files import read_table
+from potentia.app.cli import main
+from potentia.app.report.rows import Column, shown
+from potentia.app.table_files import read_table
+from potentia.base.types import warn_caller
 from sample_images import noisy
 
 # too large for Newton steps, which would converge

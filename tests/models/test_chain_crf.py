@@ -12,14 +12,13 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 import potentia as pt
-from potentia._types import PotentiaError
+from potentia.base.saving import file_kind, read_file, write_file
+from potentia.base.types import PotentiaError
 from potentia.features.attributes import AttributeIndex
 from potentia.features.schemes import allowed_tags
-from potentia.io.files import file_kind, read_file, write_file
 from potentia.learn.chain_data import ChainData, chain_sources
 from potentia.learn.chain_fit import ChainFit, ChainOptions
-from potentia.learn.chain_labels import likeliest_labels, scheme_constraints
-from potentia.learn.chain_layout import Constraints
+from potentia.learn.chain_layout import Constraints, likeliest_labels, scheme_constraints
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 

@@ -38,7 +38,7 @@ def test_a_chain_keeps_nothing_per_token_and_label():
 @pytest.mark.parametrize("n_parts", [3, 12])
 def test_gradients_of_parts_are_summed_as_they_come(n_parts, monkeypatch):
     corpus = make_corpus(240, 40, 3000)
-    monkeypatch.setattr("potentia.learn.dataset.PART_ENTRIES", 240 * 10 * 40 // n_parts)
+    monkeypatch.setattr("potentia.learn.data.PART_ENTRIES", 240 * 10 * 40 // n_parts)
     fit_risk(make_corpus(5, 40, 600), 1)
     most, model = peak(fit_risk, corpus, 4)
     parameters = 8 * sum(p.n_parameters for p in model.potentials_.values())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import potentia as pt
-from potentia._types import PotentiaError
-from potentia.features.offsets import Moments, attribute_moments, column_moments
+from potentia.base.types import PotentiaError
+from potentia.features.attributes import Moments, attribute_moments, column_moments
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 

@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 import potentia as pt
-from potentia.data.example import Example
+from potentia.features.example import Example
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
 from sample_images import noisy
 
@@ -145,7 +145,7 @@ def test_predictions_use_the_inference_asked_for_and_score_counts_labelled_varia
 
 
 def test_progress_is_lines_where_there_is_no_terminal(capsys, monkeypatch):
-    monkeypatch.setattr("potentia._progress.LINE_EVERY", 0.001)
+    monkeypatch.setattr("potentia.base.progress.LINE_EVERY", 0.001)
     learner = pt.IteratedLogistic(solver="alternating", iterations=100, tol=0, track_error=False)
     pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(noisy(2), progress=True)
     lines = capsys.readouterr().err.splitlines()

@@ -15,8 +15,7 @@ from sklearn.svm import SVC
 
 import potentia as pt
 import saved_models
-from potentia._registry import Registered, from_json, to_json
-from potentia.io.files import file_kind, read_file, write_file
+from potentia.base.saving import Registered, file_kind, from_json, read_file, to_json, write_file
 
 
 @pytest.mark.parametrize("version", sorted(path.name for path in saved_models.FILES.iterdir()))
@@ -52,7 +51,7 @@ class Sequential(pt.TRW):
 
 
 @dataclass(frozen=True)
-class Finer(pt.adjoint.Perturbation):
+class Finer(pt.gradients.Perturbation):
     multiplier: float = 0.5
 
 

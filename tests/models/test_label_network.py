@@ -11,11 +11,19 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
-from potentia.io.files import file_kind, read_file, write_file
-from potentia.multilabel.beam import beam, most_probable
-from potentia.multilabel.conditionals import Conditionals, learn_conditionals
-from potentia.multilabel.labelling_forest import learn_forest
-from potentia.multilabel.posterior import FLOOR, Member, Seen, best_labellings, marginals
+from potentia.base.saving import file_kind, read_file, write_file
+from potentia.models.multilabel.decoding import learn_forest
+from potentia.models.multilabel.posterior import (
+    FLOOR,
+    Conditionals,
+    Member,
+    Seen,
+    beam,
+    best_labellings,
+    learn_conditionals,
+    marginals,
+    most_probable,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 

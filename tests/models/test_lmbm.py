@@ -11,12 +11,11 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
 from data_sets import DATA, needs
-from potentia._types import ConvergenceWarning, PotentiaError
-from potentia.multilabel import decoding
-from potentia.multilabel.decoding import find_labelling
-from potentia.multilabel.joint import Machine, as_cliques, clique_sets
-from potentia.multilabel.lmbm import LMBM
-from potentia.multilabel.relaxation import Relaxation
+from potentia.base.types import ConvergenceWarning, PotentiaError
+from potentia.models.multilabel import decoding
+from potentia.models.multilabel.decoding import Relaxation, find_labelling
+from potentia.models.multilabel.joint import Machine, as_cliques, clique_sets
+from potentia.models.multilabel.lmbm import LMBM
 
 
 def rows(n=30, d=3, K=3, seed=0):
@@ -357,7 +356,7 @@ def test_scene():
 
 
 def test_a_fit_killed_after_its_last_pass_resumes_with_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr("potentia.multilabel.fit_progress._EVERY", -1.0)
+    monkeypatch.setattr("potentia.models.multilabel.base._EVERY", -1.0)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 4))
     Y = (X @ rng.normal(size=(4, 5)) + rng.normal(size=(60, 5)) > 0).astype(int)

@@ -14,17 +14,23 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
-from potentia._progress import Bar
-from potentia.io.checkpoint import Checkpoint
+from potentia.base.progress import Bar
 from potentia.kernels.search import NetworkTerms
-from potentia.multilabel.baselines import IndependentClassifiers
-from potentia.multilabel.bounds import states_below
-from potentia.multilabel.far_features import far_feature
-from potentia.multilabel.features import GramFeatures, HingeSolver, RowFeatures, SignColumns
-from potentia.multilabel.fit_progress import FitProgress
-from potentia.multilabel.network import DirectedNetwork, learn_network, learn_networks
-from potentia.multilabel.orders import splits
-from potentia.multilabel.remote_rows import RemoteRows, forget_rows
+from potentia.learn.checkpoint import Checkpoint
+from potentia.models.multilabel.base import FitProgress
+from potentia.models.multilabel.baselines import IndependentClassifiers
+from potentia.models.multilabel.bounds import states_below
+from potentia.models.multilabel.features import (
+    GramFeatures,
+    HingeSolver,
+    RemoteRows,
+    RowFeatures,
+    SignColumns,
+    far_feature,
+    forget_rows,
+)
+from potentia.models.multilabel.network import DirectedNetwork, learn_network, learn_networks
+from potentia.models.multilabel.selection import splits
 
 
 def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
@@ -545,7 +551,7 @@ def test_solutions_are_copied_into_a_checkpoint_and_kept_nowhere_else(tmp_path):
 @pytest.mark.parametrize("model", [pt.LMSBN, pt.LMBM, IndependentClassifiers])
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 def test_a_checkpoint_of_other_data_or_options_is_refused(tmp_path, monkeypatch, model, form):
-    monkeypatch.setattr("potentia.multilabel.fit_progress._EVERY", 0.0)
+    monkeypatch.setattr("potentia.models.multilabel.base._EVERY", 0.0)
     path = tmp_path / "state"
     X, Y = labelled_rows()
     whole = model(alpha=0.1).fit(form(X), Y, checkpoint=path)
@@ -734,7 +740,7 @@ def test_numbers_too_large_and_columns_in_another_order_are_refused():
 
 
 def test_far_features_are_those_of_numpy(monkeypatch):
-    monkeypatch.setattr("potentia.multilabel.far_features._BLOCK", 50)
+    monkeypatch.setattr("potentia.models.multilabel.features._BLOCK", 50)
     rng = np.random.default_rng(4)
     for trial in range(60):
         X = rng.normal(size=(40, 4)) + 10.0 ** rng.uniform(0.0, 2.5, 4) * rng.choice([-1.0, 0.0, 1.0], 4)

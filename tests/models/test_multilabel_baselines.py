@@ -13,8 +13,8 @@ from sklearn.utils.estimator_checks import (
 )
 
 import potentia as pt
-from potentia.data.multilabel import multilabel
-from potentia.multilabel.thresholds import tune
+from potentia.features.datasets import multilabel
+from potentia.models.multilabel.thresholds import tune
 from test_lmsbn import labelled_rows
 
 

@@ -11,20 +11,20 @@ from sklearn.base import clone
 
 import potentia as pt
 from potentia import Boosting, Constant, Example, Linear, PotentiaError
-from potentia._progress import Bar
-from potentia.io.files import read_file, write_file
-from potentia.learn.dataset import Dataset
+from potentia.base.progress import Bar
+from potentia.base.saving import read_file, write_file
+from potentia.learn.data import Dataset
 from potentia.learn.examples import whole_kinds
 from potentia.learn.risk_objective import Risk, RiskPart
-from potentia.potentials.contract import check_potential
 from potentia.potentials.inputs import Inputs
+from potentia.testing import check_potential
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)  # modules are too small to share
 from torch import nn  # noqa: E402
 
 from networks import Around, Perceptron, Pixels, Words  # noqa: E402
-from potentia.torch import Network  # noqa: E402
+from potentia.models.torch import Network  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from potentia._types import PotentiaError
-from potentia.segmentation import (
+from potentia.base.types import PotentiaError
+from potentia.models.segmentation import (
     Calibration,
     boundary_counts,
     boundary_f1,

@@ -12,7 +12,7 @@ import pytest
 
 import potentia as pt
 from potentia import PotentiaError
-from potentia.losses.names import LOSSES
+from potentia.gradients.losses import LOSSES
 from reference import labellings
 from zoo import problems, zoo
 
@@ -305,13 +305,13 @@ def test_several_threads_get_the_numbers_of_one():
 
 def test_backward_uses_the_thread_count_of_the_forward_pass(monkeypatch):
     """Perturbation runs inference in backward, maybe in a thread that knows nothing of the caller's choice."""
-    from potentia._threads import using_threads
-    from potentia.inference import message_passing
+    from potentia.base.threads import using_threads
+    from potentia.inference import messages
 
     graph, theta, _ = grid_case()
     layer = pt.torch.CRFLayer(graph, pt.TRW(iterations=50), "perturbation")
-    asked, plain = [], message_passing.thread_count
-    monkeypatch.setattr(message_passing, "thread_count", lambda n: asked.append(n) or plain(n))
+    asked, plain = [], messages.thread_count
+    monkeypatch.setattr(messages, "thread_count", lambda n: asked.append(n) or plain(n))
     with using_threads(3):
         value = layer(theta)["variables"][0, 0]
     value.backward()

@@ -221,7 +221,7 @@ def test_parameters_start_small_and_the_options_are_shown():
 
 
 def test_threads_and_blocks_do_not_change_the_numbers(monkeypatch):
-    from potentia.torch import chain_function
+    from potentia.models.torch import chain as chain_function
 
     chain, emissions, tags, mask = chain_and_batch(6, tuple(range(1, 21)))
 

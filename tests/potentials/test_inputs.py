@@ -10,12 +10,12 @@ from sklearn.base import clone
 
 import potentia as pt
 from potentia import Constant, Example, Linear
-from potentia.learn import dataset, shards
+from potentia.learn import data, examples
 from potentia.learn.loop import fit_digest
 from potentia.potentials.base import Potential
-from potentia.potentials.chunks import row_chunks
-from potentia.potentials.contract import check_potential
 from potentia.potentials.inputs import Inputs
+from potentia.potentials.problem import row_chunks
+from potentia.testing import check_potential
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
 
@@ -103,8 +103,8 @@ LEARNERS = {
 def test_a_fit_by_inputs_is_the_fit_by_the_features_made_of_them(name, cut, monkeypatch, tmp_path):
     learner = LEARNERS[name]
     if cut is not None:  # several parts and shards
-        monkeypatch.setattr(dataset, "PART_ENTRIES", cut)
-        monkeypatch.setattr(shards, "SHARD_ENTRIES", cut // 2)
+        monkeypatch.setattr(data, "PART_ENTRIES", cut)
+        monkeypatch.setattr(examples, "SHARD_ENTRIES", cut // 2)
     weighted = name != "soft" and cut is None
     by_input, by_row = chains(hidden=0.3, weighted=weighted)
     ours = pt.CRF({"node": Context(), "edge": Linear()}, learner).fit(by_input, validation=by_input[:2])

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from potentia._types import PotentiaError
+from potentia.base.types import PotentiaError
 from potentia.potentials import Boosting, Constant
-from potentia.potentials import rounds as rounds_module
-from potentia.potentials.validation import make_problem
+from potentia.potentials import boosting as rounds_module
+from potentia.potentials.problem import make_problem
 
 
 def ring(n=3000, seed=0, d=2):

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, SplineTransformer, StandardScaler
 
-from potentia._types import PotentiaError
+from potentia.base.types import PotentiaError
 from potentia.potentials import Constant, Linear, Potential
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from potentia._types import PotentiaError
+from potentia.base.types import PotentiaError
 from potentia.potentials import MLP, Linear
 
 

@@ -14,12 +14,12 @@ import scipy.sparse
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import Binarizer, PolynomialFeatures, SplineTransformer
 
-from potentia._types import PotentiaError
+from potentia.base.types import PotentiaError
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Potential, Zero
-from potentia.potentials import rounds as rounds_module
-from potentia.potentials.contract import check_potential
+from potentia.potentials import boosting as rounds_module
 from potentia.potentials.problem import NO_ROWS, NO_WEIGHT, Problem, Rows
 from potentia.potentials.tree_ensemble import TreeEnsemble
+from potentia.testing import check_potential
 
 FACTORIES = {
     "zero": Zero,

@@ -6,7 +6,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 import potentia as pt
-from potentia.potentials.contract import check_potential
+from potentia.testing import check_potential
 
 
 def test_contract():

@@ -5,13 +5,19 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from potentia.kernels.decision_trees import add_trees, best_cut, fill_statistics, pack
-from potentia.kernels.leaves import fit_leaf, fit_leaves
+from potentia.kernels.decision_trees import add_trees, best_cut, fill_statistics, fit_leaf, fit_leaves, pack
 from potentia.kernels.logistic import loss_rows
-from potentia.potentials.binning import Binned, all_cells, bin_edges, cell_of, count_bins, encode
-from potentia.potentials.growth import Growth
-from potentia.potentials.tree_ensemble import TreeEnsemble
-from potentia.potentials.validation import make_problem
+from potentia.potentials.boosting import Growth
+from potentia.potentials.problem import make_problem
+from potentia.potentials.tree_ensemble import (
+    Binned,
+    TreeEnsemble,
+    all_cells,
+    bin_edges,
+    cell_of,
+    count_bins,
+    encode,
+)
 
 NONE = np.zeros((0, 0))
 

@@ -6,16 +6,17 @@ from pathlib import Path
 import pytest
 
 import potentia as pt
-from potentia._text import DEFAULT_LIMIT
+from potentia.app import image_pipeline, pixels, sequence_files, tables
+from potentia.base.files import DEFAULT_LIMIT
+from potentia.base.saving import _ALIGNED
+from potentia.gradients.losses import LOSSES
 from potentia.graph.dense import _FEW
-from potentia.inference import forest, map_cuts, map_task, tree_weights
-from potentia.io.files import _ALIGNED
+from potentia.inference import forest, tree_weights
+from potentia.inference.map.portfolio import cuts, task
 from potentia.lab import values
 from potentia.lab.document import fill
-from potentia.learn import chain_data, dataset, memory, part
-from potentia.losses.names import LOSSES
-from potentia.parallel import distributed, worker
-from potentia.workflows import image_pipeline, pixel_context, sequence_files, tables
+from potentia.learn import chain_data, data, part
+from potentia.learn.backends import distributed, worker
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
@@ -39,7 +40,7 @@ LARGE = 1e9 * (MESSAGES + FEATURES)
 LIMITS = {
     "README.md": [f"with {len(LOSSES)} losses"],
     "architecture.md": [
-        f"about {dataset.PART_ENTRIES // 10**6} million table entries",
+        f"about {data.PART_ENTRIES // 10**6} million table entries",
         f"span less than {forest._SAFE_RANGE:.0f}",
     ],
     "choosing.md": [
@@ -50,14 +51,14 @@ LIMITS = {
         f"about {part.ENTRY_BYTES} bytes per table entry and {part.LAYOUT_BYTES} bytes per variable",
     ],
     "densecrf.md": [f"Up to {_FEW} variables"],
-    "extending.md": [f"about {dataset.PART_ENTRIES // 10**6} million table entries"],
+    "extending.md": [f"about {data.PART_ENTRIES // 10**6} million table entries"],
     "files.md": [f"multiples of {_ALIGNED} bytes", f"up to {DEFAULT_LIMIT // MIB} MiB"],
     "map.md": [
-        f"at least {100 * map_cuts._REGULAR:.0f} %",
-        f"a relative {map_task._ROUNDING:.0e}".replace("e-0", "e-"),
+        f"at least {100 * cuts._REGULAR:.0f} %",
+        f"a relative {task._ROUNDING:.0e}".replace("e-0", "e-"),
     ],
     "own-data.md": [
-        "averaged over {:.0f} and {:.0f} pixels".format(*pixel_context._SCALES),
+        "averaged over {:.0f} and {:.0f} pixels".format(*pixels._SCALES),
         f"overlap by {image_pipeline._OVERLAP[2]} pixels a side",
     ],
     "reproduction.md": [
@@ -67,10 +68,10 @@ LIMITS = {
         "with perturbation at 0.001",
     ],
     "scaling.md": [
-        f"about {dataset.PART_ENTRIES // 10**6} million table entries",
+        f"about {data.PART_ENTRIES // 10**6} million table entries",
         f"about {part.ENTRY_BYTES} bytes per table entry",
         f"layouts {part.LAYOUT_BYTES} bytes per variable",
-        f"an optimiser {8 * memory._VECTORS} bytes per parameter",
+        f"an optimiser {8 * part._VECTORS} bytes per parameter",
         "the limit to 16 GB",  # of `POTENTIA_MEMORY=16`
         f"into parts of {chain_data.PART_TOKENS:,} tokens",
         f"A file above {sequence_files.SPAN_BYTES // MIB} MiB",

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from cli_examples import cli_examples
-from potentia.cli import main
-from potentia.commands.lab import NAMES
+from potentia.app.cli import main
+from potentia.app.commands.lab import NAMES
+from potentia.app.report.rows import read_rows
 from potentia.lab.document import fill, pages
 from potentia.lab.document import main as document
 from potentia.lab.headlines import RESULTS as RESULTS_OF_README
@@ -19,7 +20,6 @@ from potentia.lab.ilr import CLASSES, MANY, is_plain, make_potential
 from potentia.lab.ilr_sets import SETS
 from potentia.lab.studies import STUDIES
 from potentia.lab.study import key_of, run_cells
-from potentia.report.rows import read_rows
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "experiments" / "results"

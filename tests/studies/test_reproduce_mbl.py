@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from data_sets import needs
-from potentia.cli import main
+from potentia.app.cli import main
+from potentia.app.report.images import pack, unpack
+from potentia.app.report.rows import read_rows
 from potentia.inference.exact import Exact
 from potentia.lab import berkeley, misspecification, perturbation
 from potentia.lab.marginal_sets import BACKGROUNDS, HORSES
 from potentia.lab.studies import STUDIES
 from potentia.lab.study import key_of
-from potentia.report.image_panels import pack, unpack
-from potentia.report.rows import read_rows
 
 FIGURES = {
     "misspecification": {"errors.png", "marginals.png"},

@@ -8,12 +8,12 @@ import pytest
 
 import potentia as pt
 from data_sets import needs
-from potentia.cli import main
+from potentia.app.cli import main
+from potentia.app.report.rows import read_rows
 from potentia.lab import multilabel_tables, search_speed, systems
 from potentia.lab.studies import STUDIES
 from potentia.lab.study import grid
-from potentia.multilabel.orders import splits
-from potentia.report.rows import read_rows
+from potentia.models.multilabel.selection import splits
 
 
 @needs("multilabel")

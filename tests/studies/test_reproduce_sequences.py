@@ -3,9 +3,9 @@
 import pytest
 
 from data_sets import needs
-from potentia.cli import main
+from potentia.app.cli import main
+from potentia.app.report.rows import read_rows
 from potentia.lab.studies import STUDIES
-from potentia.report.rows import read_rows
 
 
 @needs("sequences")

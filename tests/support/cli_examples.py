@@ -1,6 +1,6 @@
 """The examples that every command's --help prints."""
 
-from potentia.cli import _parser
+from potentia.app.cli import _parser
 
 
 def cli_examples():

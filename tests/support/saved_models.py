@@ -49,7 +49,7 @@ def rows():
 
 def make(folder):
     """Fit and save every model."""
-    from potentia.workflows import sequences, tables
+    from potentia.app import sequences, tables
 
     potentials = {
         "node": pt.Linear(ridge=0.1),

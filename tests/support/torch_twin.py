@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from potentia.graph.schedule import pair_layout, variable_groups
+from potentia.graph.layout import pair_layout, variable_groups
 
 
 class MessagePassingTwin:

@@ -1,13 +1,10 @@
 """From images and sentences to examples: features of pixels, pairs, superpixels and tokens."""
 
-from .bilateral import bilateral
-from .edges import EDGE_SETS, edge_features, typical_contrast
-from .filters import filter_bank
-from .gazetteers import Gazetteer
-from .hog import hog
+from .attributes import Gazetteer
+from .colour import reduce_labels, resize, upsample_marginals
+from .edges import EDGE_SETS, bilateral, edge_features, typical_contrast
 from .image import image_example, image_examples
-from .pixels import NODE_SETS, fourier, pixel_features
-from .resize import reduce_labels, resize, upsample_marginals
+from .pixels import NODE_SETS, filter_bank, fourier, hog, pixel_features
 from .spans import span_scores, span_table
 from .superpixels import (
     superpixel_edges,

@@ -1,14 +1,127 @@
-"""Images as numbers: whatever the caller has, as RGB in [0, 1]."""
+"""Images, label maps and marginals at another resolution."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from .._options import check_choice
-from .._types import ArrayLike, PotentiaError, plain_array, shown
-from .resize import Stack
+from ..base.options import check_choice, check_count, check_size
+from ..base.types import ArrayLike, PotentiaError, plain_array, real_numbers, shown
+
+#: A stack of images (h, w, k) in the precision the caller chose.
+Stack = np.ndarray[Any, np.dtype[Any]]
+#: A SciPy CSR array that turns one axis into another.
+Weights = Any
+
+
+def resize(image: ArrayLike, size: Sequence[int]) -> Stack:
+    """An image (h, w) or (h, w, k) at size (height, width).
+
+    Along an axis that shrinks, the mean of what each new pixel covers (also for sides that do not divide); along
+    one that grows, linear interpolation between pixel centres. Both keep constants.
+    """
+    single = isinstance(image, np.ndarray) and image.dtype == np.float32
+    values: Stack = image if single else real_numbers(image, "image")
+    if values.ndim not in (2, 3) or min(values.shape) < 1:
+        raise PotentiaError(f"an image has shape (h, w) or (h, w, k), not {values.shape}.")
+    sides = check_size("size", size)
+    rows, columns = (_axis_weights(n, m) for n, m in zip(values.shape[:2], sides, strict=True))
+    stack = apply_weights(values.reshape(*values.shape[:2], -1), rows, columns)
+    return stack.reshape(*stack.shape[:2], *values.shape[2:])
+
+
+def reduce_labels(labels: ArrayLike, size: Sequence[int], n_states: int) -> np.ndarray:
+    """A label map (h, w), -1 unknown, at a smaller size: the class that covers most of each new pixel's known part.
+
+    -1 where nothing is known; the lowest of equal classes.
+    """
+    given = check_label_map(labels, n_states)
+    height, width = check_size("size", size)
+    if (height, width) == given.shape:
+        return given
+    each = (given[..., None] == np.arange(n_states)).astype(np.float64)
+    rows, columns = area_weights(given.shape[0], height), area_weights(given.shape[1], width)
+    # rounded, so that equal shares are equal whatever the order of summation
+    share = np.round(apply_weights(each, rows, columns), 9)
+    return np.where(share.max(axis=2) > 0, share.argmax(axis=2), -1)
+
+
+def upsample_marginals(marginals: ArrayLike, size: Sequence[int], full_size: Sequence[int]) -> Stack:
+    """Marginals (h * w, L) of an image reduced to size (h, w), at full size (H, W, L) [MBL-tpami sec. 8.4].
+
+    Linear between pixel centres: rows still sum to one; their argmax is the prediction at full size.
+    """
+    values = real_numbers(marginals, "marginals")
+    height, width = check_size("size", size)
+    if values.ndim != 2 or len(values) != height * width:
+        raise PotentiaError(
+            f"marginals has shape {values.shape}; an image of {height} x {width} needs {height * width} rows."
+        )
+    return resize(values.reshape(height, width, -1), full_size)
+
+
+def check_label_map(labels: ArrayLike, n_states: int) -> np.ndarray:
+    """A label map (h, w) as integers, every entry a class or -1."""
+    check_count("n_states", n_states, 1)
+    given = plain_array(labels, "labels")
+    if given.ndim != 2 or given.dtype.kind not in "iub":
+        raise PotentiaError(
+            f"labels, a label map, has shape (h, w) and whole numbers, not {given.shape} of {given.dtype}."
+        )
+    values = given.astype(np.int64)
+    if values.size and (values.min() < -1 or values.max() >= n_states):
+        bad = values[(values < -1) | (values >= n_states)][0]
+        raise PotentiaError(
+            f"labels, a label map, holds {bad}, but classes are 0..{n_states - 1} (n_states = {n_states}) and -1."
+        )
+    return values
+
+
+def apply_weights(stack: Stack, rows: Weights, columns: Weights, axis: int = 1) -> Stack:
+    """sum over (i, j) of rows[a, i] columns[b, j] stack[i, .., j, ..], with j along `axis`, in the stack's precision.
+
+    Weights are sparse because each new pixel sees few old ones; a dense product would do 50 times the work.
+    """
+    tall = _along(rows, stack)
+    return np.moveaxis(_along(columns, np.moveaxis(tall, axis, 0)), 0, axis)
+
+
+def _along(weights: Weights, stack: Stack) -> Stack:
+    """Weights (m, n) applied to the first axis, (n, ...) to (m, ...)."""
+    flat = np.ascontiguousarray(stack).reshape(len(stack), -1)
+    product: Stack = weights.astype(stack.dtype) @ flat
+    return product.reshape(-1, *stack.shape[1:])
+
+
+@lru_cache(maxsize=64)
+def area_weights(n_from: int, n_to: int) -> Weights:
+    """(n_to, n_from): the share of each old pixel in the stretch a new pixel covers; rows sum to one."""
+    from scipy import sparse
+
+    edges = np.arange(n_to + 1) * (n_from / n_to)
+    left, right = edges[:-1, None], edges[1:, None]
+    pixel = np.arange(n_from)[None]
+    covered = np.clip(np.minimum(right, pixel + 1) - np.maximum(left, pixel), 0.0, None)
+    return sparse.csr_array(covered / covered.sum(axis=1, keepdims=True))
+
+
+@lru_cache(maxsize=64)
+def linear_weights(n_from: int, n_to: int, scale: float) -> Weights:
+    """(n_to, n_from): linear interpolation at (k + .5) / scale - .5, held constant beyond the outer centres."""
+    from scipy import sparse
+
+    at = np.clip((np.arange(n_to) + 0.5) / scale - 0.5, 0.0, n_from - 1.0)
+    return sparse.csr_array(np.clip(1.0 - np.abs(at[:, None] - np.arange(n_from)[None]), 0.0, None))
+
+
+def _axis_weights(n_from: int, n_to: int) -> Weights:
+    if n_to < 1:
+        raise PotentiaError(f"an image cannot be resized to {n_to} pixels.")
+    return area_weights(n_from, n_to) if n_to <= n_from else linear_weights(n_from, n_to, n_to / n_from)
+
 
 #: Luma of ITU-R 601.
 _LUMA = (0.299, 0.587, 0.114)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .._types import ArrayLike, Ints, PotentiaError, plain_array, real_numbers, shown
-from .colour import as_channels, as_rgb, grey
+from ..base.options import check_positive
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, plain_array, real_numbers, shown
+from .colour import Stack, as_channels, as_rgb, grey
 from .pixels import feature_blocks
-from .resize import Stack
 
 #: Blocks of the sets: 9 features of boundaries; the papers' 3 [ILR-nips sec. 8, ILR-chapter sec. 1.10], 42 for horses
 #: and 22 for backgrounds [MBL-tpami sec. 8.3, 8.4].
@@ -188,3 +188,26 @@ def _check_edges(edges: ArrayLike, n_pixels: int) -> Ints:
     if pairs.size and (pairs.min() < 0 or pairs.max() >= n_pixels):
         raise PotentiaError(f"edges name a pixel outside 0..{n_pixels - 1}.")
     return pairs
+
+
+def bilateral(image: ArrayLike, sd_position: float, sd_colour: float | None = None) -> Floats:
+    """Positions of pixels, and with `sd_colour` their colours, over standard deviations, for `pt.DenseGaussian`.
+
+    Args:
+        image: (h, w) or (h, w, channels); of any unit, which is also that of sd_colour.
+        sd_position: in pixels.
+        sd_colour: of each channel; None leaves colours out.
+
+    Returns:
+        (h * w, 2) or (h * w, 2 + channels), pixels in raster order.
+    """
+    check_positive("sd_position", sd_position)
+    given = real_numbers(image, "image")
+    if given.ndim not in (2, 3) or 0 in given.shape:
+        raise PotentiaError(f"an image has shape (h, w) or (h, w, channels), not {given.shape}.")
+    height, width = given.shape[:2]
+    places = np.indices((height, width)).reshape(2, -1).T / float(sd_position)
+    if sd_colour is None:
+        return places
+    check_positive("sd_colour", sd_colour)
+    return np.hstack([places, given.reshape(height * width, -1) / float(sd_colour)])

@@ -1,19 +1,198 @@
-"""Features of single pixels: the filter bank, and those that the papers list."""
+"""Histograms of oriented gradients at every pixel."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from .._options import check_count, check_number, check_size
-from .._types import ArrayLike, PotentiaError, real_numbers, shown
-from .colour import as_channels, as_rgb
-from .filters import filter_bank
-from .hog import cell_weights, hog_cells
-from .resize import Stack, apply_weights, area_weights
+from ..base.options import check_count, check_number, check_positive, check_size
+from ..base.types import ArrayLike, PotentiaError, real_numbers, shown
+from .colour import Stack, Weights, apply_weights, area_weights, as_channels, as_rgb, linear_weights
+
+N_ORIENTATIONS = 9
+
+# Dalal and Triggs cut a normalised component here, so that one strong edge does not drown the rest
+_CLIP = 0.2
+# in units of mean gradient per pixel, far below one grey level: only a flat block is damped
+_FLOOR = 1e-4
+
+
+def hog(image: ArrayLike, cell: int = 8) -> Stack:
+    """36 HOG components at every pixel, (h, w, 36), each in [0, .2] [Dalal and Triggs 2005; MBL-tpami sec. 8.3].
+
+    Each pixel votes with its gradient's magnitude (of the colour channel where that is largest) for the two nearest
+    of 9 orientations in [0, pi) and, linearly, for the nearest cells of `cell` x `cell` pixels. The histogram of a
+    cell is divided by the norm of each of the four 2 x 2 blocks of cells that contain it, and cut at .2. Pixels
+    interpolate linearly between cell centres. The image is mirrored at its border, so any size will do.
+    """
+    check_count("cell", cell, 1)
+    rgb = as_rgb(image)
+    return apply_weights(hog_cells(rgb, cell), *cell_weights(rgb.shape[:2], cell))
+
+
+def cell_weights(size: tuple[int, ...], cell: int) -> tuple[Weights, Weights]:
+    """Weights that interpolate cells to pixels along both axes, (h, n_cells) and (w, n_cells)."""
+    height, width = (linear_weights(-(-side // cell), side, float(cell)) for side in size[:2])
+    return height, width
+
+
+def hog_cells(rgb: Stack, cell: int) -> Stack:
+    """Descriptors (ceil(h / cell), ceil(w / cell), 36) of the cells of an image (h, w, 3)."""
+    if cell < 1:
+        raise PotentiaError(f"a HOG cell has at least one pixel a side, not {cell}.")
+    height, width = rgb.shape[:2]
+    # one cell of margin, for the outer cells' blocks, and whole cells
+    pad = [(cell, cell + -height % cell), (0, 0), (cell, cell + -width % cell)]
+    votes = _orientation_votes(np.pad(np.moveaxis(rgb, 2, 1), pad, mode="symmetric"))
+    rows, columns = (_vote_weights(n // cell, cell) for n in (votes.shape[0], votes.shape[2]))
+    histograms = np.moveaxis(apply_weights(votes, rows, columns, axis=2), 1, 2)
+    energy = (histograms**2).sum(axis=2)
+    block = energy[:-1, :-1] + energy[1:, :-1] + energy[:-1, 1:] + energy[1:, 1:]
+    scale = 1.0 / np.sqrt(block + _FLOOR**2)
+    inner = histograms[1:-1, 1:-1]
+    n, m = inner.shape[:2]
+    parts = [inner * scale[a : a + n, b : b + m, None] for a in (0, 1) for b in (0, 1)]
+    return np.minimum(np.concatenate(parts, axis=2), _CLIP)
+
+
+def _orientation_votes(planes: Stack) -> Stack:
+    """(h, 9, w): the gradient magnitude of pixels of (h, 3, w), shared linearly between the two nearest orientations.
+
+    Colours and orientations stand between rows and columns so that inner loops run along rows.
+    """
+    down, right = np.gradient(planes, axis=(0, 2))
+    strength = down**2 + right**2
+    channel = strength.argmax(axis=1)[:, None]
+    down, right, strength = (np.take_along_axis(g, channel, axis=1) for g in (down, right, strength))
+    # in units of pi / 9, bin k centred at k + .5; opposite directions are one orientation
+    at = np.arctan2(down, right) * planes.dtype.type(N_ORIENTATIONS / np.pi)
+    centre = np.arange(N_ORIENTATIONS, dtype=planes.dtype)[:, None] + planes.dtype.type(0.5)
+    away = at - centre
+    away -= N_ORIENTATIONS * np.rint(away / N_ORIENTATIONS)
+    return np.sqrt(strength) * np.maximum(1.0 - np.abs(away), 0.0)
+
+
+@lru_cache(maxsize=64)
+def _vote_weights(n_cells: int, cell: int) -> Weights:
+    """(n_cells, n_cells * cell): how far each pixel votes for each cell; an inner cell's weights sum to one."""
+    from scipy import sparse
+
+    at = (np.arange(n_cells * cell) + 0.5) / cell - 0.5
+    share = np.clip(1.0 - np.abs(at[None] - np.arange(n_cells)[:, None]), 0.0, None)
+    return sparse.csr_array(share / cell)
+
+
+#: Standard deviations of the Gaussians, in pixels.
+SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
+#: Gaussians are cut off at this many standard deviations.
+_TRUNCATE = 3.0
+#: The largest scale in pixels; filters of a scale have six times as many weights.
+_MOST_SCALE = 1e4
+#: Images with more channels than this have their derivatives taken of the channels' mean only.
+_MOST_CHANNELS = 4
+
+
+def filter_bank(
+    image: ArrayLike, scales: Sequence[float] = SCALES, *, axes: int = 2, dtype: Any = np.float32
+) -> Stack:
+    """Responses (*size, n_features) of multi-scale filters at every pixel of an image, or voxel of a volume.
+
+    The channels themselves; then for each scale the Gaussian of every channel; gradient magnitude, Laplacian and
+    ordered Hessian eigenvalues of every channel (of the channels' mean where there are more than four); and the
+    ordered eigenvalues of the structure tensor of all channels together. Derivatives are scale-normalised, and the
+    image is mirrored at its border. The number of features is `n_filters(channels, scales, axes)`.
+
+    Args:
+        image: (h, w) or (h, w, channels), or with axes=3 a volume (d, h, w) or (d, h, w, channels); see `as_channels`.
+        scales: standard deviations of the Gaussians in pixels, ascending.
+        axes: 2 for images, 3 for volumes.
+        dtype: float32 or float64, also the precision computed in.
+    """
+    values = as_channels(image, axes, dtype)
+    scales = real_numbers(scales, "scales").ravel().tolist()
+    for scale in scales:
+        check_positive("scales", scale, _MOST_SCALE)
+    if list(scales) != sorted(set(scales)):
+        raise PotentiaError(f"scales must be ascending, got {list(scales)}.")
+    found: Stack = np.empty((*values.shape[:-1], n_filters(values.shape[-1], scales, axes)), dtype=dtype)
+    n_channels = values.shape[-1]
+    found[..., :n_channels] = values
+    column, reached = n_channels, 0.0
+    smooth = [np.ascontiguousarray(values[..., k]) for k in range(n_channels)]
+    for scale in scales:
+        # a Gaussian of a Gaussian is one of the summed variance
+        smooth = [_gaussian(plane, math.sqrt(scale**2 - reached**2)) for plane in smooth]
+        reached = scale
+        for plane in _responses(smooth, scale):
+            found[..., column] = plane
+            column += 1
+    return found
+
+
+def n_filters(n_channels: int, scales: Sequence[float] = SCALES, axes: int = 2) -> int:
+    """The number of features that `filter_bank` makes."""
+    derived = n_channels if n_channels <= _MOST_CHANNELS else 1
+    return n_channels + len(scales) * (n_channels + derived * (2 + axes) + axes)
+
+
+def filter_reach(scales: Sequence[float] = SCALES) -> int:
+    """How far, in pixels, features see: with this margin a tile has the whole image's features to about 1 %."""
+    return math.ceil(4 * max(scales, default=0.0))
+
+
+def _responses(smooth: Sequence[Stack], scale: float) -> Any:
+    """The filters of one scale, one plane after another."""
+    yield from smooth
+    derived = smooth if len(smooth) <= _MOST_CHANNELS else [np.mean(smooth, axis=0, dtype=smooth[0].dtype)]
+    axes = smooth[0].ndim
+    tensor: list[Any] = [0.0] * (axes * (axes + 1) // 2)
+    for plane in derived:
+        gradient = [_slope(plane, axis) * plane.dtype.type(scale) for axis in range(axes)]
+        yield np.sqrt(sum(g * g for g in gradient))
+        hessian = [
+            _slope(gradient[a], b) * plane.dtype.type(scale) for a in range(axes) for b in range(a, axes)
+        ]
+        eigenvalues = _eigenvalues(hessian, axes)
+        yield sum(eigenvalues[1:], eigenvalues[0])
+        yield from eigenvalues
+        products = [gradient[a] * gradient[b] for a in range(axes) for b in range(a, axes)]
+        tensor = [t + p for t, p in zip(tensor, products, strict=True)]
+    yield from (
+        np.sqrt(np.maximum(v, 0.0)) for v in _eigenvalues([_gaussian(t, scale) for t in tensor], axes)
+    )
+
+
+def _gaussian(plane: Stack, sigma: float) -> Stack:
+    from scipy import ndimage
+
+    return ndimage.gaussian_filter(plane, sigma, mode="reflect", truncate=_TRUNCATE)
+
+
+def _slope(plane: Stack, axis: int) -> Stack:
+    """Central differences along an axis; zero where it has one pixel."""
+    if plane.shape[axis] < 2:
+        return np.zeros_like(plane)
+    return np.gradient(plane, axis=axis)
+
+
+def _eigenvalues(entries: Sequence[Stack], axes: int) -> list[Stack]:
+    """Eigenvalues, descending, of symmetric matrices given by their upper triangles, row by row."""
+    if axes == 2:
+        a, b, c = entries
+        middle = (a + c) / 2
+        spread = np.sqrt(((a - c) / 2) ** 2 + b * b)
+        return [middle + spread, middle - spread]
+    matrix = np.empty((*entries[0].shape, 3, 3), dtype=entries[0].dtype)
+    for (i, j), entry in zip(((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)), entries, strict=True):
+        matrix[..., i, j] = matrix[..., j, i] = entry
+    values = np.linalg.eigvalsh(matrix)
+    return [values[..., k] for k in (2, 1, 0)]
+
 
 #: Blocks of the sets: the filter bank, with and without position; the papers' 42 features [ILR-nips sec. 8],
 #: 41 [ILR-chapter sec. 1.10] and 100 [MBL-tpami sec. 8.3].

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._options import check_choice
-from .._types import Bools, PotentiaError
+from ..base.options import check_choice
+from ..base.types import Bools, PotentiaError
 
 
 class Allowed(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._options import check_choice, texts_of
-from .._types import PotentiaError, shown
+from ..base.options import check_choice, texts_of
+from ..base.types import PotentiaError, shown
 from .schemes import SCHEMES
 
 #: (first, end, type) of a span.

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .._options import check_count, check_flag, check_positive, check_type
-from .._types import ArrayLike, Floats, Ints, PotentiaError, plain_array
-from ..data.example import Example
+from ..base.options import check_count, check_flag, check_positive, check_type
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, plain_array
 from ..graph.structure import Graph
-from .colour import as_rgb
+from .colour import as_rgb, check_label_map
+from .example import Example
 from .pixels import pixel_features
-from .resize import check_label_map
 
 
 def superpixels(image: ArrayLike, n_segments: int = 200, compactness: float = 10.0) -> Ints:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .._options import check_count, check_flag, check_type
-from .._types import PotentiaError
-from ..data.example import Example
+from ..base.options import check_count, check_flag, check_type
+from ..base.types import PotentiaError
 from ..graph.structure import Graph
-from .gazetteers import Gazetteer
+from .attributes import Gazetteer
+from .example import Example
 
 #: A sentence as its columns: words, then any tags, the label last (as `pt.datasets.conll` reads it).
 Sentence = Sequence[Sequence[str]]

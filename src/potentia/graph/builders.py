@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .._available import check_memory
-from .._types import ArrayLike, Ints, PotentiaError, plain_array, whole_numbers
+from ..base.memory import check_memory
+from ..base.types import ArrayLike, Ints, PotentiaError, plain_array, whole_numbers
 
 #: Bytes that a variable and a pair take while a graph is built; measured.
 _VARIABLE_BYTES, _PAIR_BYTES = 24, 100

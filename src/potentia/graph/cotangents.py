@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._types import Floats, Ints
-from ..kernels.score_checks import take_singles
+from ..base.types import Floats, Ints
+from ..kernels.tables import take_singles
 from .dense import DenseGaussian
 from .flat import runs, table_sizes
 from .scores import Scores, shape_tables
-from .weighted import WeightedTable
+from .tables import WeightedTable
 
 #: d_theta per kind, flat and aligned with `Scores.kind`: regions that share a table share its entries. Of kinds given
 #: by weights it is the derivative with respect to these.

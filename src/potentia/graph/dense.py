@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .._options import check_choice
-from .._types import Floats, Ints, PotentiaError, real_number, real_numbers, shown
+from ..base.options import check_choice
+from ..base.types import Floats, Ints, PotentiaError, real_number, real_numbers, shown
 from ..kernels import permutohedral as lattice_kernels
 from .structure import Graph
 

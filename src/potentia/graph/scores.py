@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .._available import check_memory
-from .._memory import borrow_like
-from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, plain_array, warn_caller
+from ..base.memory import borrow_like, check_memory
+from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, plain_array, warn_caller
 from ..kernels.machine.simd import CHUNK
-from ..kernels.score_checks import add_singles, first_bad_table, score_range
-from .assign import observed_states
+from ..kernels.tables import add_singles, first_bad_table, score_range
 from .dense import DenseGaussian, check_dense
 from .flat import Regions, flat_regions, table_sizes
+from .labels import observed_states
 from .structure import Graph
-from .weighted import Weighted, WeightedTable, check_weighted
+from .tables import Weighted, WeightedTable, check_weighted
 
 #: Rounding error of a sum per term, as a share of the largest term.
 _ROUNDING = 1e-15

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .._digest import digest_of
-from .._html import facts_table
-from .._options import check_count
-from .._types import (
+from ..base.html import facts_table
+from ..base.options import check_count
+from ..base.saving import digest_of
+from ..base.types import (
     ArrayLike,
     Ints,
     PotentiaError,

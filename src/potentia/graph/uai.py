@@ -1,20 +1,113 @@
-"""UAI files of the inference competitions: models, evidence and results, read and written."""
+"""The text under UAI files: numbers in, with errors that name the file and the place, and whole files out."""
 
 from __future__ import annotations
 
 import math
+import os
+import string
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .._available import check_memory
-from .._options import check_choice
-from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, shown
+from ..base.files import check_pieces, read_text, replacing
+from ..base.memory import check_memory
+from ..base.options import check_choice, check_type
+from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, shown
 from .flat import Narrow
 from .scores import Scores
 from .structure import Graph
-from .uai_text import FilePath, Tokens, numbers, write_whole
+
+#: A file's path, as text or as a path object.
+FilePath = str | os.PathLike[str]
+
+
+class FileWords:
+    """The words of a file, read from first to last.
+
+    Args:
+        path: the file; a name that ends in `.xz` or `.gz` is unpacked.
+        limit: bytes that it may have unpacked, see `read_text`.
+    """
+
+    def __init__(self, path: FilePath, limit: int | None = None) -> None:
+        check_type("path", path, str, os.PathLike)
+        self.name = os.fspath(path)
+        text = read_text(path, "ascii", limit)
+        check_pieces(path, text, string.whitespace)
+        self._words = text.split()
+        self._at = 0
+
+    def __len__(self) -> int:
+        """Number of words not read yet."""
+        return len(self._words) - self._at
+
+    def error(self, what: str) -> PotentiaError:
+        """An error that names the file."""
+        return PotentiaError(f"{self.name}: {what}.")
+
+    def take(self, n: int, what: str) -> list[str]:
+        """The next n words, which are `what`."""
+        if len(self) < n:
+            raise self.error(f"the file ends early: {what} needs {n} entries, {len(self)} are left")
+        self._at += n
+        return self._words[self._at - n : self._at]
+
+    def integers(self, n: int, what: str) -> list[int]:
+        """The next n words as whole numbers of at least zero."""
+        words = self.take(n, what)
+        for word in words:
+            if not (word.isascii() and word.isdigit() and len(word) < 19):
+                raise self.error(f"{what} should be a whole number, not {word[:40]!r}")
+        return [int(word) for word in words]
+
+    def integer(self, what: str) -> int:
+        """The next word as a whole number of at least zero."""
+        return self.integers(1, what)[0]
+
+    def floats(self, n: int, what: str) -> Floats:
+        """The next n words as numbers."""
+        words = self.take(n, what)
+        try:
+            if "_" in "".join(words):  # Python reads 1_000 as a number; the format does not
+                raise ValueError
+            return np.array([float(word) for word in words])
+        except ValueError:
+            bad = next(word for word in words if not _is_number(word))
+            raise self.error(f"{what} holds {bad[:40]!r}, which is not a number") from None
+
+    def finish(self) -> None:
+        """Refuse anything that is left."""
+        if len(self):
+            raise self.error(
+                f"{len(self)} entries follow the end of the data, first {self._words[self._at][:40]!r}"
+            )
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return "_" not in word and float(word) is not None
+    except ValueError:
+        return False
+
+
+def write_whole(path: FilePath, text: str) -> None:
+    """Write a file, whole or not at all; one whose name ends in `.xz` is compressed."""
+    check_type("path", path, str, os.PathLike)
+    target, data = Path(path), text.encode("ascii")
+    if target.suffix == ".xz":
+        import lzma
+
+        data = lzma.compress(data)
+    with replacing(target) as file:
+        file.write(data)
+
+
+def numbers(values: Any, digits: str = ".12g") -> str:
+    """Values separated by blanks."""
+    return " ".join(format(value, digits) for value in np.asarray(values).tolist())
+
 
 # exp of anything in between is a normal double
 _LARGEST_SCORE = 700.0
@@ -30,7 +123,7 @@ def read_uai(path: FilePath, limit: int | None = None) -> tuple[Graph, dict[str,
     log Z is the file's. A kind's scores are one array (n_regions, *states), or a list where states differ. limit: bytes
     that a compressed file may have unpacked; None for POTENTIA_READ_LIMIT, or 256 MiB.
     """
-    tokens = Tokens(path, limit)
+    tokens = FileWords(path, limit)
     n_states, factors = _read_factors(tokens)
     constant = float(factors.pop((), np.zeros(())))
     if constant and not factors:
@@ -52,7 +145,7 @@ def _kind(order: int) -> str:
     return {1: "node", 2: "edge"}.get(order, f"clique{order}")
 
 
-def _read_factors(tokens: Tokens) -> tuple[list[int], _Factors]:
+def _read_factors(tokens: FileWords) -> tuple[list[int], _Factors]:
     """State counts, and log tables by ascending scope, merged, in order of first appearance."""
     preamble = tokens.take(1, "the preamble")[0]
     if preamble.upper() not in ("MARKOV", "BAYES"):
@@ -76,7 +169,7 @@ def _read_factors(tokens: Tokens) -> tuple[list[int], _Factors]:
     return n_states, factors
 
 
-def _read_scope(tokens: Tokens, f: int, n: int) -> list[int]:
+def _read_scope(tokens: FileWords, f: int, n: int) -> list[int]:
     scope = tokens.integers(
         tokens.integer(f"the size of the scope of factor {f}"), f"the scope of factor {f}"
     )
@@ -89,7 +182,7 @@ def _read_scope(tokens: Tokens, f: int, n: int) -> list[int]:
     return scope
 
 
-def _read_table(tokens: Tokens, f: int, shape: tuple[int, ...]) -> Floats:
+def _read_table(tokens: FileWords, f: int, shape: tuple[int, ...]) -> Floats:
     what = f"the table of factor {f}"
     size = tokens.integer(f"the size of {what}")
     if size != math.prod(shape):
@@ -110,7 +203,7 @@ def read_uai_evidence(path: FilePath) -> dict[int, int]:
     Two layouts are in use: `count variable state ...`, and the older one with the number of evidence sets
     (which must be 1) before it. The number of entries is odd in one and even in the other: no file fits both.
     """
-    tokens = Tokens(path)
+    tokens = FileWords(path)
     if len(tokens) % 2 == 0 and len(tokens):
         n_sets = tokens.integer("the number of evidence sets")
         if n_sets != 1:
@@ -218,7 +311,7 @@ def write_uai_result(path: FilePath, result: _Inferred, task: str) -> None:
 
 def read_uai_result(path: FilePath) -> UaiResult:
     """What a PR, MAR or MAP file says."""
-    tokens = Tokens(path)
+    tokens = FileWords(path)
     task = tokens.take(1, "the task")[0]
     if task == "PR":
         result = UaiResult(task, log10_partition=float(tokens.floats(1, "log10 Z")[0]))

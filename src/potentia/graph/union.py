@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .._types import ArrayLike, Ints, PotentiaError, real_numbers
+from ..base.types import ArrayLike, Bools, Ints, PotentiaError, real_numbers
 from .structure import Graph
-from .weighted import WeightedTable, check_weighted, join_weighted
+from .tables import WeightedTable, check_weighted, join_weighted
 
 
 class Union:
@@ -127,3 +127,11 @@ def _region_tables(graph: Graph, kind: str, given: ArrayLike) -> ArrayLike:
             f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table."
         )
     return np.broadcast_to(table, (n, *one))
+
+
+def induced(graph: Graph, keep: Bools) -> tuple[Graph, dict[str, Bools]]:
+    """The graph on the kept variables with the regions whose variables are all kept, and which regions those are."""
+    number = np.cumsum(keep) - 1
+    rows: dict[str, Bools] = {kind: np.all(keep[scope], axis=1) for kind, scope in graph.scopes.items()}
+    regions = {kind: number[scope[rows[kind]]] for kind, scope in graph.scopes.items()}
+    return Graph(graph.n_states[keep], regions), rows

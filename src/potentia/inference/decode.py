@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._types import ArrayLike, Bools, Floats, Ints, PotentiaError
+from ..base.types import ArrayLike, Bools, Floats, Ints, PotentiaError
 from ..graph.flat import bonds
-from ..graph.schedule import is_forest
+from ..graph.layout import is_forest
 from ..graph.scores import Scores, score_labels
-from ..kernels import constraint_search, rounding, shaking
+from ..kernels import labelling, rounding, support
 from ..kernels import labelling as kernels
 from ..kernels.support import find_hard
 from .base import Result
@@ -190,11 +190,11 @@ class _Climb:
         weight = np.where(self.allowed, np.maximum(q, _LEAST), 0.0)
         for k in range(0 if self.impossible else _RESTARTS):
             limit = (_DEAD_ENDS + len(order) // 20) << k
-            found = constraint_search.find_labelling(
+            found = support.find_labelling(
                 *self.flat, self.hard, weight.copy(), rank, conflict, limit, labels, self.rounding_room
             )
-            if found != constraint_search.STOPPED:
-                self.impossible = found == constraint_search.IMPOSSIBLE
+            if found != support.STOPPED:
+                self.impossible = found == support.IMPOSSIBLE
                 return not self.impossible
         return False
 
@@ -209,8 +209,8 @@ class _Climb:
         passes = _KICK_PASSES * len(regions.stride) * rate.shape[1]
         labels, fields = best.labels.copy(), kernels.Fields(*(a.copy() for a in best.fields))
         limit = int(np.clip(passes, _KICK_LEAST, _KICK_MOST))
-        step = shaking.scratch(len(labels))
-        shaking.shake(*self.flat, labels, fields, rate, np.random.default_rng(seed), limit, step)
+        step = labelling.shaking_scratch(len(labels))
+        labelling.shake(*self.flat, labels, fields, rate, np.random.default_rng(seed), limit, step)
         return best.or_better(self(labels, best))
 
     def _repaired(self, best: _Optimum, rate: Floats, seed: int) -> _Optimum:

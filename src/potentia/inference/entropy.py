@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .._types import ArrayLike, Floats, Ints, PotentiaError, real_number, real_numbers
-from ..graph.edge_appearance import certified, cliques_of, forest_weights, is_acyclic
-from ..graph.flat import flat_regions
-from ..graph.links import region_links
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, real_number, real_numbers
+from ..graph.flat import flat_regions, region_links
+from ..graph.forests import certified, cliques_of, forest_weights, is_acyclic
 from ..graph.structure import Graph
 
 T = TypeVar("T")

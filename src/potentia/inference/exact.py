@@ -8,16 +8,15 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from .._options import check_count
-from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
-from ..graph.schedule import is_forest
+from ..base.options import check_count
+from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
+from ..graph.layout import is_forest
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
-from ..kernels.forest_descent import descend
+from ..kernels.forest import descend
 from . import elimination
 from .base import Expectations, Inference, Result
-from .drive import Outcome, Session, drive
-from .engine import Readout
+from .engine import Outcome, Readout, Session, drive
 from .entropy import Entropy, bethe
 from .forest import best_labels, k_best, log_partition, parent_pairs
 from .pair_engine import PairEngine, suits_pairs

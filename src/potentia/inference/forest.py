@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._memory import borrow, borrow_zeros
-from .._types import Floats, Ints
+from ..base.memory import borrow, borrow_zeros
+from ..base.types import Floats, Ints
 from ..graph.cotangents import Tables, add_singles, split_pairs
-from ..graph.schedule import pairs_of, tree_order
+from ..graph.layout import pairs_of, tree_order
 from ..graph.scores import Scores
 from ..graph.structure import Graph
+from ..kernels import forest as descent
 from ..kernels import forest as kernels
-from ..kernels import forest_descent as descent
-from ..kernels import k_best as ranking
+from ..kernels import forest as ranking
 
 #: Largest log-range of a variable's sums that cannot underflow.
 _SAFE_RANGE = 600.0

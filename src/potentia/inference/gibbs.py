@@ -8,16 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from .._options import check_count, check_share
-from .._types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
+from ..base.options import check_count, check_share
+from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels import sampling as kernels
-from .base import Inference, Result
+from .base import Inference, Result, all_singles, marginals_by_kind
 from .decode import best_labelling, feasible_labelling
 from .entropy import kikuchi
 from .linear_program import own_tables
-from .readout import all_singles, marginals_by_kind
 
 #: Uniform numbers drawn at a time.
 _BLOCK = 1 << 20

@@ -7,14 +7,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from .._options import check_count, check_share
-from .._types import Floats, InfeasibleError, Ints, PotentiaError, shown
-from ..graph.flat import Regions, runs
-from ..graph.links import Links, region_links
+from ..base.options import check_count, check_share
+from ..base.types import Floats, InfeasibleError, Ints, PotentiaError, shown
+from ..graph.flat import RegionLinks, Regions, region_links, runs
 from ..graph.scores import Scores, score_labels, score_size
-from .base import Inference, Result
+from .base import Inference, Result, all_singles, marginals_by_kind
 from .decode import best_labelling, search
-from .readout import all_singles, marginals_by_kind
 
 METHODS = ("highs", "highs-ds", "highs-ipm")
 
@@ -129,7 +127,7 @@ def own_tables(scores: Scores) -> Floats:
     return values[runs(offset, scores.regions.size)]
 
 
-def constraints(regions: Regions, links: Links) -> tuple[Any, Floats]:
+def constraints(regions: Regions, links: RegionLinks) -> tuple[Any, Floats]:
     """Equalities of the local polytope, as a sparse matrix and right-hand sides.
 
     For every link and child configuration y: sum of mu_parent over what extends y, minus mu_child(y), is 0.

@@ -6,17 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._threads import map_ranges
-from .._types import Floats, InfeasibleError, Ints
-from ..graph.flat import flat_regions
-from ..graph.links import region_links
-from ..graph.schedule import colours, levels
+from ..base.threads import map_ranges
+from ..base.types import Floats, InfeasibleError, Ints
+from ..graph.flat import flat_regions, region_links
+from ..graph.layout import colours, levels
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import regions as region_kernels
+from .base import all_singles, marginals_by_kind
 from .engine import Readout, WholeStates
 from .entropy import Entropy, check_counting
-from .readout import all_singles, marginals_by_kind
 
 #: Table entries a group of regions must hold before a second thread pays.
 _PARALLEL_WORK = 100_000

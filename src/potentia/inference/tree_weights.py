@@ -16,15 +16,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .._types import Bools, Floats, Ints
+from ..base.types import Bools, Floats, Ints
 from ..graph.cotangents import clique_kinds, flat_marginals, own_tables
-from ..graph.edge_appearance import Forests, heaviest_forest, spanning_forests
-from ..graph.flat import flat_regions, table_sizes
-from ..graph.links import region_links
+from ..graph.flat import flat_regions, region_links, table_sizes
+from ..graph.forests import Forests, heaviest_forest, spanning_forests
 from ..graph.scores import Scores, shape_tables
 from ..graph.structure import Graph
 from .base import Result
-from .drive import Session
+from .engine import Session
 from .entropy import Entropy, reweighted
 from .exact import Exact
 

@@ -7,13 +7,13 @@ from functools import partial
 
 import numpy as np
 
-from .._types import Floats
+from ..base.types import Floats
 from ..graph.flat import flat_regions
-from ..graph.schedule import pair_layout
+from ..graph.layout import pair_layout
 from ..graph.scores import Scores
-from ..graph.weighted import Cost
+from ..graph.tables import Cost
 from ..kernels import pairs as pair_kernels
-from ..kernels import parametric, parametric_product
+from ..kernels import parametric
 from ..kernels.machine.simd import CHUNK
 from ..kernels.star_blocks import MAXIMUM, PRODUCT, SAFE_RANGE
 from .entropy import Entropy
@@ -86,7 +86,7 @@ class WeightEngine(PairEngine):
         self._keep_exponentials(not self.entropy.maximum and self.damping == 0.0 and self._bounded())
         power = self._power()
         if self.exponentials:
-            return partial(parametric_product.sweep, self.profile, power)
+            return partial(parametric.sweep_products, self.profile, power)
         return partial(parametric.sweep, self.profile)
 
     def _steepest(self) -> float:

@@ -16,7 +16,7 @@ from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .vecmath import KERNEL
 
 
-class Tokens(NamedTuple):
+class TokenAttributes(NamedTuple):
     """Attributes of all tokens.
 
     Attributes:
@@ -32,7 +32,7 @@ class Tokens(NamedTuple):
     value: Any
 
 
-class Layout(NamedTuple):
+class WeightLayout(NamedTuple):
     """Where the weights of attributes are.
 
     Attributes:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, div8, fma8, load8, max8, min8, mul8, pick8, run8, spread8, store8
+from .machine.simd import (
+    CHUNK,
+    above8,
+    add8,
+    div8,
+    fma8,
+    load8,
+    max8,
+    min8,
+    mul8,
+    pick8,
+    run8,
+    spread8,
+    store8,
+    sub8,
+    zero8,
+)
 from .machine.team import BARRIER, wait
-from .record import packed
-from .star_blocks import block_of, fetch_ahead, following, most_rows, note_change, slot_of
+from .star_blocks import LOG, block_of, fetch_ahead, following, most_rows, note_change, packed, slot_of
 from .vecmath import KERNEL, exp, log
 
 
@@ -200,3 +217,256 @@ def write_row(lam, row, p, logm, s):
         d = (p[1, x] - logm[s, 1, x]) - p[0, x]
         lam[row, 0, x] = -d if d > 0.0 else 0.0
         lam[row, 1, x] = d if d < 0.0 else 0.0
+
+
+#: Added to M, which is zero at a state a variable does not have and far above this at all others.
+_TINY = 1e-300
+
+
+class BinaryCotangents(NamedTuple):
+    """lam (R, 1, W), node (B, W), table (R, 3, W): of messages, single scores and tables; R rows, B blocks, W lanes.
+
+    When one table is `shared`, `table` has no rows and its sums are in `shared`, for both sides: block u adds to
+    shared[piece[u]], (2, 3), so that threads do not meet there.
+    """
+
+    lam: Any
+    node: Any
+    table: Any
+    shared: Any
+    piece: Any
+
+
+@njit(allocates=True, **KERNEL)
+def reverse(blocks, cotangents, record, updates, damping, team):
+    """Undo `updates`, which were made in this order and left this record."""
+    W = blocks.lam.shape[2]
+    lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
+    total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(most_rows(blocks, updates) * W)
+    moved = scratch[0]
+    keep = 1.0 - damping
+    for k in range(updates.size - 1, -1, -1):
+        if updates[k] == BARRIER:
+            wait(team)
+            continue
+        u = block_of(blocks, updates[k])
+        here = slot_of(record, blocks, updates[k])
+        first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
+        if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
+            _pull_block(blocks, cotangents, here, u, keep, damping, moved_all)
+            continue
+        for x in range(W):
+            total[x] = 0.0
+        for row in range(first, last):
+            for x in range(W):
+                total[x] += keep * lam[row, 0, x]
+        for x in range(W):
+            total[x] *= inverse[u, x]
+        for row in range(first, last):
+            for x in range(W):
+                moved[x] = count[row, x] * total[x] - keep * lam[row, 0, x]
+                lam[row, 0, x] *= damping
+            _pull_row(blocks, cotangents, here, u, row, scratch)
+        for x in range(W):
+            cotangents.node[u, x] += total[x]
+
+
+@njit(allocates=True, **KERNEL)
+def reverse_read(blocks, cotangents, record, units, d_belief):
+    """Cotangents of the marginals softmax(P) of the blocks `units`, pulled back; otherwise as `reverse`."""
+    W = blocks.lam.shape[2]
+    belief, count, inverse = blocks.belief, blocks.count, blocks.inverse
+    total, scratch = np.empty(W), np.empty((3, W))
+    moved = scratch[0]
+    for u in units:
+        for x in range(W):
+            slope = d_belief[u, 1, x] - d_belief[u, 0, x]
+            total[x] = inverse[u, x] * belief[u, 0, x] * belief[u, 1, x] * slope
+        for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+            for x in range(W):
+                moved[x] = count[row, x] * total[x]
+            _pull_row(blocks, cotangents, record, u, row, scratch)
+        for x in range(W):
+            cotangents.node[u, x] += total[x]
+
+
+@njit(**KERNEL)
+def _pull_block(blocks, cotangents, record, u, keep, damping, moved):
+    """Undo the update of a block whose pairs have separate tables psi, all rows at once.
+
+    Short loops cost more to start than to run.
+    """
+    W = blocks.lam.shape[2]
+    first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
+    n, base = (last - first) * W, first * W
+    lam, table, inputs = cotangents.lam.reshape(-1), blocks.table, record.inputs
+    start = record.slot * blocks.count.size + base
+    count, inverse = blocks.count.reshape(-1), blocks.inverse.reshape(-1)
+    node, sums = cotangents.node.reshape(-1), cotangents.table.reshape(-1)
+    opposite = blocks.opposite.reshape(-1)[base : base + n]
+    some, rest = spread8(keep), spread8(damping)
+    for x in range(0, W, CHUNK):
+        s = zero8()
+        for k in range(base + x, base + x + n, W):
+            s = fma8(some, load8(lam, k), s)
+        s = mul8(s, load8(inverse, u * W + x))
+        store8(node, u * W + x, add8(load8(node, u * W + x), s))
+        for i in range(x, x + n, W):
+            h = load8(lam, base + i)
+            store8(moved, i, sub8(mul8(load8(count, base + i), s), mul8(some, h)))
+            store8(lam, base + i, mul8(rest, h))
+    tiny, one = spread8(_TINY), spread8(1.0)
+    for row in range(first, last):
+        for x in range(0, W, CHUNK):
+            i, k, j = (row - first) * W + x, 4 * row * W + x, 3 * row * W + x
+            e, g = load8(inputs, start + i), load8(moved, i)
+            e0, e1 = above8(sub8(zero8(), e), one), above8(e, one)
+            up0, up1 = mul8(load8(table, k + W), e1), mul8(load8(table, k + 3 * W), e1)
+            p0 = div8(up0, add8(fma8(load8(table, k), e0, up0), tiny))
+            p1 = div8(up1, add8(fma8(load8(table, k + 2 * W), e0, up1), tiny))
+            store8(moved, i, mul8(g, sub8(p1, p0)))
+            store8(sums, j, add8(load8(sums, j), g))
+            store8(sums, j + W, fma8(g, p0, load8(sums, j + W)))
+            store8(sums, j + 2 * W, fma8(g, p1, load8(sums, j + 2 * W)))
+    for i in range(n):
+        at = opposite[i]
+        lane = at & np.uint32(W - 1)
+        lam[((at - lane) >> np.uint32(1)) + lane] += moved[i]
+
+
+@njit(inline="always", **KERNEL)
+def _pull_row(blocks, cotangents, record, u, row, scratch):
+    """From the cotangents g of a row's log-odds, scratch[0], to its table and to the messages at the opposite ends."""
+    W = scratch.shape[1]
+    moved, low, high = scratch[0], scratch[1], scratch[2]
+    opposite, target = blocks.opposite, cotangents.lam.reshape(-1)
+    start = record.slot * blocks.count.size + row * W
+    kept = record.inputs[start : start + W]
+    table = blocks.table.reshape(-1, 1 if blocks.shared else W)
+    k = 4 * row
+    if blocks.shared:
+        k = 0 if blocks.base[row] == 0 else 4
+    if blocks.mode[u] == LOG:
+        _conditionals_log(table, k, kept, low, high)
+    else:
+        _conditionals(table, k, kept, low, high)
+    _scatter(opposite, row, target, moved, low, high)
+    if blocks.shared:
+        sums = cotangents.shared[cotangents.piece[u], 0 if k == 0 else 1]
+        for x in range(W):
+            sums[0] += moved[x]
+            sums[1] += moved[x] * low[x]
+            sums[2] += moved[x] * high[x]
+        return
+    sums = cotangents.table
+    for x in range(W):
+        sums[row, 0, x] += moved[x]
+        sums[row, 1, x] += moved[x] * low[x]
+        sums[row, 2, x] += moved[x] * high[x]
+
+
+@njit(inline="always", **KERNEL)
+def _scatter(opposite, row, target, moved, low, high):
+    """Add g (p(1|1) - p(1|0)) at the opposite ends; rows of messages hold two states, those of cotangents one."""
+    W = moved.size
+    for x in range(W):
+        # numbers of lanes are powers of two, so this is (at // 2W) W + at % W
+        at = opposite[row, x]
+        lane = at & np.uint32(W - 1)
+        target[((at - lane) >> np.uint32(1)) + lane] += moved[x] * (high[x] - low[x])
+
+
+@njit(inline="always", **KERNEL)
+def _conditionals(table, k, kept, low, high):
+    """p(1|0) and p(1|1) from the messages `kept` (packed) and tables psi."""
+    if table.shape[1] == 1:
+        t00, t01, t10, t11 = table[k, 0], table[k + 1, 0], table[k + 2, 0], table[k + 3, 0]
+        for x in range(low.size):
+            e0, e1 = -kept[x] if kept[x] < 0.0 else 1.0, kept[x] if kept[x] > 0.0 else 1.0
+            low[x] = t01 * e1 / (t00 * e0 + t01 * e1 + _TINY)
+            high[x] = t11 * e1 / (t10 * e0 + t11 * e1 + _TINY)
+    else:
+        for x in range(low.size):
+            e0, e1 = -kept[x] if kept[x] < 0.0 else 1.0, kept[x] if kept[x] > 0.0 else 1.0
+            up0, up1 = table[k + 1, x] * e1, table[k + 3, x] * e1
+            low[x] = up0 / (table[k, x] * e0 + up0 + _TINY)
+            high[x] = up1 / (table[k + 2, x] * e0 + up1 + _TINY)
+
+
+@njit(**KERNEL)
+def _conditionals_log(table, k, kept, low, high):
+    """The same from differences of messages and tables of logarithms, -inf included."""
+    width = table.shape[1]
+    for x in range(low.size):
+        l0, l1 = -max(kept[x], 0.0), min(kept[x], 0.0)
+        low[x] = _share(table[k, x % width] + l0, table[k + 1, x % width] + l1)
+        high[x] = _share(table[k + 2, x % width] + l0, table[k + 3, x % width] + l1)
+
+
+@njit(inline="always", **KERNEL)
+def _share(s0, s1):
+    """exp(s1) / (exp(s0) + exp(s1)); 0 where both are -inf."""
+    if s1 == -np.inf:
+        return 0.0
+    return 1.0 / (1.0 + exp(s0 - s1)) if s0 < s1 else exp(s1 - s0) / (1.0 + exp(s1 - s0))
+
+
+@njit(**KERNEL)
+def add_tables(layout, scores, sums, out):
+    """Add the cotangents of all pairs' tables, from the sums of both sides, to d_theta `out` in users' layout."""
+    for row in range(sums.shape[0]):
+        for x in range(sums.shape[2]):
+            e = layout.pair[row, x]
+            if e >= 0:
+                _add_spread(
+                    scores, e, layout.side[row, x], sums[row, 0, x], sums[row, 1, x], sums[row, 2, x], out
+                )
+
+
+@njit(inline="always", **KERNEL)
+def _add_spread(scores, e, side, g, g_low, g_high, out):
+    """One pair's table; a variable may have a single state."""
+    n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+    own, other = (n0, n1) if side == 0 else (n1, n0)
+    down, right = (n1, 1) if side == 0 else (1, n1)
+    at, scale = scores.offset[e], 1.0 / scores.count[e]
+    s00, s01, s10, s11 = _spread(g, g_low, g_high)
+    out[at] += scale * s00
+    if other == 2:
+        out[at + right] += scale * s01
+    if own == 2:
+        out[at + down] += scale * s10
+        if other == 2:
+            out[at + down + right] += scale * s11
+
+
+@njit(inline="always", **KERNEL)
+def _spread(g, g_low, g_high):
+    """d(theta_e / c_e)(a, b) of four configurations from the three sums."""
+    return g_low - g, -g_low, g - g_high, g_high
+
+
+@njit(allocates=True, **KERNEL)
+def shared_table(sums):
+    """The same for one table seen from one side, (4,)."""
+    return np.array(_spread(sums[0], sums[1], sums[2]))
+
+
+@njit(**KERNEL)
+def reverse_pairs(scores, position, marginals, d_marginals, start, lam, out):
+    """Cotangents of pair marginals softmax(b_e / c_e) pulled back to messages `lam` (R, 1, W) and tables `out`."""
+    W = lam.shape[2]
+    for e in range(position.shape[0]):
+        n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+        mean = 0.0
+        for k in range(start[e], start[e] + n0 * n1):
+            mean += marginals[k] * d_marginals[k]
+        for a in range(n0):
+            for b in range(n1):
+                k = start[e] + a * n1 + b
+                moved = marginals[k] * (d_marginals[k] - mean)
+                out[scores.offset[e] + a * n1 + b] += moved / scores.count[e]
+                if a == 1:
+                    lam[position[e, 0] // W, 0, position[e, 0] % W] += moved
+                if b == 1:
+                    lam[position[e, 1] // W, 0, position[e, 1] % W] += moved

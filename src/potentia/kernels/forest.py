@@ -179,3 +179,165 @@ def downward(forest, up, message, mu, d_psi):
             sums[b] = total
         for b in range(n):
             mu[i, b] = up[i, b] * sums[b]
+
+
+@njit(**KERNEL)
+def descend(order, parent, parent_pair, side, scores, lam, root, noise, labels):
+    """labels(i) = argmax over a of theta_e(a, label of the parent) + lam_e,i(a) + noise(i, a), roots first.
+
+    parent_pair, side: the pair that joins a variable to its parent and which end of it the variable is. root
+    (n, states): scores used at roots. With Gumbel noise this draws an exact sample.
+    """
+    for i in order:
+        best = -np.inf
+        for a in range(root.shape[1]):
+            if parent[i] < 0:
+                v = root[i, a]
+            else:
+                e, b = parent_pair[i], labels[parent[i]]
+                n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
+                if a >= (n0 if side[i] == 0 else n1):
+                    break
+                first, second = (a, b) if side[i] == 0 else (b, a)
+                v = scores.values[scores.offset[e] + first * n1 + second] + lam[e, side[i], a]
+            v += noise[i, a]
+            if v > best:
+                best, labels[i] = v, a
+
+
+@njit(**KERNEL)
+def best_labels(order, parent, side, n_states, values, offset, up, labels):
+    """The best labelling of a forest by max-product, leaves to roots and back; its score.
+
+    up (n, states): scores of the variables, overwritten. offset: where the scores of the pair with the parent begin
+    in `values`, C-ordered; side: which end of that pair the variable is. -inf where all labellings are forbidden.
+    """
+    for k in range(order.size - 1, -1, -1):
+        i = order[k]
+        p = parent[i]
+        if p < 0:
+            continue
+        for a in range(n_states[p]):
+            best = -np.inf
+            for b in range(n_states[i]):
+                best = max(best, up[i, b] + values[entry(side, n_states, offset, i, b, p, a)])
+            up[p, a] += best
+    total = 0.0
+    for i in order:
+        p, best = parent[i], -np.inf
+        labels[i] = 0
+        for b in range(n_states[i]):
+            v = up[i, b] if p < 0 else up[i, b] + values[entry(side, n_states, offset, i, b, p, labels[p])]
+            if v > best:
+                best, labels[i] = v, b
+        total += best if p < 0 else 0.0
+    return total
+
+
+@njit(inline="always", **KERNEL)
+def entry(side, n_states, offset, i, b, p, a):
+    """Where the score of variable i in state b beside its parent p in state a stands."""
+    return offset[i] + (b * n_states[p] + a if side[i] == 0 else a * n_states[i] + b)
+
+
+@njit(**KERNEL)
+def _insert(values, first, second, v, x, y):
+    """Put v, with its origin (x, y), into a list in descending order that is full; the last one drops out."""
+    at = values.size - 1
+    if not v > values[at]:
+        return
+    while at > 0 and values[at - 1] < v:
+        values[at], first[at], second[at] = values[at - 1], first[at - 1], second[at - 1]
+        at -= 1
+    values[at], first[at], second[at] = v, x, y
+
+
+@njit(allocates=True, **KERNEL)
+def k_best(order, parent, side, n_states, values, offset, singles, labels, scores):
+    """Fill labels (k, n_variables) and scores (k), best first; -inf from where there are no more labellings.
+
+    Every state of a variable keeps the k best scores of the subtree below it. A child's lists, with the pair's score
+    added, are merged into its parent's one child after another; roots merge into a variable of one state above them.
+    Arguments as those of `forest_descent.best_labels`. Costs O(n L^2 k^2) at worst.
+    """
+    k, n = labels.shape
+    width = singles.shape[1]
+    up = np.full((n + 1, width, k), -np.inf)
+    up[:n, :, 0] = singles
+    up[n, 0, 0] = 0.0
+    # where each entry came from: of a child's list its state and rank there, of a merged list the ranks in both
+    state, rank = np.zeros((n, width, k), dtype=np.int32), np.zeros((n, width, k), dtype=np.int32)
+    own, below = np.zeros((n, width, k), dtype=np.int32), np.zeros((n, width, k), dtype=np.int32)
+    message, merged = np.empty(k), np.empty(k)
+    for at in range(n - 1, -1, -1):
+        i = order[at]
+        p = parent[i] if parent[i] >= 0 else n
+        for a in range(n_states[p] if p < n else 1):
+            message[:] = -np.inf
+            merged[:] = -np.inf
+            for b in range(n_states[i]):
+                score = values[entry(side, n_states, offset, i, b, p, a)] if p < n else 0.0
+                for r in range(k):
+                    _insert(message, state[i, a], rank[i, a], up[i, b, r] + score, b, r)
+            for s in range(k):
+                for t in range(
+                    k // (s + 1)
+                ):  # what is at rank (s + 1)(t + 1) or later cannot be among the first k
+                    _insert(merged, own[i, a], below[i, a], up[p, a, s] + message[t], s, t)
+            up[p, a] = merged
+    scores[:] = up[n, 0]
+    ranks = np.empty(n + 1, dtype=np.int64)
+    for row in range(k):
+        ranks[n] = row
+        for i in order:  # the reverse of the order in which children were merged
+            p = parent[i] if parent[i] >= 0 else n
+            a = labels[row, p] if p < n else 0
+            r = ranks[p]
+            ranks[p] = own[i, a, r]
+            labels[row, i], ranks[i] = state[i, a, below[i, a, r]], rank[i, a, below[i, a, r]]
+
+
+@njit(**KERNEL)
+def _root(parent, v):
+    """The representative of v's tree, with the path to it halved."""
+    while parent[v] != v:
+        parent[v] = parent[parent[v]]
+        v = parent[v]
+    return v
+
+
+@njit(allocates=True, **KERNEL)
+def induced_forest(regions, order, inside):
+    """Mark variables, in this order, unless they would close a loop or be third in a region.
+
+    inside: (n_variables,) booleans, output. What regions the marked variables share, given all others, are pairs that
+    form a forest; parallel pairs count once. Costs a pass over the regions.
+    """
+    inside[:] = False
+    parent = np.arange(order.size)
+    # of neighbours and of trees: the last variable that met them
+    met, met_tree = np.full(order.size, -1), np.full(order.size, -1)
+    for v in order:
+        fits = True
+        for k in range(regions.member_ptr[v], regions.member_ptr[v + 1]):
+            r = regions.member[k]
+            among = 0
+            for j in regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]:
+                if inside[j]:
+                    among += 1
+                    if met[j] != v:
+                        met[j] = v
+                        tree = _root(parent, j)
+                        fits &= met_tree[tree] != v
+                        met_tree[tree] = v
+            fits &= among < 2
+            if not fits:
+                break
+        if not fits:
+            continue
+        inside[v] = True
+        for k in range(regions.member_ptr[v], regions.member_ptr[v + 1]):
+            r = regions.member[k]
+            for j in regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]:
+                if inside[j]:
+                    parent[_root(parent, j)] = _root(parent, v)

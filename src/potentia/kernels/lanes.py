@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .chain_batch import LOG_LOWEST, LOWEST
 from .machine.jit import njit
 from .machine.simd import CHUNK, add8, fma8, load8, max8, spread8, store8, zero8
+from .sequences import LOG_LOWEST, LOWEST
 from .vecmath import KERNEL, exp
 
 # sums over states may be taken in any order; infinities do not occur there

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from potentia.kernels.vecmath import KERNEL, exp, log
-
 from .machine.jit import njit
+from .vecmath import KERNEL, exp, log
 
 #: Rows per block; a block of 64 configurations then just fits the first-level cache.
 LANES = 64

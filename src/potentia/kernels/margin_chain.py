@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .chain import best_path
-from .frank_wolfe import fill_scores, most_entries
+from .frank_wolfe import fill_scores, most_entries, remember, visit
 from .machine.jit import njit
+from .sequences import best_path
 from .vecmath import KERNEL
-from .working_set import remember, visit
 
 
-class Chains(NamedTuple):
+class MarginChains(NamedTuple):
     """Examples that are chains of L states: variable_ptr (examples + 1), node_at (variables), pair_at (variables):
     where scores lie. node_delta (variables, L), pair_delta (variables, L * L): Delta's tables, of no rows if zero.
     """

@@ -1,12 +1,152 @@
-"""Mean field by coordinate ascent on flat regions of any order."""
+"""Pairs whose table is a weight times a fixed table, in mean field: O(states) per pair.
+
+E[theta | y_i = a] of a pair is w U_j(a) with U_j = T q_j, which depends on the other variable only. It is kept for
+every variable that has such pairs, and is refreshed when the variable's own distribution changes.
+"""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .machine.jit import njit
 from .vecmath import KERNEL, exp
-from .weighted_links import add_links, spread_one
+
+#: Ways to multiply by a table: -g(|a - b|) by a window, the same with g(d) = d by running sums, any table.
+WINDOW, LINEAR, DENSE = 0, 1, 2
+
+
+class WeightedPairs(NamedTuple):
+    """Weighted pairs around variables (CSR), and the K tables they use.
+
+    ptr, other, pair, number: per variable its pairs' other ends, their numbers among weighted pairs, and the table
+    that is multiplied with the other's distribution. weight (m): of all weighted pairs. form, states, reach, cap (K),
+    cost (K, reach + 1): see `parametric.Profile`. table (K, L, L): of DENSE tables. user_ptr, user: per variable the
+    tables whose U others read. spread (K, n, L): U.
+    """
+
+    ptr: Any
+    other: Any
+    pair: Any
+    number: Any
+    weight: Any
+    form: Any
+    states: Any
+    reach: Any
+    cap: Any
+    cost: Any
+    table: Any
+    user_ptr: Any
+    user: Any
+    spread: Any
+
+
+@njit(**KERNEL)
+def spread_all(links, q):
+    """U of all variables."""
+    for j in range(q.shape[0]):
+        spread_one(links, q, j)
+
+
+@njit(inner=True, **KERNEL)
+def spread_one(links, q, j):
+    """U of one variable."""
+    for k in range(links.user_ptr[j], links.user_ptr[j + 1]):
+        number = links.user[k]
+        _multiply(links, number, q[j], links.spread[number, j], False)
+
+
+@njit(inner=True, **KERNEL)
+def add_links(links, i, field):
+    """field(a) += w U_j(a) for the weighted pairs of variable i."""
+    for k in range(links.ptr[i], links.ptr[i + 1]):
+        w, u = links.weight[links.pair[k]], links.spread[links.number[k], links.other[k]]
+        for a in range(links.states[links.number[k]]):
+            field[a] += w * u[a]
+
+
+@njit(inner=True, **KERNEL)
+def pull_links(links, i, field, d_spread, d_weight):
+    """Cotangents `field` of what `add_links` added, to U of the other ends and to the weights."""
+    for k in range(links.ptr[i], links.ptr[i + 1]):
+        number, j, e = links.number[k], links.other[k], links.pair[k]
+        u, d_u, total = links.spread[number, j], d_spread[number, j], 0.0
+        for a in range(links.states[number]):
+            d_u[a] += links.weight[e] * field[a]
+            total += u[a] * field[a]
+        d_weight[e] += total
+
+
+@njit(inner=True, **KERNEL)
+def pull_spread(links, j, d_spread, d_q):
+    """Cotangents of U_j to q_j; those of U_j are spent."""
+    for k in range(links.user_ptr[j], links.user_ptr[j + 1]):
+        number = links.user[k]
+        d_u = d_spread[number, j]
+        _multiply(links, number, d_u, d_q[j], True)
+        d_u[:] = 0.0
+
+
+@njit(**KERNEL)
+def expected_links(links, q):
+    """The sum over weighted pairs of E_q[theta]."""
+    value = 0.0
+    for i in range(q.shape[0]):
+        for k in range(links.ptr[i], links.ptr[i + 1]):
+            u, total = links.spread[links.number[k], links.other[k]], 0.0
+            for a in range(links.states[links.number[k]]):
+                total += q[i, a] * u[a]
+            value += links.weight[links.pair[k]] * total
+    return 0.5 * value  # every pair is met from both ends
+
+
+@njit(**KERNEL)
+def _multiply(links, number, v, out, transposed):
+    """out = T v, or with `transposed` out += T' v."""
+    L, form = links.states[number], links.form[number]
+    if not transposed:
+        for a in range(L):
+            out[a] = 0.0
+    if form == DENSE:
+        table = links.table[number]
+        for b in range(L):
+            for a in range(L):
+                out[a] += (table[b, a] if transposed else table[a, b]) * v[b]
+        return
+    reach, cap, total = links.reach[number], links.cap[number], 0.0
+    for b in range(L):
+        total += v[b]
+    if form == LINEAR:
+        _linear(v, out, L, reach, cap, total)
+        return
+    cost = links.cost[number]
+    for a in range(L):
+        s = cap * (total - v[a])
+        for d in range(1, reach + 1):
+            near = (v[a - d] if a >= d else 0.0) + (v[a + d] if a + d < L else 0.0)
+            s -= (cap - cost[d]) * near
+        out[a] -= s
+
+
+@njit(**KERNEL)
+def _linear(v, out, L, reach, cap, total):
+    """out(a) -= sum_b min(|a - b|, cap) v(b): running sums of v and of the distance to it, in both directions."""
+    for way in range(2):
+        near, cost = 0.0, 0.0
+        for k in range(L):
+            a = k if way == 0 else L - 1 - k
+            # all labels in reach are one further away
+            cost += near
+            near += v[a]
+            if k > reach:
+                old = v[a - reach - 1] if way == 0 else v[a + reach + 1]
+                near -= old
+                cost -= (reach + 1) * old
+            out[a] += cap * near - cost
+    for a in range(L):
+        out[a] -= cap * (total + v[a])
+
 
 #: Stands for -inf: times a probability of exactly zero it stays zero, times any other it rules a state out.
 FORBIDDEN = -1e200
@@ -134,3 +274,101 @@ def expected_scores(regions, theta, at, q, taken, start, stop, out):
                 p = _product(regions, first, last, -1, y, q)
                 value += p * theta[at[r] + y] if p > 0.0 else 0.0
         out[r] = value
+
+
+@njit(allocates=True, **KERNEL)
+def reverse_variables(
+    regions, stars, links, theta, at, pair_at, variables, q, d_q, d_theta, d_spread, d_weight, old
+):
+    """Undo the updates of `variables`, made in this order; `old` holds the marginals before.
+
+    d_spread: cotangents of `Links.spread`, zero before and after; d_weight (m): of the weights.
+    """
+    field = np.empty(q.shape[1])
+    for s in range(variables.size - 1, -1, -1):
+        i = variables[s]
+        n = regions.n_states[i]
+        pull_spread(links, i, d_spread, d_q)
+        mean = 0.0
+        for a in range(n):
+            mean += q[i, a] * d_q[i, a]
+        own_at = at[regions.single[i]]
+        for a in range(n):
+            field[a] = q[i, a] * (d_q[i, a] - mean)
+            d_theta[own_at + a] += field[a]
+            d_q[i, a] = 0.0
+        for k in range(stars.pair_ptr[i], stars.pair_ptr[i + 1]):
+            _pull_pair(regions, stars, theta, pair_at[k], k, n, q, field, d_q, d_theta)
+        for k in range(stars.wide_ptr[i], stars.wide_ptr[i + 1]):
+            r = stars.wide[k]
+            _pull_product(regions, at[r], r, stars.wide_at[k], q, field, theta, d_q, d_theta)
+        pull_links(links, i, field, d_spread, d_weight)
+        for a in range(n):
+            q[i, a] = old[i, a]
+        spread_one(links, q, i)
+    for j in range(q.shape[0]):
+        pull_spread(links, j, d_spread, d_q)
+
+
+@njit(inline="always", **KERNEL)
+def _pull_pair(regions, stars, theta, base, k, n, q, field, d_q, d_theta):
+    """Cotangent of E_q[theta | y_i = a] of the k-th pair, whose table begins at `base`."""
+    j, own, step = stars.other[k], stars.own[k], stars.step[k]
+    if n == 2 and regions.n_states[j] == 2:
+        p0, p1, f0, f1 = q[j, 0], q[j, 1], field[0], field[1]
+        d_q[j, 0] += f0 * theta[base] + f1 * theta[base + own]
+        d_q[j, 1] += f0 * theta[base + step] + f1 * theta[base + own + step]
+        d_theta[base] += f0 * p0
+        d_theta[base + own] += f1 * p0
+        d_theta[base + step] += f0 * p1
+        d_theta[base + own + step] += f1 * p1
+        return
+    for b in range(regions.n_states[j]):
+        pulled = 0.0
+        for a in range(n):
+            y = base + a * own + b * step
+            d_theta[y] += field[a] * q[j, b]
+            pulled += field[a] * theta[y]
+        d_q[j, b] += pulled
+
+
+@njit(**KERNEL)
+def _pull_product(regions, base, r, here, q, field, theta, d_q, d_theta):
+    """Cotangent of E_q[theta_r | y_i = a] of the variable at scope position `here`, for three variables and more."""
+    first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
+    own, n = regions.stride[here], regions.n_states[regions.scope[here]]
+    for y in range(regions.size[r]):
+        weight = field[(y // own) % n]
+        d_theta[base + y] += weight * _product(regions, first, last, here, y, q)
+        for k in range(first, last):
+            if k != here:
+                rest = 1.0
+                for other in range(first, last):
+                    if other != here and other != k:
+                        j = regions.scope[other]
+                        rest *= q[j, (y // regions.stride[other]) % regions.n_states[j]]
+                j = regions.scope[k]
+                d_q[j, (y // regions.stride[k]) % regions.n_states[j]] += weight * theta[base + y] * rest
+
+
+@njit(**KERNEL)
+def reverse_products(regions, q, taken, d_out, out_at, d_q):
+    """Cotangents of product marginals of regions that are `taken`, region r at d_out[out_at[r]], pulled back to q."""
+    for r in range(regions.size.size):
+        if not taken[r]:
+            continue
+        first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
+        if last - first == 2:
+            i, j = regions.scope[first], regions.scope[first + 1]
+            n = regions.n_states[j]
+            for a in range(regions.n_states[i]):
+                for b in range(n):
+                    d = d_out[out_at[r] + a * n + b]
+                    d_q[i, a] += d * q[j, b]
+                    d_q[j, b] += d * q[i, a]
+            continue
+        for y in range(regions.size[r]):
+            for k in range(first, last):
+                j = regions.scope[k]
+                a = (y // regions.stride[k]) % regions.n_states[j]
+                d_q[j, a] += d_out[out_at[r] + y] * _product(regions, first, last, k, y, q)

@@ -24,7 +24,7 @@ from .machine.jit import njit
 from .machine.simd import CHUNK, add8, fma8, load8, max8, mul8, spread8, store8, sub8, zero8
 from .machine.team import BARRIER, wait
 from .star_blocks import MAXIMUM, block_of, fetch_ahead, following, most_rows, note_change, slot_of, write_row
-from .star_product import SCRATCH
+from .star_product import SCRATCH, gather, pair_values, potentials, refresh, take_largest, write_messages
 from .vecmath import KERNEL, exp, log
 
 
@@ -333,3 +333,39 @@ def _refresh(belief, u, x0, p, sums, L):
     for x in range(width):
         most = max(most, peak[x])
     return most
+
+
+@njit(allocates=True, **KERNEL)
+def sweep_products(profile, common, blocks, updates, damping, write, watch, changes, record, team):
+    """`parametric.sweep_products` for sums without damping; `common`: the counting number that all pairs have, or 0."""
+    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
+    widest = most_rows(blocks, updates)
+    incoming, p, scratch = np.empty(L * CHUNK), np.empty(L * CHUNK), np.empty(L * CHUNK)
+    sums, ends, most = np.empty((widest, L * CHUNK)), np.empty(CHUNK), np.zeros(CHUNK)
+    for k in range(updates.size):
+        if updates[k] == BARRIER:
+            wait(team)
+            continue
+        u = block_of(blocks, updates[k])
+        fetch_ahead(blocks, blocks.lam, following(blocks, updates, k))
+        here = slot_of(record, blocks, updates[k])
+        value = 0.0
+        for x in range(0, W, CHUNK):
+            for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+                gather(blocks, row, x, incoming, here)
+                at = row * profile.fields * W + x
+                sum_messages(
+                    profile, blocks.table, at, W, incoming, sums[row - blocks.slot_ptr[u]], 0, L, CHUNK
+                )
+            if not write:
+                value += pair_values(blocks, u, x, sums, ends)
+            potentials(blocks, u, x, sums, common, p, scratch)
+            if write:
+                write_messages(blocks, u, x, p, sums)
+            if watch:
+                refresh(blocks.belief, u, x, p, most)
+        if not write:
+            blocks.value[u] = value
+        if watch:
+            note_change(changes, blocks, updates[k], take_largest(most))
+    return -1

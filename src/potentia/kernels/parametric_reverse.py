@@ -15,8 +15,7 @@ from .machine.jit import njit
 from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
 from .machine.team import BARRIER, wait
 from .parametric import sum_messages
-from .record import take_row
-from .star_blocks import block_of, fetch_ahead, preceding, slot_of
+from .star_blocks import block_of, fetch_ahead, preceding, slot_of, take_row
 from .star_reverse import (
     _TINY,
     _add_node,

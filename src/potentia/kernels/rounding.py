@@ -15,7 +15,7 @@ from .machine.jit import njit
 from .vecmath import KERNEL
 
 
-class Scratch(NamedTuple):
+class RoundingScratch(NamedTuple):
     """Scratch of roundings, made by `scratch`.
 
     mass, lost, mean (states,): per state, weight of what is allowed and forbidden, and the weighted scores.
@@ -29,10 +29,10 @@ class Scratch(NamedTuple):
     good: Any
 
 
-def scratch(n_states: int) -> Scratch:
+def scratch(n_states: int) -> RoundingScratch:
     """Scratch for variables of at most this many states."""
     mass, lost, mean, good = np.zeros((4, n_states))
-    return Scratch(mass, lost, mean, np.zeros(n_states, dtype=np.int64), good)
+    return RoundingScratch(mass, lost, mean, np.zeros(n_states, dtype=np.int64), good)
 
 
 @njit(**KERNEL)

@@ -57,3 +57,64 @@ def collect(regions, values, where, labels, uniforms, thin, start, counts):
             for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
                 at += regions.stride[j] * labels[regions.scope[j]]
             counts[at] += 1.0
+
+
+@njit(allocates=True, **KERNEL)
+def patch_losses(regions, theta, at, patch_ptr, patch, touch_ptr, touch, labels, weight, d_theta):
+    """sum over patches of -w log p(y_patch | y_rest), adding its gradient to d_theta (aligned with theta).
+
+    patch_ptr, patch: CSR of each patch's variables. touch_ptr, touch: CSR of the regions that hold any of them.
+    A patch of weight 0 is passed over; the others' regions must have labels throughout. Returns the loss, inf where
+    a labelling is forbidden.
+    """
+    y = labels.copy()
+    loss = 0.0
+    for k in range(patch_ptr.size - 1):
+        if weight[k] == 0.0:
+            continue
+        variables, mine = patch[patch_ptr[k] : patch_ptr[k + 1]], touch[touch_ptr[k] : touch_ptr[k + 1]]
+        n = 1
+        for i in variables:
+            n *= regions.n_states[i]
+        totals, truth = np.empty(n), 0
+        for c in range(n):
+            if _set_configuration(regions, variables, c, y, labels):
+                truth = c
+            totals[c] = 0.0
+            for r in mine:
+                totals[c] += theta[at[r] + _entry(regions, r, y)]
+        peak = np.max(totals)
+        loss -= weight[k] * totals[truth]
+        for c in range(n):
+            totals[c] = exp(totals[c] - peak)
+        whole = np.sum(totals)
+        loss += weight[k] * (peak + np.log(whole))
+        for c in range(n):
+            p = totals[c] / whole - (1.0 if c == truth else 0.0)
+            if p != 0.0:
+                _set_configuration(regions, variables, c, y, labels)
+                for r in mine:
+                    d_theta[at[r] + _entry(regions, r, y)] += weight[k] * p
+        for i in variables:
+            y[i] = labels[i]
+    return loss
+
+
+@njit(inline="always", **KERNEL)
+def _set_configuration(regions, variables, c, y, labels):
+    """Put a patch's variables into its configuration number c; whether that is what the labels say."""
+    same = True
+    for i in variables:
+        y[i] = c % regions.n_states[i]
+        c //= regions.n_states[i]
+        same = same and y[i] == labels[i]
+    return same
+
+
+@njit(inline="always", **KERNEL)
+def _entry(regions, r, y):
+    """Entry of region r's table at labelling y."""
+    index = 0
+    for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+        index += regions.stride[j] * y[regions.scope[j]]
+    return index

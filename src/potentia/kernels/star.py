@@ -20,7 +20,6 @@ from . import binary
 from .machine.jit import njit
 from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .machine.team import BARRIER, wait
-from .record import keep_row, keep_two
 from .star_blocks import (
     LOG,
     MAXIMUM,
@@ -29,6 +28,8 @@ from .star_blocks import (
     chunk_at,
     fetch_ahead,
     following,
+    keep_row,
+    keep_two,
     most_rows,
     note_change,
     peak_of,

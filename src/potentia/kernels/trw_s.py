@@ -16,7 +16,7 @@ from .machine.simd import CHUNK, add8, load8, max8, spread8, store8
 from .vecmath import KERNEL
 
 
-class Dual(NamedTuple):
+class ReparametrisedScores(NamedTuple):
     """Everything a pass reads and writes.
 
     node: (n_variables, width) scores, -inf where forbidden. n_states: states per variable.

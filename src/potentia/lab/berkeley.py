@@ -6,12 +6,11 @@ import numpy as np
 
 import potentia as pt
 
-from ..features.resize import resize
-from ..report.image_panels import Original, pack
-from ..report.rows import Cell, Row
-from ..report.tables import Table
+from ..app.report.images import Original, pack
+from ..app.report.rows import Cell, Row, Table
+from ..features.colour import resize
 from .figures import Figure, grid_size, image_figure, strips
-from .marginal import NAMES, Data, Part, loss_named, run_loss
+from .marginal import NAMES, CellData, ExamplesOfImages, loss_named, run_loss
 from .marginal_images import share_wrong
 from .study import Originals, Rows, Study, grid, matrix
 
@@ -45,22 +44,24 @@ def learner_of(loss: str, quick: bool) -> pt.MarginalRisk:
     """
     most = 20 if quick else _MOST
     return pt.MarginalRisk(
-        loss_named(loss), pt.TRW(iterations=most, tol=_THRESHOLD), pt.adjoint.BackPropagation(_THRESHOLD, most),
+        loss_named(loss), pt.TRW(iterations=most, tol=_THRESHOLD), pt.gradients.BackPropagation(_THRESHOLD, most),
         ridge=0.0, iterations=3 if quick else 40, tol=1e-4, incremental=4, track_error=False,
     )  # fmt: skip
 
 
-def load(quick: bool, noise: float, seed: int) -> Data:
+def load(quick: bool, noise: float, seed: int) -> CellData:
     """Training and test images; quick: one of each."""
-    train, test = (Part(_examples(split, noise, seed)[: 1 if quick else None]) for split in ("train", "test"))
-    return Data(train, test, learner_of("surrogate_likelihood", quick))
+    train, test = (
+        ExamplesOfImages(_examples(split, noise, seed)[: 1 if quick else None]) for split in ("train", "test")
+    )
+    return CellData(train, test, learner_of("surrogate_likelihood", quick))
 
 
 def _examples(split: str, noise: float, seed: int) -> list[pt.Example]:
     return pt.datasets.berkeley_denoising(split=split, noise=noise, seed=seed)
 
 
-def run(cell: Cell, data: Data) -> Row:
+def run(cell: Cell, data: CellData) -> Row:
     """Train and measure; of one test image the marginals are kept, at half its size to keep rows small."""
     model, row = run_loss(cell, data, learner_of(cell["loss"], cell["quick"]), share_wrong)
     example = data.test.examples[0]

@@ -12,15 +12,15 @@ from sklearn.datasets import load_digits
 
 import potentia as pt
 
-from .._types import Floats, Ints
-from ..report.image_panels import pack
-from ..report.page import report
-from ..report.rows import Cell, Row
+from ..app.report.images import pack
+from ..app.report.page import report
+from ..app.report.rows import Cell, Row
+from ..base.types import Floats, Ints
 from .ilr import curves, fit_row
 from .study import Say, grid, run_cells
 
 
-class Size(NamedTuple):
+class DemoSize(NamedTuple):
     """How much there is to learn from, and for how long."""
 
     images: int = 4
@@ -30,7 +30,7 @@ class Size(NamedTuple):
     digits: int = 600
 
 
-FULL = Size()
+FULL = DemoSize()
 
 #: Test images that the rows keep.
 _SHOWN = 3
@@ -64,7 +64,7 @@ SYSTEMS = {
 
 
 def run(
-    out: Path, seed: int = 0, size: Size = FULL, say: Say = lambda text: None, progress: bool = False
+    out: Path, seed: int = 0, size: DemoSize = FULL, say: Say = lambda text: None, progress: bool = False
 ) -> tuple[dict[str, list[Row]], Path]:
     """Train and evaluate all models, write rows and the report page; return the rows by study, and the page's path."""
     images = _Images(size, seed, say, progress)
@@ -91,7 +91,7 @@ def _fresh(cells: Sequence[Cell], seed: int, run: Callable[[Cell], Row], out: Pa
 class _Images:
     """Trains on noisy images and fills the rows."""
 
-    def __init__(self, size: Size, seed: int, say: Callable[[str], None], progress: bool) -> None:
+    def __init__(self, size: DemoSize, seed: int, say: Callable[[str], None], progress: bool) -> None:
         sides = (size.side, size.side)
         self.train, self.test = (pt.datasets.denoising(size.images, sides, seed=2 * seed + k) for k in (0, 1))
         self.size, self.say, self.progress = size, say, progress
@@ -146,7 +146,7 @@ class _Images:
 # -- labels ------------------------------------------------------------------------------------------------
 
 
-def _digits(size: Size, seed: int) -> tuple[Floats, Ints, Floats, Ints]:
+def _digits(size: DemoSize, seed: int) -> tuple[Floats, Ints, Floats, Ints]:
     """Training and test rows and labels, from scikit-learn's digits."""
     pixels, digit = load_digits(return_X_y=True)
     labels = np.array([[int(d in members) for members in LABELS.values()] for d in digit])

@@ -20,8 +20,8 @@ import re
 import sys
 from pathlib import Path
 
-from .._files import replacing
-from ..report.tables import Table, shown
+from ..app.report.rows import Table, shown
+from ..base.files import replacing
 from .bench.run import PARTS
 from .headlines import HEADLINES
 from .stored import bench_rows, study_rows

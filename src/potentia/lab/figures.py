@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 import potentia as pt
 
-from ..report.image_panels import Original, Panels, panels_of
+from ..app.report.images import Original, Panels, panels_of
 from .study import Rows
 
 #: A row of a figure: titled images, (h, w, 3) in [0, 1].

@@ -7,11 +7,10 @@ from typing import Any
 
 import potentia as pt
 
-from ..report.rows import Cell, Row
-from ..report.tables import Column, Table
+from ..app.report.rows import Cell, Column, Row, Table
 from . import marginal
 from .figures import Figure, name_axes, panels, values_of
-from .marginal import Data, Part, training_facts, truncated_inference
+from .marginal import CellData, ExamplesOfImages, training_facts, truncated_inference
 from .marginal_images import full_size_error
 from .marginal_sets import background_examples
 from .study import Originals, Rows, Study, grid
@@ -32,22 +31,22 @@ def learner_of(cell: Cell) -> pt.MarginalRisk:
     if cell["gradient"] == "truncated":
         return pt.MarginalRisk("univariate_logistic", truncated_inference("trw", cell["rounds"]), **options)
     threshold = cell["threshold"]
-    back = pt.adjoint.BackPropagation(threshold, _MOST)
-    gradient = back if cell["gradient"] == "backpropagation" else pt.adjoint.Perturbation()
+    back = pt.gradients.BackPropagation(threshold, _MOST)
+    gradient = back if cell["gradient"] == "backpropagation" else pt.gradients.Perturbation()
     return pt.MarginalRisk(
         "univariate_logistic", pt.TRW(iterations=_MOST, tol=threshold), gradient, **options
     )
 
 
-def load(quick: bool) -> Data:
+def load(quick: bool) -> CellData:
     """The first images of the standard split."""
     whole = (pt.datasets.stanford_backgrounds(split=split) for split in ("train", "test"))
     chosen = [images[: 3 if quick else N_IMAGES] for images in whole]
-    train, test = (Part(background_examples(images), images) for images in chosen)
-    return Data(train, test)
+    train, test = (ExamplesOfImages(background_examples(images), images) for images in chosen)
+    return CellData(train, test)
 
 
-def run(cell: Cell, data: Data) -> Row:
+def run(cell: Cell, data: CellData) -> Row:
     """Train for the time allowed, noting processor time and objective after every step."""
     curve: list[tuple[float, float]] = []
     begun = time.process_time()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..report.tables import Column, Table, shown
+from ..app.report.rows import Column, Table, shown
 from .stored import bench_rows, study_rows
 from .studies import study_named
 

@@ -14,10 +14,9 @@ import numpy as np
 
 import potentia as pt
 
+from ..app.report.rows import Cell, Column, Row, Table
 from ..features.image import image_examples
 from ..potentials.inputs import Inputs
-from ..report.rows import Cell, Row
-from ..report.tables import Column, Table
 from .figures import grid_size
 from .study import Rows, Study, grid
 
@@ -38,7 +37,7 @@ _TRW = pt.TRW(iterations=10, tol=0)
 
 
 @dataclass(frozen=True)
-class Data:
+class HorseImages:
     """Images as examples with inputs of pixels and features of pairs, and the networks trained on them."""
 
     train: list[pt.Example]
@@ -48,7 +47,7 @@ class Data:
 
     def network(self, epochs: int, rate: float) -> Any:
         """An untrained U-Net."""
-        from ..torch import Network
+        from ..models.torch import Network
         from .unet import UNet
 
         passes = 1 if self.quick else epochs
@@ -75,10 +74,10 @@ def _fit(network: Any, examples: Sequence[pt.Example]) -> Any:
     return network.fit(_inputs(examples), np.concatenate([e.labels for e in examples]))
 
 
-def load(quick: bool, seed: int) -> Data:
+def load(quick: bool, seed: int) -> HorseImages:
     """200 training and 128 test images at a quarter of their sides; quick: three of each."""
     train, test = (_examples(split, 3 if quick else None) for split in ("train", "test"))
-    return Data(train, test, seed, quick)
+    return HorseImages(train, test, seed, quick)
 
 
 def _examples(split: str, most: int | None) -> list[pt.Example]:
@@ -93,7 +92,7 @@ def _examples(split: str, most: int | None) -> list[pt.Example]:
     ]  # fmt: skip
 
 
-def run(cell: Cell, data: Data) -> Row:
+def run(cell: Cell, data: HorseImages) -> Row:
     """Train a system; its errors."""
     examples = {"train": data.train, "test": data.test}
     if cell["system"] == "network":
@@ -109,7 +108,7 @@ def run(cell: Cell, data: Data) -> Row:
     return errors | _facts(data) | {"iterations": len(model.history_), "learner": repr(model.learner)}
 
 
-def _model(system: str, data: Data) -> pt.CRF:
+def _model(system: str, data: HorseImages) -> pt.CRF:
     """The CRF of a system; jointly trained ones start from the U-Net trained alone."""
     risk = pt.MarginalRisk("univariate_logistic", _TRW, ridge=1e-3, iterations=60, track_error=False)
     if system == "pipeline":
@@ -146,7 +145,7 @@ def _scored(network: Any, examples: Sequence[pt.Example]) -> list[pt.Example]:
     ]
 
 
-def _facts(data: Data) -> Row:
+def _facts(data: HorseImages) -> Row:
     """What a row says about its data and network."""
     sides = [grid_size(e) for e in data.train[:1]]
     return {

@@ -12,12 +12,12 @@ import numpy as np
 
 import potentia as pt
 
+from ..app.report.images import Original
+from ..app.report.rows import Cell, Row
+from ..features.colour import reduce_labels, resize
 from ..features.image import image_examples, reduced_size
-from ..features.resize import reduce_labels, resize
-from ..inference.message_passing import Schedule
+from ..inference.messages import Schedule
 from ..learn.iterated import Solver
-from ..report.image_panels import Original
-from ..report.rows import Cell, Row
 from .figures import grid_size
 from .study import key_of
 

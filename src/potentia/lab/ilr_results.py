@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._curves import history_lines, score_lines
-from ..plot import draw_lines
-from ..report.rows import Row
-from ..report.tables import Column, Table
+from ..app.plot import draw_lines, history_lines, score_lines
+from ..app.report.rows import Column, Row, Table
 from .figures import Figure, image_figure, panels, share_legend, strips
 from .ilr import CLASSES, FEW, MANY, IlrSet, is_plain
 from .study import Originals, Rows, matrix

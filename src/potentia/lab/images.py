@@ -12,12 +12,11 @@ import numpy as np
 
 import potentia as pt
 
-from ..report.rows import Cell, Row
-from ..report.tables import Column, Table
-from ..segmentation import boundary_counts, confusion_matrix, segmentation_scores
-from ..workflows.image_stages import n_drawn
-from ..workflows.images import train
-from ..workflows.training import Run
+from ..app.image_stages import n_drawn
+from ..app.images import train
+from ..app.report.rows import Cell, Column, Row, Table
+from ..app.training import Run
+from ..models.segmentation import boundary_counts, confusion_matrix, segmentation_scores
 from .study import Rows, Study, grid
 
 Images = Sequence[pt.datasets.LabelledImage]

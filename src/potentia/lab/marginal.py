@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import potentia as pt
 
-from ..losses.names import loss_of
-from ..report.rows import Cell, Row
+from ..app.report.rows import Cell, Row
+from ..gradients.losses import loss_of
 
 #: Losses as the tables print them.
 NAMES = {
@@ -37,7 +37,7 @@ LOCAL = ("pseudolikelihood", "piecewise", "independent")
 _POINTS = 40
 
 
-class Part(NamedTuple):
+class ExamplesOfImages(NamedTuple):
     """Examples, and the images that they are of where those are needed."""
 
     examples: list[pt.Example]
@@ -85,7 +85,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class Data:
+class CellData:
     """What a cell learns from and is tested on.
 
     Attributes:
@@ -93,8 +93,8 @@ class Data:
         surrogate: the learner whose solution smoothed errors begin from, because of their local minima.
     """
 
-    train: Part
-    test: Part
+    train: ExamplesOfImages
+    test: ExamplesOfImages
     surrogate: pt.MarginalRisk | None = None
 
     @cached_property
@@ -105,7 +105,7 @@ class Data:
 
 
 def run_loss(
-    cell: Cell, data: Data, learner: pt.MarginalRisk, error: Callable[[pt.CRF, Part], float]
+    cell: Cell, data: CellData, learner: pt.MarginalRisk, error: Callable[[pt.CRF, ExamplesOfImages], float]
 ) -> tuple[pt.CRF, Row]:
     """Train with the cell's loss; the model, and errors and facts of the training for its row."""
     start = data.start if cell["loss"].startswith("smoothed") else None

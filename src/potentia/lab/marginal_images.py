@@ -10,12 +10,11 @@ import numpy as np
 
 import potentia as pt
 
-from ..features.resize import upsample_marginals
-from ..report.image_panels import Original, pack
-from ..report.rows import Cell, Row
-from ..report.tables import Table
+from ..app.report.images import Original, pack
+from ..app.report.rows import Cell, Row, Table
+from ..features.colour import upsample_marginals
 from .figures import Figure, grid_size, image_figure, strips
-from .marginal import LOCAL, NAMES, Data, Part, loss_named, run_loss, truncated_inference
+from .marginal import LOCAL, NAMES, CellData, ExamplesOfImages, loss_named, run_loss, truncated_inference
 from .study import Originals, Rows, Study, matrix
 
 #: Errors (training, test) by number of iterations, empty if the paper reports none; 0 stands for losses that need no
@@ -65,7 +64,7 @@ class SegmentationSet:
     steps: int
     incremental: int
     shown: tuple[int, ...]
-    error: Callable[[pt.CRF, Part], float]
+    error: Callable[[pt.CRF, ExamplesOfImages], float]
 
     def study(self) -> Study:
         """The set as a study."""
@@ -78,12 +77,12 @@ class SegmentationSet:
             self.folds, self.originals,
         )  # fmt: skip
 
-    def load(self, quick: bool, fold: int) -> Data:
+    def load(self, quick: bool, fold: int) -> CellData:
         """Training and test images of a fold; quick: three of each."""
         chosen = [self.images(split, fold)[: 3 if quick else None] for split in ("train", "test")]
-        train, test = (Part(self.examples(images), images) for images in chosen)
+        train, test = (ExamplesOfImages(self.examples(images), images) for images in chosen)
         likelihood = self.learner("surrogate_likelihood", "trw", 20, quick)
-        return Data(train, test, replace(likelihood, inference=pt.TRW(iterations=60, tol=1e-3)))
+        return CellData(train, test, replace(likelihood, inference=pt.TRW(iterations=60, tol=1e-3)))
 
     def learner(self, loss: str, inference: str, rounds: int, quick: bool) -> pt.MarginalRisk:
         """The paper's ridges and iterations; models trained without inference predict with TRW to a threshold."""
@@ -102,7 +101,7 @@ class SegmentationSet:
         )
         return replace(learner, iterations=3, incremental=None) if quick else learner
 
-    def run(self, cell: Cell, data: Data) -> Row:
+    def run(self, cell: Cell, data: CellData) -> Row:
         """Train, measure, and keep marginals of some test images."""
         learner = self.learner(*_key(cell), cell["quick"])
         model, row = run_loss(cell, data, learner, self.error)
@@ -164,7 +163,7 @@ def _key(cell: Cell) -> tuple[str, str, int]:
     return cell["loss"], cell["inference"], cell["rounds"]
 
 
-def share_wrong(model: pt.CRF, part: Part) -> float:
+def share_wrong(model: pt.CRF, part: ExamplesOfImages) -> float:
     """Share of the examples' known labels predicted wrong."""
 
     def compared(numbers: Sequence[int]) -> Iterable[tuple[Any, Any]]:
@@ -174,7 +173,7 @@ def share_wrong(model: pt.CRF, part: Part) -> float:
     return _share(part, compared)
 
 
-def full_size_error(model: pt.CRF, part: Part) -> float:
+def full_size_error(model: pt.CRF, part: ExamplesOfImages) -> float:
     """Share of known pixels wrong at full size, where marginals are interpolated before the best class is taken."""
 
     def compared(numbers: Sequence[int]) -> Iterable[tuple[Any, Any]]:
@@ -187,7 +186,7 @@ def full_size_error(model: pt.CRF, part: Part) -> float:
     return _share(part, compared)
 
 
-def _share(part: Part, compared: Callable[[Sequence[int]], Iterable[tuple[Any, Any]]]) -> float:
+def _share(part: ExamplesOfImages, compared: Callable[[Sequence[int]], Iterable[tuple[Any, Any]]]) -> float:
     """Share of known labels wrong, where compared(numbers) gives (truth, found) of these examples."""
     wrong = known = 0
     for first in range(0, len(part.examples), _CHUNK):

@@ -14,9 +14,8 @@ import numpy as np
 
 import potentia as pt
 
-from .._types import Floats, Ints
-from ..report.rows import Cell, Row
-from ..report.tables import Table
+from ..app.report.rows import Cell, Row, Table
+from ..base.types import Floats, Ints
 from .figures import Figure, name_axes, panels, share_legend, values_of
 from .marginal import train
 from .study import Originals, Rows, Study, grid, matrix

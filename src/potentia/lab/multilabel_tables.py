@@ -18,10 +18,9 @@ from sklearn.svm import SVC, LinearSVC
 
 import potentia as pt
 
-from ..data.multilabel import MULTILABEL_SETS
-from ..multilabel.features import median_width
-from ..report.rows import Cell, Row
-from ..report.tables import Table
+from ..app.report.rows import Cell, Row, Table
+from ..features.datasets import MULTILABEL_SETS
+from ..models.multilabel.features import median_width
 from .study import Rows, Study, grid, matrix
 from .systems import Grid, System, choose, fitted
 

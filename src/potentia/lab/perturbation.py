@@ -6,10 +6,9 @@ import numpy as np
 
 import potentia as pt
 
-from .._types import Floats
-from ..adjoint.gradient import Gradient
-from ..report.rows import Cell, Row
-from ..report.tables import Column, Table
+from ..app.report.rows import Cell, Column, Row, Table
+from ..base.types import Floats
+from ..gradients.entry import Gradient
 from .figures import Figure, name_axes, panels, share_legend, values_of
 from .study import Originals, Rows, Study, grid
 
@@ -53,9 +52,9 @@ def gradient_errors(cell: Cell, number: int) -> Floats:
         _, slopes = pt.loss_and_gradient("univariate_logistic", inference, graph, theta, y, method)
         return np.concatenate([np.ravel(slopes["node"]), np.ravel(slopes["edge"])])
 
-    truth = gradient(pt.adjoint.Truncated())
+    truth = gradient(pt.gradients.Truncated())
     off = [
-        [np.abs(gradient(pt.adjoint.Perturbation(n, m)) - truth).max() for m in MULTIPLIERS] for n in SIDES
+        [np.abs(gradient(pt.gradients.Perturbation(n, m)) - truth).max() for m in MULTIPLIERS] for n in SIDES
     ]
     found: Floats = np.array(off) / np.abs(truth).max()
     return found

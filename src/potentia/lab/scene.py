@@ -11,9 +11,8 @@ import numpy as np
 
 import potentia as pt
 
-from ..multilabel.lmsbn import Order
-from ..report.rows import Cell, Row
-from ..report.tables import Column, Table
+from ..app.report.rows import Cell, Column, Row, Table
+from ..models.multilabel.lmsbn import Order
 from .figures import Figure, panels, values_of
 from .study import Originals, Rows, Study, grid
 from .systems import SYSTEMS, Grid, System, choose, evaluate, load

@@ -13,12 +13,11 @@ from sklearn.svm import LinearSVC
 
 import potentia as pt
 
-from .._types import Floats
-from ..multilabel.bounds import states_below
-from ..multilabel.network import DirectedNetwork
-from ..multilabel.relaxation import Relaxation
-from ..report.rows import Cell, Row
-from ..report.tables import Column, Table
+from ..app.report.rows import Cell, Column, Row, Table
+from ..base.types import Floats
+from ..models.multilabel.bounds import states_below
+from ..models.multilabel.decoding import Relaxation
+from ..models.multilabel.network import DirectedNetwork
 from .figures import Figure, panels
 from .study import Originals, Rows, Study, grid, part_rows
 

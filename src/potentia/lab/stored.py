@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..report.rows import Row, read_rows
+from ..app.report.rows import Row, read_rows
 
 
 def study_rows(name: str, root: Path) -> list[Row]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .._types import PotentiaError
-from ..report.image_panels import Original
-from ..report.rows import Cell
-from ..report.tables import Table
+from ..app.report.images import Original
+from ..app.report.rows import Cell, Table
+from ..base.types import PotentiaError
 from . import (
     berkeley,
     fitting_speed,

@@ -15,10 +15,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from .._files import replacing
-from ..report.image_panels import Original
-from ..report.rows import Cell, Row, append_row, read_rows, versions
-from ..report.tables import Column, Table
+from ..app.report.images import Original
+from ..app.report.rows import Cell, Column, Row, Table, append_row, read_rows, versions
+from ..base.files import replacing
 
 #: Measures that are printed as soon as a row is there, beside those that end in "error".
 _MEASURES = ("accuracy", "exact_match", "hamming_loss", "span_f1", "mean_iou")

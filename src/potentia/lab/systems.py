@@ -16,10 +16,10 @@ from sklearn.svm import SVC
 
 import potentia as pt
 
-from ..multilabel.base import MultiLabelClassifier
-from ..multilabel.orders import splits
-from ..multilabel.thresholds import Measure
-from ..report.rows import Row
+from ..app.report.rows import Row
+from ..models.multilabel.base import MultiLabelClassifier
+from ..models.multilabel.selection import splits
+from ..models.multilabel.thresholds import Measure
 from .study import grid
 
 #: Options by name, and the values that cross-validation chooses from.

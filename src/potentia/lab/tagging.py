@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import potentia as pt
 
-from ..report.rows import Cell, Row
-from ..report.tables import Column, Table
-from ..workflows import sequences
+from ..app import sequences
+from ..app.report.rows import Cell, Column, Row, Table
 from .bench.sequences import GENERATED, TOKENS, compare
 from .study import Rows, Study, grid, part_rows
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..report.tables import shown
+from ..app.report.rows import shown
 from .stored import bench_rows, study_rows
 from .studies import study_named
 

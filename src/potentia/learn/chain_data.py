@@ -8,16 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from .._types import Floats, Ints, PotentiaError
-from ..data.parts import HeldSequences, Parts, Sequences, Source
-from ..features.attributes import AttributeIndex, check_sequences
-from ..features.offsets import Moments, presence_name
-from ..parallel.backend import Backend
-from ..parallel.connection import current
-from .chain_labels import Label, label_classes, label_values, scheme_constraints, sequence_weights
-from .chain_layout import Constraints, Features
+from ..base.backend import Backend
+from ..base.types import Floats, Ints, PotentiaError
+from ..features.attributes import AttributeIndex, Moments, check_sequences, presence_name
+from ..features.parts import HeldSequences, Parts, Sequences, Source
+from .backends.connection import current
+from .chain_layout import (
+    AttributeLabels,
+    Constraints,
+    Label,
+    label_classes,
+    label_values,
+    scheme_constraints,
+    sequence_weights,
+)
 from .chain_part import ChainRecipe, Columns, PartFacts, features_of
-from .dataset import open_backend
+from .data import open_backend
 
 #: Tokens of a part of sequences in memory. Cuts never depend on the number of threads or workers.
 PART_TOKENS = 1 << 18
@@ -102,7 +108,7 @@ class ChainData:
 
     def number(
         self, scheme: str | None, everything: bool, least: float
-    ) -> tuple[Constraints, Features, Floats]:
+    ) -> tuple[Constraints, AttributeLabels, Floats]:
         """Number all parts alike; what the scheme allows, the features, and how often each label follows each.
 
         everything: features are all attributes with all labels. least: what the values of a feature must sum to.
@@ -120,10 +126,10 @@ class ChainData:
         return allowed, features_of(_join_features(found, least), n_attributes, n), pairs
 
 
-def all_features(n_attributes: int, n_labels: int) -> Features:
+def all_features(n_attributes: int, n_labels: int) -> AttributeLabels:
     """Every attribute with every label."""
     label = np.tile(np.arange(n_labels, dtype=np.uint16), n_attributes)
-    return Features(np.arange(n_attributes + 1) * n_labels, label)
+    return AttributeLabels(np.arange(n_attributes + 1) * n_labels, label)
 
 
 def _join_features(of_parts: Iterable[tuple[Ints, Floats | None]], least: float) -> Ints:

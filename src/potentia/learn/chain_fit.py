@@ -7,13 +7,27 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .._optimise import LBFGS, OWLQN
-from .._types import Bools, Floats
-from ..parallel.backend import Backend
+from ..base.backend import Backend
+from ..base.optimise import LBFGS, OWLQN
+from ..base.threads import map_items
+from ..base.types import Bools, Floats, InfeasibleError, PotentiaError
+from ..kernels import attributes as kernels
+from ..kernels import sequences
+from .base import Fit, SavedFit, stuck
 from .chain_data import ChainData
 from .chain_layout import ChainLayout
-from .chain_weights import ChainWeights
-from .learner import Fit, SavedFit, stuck
+from .chain_objective import (
+    NO_LABELS,
+    NONE,
+    ChainTables,
+    ChainWeights,
+    TokenBlock,
+    add_by_logarithms,
+    batches,
+    dense_scores,
+    one_chain,
+    scores_of,
+)
 
 #: Vector pairs that the optimiser remembers, as many as CRFsuite.
 _MEMORY = 6
@@ -124,3 +138,86 @@ class ChainFit(Fit):
         """Where the fit stands."""
         state, pairs, dense = self.layout.split(self.search.point * self.scale)
         return ChainWeights(self.features, state[self.layout.place], pairs.copy(), dense.copy())
+
+
+#: Tokens that a thread takes at a time.
+_PIECE_TOKENS = 20_000
+
+
+def best_labels(chains: TokenBlock, tables: ChainTables, threads: int) -> Any:
+    """The most likely labels of all tokens [Viterbi]."""
+    labels = np.zeros(int(chains.tokens.sequence_ptr[-1]), dtype=np.int32)
+    score = np.zeros(chains.n_sequences)
+
+    def piece(ends: tuple[int, int]) -> None:
+        for a, b in batches(chains, *ends):
+            scores = dense_scores(chains, tables, a, b)[1]
+            kernels.best_labels(
+                chains.tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score
+            )
+
+    map_items(piece, _pieces(chains), threads)
+    refuse_infeasible(score, chains.first)
+    return labels
+
+
+def marginals(chains: TokenBlock, tables: ChainTables, threads: int) -> Floats:
+    """Probabilities (tokens, L) of all labels."""
+    ends, n = chains.tokens.sequence_ptr, tables.layout.n_labels
+    found, log_z = np.zeros((int(ends[-1]), n)), np.zeros(chains.n_sequences)
+    weight = np.ones(chains.n_sequences)
+
+    def piece(cut: tuple[int, int]) -> None:
+        for a, b in batches(chains, *cut):
+            scores = dense_scores(chains, tables, a, b)[1]
+            if not scores.size:
+                scores = np.zeros(int(ends[b] - ends[a]) * tables.layout.kernel.width)
+            kernels.sum_up(
+                chains.tokens, tables.layout.kernel, tables.flat, tables.lanes, NO_LABELS, weight, a, b, scores,
+                NONE, NONE, log_z,
+            )  # fmt: skip
+            rows = scores.reshape(int(ends[b] - ends[a]), -1)[:, :n]
+            found[ends[a] : ends[b]] = rows
+            for k in (a + np.flatnonzero(~(log_z[a:b] > -np.inf))).tolist():
+                log_z[k], mu, _ = add_by_logarithms(chains, tables, NO_LABELS, 1.0, k, NONE)
+                found[ends[k] : ends[k + 1]] = mu[:, :n]
+
+    map_items(piece, _pieces(chains), threads)
+    return found
+
+
+def k_best_labels(chains: TokenBlock, tables: ChainTables, k: int) -> list[list[tuple[list[int], float]]]:
+    """The k most likely labellings of each sequence with their log-probabilities, best first."""
+    return [_k_best(chains, tables, number, k) for number in range(chains.n_sequences)]
+
+
+def _k_best(chains: TokenBlock, tables: ChainTables, number: int, k: int) -> list[tuple[list[int], float]]:
+    begin, end = chains.tokens.sequence_ptr[number : number + 2].tolist()
+    if begin == end:
+        return [([], 0.0)]
+    chain = one_chain(scores_of(chains, tables, begin, end)[:, : tables.layout.n_labels], NO_LABELS, tables)
+    sequences.upward(chain, 0, 1)
+    labels, score = np.empty((1, k, end - begin), dtype=np.int64), np.empty((1, k))
+    sequences.k_best_labels(chain, labels, score)
+    refuse_infeasible(score[:, 0], chains.first + number)
+    return [
+        (labels[0, j].tolist(), float(score[0, j] - chain.value[0]))
+        for j in range(k)
+        if score[0, j] > -np.inf
+    ]
+
+
+def refuse_infeasible(score: Floats, first: int = 0) -> None:
+    """Refuse sequences of which no labelling is allowed; messages number them from `first` on."""
+    if np.isnan(score).any():
+        raise PotentiaError(
+            f"the scores of sequence {first + int(np.argmax(np.isnan(score)))} are not finite."
+        )
+    if np.any(score == -np.inf):
+        raise InfeasibleError(
+            f"sequence {first + int(np.argmin(score))} has no labelling that the scheme allows."
+        )
+
+
+def _pieces(chains: TokenBlock) -> Any:
+    return chains.cut(1 + int(chains.tokens.sequence_ptr[-1]) // _PIECE_TOKENS)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._threads import iterate_items
-from .._types import Floats, InfeasibleError, Ints
+from ..base.schema import Array, Count, Items, Named, Number, Rule, Schema
+from ..base.threads import iterate_items
+from ..base.types import Floats, InfeasibleError, Ints, PotentiaError
+from ..features.attributes import AttributeIndex, presence_name
 from ..kernels import attributes as kernels
-from ..kernels import chain_batch
+from ..kernels import sequences
 from ..kernels.lanes import Lanes
-from .chain_layout import ChainLayout, Constraints, make_lanes
+from .chain_layout import MAX_LABELS, AttributeLabels, ChainLayout, Constraints, Label, make_lanes
 
 #: Multiplications that a shard should have, so that handing it to a thread pays.
 _SHARD_WORK = 2_000_000
@@ -24,13 +27,13 @@ NONE = np.zeros(0)
 NO_LABELS = np.zeros(0, dtype=np.int32)
 
 
-class Chains(NamedTuple):
+class TokenBlock(NamedTuple):
     """Sequences of tokens with attributes numbered as a layout says, and dense columns (tokens, D).
 
     `first`: the number of the first sequence in messages.
     """
 
-    tokens: kernels.Tokens
+    tokens: kernels.TokenAttributes
     dense: Any
     first: int = 0
 
@@ -47,7 +50,7 @@ class Chains(NamedTuple):
         return [(a, b) for a, b in pairwise(cuts) if a < b]
 
 
-class Tables(NamedTuple):
+class ChainTables(NamedTuple):
     """Weights as the kernels want them."""
 
     layout: ChainLayout
@@ -56,7 +59,7 @@ class Tables(NamedTuple):
     dense: Floats
 
     @classmethod
-    def of(cls, layout: ChainLayout, vector: Floats, allowed: Constraints) -> Tables:
+    def of(cls, layout: ChainLayout, vector: Floats, allowed: Constraints) -> ChainTables:
         """Of a vector of all weights."""
         flat, pairs, dense = layout.split(vector)
         width = layout.kernel.width
@@ -91,7 +94,7 @@ class ChainLikelihood:
 
     def __init__(
         self,
-        chains: Chains,
+        chains: TokenBlock,
         labels: Any,
         weight: Floats,
         layout: ChainLayout,
@@ -108,7 +111,7 @@ class ChainLikelihood:
 
     def log_partition(self, vector: Floats, threads: int) -> tuple[float, Floats]:
         """The sum of log Z, given what is known of partly labelled sequences, and its gradient."""
-        tables = Tables.of(self.layout, vector, self.allowed)
+        tables = ChainTables.of(self.layout, vector, self.allowed)
         value, gradient = 0.0, np.zeros(self.layout.size)
         state, pairs, dense = self.layout.split(gradient)
         n, width = self.layout.n_labels, self.layout.kernel.width
@@ -137,7 +140,7 @@ class ChainLikelihood:
                 dense += (per_token[mine] @ self.chains.dense[mine].astype(np.float64) ** 2)[:, None]
         return vector
 
-    def _of_shard(self, tables: Tables, first: int, last: int) -> tuple[float, _Slopes]:
+    def _of_shard(self, tables: ChainTables, first: int, last: int) -> tuple[float, _Slopes]:
         """Value and gradients of sequences first .. last - 1."""
         n, width = self.layout.n_labels, self.layout.kernel.width
         slopes = _Slopes(
@@ -152,7 +155,7 @@ class ChainLikelihood:
         return value, slopes
 
     def _pass(
-        self, tables: Tables, labels: Any, weight: Floats, first: int, last: int, slopes: _Slopes
+        self, tables: ChainTables, labels: Any, weight: Floats, first: int, last: int, slopes: _Slopes
     ) -> float:
         """sum of weight log Z, given labels or not, with gradients added to `slopes`."""
         tokens, log_z = self.chains.tokens, np.zeros(self.chains.n_sequences)
@@ -192,7 +195,7 @@ class ChainLikelihood:
         return vector
 
 
-def batches(chains: Chains, first: int, last: int) -> list[tuple[int, int]]:
+def batches(chains: TokenBlock, first: int, last: int) -> list[tuple[int, int]]:
     """Ranges of sequences of bounded size where there are dense columns, else one."""
     if not chains.dense.size:
         return [(first, last)]
@@ -205,7 +208,7 @@ def batches(chains: Chains, first: int, last: int) -> list[tuple[int, int]]:
     return found
 
 
-def dense_scores(chains: Chains, tables: Tables, first: int, last: int) -> tuple[Any, Floats]:
+def dense_scores(chains: TokenBlock, tables: ChainTables, first: int, last: int) -> tuple[Any, Floats]:
     """Dense rows of the tokens of sequences first .. last - 1, and their scores, flat; empty without dense columns."""
     if not chains.dense.size:
         return NONE, NONE
@@ -214,7 +217,7 @@ def dense_scores(chains: Chains, tables: Tables, first: int, last: int) -> tuple
     return rows, (rows @ tables.dense).ravel()
 
 
-def scores_of(chains: Chains, tables: Tables, begin: int, end: int) -> Floats:
+def scores_of(chains: TokenBlock, tables: ChainTables, begin: int, end: int) -> Floats:
     """Scores of tokens begin .. end - 1, (tokens, width)."""
     kernel = tables.layout.kernel
     scores = np.zeros((end - begin, kernel.width))
@@ -225,7 +228,7 @@ def scores_of(chains: Chains, tables: Tables, begin: int, end: int) -> Floats:
 
 
 def add_by_logarithms(
-    chains: Chains, tables: Tables, labels: Any, weight: float, k: int, d_flat: Floats
+    chains: TokenBlock, tables: ChainTables, labels: Any, weight: float, k: int, d_flat: Floats
 ) -> tuple[float, Floats, Floats]:
     """log Z, weighted marginals (tokens, width) and those of pairs (L, L) of a sequence whose scores differ too much
     for products of their exponentials; adds to d_flat.
@@ -233,7 +236,7 @@ def add_by_logarithms(
     n = tables.layout.n_labels
     begin, end = chains.tokens.sequence_ptr[k : k + 2].tolist()
     chain = one_chain(scores_of(chains, tables, begin, end)[:, :n], labels[begin:end], tables)
-    chain_batch.upward(chain, 0, 1)
+    sequences.upward(chain, 0, 1)
     if not chain.value[0] > -np.inf:
         raise InfeasibleError(f"sequence {chains.first + k} has no labelling that the scheme allows.")
     mu, d_u, d_pair = (
@@ -241,14 +244,14 @@ def add_by_logarithms(
         np.zeros((end - begin) * n),
         np.zeros((n, n)),
     )
-    chain_batch.downward(chain, np.array([weight]), d_u, np.zeros(n), d_pair, np.zeros(n), 0, 1)
+    sequences.downward(chain, np.array([weight]), d_u, np.zeros(n), d_pair, np.zeros(n), 0, 1)
     mu[:, :n] = d_u.reshape(-1, n)
     if d_flat.size:
         kernels.add_tokens(chains.tokens, tables.layout.kernel, d_flat, begin, end, mu.ravel())
     return float(chain.value[0]), mu, d_pair
 
 
-def one_chain(u: Floats, labels: Any, tables: Tables) -> chain_batch.Chains:
+def one_chain(u: Floats, labels: Any, tables: ChainTables) -> sequences.PaddedChains:
     """A chain for the kernels that compute with logarithms; labels other than known ones are forbidden."""
     steps, n = u.shape
     scores, lanes = np.ascontiguousarray(u), tables.lanes
@@ -256,7 +259,7 @@ def one_chain(u: Floats, labels: Any, tables: Tables) -> chain_batch.Chains:
         scores[t, np.arange(n) != labels[t]] = -np.inf
     table = lanes.pair.reshape(n, -1)[:, :n].copy()
     start, end = (np.where(ends[:n] > 0.0, 0.0, -np.inf) for ends in (lanes.start, lanes.end))
-    return chain_batch.Chains(
+    return sequences.PaddedChains(
         scores.ravel(), steps * n, n, np.array([steps]), start, table, end, np.exp(table - lanes.top), lanes.top,
         False, np.empty((1, steps, n)), np.empty((1, steps, n)), np.empty(1), np.empty(1, dtype=np.bool_),
     )  # fmt: skip
@@ -267,3 +270,157 @@ def _known(sequence_ptr: Ints, labels: Any) -> Ints:
     ends = np.concatenate([[0], np.cumsum(labels >= 0)])
     counted: Ints = ends[sequence_ptr[1:]] - ends[sequence_ptr[:-1]]
     return counted
+
+
+#: What a file of a `ChainCRF` holds of its weights, after its labels.
+SAVED_WEIGHTS: Schema = {
+    "columns": Named(Items(Count(), "two")),
+    "names": Array("u1", ("B",), low=0, below=256),
+    "name_ptr": Array("i8", ("A+1",), ends="B"),
+    "feature_ptr": Array("i8", ("A+1",), ends="K"),
+    "feature_label": Array("u2", ("K",), low=0, below="L"),
+    "state": Array("f8", ("K",)),
+    "pairs": Array("f8", ("L", "L")),
+    "dense": Array("f8", ("D", "L")),
+    "offsets": Named(Number(), optional=True),
+    "column_offsets": Array("f8", ("D",), optional=True),
+    "layout": Rule(lambda found: _is_consistent(found), "of features and columns is inconsistent"),
+}
+
+
+class Names(NamedTuple):
+    """What weights are called: attributes and dense columns, and labels."""
+
+    attributes: AttributeIndex
+    labels: Sequence[Label]
+
+
+class ChainWeights(NamedTuple):
+    """Learned weights: `state` of each feature of `features`, `pairs` (L, L), `dense` (D, L)."""
+
+    features: AttributeLabels
+    state: Floats
+    pairs: Floats
+    dense: Floats
+
+    def pruned(self, index: AttributeIndex) -> tuple[ChainWeights, AttributeIndex]:
+        """Without features of weight zero, and attributes without any."""
+        kept = self.state != 0.0
+        owner = np.repeat(np.arange(len(self.features.ptr) - 1), np.diff(self.features.ptr))
+        count = np.bincount(owner[kept], minlength=len(self.features.ptr) - 1)
+        left = count > 0
+        for name in index.offsets:  # of which one attribute says that the other is there
+            left[index.numbers[name]] |= left[index.numbers[presence_name(name)]]
+        ptr = np.concatenate([[0], np.cumsum(count[left])])
+        features = AttributeLabels(ptr, self.features.label[kept])
+        if not left.all():
+            names = [name for name, there in zip(index.numbers, left.tolist(), strict=True) if there]
+            numbers = {name: k for k, name in enumerate(names)}
+            offsets = {name: offset for name, offset in index.offsets.items() if name in numbers}
+            index = AttributeIndex(numbers, index.columns, offsets, index.column_offsets)
+        return ChainWeights(features, self.state[kept], self.pairs, self.dense), index
+
+    def transferred(self, own: Names, fresh: ChainWeights, names: Names) -> ChainWeights:
+        """These weights for the features of others, zero where there are none; both have names."""
+        known = {label: k for k, label in enumerate(own.labels)}
+        place = np.array([known.get(label, -1) for label in names.labels])
+        state = fresh.state.copy()
+        for name, number in names.attributes.numbers.items():
+            before = own.attributes.numbers.get(name)
+            if before is None:
+                continue
+            begin, end = self.features.ptr[before : before + 2]
+            found = dict(
+                zip(self.features.label[begin:end].tolist(), self.state[begin:end].tolist(), strict=True)
+            )
+            for k in range(*fresh.features.ptr[number : number + 2]):
+                state[k] = found.get(int(place[fresh.features.label[k]]), 0.0)
+        pairs, dense = fresh.pairs.copy(), fresh.dense.copy()
+        both = np.flatnonzero(place >= 0)
+        pairs[np.ix_(both, both)] = self.pairs[np.ix_(place[both], place[both])]
+        for name, (first, end) in names.attributes.columns.items():
+            if (columns := own.attributes.columns.get(name)) and columns[1] - columns[0] == end - first:
+                dense[first:end, both] = self.dense[columns[0] : columns[1], place[both]]
+        weights = ChainWeights(fresh.features, state, pairs, dense)
+        weights._move(own.attributes, names.attributes)
+        return weights
+
+    def _move(self, before: AttributeIndex, index: AttributeIndex) -> None:
+        """Adapt what numbers add by being there to offsets other than before."""
+        n = self.pairs.shape[0]
+        for name, offset in index.offsets.items():
+            own = np.zeros(n)
+            own[self._labels(index.numbers[name])] = self.state[self._range(index.numbers[name])]
+            self._add(index.numbers[presence_name(name)], own * (offset - before.offsets.get(name, 0.0)))
+        for name, (first, end) in index.columns.items() if index.column_offsets.size else ():
+            gap = index.column_offsets[first:end].copy()
+            if name in before.columns and before.column_offsets.size:
+                gap -= before.column_offsets[slice(*before.columns[name])]
+            if presence_name(name) in index.numbers:
+                self._add(index.numbers[presence_name(name)], gap @ self.dense[first:end])
+
+    def _range(self, number: int) -> slice:
+        return slice(*self.features.ptr[number : number + 2])
+
+    def _labels(self, number: int) -> Any:
+        return self.features.label[self._range(number)]
+
+    def _add(self, number: int, score: Floats) -> None:
+        """Add to the weights of an attribute what (L,) says."""
+        self.state[self._range(number)] += score[self._labels(number)]
+
+    def arrays(self, attributes: Iterable[str]) -> dict[str, Any]:
+        """The arrays of a file."""
+        return pack_names(attributes, "surrogatepass") | {
+            "feature_ptr": self.features.ptr,
+            "feature_label": self.features.label,
+            "state": self.state,
+            "pairs": self.pairs,
+            "dense": self.dense,
+        }
+
+    @classmethod
+    def from_arrays(cls, found: Mapping[str, Any]) -> tuple[ChainWeights, AttributeIndex]:
+        """The weights of a file, checked by `SAVED_WEIGHTS`, and the numbers of their attributes."""
+        names = list(unpack_names(found, "surrogatepass"))
+        if len(set(names)) != len(names):
+            raise PotentiaError("the saved ChainCRF is damaged: two attributes have the same name.")
+        columns = {name: tuple(ends) for name, ends in found["columns"].items()}
+        column_offsets = found["column_offsets"]
+        index = AttributeIndex(
+            {name: k for k, name in enumerate(names)},
+            columns,
+            found["offsets"],
+            () if column_offsets is None else column_offsets,
+        )
+        features = AttributeLabels(found["feature_ptr"], found["feature_label"])
+        return cls(features, found["state"], found["pairs"], found["dense"]), index
+
+
+def pack_names(names: Iterable[str], errors: str = "strict") -> dict[str, Any]:
+    """Texts as two arrays: their bytes one after another, and where each begins."""
+    encoded = [name.encode("utf-8", errors) for name in names]
+    return {
+        "names": np.frombuffer(b"".join(encoded), dtype=np.uint8),
+        "name_ptr": np.cumsum([0, *map(len, encoded)]),
+    }
+
+
+def unpack_names(arrays: Mapping[str, Any], errors: str = "strict") -> Iterator[str]:
+    """The texts that `pack_names` packed."""
+    blob, ptr = arrays["names"].tobytes(), arrays["name_ptr"].tolist()
+    return (blob[a:b].decode("utf-8", errors) for a, b in pairwise(ptr))
+
+
+def _is_consistent(found: Mapping[str, Any]) -> bool:
+    """Whether labels ascend within each attribute, and columns are those of the dense weights, each once."""
+    ptr, label = found["feature_ptr"], found["feature_label"].astype(np.int64)
+    inner = np.ones(len(label), dtype=bool)
+    inner[ptr[:-1][ptr[:-1] < len(label)]] = False
+    ascending = bool(np.all(np.diff(label)[inner[1:]] > 0)) if len(label) else True
+    ends = sorted(map(tuple, found["columns"].values()))
+    edges = [0, *(end for _, end in ends)]
+    joined = all(first == before and end > first for (first, end), before in zip(ends, edges, strict=False))
+    labels = found["labels"]
+    distinct = len(set(labels)) == len(labels) and 0 < len(labels) <= MAX_LABELS
+    return ascending and joined and edges[-1] == len(found["dense"]) and distinct

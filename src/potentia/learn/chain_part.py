@@ -8,25 +8,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._digest import digest_of
-from .._threads import thread_count
-from .._types import Floats, Ints, PotentiaError
-from ..data.parts import HeldSequences, Source
-from ..features.attributes import AttributeIndex
-from ..features.offsets import Moments, Offsets, attribute_moments, column_moments
+from ..base.saving import digest_of
+from ..base.threads import thread_count
+from ..base.types import Floats, Ints, PotentiaError
+from ..features.attributes import AttributeIndex, Moments, Offsets, attribute_moments, column_moments
+from ..features.parts import HeldSequences, Source
 from ..kernels import attributes as kernels
-from .chain_labels import (
+from .chain_layout import (
+    AttributeLabels,
+    ChainLayout,
+    Constraints,
     Label,
     check_allowed,
     check_lengths,
     encode_labels,
     label_values,
+    observed_features,
     scheme_constraints,
     sequence_weights,
 )
-from .chain_layout import ChainLayout, Constraints, Features, observed_features
-from .chain_objective import ChainLikelihood, Chains
-from .chain_weights import pack_names, unpack_names
+from .chain_objective import ChainLikelihood, TokenBlock, pack_names, unpack_names
 
 #: Columns of dense features by name, (first, end).
 Columns = Mapping[str, tuple[int, int]]
@@ -178,14 +179,14 @@ class ChainPart:
     def _ready(self) -> ChainLikelihood:
         if self._likelihood is None:
             held, small = self.held, self.small
-            chains = Chains(self._tokens(), held["dense"], small["first"])
+            chains = TokenBlock(self._tokens(), held["dense"], small["first"])
             self._likelihood = ChainLikelihood(
                 chains, held["labels"], held["weight"], small["layout"], small["allowed"]
             )
         return self._likelihood
 
-    def _tokens(self) -> kernels.Tokens:
-        return kernels.Tokens(*(self.held[name] for name in kernels.Tokens._fields))
+    def _tokens(self) -> kernels.TokenAttributes:
+        return kernels.TokenAttributes(*(self.held[name] for name in kernels.TokenAttributes._fields))
 
     # -- backends --------------------------------------------------------------------------------------------
 
@@ -230,12 +231,12 @@ class ChainRecipe:
         return part
 
 
-def in_layout(tokens: kernels.Tokens, layout: ChainLayout) -> kernels.Tokens:
+def in_layout(tokens: kernels.TokenAttributes, layout: ChainLayout) -> kernels.TokenAttributes:
     """Tokens with attributes numbered as the layout says; the one after its last goes. Spends the tokens given."""
     item_ptr = np.zeros_like(tokens.item_ptr)
     left = kernels.renumber(tokens, np.append(layout.number, -1), item_ptr)
     value = tokens.value[:left] if tokens.value.size else tokens.value
-    return kernels.Tokens(tokens.sequence_ptr, item_ptr, tokens.attribute[:left], value)
+    return kernels.TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[:left], value)
 
 
 def _spread(dense: Any, own: Columns, columns: Columns) -> Any:
@@ -249,7 +250,7 @@ def _spread(dense: Any, own: Columns, columns: Columns) -> Any:
 
 
 def _features(
-    tokens: kernels.Tokens, labels: Any, numbers: Any, n_labels: int, counted: bool
+    tokens: kernels.TokenAttributes, labels: Any, numbers: Any, n_labels: int, counted: bool
 ) -> dict[str, Any]:
     """The features of a part by the numbers of the data set, ascending, with the sums of their values if asked for."""
     features = observed_features(tokens, labels, len(numbers), n_labels)
@@ -262,7 +263,7 @@ def _features(
     return found
 
 
-def _counts(tokens: kernels.Tokens, labels: Any, code: Ints, n_labels: int) -> Floats:
+def _counts(tokens: kernels.TokenAttributes, labels: Any, code: Ints, n_labels: int) -> Floats:
     """The sum of the values of each feature; `code` ascends."""
     item_label = np.repeat(labels, np.diff(tokens.item_ptr))
     seen = np.flatnonzero(item_label >= 0)
@@ -282,8 +283,8 @@ def _observed_pairs(sequence_ptr: Any, labels: Any, n_labels: int) -> Floats:
     return counts.reshape(n_labels, n_labels).astype(np.float64)
 
 
-def features_of(code: Ints, n_attributes: int, n_labels: int) -> Features:
+def features_of(code: Ints, n_attributes: int, n_labels: int) -> AttributeLabels:
     """Features from their codes, attribute * L + label, ascending."""
     owner, label = np.divmod(code, n_labels)
     count = np.bincount(owner, minlength=n_attributes)
-    return Features(np.concatenate([[0], np.cumsum(count)]), label.astype(np.uint16))
+    return AttributeLabels(np.concatenate([[0], np.cumsum(count)]), label.astype(np.uint16))

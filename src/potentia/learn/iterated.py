@@ -16,20 +16,20 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from .._options import check_count, check_number
-from .._types import ArrayLike, Floats, PotentiaError, real_number, shown, warn_caller
-from ..data.example import Example
-from ..data.parts import Examples
+from ..base.options import check_count, check_number
+from ..base.types import ArrayLike, Floats, PotentiaError, real_number, shown, warn_caller
+from ..features.example import Example
+from ..features.parts import Examples
 from ..inference.base import Inference
-from ..inference.message_passing import Schedule, Smoothed
+from ..inference.messages import Schedule, Smoothed
 from ..potentials.base import Potential
-from ..potentials.zero import Zero
-from .dataset import Dataset
-from .direct import Direct
+from ..potentials.tables import Zero
+from .base import Fit, Learner, SavedFit, steps_made
+from .data import Dataset
+from .descent import Direct
 from .examples import whole_kinds
 from .joint import Joint, JointPart
-from .learner import Fit, Learner, SavedFit, steps_made
-from .recipe import Preparation
+from .part import Preparation
 
 #: `message_tol` between fits by default: the next fit moves marginals more.
 _BETWEEN_FITS = 1e-3

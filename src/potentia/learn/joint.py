@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from .._schema import Array, check_state, like, prefixed
-from .._threads import map_items, thread_count
-from .._types import Floats
+from ..base.schema import Array, check_state, like, prefixed
+from ..base.threads import map_items, thread_count
+from ..base.types import Floats
 from ..kernels.logistic import loss_rows
 from ..potentials.base import Potential
-from ..potentials.chunks import map_chunks
 from ..potentials.inputs import example_ptr
-from ..potentials.problem import NO_LABELS, NO_ROWS, Problem, RowKey, Rows
-from .dataset import Dataset
-from .delta import delta_tables
+from ..potentials.problem import NO_LABELS, NO_ROWS, Problem, RowKey, Rows, map_chunks
+from .data import Dataset
+from .examples import Shard
+from .loop import delta_tables
 from .messages import Messages
 from .part import Part
-from .shards import Shard
 
 #: A kind's scores are kept between calls up to this many numbers in all, and computed shard by shard beyond.
 MAX_KEPT_SCORES = 1 << 25

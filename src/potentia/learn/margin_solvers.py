@@ -8,13 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._schema import Array, Rule, Schema, check_state, like
-from .._types import Floats
-from ..kernels.frank_wolfe import Dual, assemble, entries_of, margins
-from ..kernels.simplex_qp import maximise_on_simplex
-from ..kernels.working_set import WorkingSet, revisit
-from .margin_oracle import Oracle
-from .margin_problem import MarginProblem
+from ..base.schema import Array, Rule, Schema, check_state, like
+from ..base.types import Floats
+from ..kernels.frank_wolfe import (
+    MarginDual,
+    WorkingSet,
+    assemble,
+    entries_of,
+    margins,
+    maximise_on_simplex,
+    revisit,
+)
+from .margin_problem import MarginProblem, Oracle
 
 #: Labellings remembered per example.
 _SLOTS = 24
@@ -81,7 +86,7 @@ class FrankWolfe(MarginSolver):
         super().__init__(problem.eta, options)
         self.problem, self.oracle = problem, oracle
         size = len(problem.eta)
-        self.dual = Dual(
+        self.dual = MarginDual(
             np.zeros(size), problem.design.truth.copy(), problem.true_loss.copy(), np.zeros(size)
         )
         self.working = _start(problem, _SLOTS)

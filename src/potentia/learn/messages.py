@@ -12,20 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from .._schema import Array, check_state, like, prefixed
-from .._types import Floats, PotentiaError
+from ..base.schema import Array, check_state, like, prefixed
+from ..base.types import Floats, PotentiaError
 from ..graph.flat import flat_regions
-from ..graph.schedule import pairs_of
+from ..graph.layout import pairs_of
 from ..graph.scores import Scores
-from ..inference.drive import drive, layout_order
-from ..inference.engine import Engine
+from ..inference.engine import Engine, drive, layout_order
 from ..inference.entropy import Entropy
 from ..inference.pair_engine import PairEngine, suits_pairs
 from ..inference.region_engine import RegionEngine
 from ..kernels.pairs import pair_bias, take_messages
 from ..kernels.regions import message_terms
+from .examples import Shard
 from .part import Part
-from .shards import Shard
 
 _OTHER = "the checkpoint belongs to other examples: its messages do not fit them."
 

@@ -8,18 +8,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._threads import map_items, one_blas_thread, thread_count
-from .._types import Floats, Ints, PotentiaError
-from ..data.example import Example
+from ..base.memory import check_memory
+from ..base.threads import map_items, one_blas_thread, thread_count
+from ..base.types import Floats, Ints, PotentiaError
+from ..features.example import Example
+from ..features.parts import Held, Source
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.inputs import Inputs
-from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, RowKey, Rows, Tables
+from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, RowKey, Rows, RowTables
 from ..potentials.stack import Stack
-from .examples import check_kinds, observed, one_shape, restricted
-from .shards import Shard, cut_shards, region_targets, region_weights
+from .examples import (
+    SHARD_ENTRIES,
+    Shard,
+    check_kinds,
+    class_weighted,
+    cut_shards,
+    observed,
+    one_shape,
+    region_targets,
+    region_weights,
+    restricted,
+    table_entries,
+)
 
 #: Bytes that a variable takes in a layout, and a table entry in messages, biases and scores, on a binary grid.
 LAYOUT_BYTES, ENTRY_BYTES = 500, 24
@@ -78,7 +91,7 @@ class Predictor:
 
 
 @dataclass(eq=False)
-class Part(Tables):
+class Part(RowTables):
     """Rows of some examples per kind, and the shards they belong to.
 
     Attributes:
@@ -348,3 +361,135 @@ class Part(Tables):
             for k, i in enumerate(holders)
         ]
         return found[np.concatenate(rows)]
+
+
+def with_singles(examples: Sequence[Example]) -> tuple[list[Example], list[str]]:
+    """The examples with a single-variable region for every variable, and the kinds that were added."""
+    graphs = [_completed(example.graph) for example in examples]
+    kinds = {
+        kind for e, graph in zip(examples, graphs, strict=True) for kind in graph.kinds[len(e.graph.kinds) :]
+    }
+    completed = [
+        e if graph is e.graph else Example(graph, e.features, e.labels, e.weights, e.name, e.inputs)
+        for e, graph in zip(examples, graphs, strict=True)
+    ]
+    return completed, sorted(kinds)
+
+
+def _completed(graph: Graph) -> Graph:
+    """The graph with regions for its bare variables, one kind per number of states."""
+    bare = np.ones(graph.n_variables, dtype=bool)
+    for scope in graph.scopes.values():
+        if scope.shape[1] == 1:
+            bare[scope[:, 0]] = False
+    if not bare.any():
+        return graph
+
+    def make() -> Graph:
+        regions = dict(graph.scopes)
+        for states in np.unique(graph.n_states[bare]):
+            regions[f"single variables of {states} states"] = np.flatnonzero(
+                bare & (graph.n_states == states)
+            )[:, None]
+        return Graph(graph.n_states, regions)
+
+    return graph.cached("with_singles", make)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a learner needs of its examples.
+
+    Attributes:
+        labels: every example has labels.
+        positive: weights are above zero.
+        class_weight: weight of each state, by which the variables' weights are multiplied.
+        singles: give every variable a single-variable region.
+    """
+
+    labels: bool = False
+    positive: bool = False
+    class_weight: Sequence[float] | None = None
+    singles: bool = False
+
+    def apply(self, examples: Sequence[Example], names: Sequence[str]) -> tuple[list[Example], list[str]]:
+        """The examples as the learner takes them, and the kinds that were added to them."""
+        if self.labels:
+            require_labels(examples, names)
+        weighted = class_weighted(examples, self.class_weight)
+        if self.positive and any(e.weights is not None and not np.all(e.weights) for e in weighted):
+            raise PotentiaError("hidden='soft' keeps every variable, so weights must be positive; one is 0.")
+        return with_singles(weighted) if self.singles else (list(weighted), [])
+
+
+@dataclass(frozen=True)
+class PartRecipe:
+    """A part's source and options; `build` makes the part, the same each time."""
+
+    source: Source
+    kind_of_part: type[Part]
+    kinds: Sequence[str]
+    drop_hidden: bool = False
+    whole: frozenset[str] = frozenset()
+    preparation: Preparation = field(default_factory=Preparation)
+
+    @property
+    def name(self) -> str:
+        """What messages call the part."""
+        return self.source.name
+
+    def n_bytes(self) -> int | None:
+        """Size of the examples, where it is known without reading them."""
+        return self.source.n_bytes()
+
+    def build(self) -> Part:
+        """The part."""
+        first, origin = (self.source.first, "") if isinstance(self.source, Held) else (0, f" of {self.name}")
+        examples = self.source.load()
+        names = [e.name or f"example {k}{origin}" for k, e in enumerate(examples, first)]
+        prepared, added = self.preparation.apply(examples, names)
+        part = self.kind_of_part(prepared, [*self.kinds, *added], self.drop_hidden, names, self.whole)
+        same = len(part.examples) == len(examples) and all(
+            a is b for a, b in zip(part.examples, examples, strict=True)
+        )
+        part.untouched = same and all(kept is None for kept in part.kept)
+        part.n_given = len(examples)
+        part.n_states = max((int(e.graph.n_states.max()) for e in examples), default=1)
+        return part
+
+
+def require_labels(examples: Sequence[Example], names: Sequence[str]) -> None:
+    """Refuse examples without labels."""
+    for example, name in zip(examples, names, strict=True):
+        if example.labels is None:
+            raise PotentiaError(f"{name} has no labels.")
+
+
+#: Vectors of all parameters that an optimiser holds: ten pairs of L-BFGS, gradients and candidates.
+_VECTORS = 25
+
+
+def fit_bytes(potentials: Mapping[str, Potential], examples: Sequence[Example]) -> float:
+    """About how many bytes a fit takes: messages, biases and scores, layouts, parameters and their gradients."""
+    entries, variables = 0, {}
+    parameters: dict[str, int] = {}
+    for example in examples:
+        graph, own = example.graph, table_entries(example.graph, example)
+        entries += own
+        # equal graphs share layouts, shard by shard
+        variables[graph.digest] = graph.n_variables * max(1, SHARD_ENTRIES // max(own, 1))
+        for kind, x in example.features.items():
+            if kind in potentials and potentials[kind].differentiable and len(graph.scopes.get(kind, ())):
+                size = x.shape[1] * int(np.prod(graph.table_shapes(kind)[0]))
+                parameters[kind] = max(size, parameters.get(kind, 0))
+    laid_out = min(sum(variables.values()), sum(example.graph.n_variables for example in examples))
+    return float(ENTRY_BYTES * entries + LAYOUT_BYTES * laid_out + 8 * _VECTORS * sum(parameters.values()))
+
+
+def check_fit(potentials: Mapping[str, Potential], examples: Sequence[Example]) -> None:
+    """Refuse a fit for which there is not enough memory."""
+    check_memory(
+        fit_bytes(potentials, examples),
+        f"this fit of {len(examples)} examples",
+        "write them with pt.write_parts and fit pt.parts(folder)",
+    )

@@ -8,21 +8,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._optimise import Adam
-from .._options import check_count, check_number
-from .._types import Floats, PotentiaError, real_number, shown
-from ..adjoint.gradient import Gradient, gradient_of
-from ..data.parts import Examples
+from ..base.optimise import Adam
+from ..base.options import check_count, check_number
+from ..base.types import Floats, PotentiaError, real_number, shown
+from ..features.parts import Examples
+from ..gradients.entry import Gradient, gradient_of
+from ..gradients.loss import Loss
+from ..gradients.losses import loss_of
 from ..inference.base import Inference
-from ..inference.message_passing import TRW
-from ..losses.base import Loss
-from ..losses.names import loss_of
+from ..inference.messages import TRW
 from ..potentials.base import Potential
-from .dataset import Dataset
+from .base import Fit, Learner, SavedFit, has_settled, steps_made
+from .data import Dataset
 from .descent import Descent, join_parameters, set_parameters
 from .examples import whole_kinds
-from .learner import Fit, Learner, SavedFit, has_settled, steps_made
-from .recipe import Preparation
+from .part import Preparation
 from .risk_objective import Risk, RiskPart
 
 STARTS = ("independent", "surrogate_likelihood", "zero")
@@ -40,9 +40,9 @@ class MarginalRisk(Learner):
     Attributes:
         loss: a name (see `pt.losses`) or a loss object.
         inference: what the loss is computed through, and what predictions use unless the CRF has its own.
-        gradient: "truncated", "backpropagation", "perturbation", "implicit" or an object of `pt.adjoint`; for losses of
-            marginals. With all but the first, inference starts from the messages it had for the parameters before, and
-            must converge: a fit at whose end it does not warns with `pt.ConvergenceWarning`.
+        gradient: "truncated", "backpropagation", "perturbation", "implicit" or an object of `pt.gradients`; for
+            losses of marginals. With all but the first, inference starts from the messages it had for the parameters
+            before, and must converge: a fit at whose end it does not warns with `pt.ConvergenceWarning`.
         ridge: relative to the risk per variable; replaces the ridge of the potentials. None keeps theirs, added to the
             summed loss.
         iterations: limit of L-BFGS steps, or passes with `batch`.

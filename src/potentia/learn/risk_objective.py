@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from .._memory import borrow_zeros
-from .._schema import prefixed
-from .._threads import map_items, thread_count
-from .._types import Floats
-from ..adjoint.base import GradientError
-from ..adjoint.gradient import Gradient, Memory, evaluate, gradient_of
+from ..base.memory import borrow_zeros
+from ..base.schema import prefixed
+from ..base.threads import map_items, thread_count
+from ..base.types import Floats
+from ..gradients.base import GradientError
+from ..gradients.entry import Gradient, Memory, evaluate, gradient_of
+from ..gradients.loss import Loss
+from ..gradients.losses import loss_of
 from ..graph.scores import Scores
 from ..inference.base import Inference
-from ..losses.base import Loss
-from ..losses.names import loss_of
 from ..potentials.base import Potential
-from ..potentials.differentiable import Differentiable
+from ..potentials.mlp import Differentiable
 from ..potentials.problem import RowKey, Rows
-from .dataset import Dataset
+from .data import Dataset
 from .examples import observed
 from .part import Part
 

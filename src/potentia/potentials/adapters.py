@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from potentia._schema import TEXT, Items, Rule, Schema
-from potentia._threads import thread_count
-from potentia._types import Floats, PotentiaError
-from potentia.potentials.base import Potential
-from potentia.potentials.lightgbm_text import checked_text
-from potentia.potentials.problem import Batch, Problem
+from ..base.schema import TEXT, Items, Rule, Schema
+from ..base.threads import thread_count
+from ..base.types import Floats, PotentiaError
+from .base import Potential
+from .problem import Batch, Problem
+from .tree_ensemble import checked_text
 
 #: Hessian per row below which a leaf's value would be a leap.
 _LEAST_CURVATURE = 0.05

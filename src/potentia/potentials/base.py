@@ -1,54 +1,154 @@
-"""The oracle protocol: a potential is a function x -> scores that can lower a biased logistic loss.
-
-    sum_n w_n [ log sum_k exp(f(x_n)_k + b_nk) - sum_k y_nk (f(x_n)_k + b_nk) ] + penalty(f)
-
-[ILR-chapter Eq. 1.19] for N rows x (N, d) of one kind of region with K configurations, labels y (N,) or
-target distributions (N, K), bias b (N, K) and weight w (N,). A potential knows no graph, no messages and no
-temperature.
-
-**A custom class** derives from `Potential`, stores its hyper-parameters unchanged in `__init__`, and defines
-
-    _start(x, n_outputs)    become the zero function, sized for rows like x
-    _fit(problem)           lower the loss from where it stands; return the penalised loss reached, or None
-    _scores(x)              f(x) as an (n, K) array, for a piece of the rows
-
-and `penalty()` if it has one. `problem.x` are all rows and `problem.take(rows)` some, with their targets. Large data
-sets are in several parts, where no one has all rows: `problem.sum(function)` adds up function(batch) over pieces,
-`problem.draw(rows)` gathers some rows, and `_begin(problem)` takes the place of `_start`. What a fit learns goes in
-attributes that end in an underscore: arrays, plain numbers and strings, or lists of plain ones. `problem.bias` may be
-something that makes its rows on demand: take rows of it by slicing. The base class checks input, keeps the old
-function when a fit came out worse, works piece by piece, saves and loads.
-`potentia.potentials.contract.check_potential(YourClass)` tests all of it.
-"""
+"""Potentials as JSON and arrays, without pickle."""
 
 from __future__ import annotations
 
 import copy
+import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from potentia._registry import Registered
-from potentia._schema import Count, Number, Schema
-from potentia._types import ArrayLike, Floats, PotentiaError
-from potentia.kernels.logistic import loss_rows
-from potentia.potentials.chunks import map_chunks
-from potentia.potentials.inputs import example_ptr
-from potentia.potentials.params import Params
-from potentia.potentials.problem import (
+from ..base.saving import Registered, build, decode, encode, find_class, saved_name
+from ..base.schema import Count, Number, Schema, check
+from ..base.types import ArrayLike, Floats, PotentiaError
+from ..kernels.logistic import loss_rows
+from .inputs import example_ptr
+from .problem import (
     NO_LABELS,
     NO_ROWS,
     NO_WEIGHT,
     Batch,
     Problem,
     Rows,
+    check_features,
     is_sparse,
+    make_problem,
+    map_chunks,
     stored_per_row,
 )
-from potentia.potentials.state import Arrays, pack, restore
-from potentia.potentials.validation import check_features, make_problem
+from .transformers import is_transformer, pack_transformer, unpack_transformer
+
+Arrays = dict[str, NDArray[Any]]
+#: Names of what a fit learns.
+_LEARNED = re.compile(r"[A-Za-z]\w*_")
+
+
+class _Once(dict[str, NDArray[Any]]):
+    """Arrays of a file, each of which may be taken once: a few bytes could otherwise name a large one many times."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        self._taken: set[str] = set()
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name in self._taken:
+            raise PotentiaError(f"the saved potential is damaged: it names the array {name} twice.")
+        self._taken.add(name)
+        return super().__getitem__(name)
+
+
+def pack(potential: Any, fitted: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
+    """(JSON-able dictionary, arrays) of the hyper-parameters and the fitted attributes."""
+    arrays: Arrays = {}
+    params = {
+        key: _pack_value(f"params.{key}", value, arrays)
+        for key, value in potential.get_params(deep=False).items()
+    }
+    learned = {key: _pack_value(f"fitted.{key}", value, arrays) for key, value in fitted.items()}
+    return {"class": saved_name(type(potential)), "params": params, "fitted": learned}, arrays
+
+
+def restore(meta: Any, arrays: Arrays, base: type) -> Any:
+    """The potential of a subclass of `base` that `pack` described, checked by its declared schema."""
+    potential, fitted = _unpack(meta, arrays, base)
+    if fitted:
+        found = check(potential.saved, potential.get_params(deep=False) | fitted, "potential")
+        strange = [name for name in fitted if not _LEARNED.fullmatch(name) or hasattr(type(potential), name)]
+        if strange:
+            raise PotentiaError(f"the saved potential is damaged: {strange[0]!r} is not a learned attribute.")
+        potential.__dict__.update(fitted | {name: found[name] for name in found.keys() & fitted.keys()})
+        potential.check_options()
+    return potential
+
+
+def _unpack(meta: Any, arrays: Arrays, base: type) -> tuple[Any, dict[str, Any]]:
+    """The unfitted potential and its fitted attributes."""
+    try:
+        name, params, fitted = meta["class"], dict(meta["params"]), dict(meta["fitted"])
+    except (KeyError, TypeError, ValueError):
+        raise PotentiaError("the saved potential is damaged: it lacks class, params or fitted.") from None
+    found, arrays = find_class(name, base), _Once(arrays)
+    potential = build(found, {key: _unpack_value(value, arrays) for key, value in params.items()})
+    return potential, {key: _unpack_value(value, arrays) for key, value in fitted.items()}
+
+
+def _pack_value(path: str, value: Any, arrays: Arrays) -> Any:
+    if isinstance(value, np.ndarray):
+        arrays[path] = value
+        return {"array": path}
+    if isinstance(value, dict) and value and all(isinstance(item, np.ndarray) for item in value.values()):
+        return {"arrays": {key: _pack_value(f"{path}/{key}", item, arrays) for key, item in value.items()}}
+    if is_transformer(value):
+        return {"transformer": pack_transformer(path, value, arrays)}
+    return {"value": encode(value, path)}
+
+
+def _unpack_value(packed: Any, arrays: Arrays) -> Any:
+    if isinstance(packed, dict) and "transformer" in packed:
+        return unpack_transformer(packed["transformer"], arrays)
+    if isinstance(packed, dict) and isinstance(packed.get("arrays"), dict):
+        return {key: _unpack_value(item, arrays) for key, item in packed["arrays"].items()}
+    if not isinstance(packed, dict) or len(packed) != 1 or not packed.keys() & {"array", "value"}:
+        raise PotentiaError("the saved potential is damaged: it holds an object that is not a value.")
+    if "value" in packed:
+        return decode(packed["value"])
+    if not isinstance(packed["array"], str) or packed["array"] not in arrays:
+        raise PotentiaError(f"the saved potential is damaged: it lacks the array {packed['array']}.")
+    return np.array(arrays[packed["array"]])
+
+
+class Params:
+    """Hyper-parameters are the constructor's keywords, stored unchanged; works with `sklearn.base.clone`."""
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return [parameter.name for parameter in parameters if parameter.kind in named]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All hyper-parameters by name; with `deep` also those of nested objects as outer__inner."""
+        found: dict[str, Any] = {}
+        for name in self._names():
+            value = found[name] = getattr(self, name)
+            if deep and hasattr(value, "get_params") and not isinstance(value, type):
+                found.update({f"{name}__{key}": inner for key, inner in value.get_params().items()})
+        return found
+
+    def set_params(self, **params: Any) -> Self:
+        """Set hyper-parameters by name (outer__inner for nested objects) and return self."""
+        names = self._names()
+        for key, value in params.items():
+            outer, _, inner = key.partition("__")
+            if outer not in names:
+                has = ", ".join(names) or "none"
+                raise PotentiaError(f"{type(self).__name__} has no parameter {outer!r}; it has: {has}.")
+            if inner:
+                getattr(self, outer).set_params(**{inner: value})
+            else:
+                setattr(self, outer, value)
+        return self
+
+    def __repr__(self) -> str:
+        """The constructor call, with the arguments that differ from their defaults."""
+        defaults = inspect.signature(type(self).__init__).parameters
+        values = {name: repr(getattr(self, name)) for name in self._names()}
+        shown = [f"{name}={text}" for name, text in values.items() if text != repr(defaults[name].default)]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class Potential(Params, Registered, ABC):
@@ -295,3 +395,30 @@ class Potential(Params, Registered, ABC):
 
 def _loss(scores: Floats, batch: Batch) -> float:
     return float(loss_rows(scores, *batch.targets, NO_ROWS))
+
+
+class Affine(Protocol):
+    """What a potential that declares `affine` also defines."""
+
+    def design(self, x: Any) -> Any:
+        """The features that multiply the table: [x, 1] (N, D), dense or CSR, x perhaps expanded or left out."""
+
+    def own_ridge(self, n_columns: int) -> Floats:
+        """The ridge that the potential itself puts on each row of its table, (D,)."""
+
+    def set_table(self, table: Floats) -> None:
+        """Take T (D, K); the potential must have been started."""
+
+
+def as_affine(kind: str, potential: Potential) -> Affine:
+    """The potential, refused where it is not linear in its parameters."""
+    if not potential.affine:
+        raise PotentiaError(
+            f"the potential of {kind!r} must be linear in its parameters (Linear, Constant or Zero), "
+            f"not {type(potential).__name__}."
+        )
+    if potential.unit != "row":
+        raise PotentiaError(
+            f"the {type(potential).__name__} of {kind!r} reads whole examples; this learner needs features of rows."
+        )
+    return cast(Affine, potential)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from potentia._types import Ints, finite_array
+from ..base.types import Ints, finite_array
 
 
 class Inputs:

@@ -6,14 +6,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from potentia._options import check_number
-from potentia._schema import FLAG, Array, Either, Field, Rule, Schema, Size
-from potentia._types import Floats, Ints, PotentiaError
-from potentia.kernels.logistic import linear_loss_rows, loss_rows
-from potentia.potentials.differentiable import Differentiable
-from potentia.potentials.problem import Batch, Problem
-from potentia.potentials.transformers import is_transformer
-from potentia.potentials.validation import check_features
+from ..base.options import check_number
+from ..base.schema import FLAG, Array, Either, Field, Rule, Schema, Size
+from ..base.types import Floats, Ints, PotentiaError
+from ..kernels.logistic import linear_loss_rows, loss_rows
+from .mlp import Differentiable
+from .problem import Batch, Problem, check_features
+from .transformers import is_transformer
 
 #: Up to this many features the coordinates are decorrelated, beyond only rescaled.
 _MAX_WHITENED = 512

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from potentia._types import Floats, Ints
+from ..base.types import Floats, Ints
 
 #: Examples with fewer rows than this on average are joined after all: visiting them one by one would take longer.
 _FEW_ROWS = 256

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from potentia._schema import Array, Count, Either, Field, Items, check
-from potentia._types import PotentiaError
+from ..base.schema import Array, Count, Either, Field, Items, check
+from ..base.types import PotentiaError
 
 #: What a fitted transformer of each class consists of, beyond its parameters and splines.
 _FITTED = {

@@ -1,15 +1,211 @@
-"""Many trees as flat arrays."""
+"""LightGBM's model text, checked before its parser, which trusts every index, is given it."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from potentia._types import Floats, Ints
-from potentia.kernels.decision_trees import MAX_BINS, add_trees
-from potentia.potentials.binning import Codes
-from potentia.potentials.chunks import map_chunks
+from ..base.types import Floats, Ints, PotentiaError
+from ..kernels.decision_trees import MAX_BINS, add_trees, bin_rows
+from .problem import Batch, Problem, map_chunks
+
+_HEAD = ("version", "num_class", "num_tree_per_iteration", "label_index", "max_feature_idx", "feature_names",
+         "feature_infos")  # fmt: skip
+_OF_NODES = ("split_feature", "split_gain", "threshold", "decision_type", "left_child", "right_child",
+             "internal_value", "internal_weight", "internal_count")  # fmt: skip
+_OF_LEAVES = ("leaf_value", "leaf_weight", "leaf_count")
+_CATEGORICAL = ("cat_boundaries", "cat_threshold")
+
+Fields = dict[str, str]
+
+
+def checked_text(text: str, n_features: int, n_outputs: int) -> str:
+    """The trees of a model text, rewritten without byte offsets; refuses one whose indices are out of range.
+
+    Sizes of trees in characters, by which LightGBM would jump through the text, are left out.
+    """
+    try:
+        head, *blocks = re.split(r"^Tree=", text.split("\nend of trees")[0], flags=re.MULTILINE)
+        trees = [_fields(block) for block in blocks]
+        if not _fits(_fields(head), n_features, n_outputs) or len(trees) % n_outputs:
+            raise ValueError
+        parts = ["tree\n" + _lines(_fields(head), _HEAD)]
+        for number, tree in enumerate(trees):
+            _check_tree(tree, n_features)
+            named = (
+                "num_leaves",
+                "num_cat",
+                *_OF_NODES,
+                *_OF_LEAVES,
+                *_CATEGORICAL,
+                "is_linear",
+                "shrinkage",
+            )
+            parts.append(f"Tree={number}\n" + _lines(tree, named))
+        return "\n".join([*parts, "end of trees\n"])
+    except (ValueError, KeyError, IndexError, OverflowError):
+        raise PotentiaError("the saved LightGBM model is damaged: its trees are inconsistent.") from None
+
+
+def _fields(block: str) -> Fields:
+    return dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+
+
+def _lines(fields: Fields, names: tuple[str, ...]) -> str:
+    return "".join(f"{name}={fields[name]}\n" for name in names if name in fields)
+
+
+def _fits(head: Fields, n_features: int, n_outputs: int) -> bool:
+    numbers = [int(head[name]) for name in ("num_class", "num_tree_per_iteration", "max_feature_idx")]
+    names = head["feature_names"].split(" ")
+    return numbers == [n_outputs, n_outputs, n_features - 1] and len(names) == n_features and all(names)
+
+
+def _check_tree(tree: Fields, n_features: int) -> None:
+    """Raise unless every walk down the tree ends at a leaf; children of a node are written after it."""
+    n_leaves, n_cat = int(tree["num_leaves"]), int(tree["num_cat"])
+    if n_leaves < 1 or int(tree.get("is_linear", "0")):
+        raise ValueError
+    n_nodes = n_leaves - 1
+    lengths = dict.fromkeys(_OF_NODES, n_nodes) | dict.fromkeys(_OF_LEAVES, n_leaves if n_nodes else None)
+    for name, length in lengths.items():
+        if (
+            name in tree
+            and length is not None
+            and len([float(word) for word in tree[name].split()]) != length
+        ):
+            raise ValueError
+    if len(tree["leaf_value"].split()) != n_leaves:
+        raise ValueError
+    columns = [
+        tree[name].split()
+        for name in ("split_feature", "decision_type", "threshold", "left_child", "right_child")
+    ]
+    for node, (feature, kind, threshold, *children) in enumerate(zip(*columns, strict=True)):
+        inside = all(node < int(child) < n_nodes or -n_leaves <= int(child) < 0 for child in children)
+        if not 0 <= int(feature) < n_features or not inside:
+            raise ValueError
+        if int(kind) & 1 and not 0 <= int(threshold) < n_cat:
+            raise ValueError
+    if n_cat:
+        bounds = [int(word) for word in tree["cat_boundaries"].split()]
+        words = [int(word) for word in tree["cat_threshold"].split()]
+        if len(bounds) != n_cat + 1 or bounds != sorted(bounds) or [bounds[0], bounds[-1]] != [0, len(words)]:
+            raise ValueError
+
+
+Codes = NDArray[np.uint8]
+
+#: Quantiles are taken over at most this many rows.
+_ROWS = 50_000
+#: At most this many combinations of codes are tabulated.
+_MAX_CELLS = 1 << 17
+#: Codes of all rows are held up to this many bytes.
+_MAX_CODES = 1 << 28
+
+
+def draw_edges(problem: Problem, n_bins: int, rng: np.random.Generator) -> Floats:
+    """`bin_edges` of a problem's rows, or of some drawn at random where they are many."""
+    n = problem.n_rows
+    rows = problem.draw(rng.choice(n, _ROWS, replace=False) if n > _ROWS else slice(None))
+    return bin_edges(rows.x, rows.weight, n_bins)
+
+
+def bin_edges(x: Floats, weight: Floats, n_bins: int) -> Floats:
+    """Edges (d, 256), sorted and padded with +inf, that cut features into at most n_bins of equal weight.
+
+    A feature of few distinct values gets an edge between any two of them.
+    """
+    edges = np.full((x.shape[1], MAX_BINS), np.inf)
+    for j in range(x.shape[1]):
+        cuts = _cuts(x[:, j], weight, n_bins)
+        edges[j, : len(cuts)] = cuts
+    return edges
+
+
+def _cuts(values: Floats, weight: Floats, n_bins: int) -> Floats:
+    distinct, where = np.unique(values, return_inverse=True)
+    last = np.arange(len(distinct) - 1)
+    if len(distinct) > n_bins:
+        below = np.cumsum(np.bincount(where, weight if len(weight) else None))
+        wanted = below[-1] * np.arange(1, n_bins) / n_bins
+        # the slack makes a wanted weight that is met exactly be met also after rounding
+        last = np.unique(np.searchsorted(below, wanted * (1 - 1e-12)))
+        last = last[last < len(distinct) - 1]
+    low, high = distinct[last], distinct[last + 1]
+    middle = low + (high - low) / 2
+    # neighbouring doubles have no middle: an edge belongs to the bin below it
+    return np.where(middle < high, middle, low)
+
+
+def count_bins(edges: Floats) -> Ints:
+    """Bins of every feature (d,)."""
+    return np.isfinite(edges).sum(1) + 1
+
+
+def encode(x: Floats, edges: Floats) -> Codes:
+    """Codes (n, d): code <= c exactly where x <= edges[c]."""
+    codes = np.empty(x.shape, np.uint8)
+    map_chunks(lambda rows: bin_rows(x[rows], edges, codes[rows]), len(x), 4 * x.shape[1])
+    return codes
+
+
+def all_cells(n_bins: Ints, n_rows: int) -> Codes | None:
+    """Every combination of codes (M, d), the last feature fastest, if they are far fewer than n_rows."""
+    n_cells = prod(int(n) for n in n_bins)
+    if n_cells > min(_MAX_CELLS, n_rows // 2):
+        return None
+    # arrays have at most 64 axes, but features of one bin need none
+    varying = np.flatnonzero(n_bins > 1)
+    cells = np.zeros((n_cells, len(n_bins)), np.uint8)
+    cells[:, varying] = np.indices(tuple(n_bins[varying]), dtype=np.uint8).reshape(len(varying), n_cells).T
+    return cells
+
+
+def cell_of(codes: Codes, n_bins: Ints) -> Ints:
+    """For every row its place in `all_cells`."""
+    cell = np.zeros(len(codes), np.int64)
+    for j, n in enumerate(n_bins):
+        cell *= n
+        cell += codes[:, j]
+    return cell
+
+
+@dataclass(frozen=True)
+class Binned:
+    """Codes of all rows; or, where combinations of codes are few (`listed`), all of those.
+
+    A function of the codes then needs computing only once per combination: with one or two features, as pairs
+    often have, that is hundreds of times less work.
+    """
+
+    codes: Codes
+    listed: bool
+    n_bins: Ints
+
+    @classmethod
+    def of(cls, problem: Problem, edges: Floats) -> Binned | None:
+        """The problem's rows; None if codes of all rows are too many to hold."""
+        n_bins = count_bins(edges)
+        cells = all_cells(n_bins, problem.n_rows)
+        if cells is not None:
+            return cls(cells, True, n_bins)
+        if not problem.local or problem.n_rows * problem.n_features > _MAX_CODES:
+            return None
+        return cls(problem.collect(_codes_of, edges), False, n_bins)
+
+    def place(self, rows: Any, codes: Codes) -> Any:
+        """Where in `codes` the given rows are, as an index; they have these codes."""
+        return cell_of(codes, self.n_bins) if self.listed else rows
+
+
+def _codes_of(batch: Batch, edges: Floats) -> Codes:
+    return encode(batch.x, edges)
 
 
 @dataclass

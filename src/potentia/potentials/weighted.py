@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from potentia._schema import Array, Schema
-from potentia._types import Floats, PotentiaError, real_numbers, shown
-from potentia.graph.weighted import Cost, WeightedTable, check_cut
-from potentia.kernels.logistic import loss_rows
-from potentia.potentials.chunks import map_chunks
-from potentia.potentials.linear import Linear
-from potentia.potentials.problem import Batch, Problem
+from ..base.schema import Array, Schema
+from ..base.types import Floats, PotentiaError, real_numbers, shown
+from ..graph.tables import Cost, WeightedTable, check_cut
+from ..kernels.logistic import loss_rows
+from .linear import Linear
+from .problem import Batch, Problem, map_chunks
 
 
 @dataclass(eq=False, repr=False)

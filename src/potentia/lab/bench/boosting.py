@@ -10,10 +10,10 @@ import numpy as np
 
 import potentia as pt
 
-from ..._types import Floats, Ints
-from ...potentials.validation import make_problem
-from ...report.tables import Column
-from .timing import Part, Rows, median_time
+from ...app.report.rows import Column
+from ...base.types import Floats, Ints
+from ...potentials.problem import make_problem
+from .timing import Rows, Suite, median_time
 
 _FEATURES, _OUTPUTS, _LEAVES, _SEED = 42, 4, 31, 0
 
@@ -69,7 +69,7 @@ def _light_round(data: Any, more: dict[str, Any]) -> Callable[[], Any]:
     return lightgbm.Booster(settings, data).update
 
 
-PART = Part(
+PART = Suite(
     "boosting",
     "One boosting round",
     [Column("what", "what"), Column("data", "data"), Column("seconds", "seconds", "{:.3f}".format)],

@@ -14,9 +14,9 @@ import numpy as np
 
 import potentia as pt
 
-from ..._types import Floats, Ints
-from ...report.tables import Column
-from .timing import Part, Rows, best_times, random_theta
+from ...app.report.rows import Column
+from ...base.types import Floats, Ints
+from .timing import Rows, Suite, best_times, random_theta
 
 _ITERATIONS, _RHO = 40, 0.5
 
@@ -111,7 +111,7 @@ def _rows(quick: bool) -> Rows:
 
 
 _number = "{:.1f}".format
-PART = Part(
+PART = Suite(
     "calls",
     "Whole calls of TRW, 40 iterations, one thread",
     [

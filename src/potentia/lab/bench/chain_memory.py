@@ -17,7 +17,7 @@ import numpy as np
 
 import potentia as pt
 
-from ..._types import Ints
+from ...base.types import Ints
 from .timing import peak_memory
 
 _TOKENS, _ITEMS = 10, 6

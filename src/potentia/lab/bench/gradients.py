@@ -12,11 +12,11 @@ import numpy as np
 
 import potentia as pt
 
-from ..._threads import one_blas_thread, using_threads
-from ...learn.dataset import Dataset
+from ...app.report.rows import Column
+from ...base.threads import one_blas_thread, using_threads
+from ...learn.data import Dataset
 from ...learn.risk_objective import Risk, RiskPart
-from ...report.tables import Column
-from .timing import Part, Rows, best_times, in_fresh_process, peak_memory, random_theta
+from .timing import Rows, Suite, best_times, in_fresh_process, peak_memory, random_theta
 
 _SEED = 0
 
@@ -104,7 +104,7 @@ def _large(side: int, iterations: int) -> dict[str, Any]:
     }
 
 
-PART = Part(
+PART = Suite(
     "gradient",
     "Losses and gradients through inference",
     [

@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 
-from ...report.tables import Column, Table
+from ...app.report.rows import Column, Table
 from . import boosting, calls, gradients, sequences, sweeps
-from .timing import Part, Rows
+from .timing import Rows, Suite
 
 
 def _machine(quick: bool) -> Rows:
@@ -36,7 +36,7 @@ def _starts(quick: bool) -> Rows:
 
 
 PARTS = (
-    Part(
+    Suite(
         "machine",
         "This machine",
         [
@@ -51,7 +51,7 @@ PARTS = (
     gradients.PART,
     sequences.PART,
     boosting.PART,
-    Part(
+    Suite(
         "start",
         "Starting up",
         [Column("what", "what"), Column("seconds", "seconds", "{:.2f}".format)],

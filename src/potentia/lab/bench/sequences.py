@@ -20,11 +20,11 @@ import numpy as np
 
 import potentia as pt
 
-from ..._types import PotentiaError
+from ...app.report.rows import Column
+from ...base.types import PotentiaError
 from ...features.spans import span_scores
 from ...features.tokens import TokenFeatures
-from ...report.tables import Column
-from .timing import Part, Rows, in_fresh_process, peak_memory
+from .timing import Rows, Suite, in_fresh_process, peak_memory
 
 #: Folds to train on and to test on.
 _LETTERS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
@@ -40,7 +40,7 @@ _STEPS = {GENERATED: 10}
 _DEFAULT_STEPS = 100
 
 
-class Problem(NamedTuple):
+class TaggingProblem(NamedTuple):
     """Names of features per token and labels, to train on and to test on, and the measure of predictions."""
 
     X: list[Any]
@@ -82,7 +82,7 @@ def _f1(truth: list[list[str]], found: list[list[str]]) -> float:
     return span_scores(truth, found)["f1"]
 
 
-def _letters(name: str) -> Problem:
+def _letters(name: str) -> TaggingProblem:
     def part(folds: Sequence[int]) -> tuple[list[Any], list[list[str]]]:
         words = pt.datasets.letters(folds=folds)
         pixels = [str(k) for k in range(128)]
@@ -92,10 +92,10 @@ def _letters(name: str) -> Problem:
         return X, [[chr(97 + k) for k in e.labels] for e in words if e.labels is not None]
 
     train, test = map(part, _LETTERS[name])
-    return Problem(*train, *test, _accuracy)
+    return TaggingProblem(*train, *test, _accuracy)
 
 
-def _tokens(name: str) -> Problem:
+def _tokens(name: str) -> TaggingProblem:
     folder = pt.datasets.data_folder(None) / "sequences"
     features = TokenFeatures(spelling=True)
 
@@ -108,10 +108,10 @@ def _tokens(name: str) -> Problem:
         ]
         return X, [s[-1] for s in sentences]
 
-    return Problem(*part("train"), *part("test"), _f1)
+    return TaggingProblem(*part("train"), *part("test"), _f1)
 
 
-def _generated(name: str) -> Problem:
+def _generated(name: str) -> TaggingProblem:
     """Words drawn given labels of a Markov chain."""
     rng = np.random.default_rng(0)
     n = 131
@@ -130,10 +130,10 @@ def _generated(name: str) -> Problem:
             y.append([str(k) for k in states])
         return X, y
 
-    return Problem(*part(2000), *part(2000), _accuracy)
+    return TaggingProblem(*part(2000), *part(2000), _accuracy)
 
 
-def _potentia(problem: Problem, steps: int, target: float) -> dict[str, Any]:
+def _potentia(problem: TaggingProblem, steps: int, target: float) -> dict[str, Any]:
     model = pt.ChainCRF(c2=1.0, max_iterations=steps, delta=0.0, all_possible_transitions=True, threads=1)
     begun = time.process_time()
     with warnings.catch_warnings():
@@ -150,7 +150,7 @@ def _potentia(problem: Problem, steps: int, target: float) -> dict[str, Any]:
             "quality": problem.quality(problem.y_test, found), "memory_mib": memory}  # fmt: skip
 
 
-def _crfsuite(problem: Problem, steps: int, target: float) -> dict[str, Any]:
+def _crfsuite(problem: TaggingProblem, steps: int, target: float) -> dict[str, Any]:
     import pycrfsuite
 
     begun = time.process_time()
@@ -190,7 +190,7 @@ def _ratio(value: Any) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-PART = Part(
+PART = Suite(
     "sequence",
     "Sequences",
     [

@@ -13,16 +13,16 @@ import numpy as np
 
 import potentia as pt
 
-from ..._threads import map_ranges
-from ..._types import Floats
-from ...graph.schedule import pairs_of
+from ...app.report.rows import Column
+from ...base.threads import map_ranges
+from ...base.types import Floats
+from ...graph.layout import pairs_of
 from ...graph.scores import Scores
-from ...inference.drive import iterate
+from ...inference.engine import iterate
 from ...inference.entropy import reweighted, smoothed
 from ...inference.pair_engine import PairEngine
 from ...kernels.memory_bandwidth import multiply_add, repeat_multiply_add
-from ...report.tables import Column
-from .timing import Part, Rows, best_time, best_times, random_theta
+from .timing import Rows, Suite, best_time, best_times, random_theta
 
 _SEED = 0
 
@@ -120,7 +120,7 @@ def _log_floor(n: int, budget: float) -> float:
 
 
 _number = "{:.1f}".format
-PART = Part(
+PART = Suite(
     "sweep",
     "Forward sweeps",
     [

@@ -14,13 +14,13 @@ import numpy as np
 
 import potentia as pt
 
-from ..._types import Floats
-from ...report.tables import Column, Table
+from ...app.report.rows import Column, Table
+from ...base.types import Floats
 
 Rows = list[dict[str, Any]]
 
 
-class Part(NamedTuple):
+class Suite(NamedTuple):
     """A group of measurements: their name, the title and columns of their table, and measure(quick), their rows."""
 
     name: str

@@ -1,0 +1,288 @@
+"""What the values in masks mean: classes with names and colours, and void."""
+
+from __future__ import annotations
+
+import colorsys
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..base.types import Ints, PotentiaError, warn_caller
+from .image_files import Mask, code_colours
+
+#: More values than this in the masks are no classes, but a sign of smoothed or compressed masks.
+_MOST = 256
+#: Values in fewer pixels than this in all, or in less than this share of them and nowhere two by two, are questioned.
+_HANDFUL, _THIN_SHARE = 5, 0.01
+#: A class with more of the pixels than this, in masks of several classes, is questioned.
+_MOSTLY = 0.9
+#: Largest number of a class beside which 255 is questioned, and fewest numbers that may be those of instances.
+_SMALL_CODE, _INSTANCES = 100, 8
+#: What to do with such values: make them unknown, the class whose value is nearest, or classes.
+RARE = ("void", "nearest", "keep")
+_GOLDEN = 0.618034
+
+
+@dataclass
+class Classes:
+    """The classes of a set of masks, numbered in order.
+
+    Attributes:
+        codes: the value of each class in masks, see `Mask`.
+        names: what the classes are called.
+        colours: 0xRRGGBB of each, for images.
+        void: values of pixels whose class is unknown.
+        coloured: masks hold colours.
+        palette: colours of the masks' files, or None.
+        nearest: other values mean the class whose value is nearest.
+    """
+
+    codes: list[int]
+    names: list[str]
+    colours: list[int]
+    void: list[int]
+    coloured: bool
+    palette: list[int] | None
+    nearest: bool = False
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def to_json(self) -> dict[str, Any]:
+        """All attributes."""
+        return asdict(self)
+
+    def labels(self, mask: Mask, path: Path) -> Ints:
+        """A mask's class numbers (h, w), -1 where void; refuses values that are no class."""
+        if mask.coloured != self.coloured:
+            kinds = "colours", "grey values or palette numbers"
+            has, wants = kinds if mask.coloured else kinds[::-1]
+            raise PotentiaError(f"{path}: the mask holds {has}, but the classes are {wants}.")
+        if self.nearest:
+            return self._nearest_class(mask)
+        known = np.array([*self.codes, *self.void])
+        number = np.array([*range(len(self.codes)), *[-1] * len(self.void)])
+        order = np.argsort(known)
+        values, where = np.unique(mask.codes, return_inverse=True)
+        place = np.minimum(np.searchsorted(known, values, sorter=order), len(known) - 1)
+        strange = values[known[order[place]] != values]
+        if strange.size:
+            shown = show_code(int(strange[0]), self.coloured)
+            classes = ", ".join(show_code(code, self.coloured) for code in self.codes[:12])
+            raise PotentiaError(f"{path}: the value {shown} is not a class; classes are {classes}.")
+        self._check_palette(mask, values, path)
+        return number[order[place]][where].reshape(mask.codes.shape)
+
+    def _nearest_class(self, mask: Mask) -> Ints:
+        """The class of the nearest value, or colour, of every pixel; -1 where a value is void."""
+        values, where = np.unique(mask.codes, return_inverse=True)
+        own, codes = values[:, None], np.array(self.codes)[None]
+        if self.coloured:
+            apart = ((code_colours(own).astype(int) - code_colours(codes).astype(int)) ** 2).sum(axis=-1)
+        else:
+            apart = np.abs(own - codes)
+        found = np.where(np.isin(values, self.void), -1, apart.argmin(axis=1))
+        return found[where].reshape(mask.codes.shape)
+
+    def _check_palette(self, mask: Mask, values: Ints, path: Path) -> None:
+        """Refuse a mask whose palette gives a class another colour: its numbers mean something else."""
+        for code in values.tolist():
+            own, other = _painted(mask.palette, code), _painted(self.palette, code)
+            if own is not None and other is not None and own != other:
+                raise PotentiaError(
+                    f"{path}: the palette has the colour #{own:06x} for {code}, but that of other masks #{other:06x}."
+                )
+
+    def mask(self, labels: Ints) -> Mask:
+        """Class numbers (h, w) as the masks would have them."""
+        return Mask(np.array(self.codes)[labels], self.coloured, self.palette)
+
+    def paint(self, labels: Ints) -> np.ndarray:
+        """Class numbers (h, w) as colours (h, w, 3)."""
+        return code_colours(np.array(self.colours)[labels])
+
+
+def find_classes(
+    masks: Sequence[Mask], palette_file: Path | None, void: str | None, rare: str | None = None
+) -> Classes:
+    """The classes of training masks: those a palette file lists, or else every value that occurs and is not void.
+
+    A value that occurs in a few pixels only, or along edges only, is more likely a trace of a smoothed mask than a
+    class: it is refused with what can be done about it, unless `rare` says so: "void", "nearest" (the class of the
+    nearest value) or "keep". Numbers 1, 2, ... that differ from mask to mask are instances, and are refused. Values
+    that often mean unknown, and a `void` that never occurs, give a warning.
+    """
+    coloured = masks[0].coloured
+    palette = next((mask.palette for mask in masks if mask.palette is not None), None)
+    unknown = parse_void(void, coloured)
+    listed: list[tuple[int, str, int | None]]
+    if palette_file is None:
+        values = np.unique(np.concatenate([np.unique(mask.codes) for mask in masks]))
+        _warn_of_absent([code for code in unknown if code not in values], coloured)
+        values = values[~np.isin(values, unknown)]
+        if not coloured:
+            _warn_of_unlabelled(masks, values)
+            if rare != "keep":
+                _refuse_instances(masks, unknown)
+        doubtful = [] if rare == "keep" else _doubtful(masks, values)
+        if doubtful and rare is None:
+            shown = ", ".join(show_code(code, coloured) for code in doubtful[:6]) + (
+                ", ..." if doubtful[6:] else ""
+            )
+            raise PotentiaError(
+                f"the masks have {shown} in a few pixels only, as smoothed masks do: say --rare void, nearest or keep "
+                "(a separate class), or list the classes in a --palette."
+            )
+        values = values[~np.isin(values, doubtful)]
+        unknown += doubtful if rare == "void" else []
+        listed = [(int(v), show_code(int(v), coloured), None) for v in values]
+    else:
+        listed = _read_palette(palette_file, coloured)
+        unknown += [code for code, name, _ in listed if name.lower() == "void"]
+        listed = [row for row in listed if row[0] not in unknown]
+    if not 2 <= len(listed) <= _MOST:
+        where = "the masks have" if palette_file is None else f"{palette_file} lists"
+        several = "class" if len(listed) == 1 else "classes"
+        raise PotentiaError(f"{where} {len(listed)} {several}, but there must be 2 to {_MOST}.")
+    colours = [
+        _colour(k, code, coloured, palette) if given is None else given
+        for k, (code, _, given) in enumerate(listed)
+    ]
+    codes, names = [row[0] for row in listed], [row[1] for row in listed]
+    nearest = rare == "nearest" and palette_file is None
+    return Classes(codes, names, colours, unknown, coloured, palette, nearest)
+
+
+def _warn_of_absent(codes: Sequence[int], coloured: bool) -> None:
+    """Warn of values given as void that no mask has."""
+    if codes:
+        shown = ", ".join(show_code(code, coloured) for code in codes)
+        warn_caller(f"--void {shown}: no mask has this value, so nothing is left out.", UserWarning)
+
+
+def _refuse_instances(masks: Sequence[Mask], unknown: Sequence[int]) -> None:
+    """Refuse masks whose regions are numbered from 1 in each of them, with more regions in some than in others."""
+    largest = []
+    for mask in masks:
+        own = [int(value) for value in np.unique(mask.codes) if value and value not in unknown]
+        if own != list(range(1, len(own) + 1)):
+            return
+        largest.append(len(own))
+    if max(largest) >= _INSTANCES and len(set(largest)) > 1:
+        raise PotentiaError(
+            f"every mask numbers its regions from 1, up to {max(largest)}, as masks of instances do: give masks of "
+            "classes, or say --rare keep, or list the classes in a --palette, if the numbers are classes."
+        )
+
+
+def _warn_of_unlabelled(masks: Sequence[Mask], values: Ints) -> None:
+    """Warn of 0 or 255 as a class where it more likely means that a pixel was not labelled."""
+    if len(values) < 3:
+        return
+    total = sum(mask.codes.size for mask in masks)
+    for code in (0, 255):
+        share = sum(int(np.count_nonzero(mask.codes == code)) for mask in masks) / total
+        # 255 beside small numbers is how many sets of masks mark borders and unknown pixels
+        if share > _MOSTLY or (code == 255 and share > 0 and values[values != 255].max() <= _SMALL_CODE):
+            warn_caller(
+                f"the value {code}, {share:.0%} of all pixels in the masks, becomes a class; if it means unlabelled, "
+                f"say --void {code}.",
+                UserWarning,
+            )
+
+
+def _doubtful(masks: Sequence[Mask], values: Ints) -> list[int]:
+    """Values that look like traces of smoothed masks."""
+    counts = np.zeros(len(values), dtype=np.int64)
+    solid = np.zeros(len(values), dtype=bool)
+    for mask in masks:
+        codes = mask.codes
+        found, count = np.unique(codes, return_counts=True)
+        place = np.minimum(np.searchsorted(values, found), len(values) - 1)
+        known = values[place] == found
+        counts[place[known]] += count[known]
+        corner = codes[..., :-1, :-1]
+        others = (codes[..., 1:, :-1], codes[..., :-1, 1:], codes[..., 1:, 1:])
+        block = np.unique(corner[np.logical_and.reduce([corner == other for other in others])])
+        solid |= np.isin(values, block)
+    thin = ~solid & (counts < _THIN_SHARE * counts.sum())
+    rare = (counts < _HANDFUL) & (counts < _THIN_SHARE * counts.sum())
+    return [int(value) for value in values[thin | rare]]
+
+
+def parse_void(void: str | None, coloured: bool) -> list[int]:
+    """Values of masks that mean unknown, from text with commas between them."""
+    return [parse_code(text, coloured, "--void") for text in void.split(",")] if void else []
+
+
+def parse_code(text: str, coloured: bool, source: str) -> int:
+    """A value of masks as text: a whole number, or #rrggbb for masks of colours."""
+    given = text.strip()
+    try:
+        if coloured:
+            return _hexadecimal(given)
+        if given.isdecimal():
+            return int(given)
+    except ValueError:
+        pass
+    wanted = "a colour #rrggbb, as the masks hold colours" if coloured else "a whole number"
+    raise PotentiaError(f"{source}: {given!r} is not {wanted}.")
+
+
+def show_code(code: int, coloured: bool) -> str:
+    """A value of masks as `parse_code` takes it."""
+    return f"#{code:06x}" if coloured else str(code)
+
+
+def _read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None]]:
+    """(value, name, colour or None) of every line `value,name[,#rrggbb]`."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PotentiaError(f"{path}: the palette file cannot be read ({error}).") from None
+    found: list[tuple[int, str, int | None]] = []
+    for number, row in enumerate(csv.reader(lines), 1):
+        if not row:
+            continue
+        place = f"{path}, line {number}"
+        if len(row) not in (2, 3) or not row[1].strip():
+            raise PotentiaError(f"{place}: a line is value,name or value,name,#rrggbb.")
+        try:
+            colour = _hexadecimal(row[2].strip()) if len(row) == 3 else None
+        except ValueError:
+            raise PotentiaError(f"{place}: {row[2].strip()!r} is not a colour #rrggbb.") from None
+        found.append((parse_code(row[0], coloured, place), row[1].strip(), colour))
+    for kind, column in (("value", [row[0] for row in found]), ("name", [row[1] for row in found])):
+        twice = [v for k, v in enumerate(column) if v in column[:k] and str(v).lower() != "void"]
+        if twice:
+            raise PotentiaError(f"{path}: the {kind} {twice[0]} occurs twice.")
+    return found
+
+
+def _colour(number: int, code: int, coloured: bool, palette: list[int] | None) -> int:
+    """The class's own colour in its masks, or one of evenly spread hues."""
+    if coloured:
+        return code
+    own = _painted(palette, code)
+    if own is not None:
+        return own
+    r, g, b = (round(255 * v) for v in colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, 0.75, 0.95))
+    return r << 16 | g << 8 | b
+
+
+def _painted(palette: list[int] | None, code: int) -> int | None:
+    """The colour of a value in a palette [r, g, b, ...], if it has one."""
+    if palette is None or len(palette) < 3 * code + 3:
+        return None
+    r, g, b = palette[3 * code : 3 * code + 3]
+    return r << 16 | g << 8 | b
+
+
+def _hexadecimal(text: str) -> int:
+    if len(text) != 7 or text[0] != "#":
+        raise ValueError(text)
+    return int(text[1:], 16)

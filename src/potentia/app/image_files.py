@@ -1,0 +1,399 @@
+"""TIFF files as microscopes and satellites write them: stacks of pages, 16 bits, any number of channels."""
+
+from __future__ import annotations
+
+import zipfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..base.types import PotentiaError, warn_caller
+from ..features.data_files import open_image
+
+TIFF_SUFFIXES = (".tif", ".tiff")
+#: Axes, in tifffile's letters, that are channels; all others but Y and X number pages.
+_CHANNELS = "SC"
+
+
+def is_tiff(path: Path) -> bool:
+    """Whether a file is a TIFF file by its name."""
+    return path.suffix.lower() in TIFF_SUFFIXES
+
+
+def n_pages(path: Path) -> int:
+    """The number of images in a file."""
+    _, axes, shape = _series(path, read=False)
+    return int(np.prod([n for axis, n in zip(axes, shape, strict=True) if axis not in "YX" + _CHANNELS]))
+
+
+def read_tiff(path: Path, page: int | None = None) -> np.ndarray:
+    """The images of a file (pages, h, w) or (pages, h, w, channels); with `page` one of them without the first axis.
+
+    A file with one page has no first axis either way. An alpha channel is left out.
+    """
+    stack = _stack(path)
+    found = stack[..., 0] if stack.shape[-1] == 1 else stack
+    if page is not None:
+        return np.ascontiguousarray(found[page])
+    return np.ascontiguousarray(found[0] if len(found) == 1 else found)
+
+
+def _stack(path: Path) -> np.ndarray:
+    """All images of a file, (pages, h, w, channels)."""
+    return _cached_stack(path, path.stat().st_mtime_ns) if path.exists() else _read_stack(path)
+
+
+@lru_cache(maxsize=2)
+def _cached_stack(path: Path, changed: int) -> np.ndarray:
+    """The stacks read last, an image and its mask: their pages are requested one after another."""
+    return _read_stack(path)
+
+
+def _read_stack(path: Path) -> np.ndarray:
+    values, axes, shape = _series(path, read=True)
+    channels = [k for k, axis in enumerate(axes) if axis in _CHANNELS]
+    pages = [k for k, axis in enumerate(axes) if axis not in "YX" + _CHANNELS]
+    order = [*pages, axes.index("Y"), axes.index("X"), *channels]
+    height, width = shape[axes.index("Y")], shape[axes.index("X")]
+    n_channels = int(np.prod([shape[k] for k in channels]))
+    found: np.ndarray = np.transpose(values, order).reshape(-1, height, width, n_channels)
+    return found
+
+
+def write_tiff(path: Path, values: np.ndarray) -> None:
+    """A volume (d, h, w) or (d, h, w, 3) as pages of a TIFF file."""
+    _tifffile().imwrite(
+        path,
+        values,
+        photometric="rgb" if values.ndim == 4 else "minisblack",
+        compression="zlib",
+        metadata={"axes": "ZYX" if values.ndim == 3 else "ZYXS"},
+    )
+
+
+def _series(path: Path, read: bool) -> tuple[Any, str, tuple[int, ...]]:
+    """The first series of a file: its values if requested, axes and shape."""
+    tifffile = _tifffile()
+    try:
+        with tifffile.TiffFile(path) as file:
+            series = file.series[0]
+            axes, shape = series.axes, series.shape
+            values = series.asarray() if read else None
+            if axes.endswith("S") and shape[-1] == 4 and file.pages[0].photometric == 2:  # RGB and alpha
+                shape = (*shape[:-1], 3)
+                values = None if values is None else values[..., :3]
+    except FileNotFoundError:
+        raise PotentiaError(f"{path}: there is no such file.") from None
+    except Exception as error:  # a damaged or compressed file fails in many ways
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PotentiaError(f"{path}: this is not a readable TIFF file ({reason}).") from None
+    if "Y" not in axes or "X" not in axes or 0 in shape:
+        raise PotentiaError(f"{path}: the TIFF file holds no image (axes {axes}, shape {shape}).")
+    if values is not None and values.shape != tuple(shape):
+        raise PotentiaError(f"{path}: the TIFF file holds {values.shape} values instead of {tuple(shape)}.")
+    return values, axes, shape
+
+
+def _tifffile() -> Any:
+    try:
+        import tifffile
+    except ImportError:
+        raise PotentiaError("TIFF files need tifffile: pip install potentia[images].") from None
+    return tifffile
+
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", *TIFF_SUFFIXES)
+#: Endings by which a mask's name may differ from its image's.
+_MASK_ENDINGS = ("", "_mask", "-mask", "_masks", "_label", "_labels")
+#: How pages of a TIFF file are read.
+STACKS = ("images", "volumes")
+
+
+class ImageFile(NamedTuple):
+    """An image in a file: its name without suffix, the path, and which page of a stack, or None for all of it."""
+
+    name: str
+    path: Path
+    page: int | None = None
+
+
+class Mask(NamedTuple):
+    """A mask as its file has it.
+
+    codes (h, w), of a volume (d, h, w): grey values or palette numbers, or 0xRRGGBB where `coloured`. palette: the
+    file's colours as [r, g, b, r, g, b, ...], or None.
+    """
+
+    codes: np.ndarray
+    coloured: bool
+    palette: list[int] | None
+
+
+def image_files(source: Path, stacks: str = "images", named: Path | None = None) -> list[ImageFile]:
+    """The images of a folder, or of one file, in order of name; masks beside their images are left out.
+
+    stacks: pages of a TIFF file are separate images, with three digits after the name, or one volume. named: where
+    masks are; in a folder that holds both, file name endings tell masks from images.
+    """
+    paths = [source] if source.is_file() else _listed(source)
+    names = {path.stem for path in paths}
+    if source.is_dir() and (named is None or named == source):
+        bases = (path.stem.removesuffix(end) for path in paths for end in _MASK_ENDINGS[1:])
+        twins = {base + end for base in bases if base in names for end in _MASK_ENDINGS[1:]}
+        paths = [path for path in paths if path.stem not in twins]
+    if stacks == "volumes":
+        flat = next((path for path in paths if not is_tiff(path)), None)
+        if flat is not None:
+            raise PotentiaError(
+                f"{flat} is not a TIFF file, so it holds no volume: leave out --stacks volumes."
+            )
+        return [ImageFile(path.stem, path) for path in paths]
+    return [entry for path in paths for entry in _pages(path)]
+
+
+def _pages(path: Path) -> list[ImageFile]:
+    count = n_pages(path) if is_tiff(path) else 1
+    if count == 1:
+        return [ImageFile(path.stem, path)]
+    return [ImageFile(f"{path.stem}_{page:03d}", path, page) for page in range(count)]
+
+
+def _listed(folder: Path) -> list[Path]:
+    """The image files of a folder, in order of name."""
+    if not folder.is_dir():
+        raise PotentiaError(f"{folder}: there is no such folder.")
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
+            if path.exists() and not path.is_file():
+                raise PotentiaError(f"{path} is no regular file; {folder} must hold images only.")
+            if path.stem in found:
+                raise PotentiaError(
+                    f"{folder} has {found[path.stem].name} and {path.name}: names must differ without suffix."
+                )
+            found[path.stem] = path
+    if not found:
+        raise PotentiaError(f"{folder} has no images ({', '.join(SUFFIXES)}).")
+    return list(found.values())
+
+
+def paired_files(images: Path, masks: Path, stacks: str = "images") -> list[tuple[ImageFile, ImageFile]]:
+    """Every image with the mask of its name, or of its name and an ending such as _mask; masks are PNG or TIFF."""
+    files = image_files(images, stacks, masks)
+    if masks.is_file() and images.is_file():
+        own = {images.stem: masks}
+    elif masks.is_file():
+        raise PotentiaError(f"{masks} is one mask, but {images} is a folder: give the folder of its masks.")
+    else:
+        own = {path.stem: path for path in _listed(masks) if path != images}
+    pairs = [(file, _mask_of(file, own, masks)) for file in files]
+    lacking = [file for file, path in pairs if path is None]
+    if lacking:
+        more = f", nor have {len(lacking) - 1} other images one" if len(lacking) > 1 else ""
+        raise PotentiaError(f"{lacking[0].path} has no mask {masks / lacking[0].path.stem}.png{more}.")
+    lossy = [path for _, path in pairs if path is not None and path.suffix.lower() in (".jpg", ".jpeg")]
+    if lossy:
+        raise PotentiaError(f"{lossy[0]}: JPEG does not keep the values of classes; masks must be PNG files.")
+    alone = sorted(
+        {path.name for path in own.values()} - {path.name for _, path in pairs if path is not None}
+    )
+    if alone and images != masks:
+        warn_caller(
+            f"{masks} has {len(alone)} mask{'s' * (len(alone) > 1)} without an image in {images}, such as {alone[0]}.",
+            UserWarning,
+        )
+    return [(file, _same_page(file, path)) for file, path in pairs if path is not None]
+
+
+def _mask_of(file: ImageFile, own: dict[str, Path], masks: Path) -> Path | None:
+    names = [file.path.stem + end for end in _MASK_ENDINGS]
+    found = [own[name] for name in names if name in own and own[name] != file.path]
+    if len(found) > 1:
+        raise PotentiaError(f"{file.path} has two masks in {masks}: {found[0].name} and {found[1].name}.")
+    return found[0] if found else None
+
+
+def _same_page(file: ImageFile, mask: Path) -> ImageFile:
+    if is_tiff(mask) and file.page is not None:
+        pages, wanted = n_pages(mask), n_pages(file.path)
+        if pages != wanted:
+            raise PotentiaError(f"{mask} has {pages} pages, but its image {file.path.name} has {wanted}.")
+    elif file.page is not None:
+        raise PotentiaError(
+            f"{mask} is one mask, but {file.path.name} is a stack: its masks must be a stack."
+        )
+    return ImageFile(file.name, mask, file.page)
+
+
+def read_image(file: ImageFile | Path) -> np.ndarray:
+    """An image as it is meant to be seen: (h, w) or (h, w, channels), in the numbers of its file; volumes (d, h, w)."""
+    path, page = (file.path, file.page) if isinstance(file, ImageFile) else (file, None)
+    if is_tiff(path):
+        return read_tiff(path, page)
+    from PIL import ImageOps
+
+    loaded = ImageOps.exif_transpose(open_image(path))
+    if loaded.mode.startswith("I"):
+        values = np.asarray(loaded)
+        return values if values.dtype == np.uint16 else np.clip(values, 0, 65535).astype(np.uint16)
+    if path.suffix.lower() == ".png" and _png_bits(path) == 16:
+        return _read_deep_png(path)
+    if loaded.mode in ("1", "L", "LA") and "transparency" not in loaded.info:
+        return np.asarray(loaded.convert("L"))
+    through = loaded.convert("RGBA") if "transparency" in loaded.info else loaded
+    return np.asarray(through.convert("RGB"))
+
+
+def _read_deep_png(path: Path) -> np.ndarray:
+    """The colours, or grey values, of a PNG image of 16 bits, without its transparency.
+
+    Pillow unpacks the upper byte of each number, and the lower one where it takes the file for little-endian. Grey with
+    transparency is read as four channels of one byte.
+    """
+    from PIL import Image, ImageOps
+
+    found: list[np.ndarray] = []
+    for end in "BL":
+        with Image.open(path) as picture:
+            (tile,) = picture.tile
+            layout = str(tile[3])
+            grey = layout.startswith("LA")
+            picture.tile = [_with_layout(tile, "RGBA" if grey else layout[:-1] + end)]
+            found.append(np.asarray(ImageOps.exif_transpose(picture)).astype(np.uint16))
+    upper, lower = (found[0][..., 0], found[0][..., 1]) if grey else (part[..., :3] for part in found)
+    return upper * 256 + lower
+
+
+def _with_layout(tile: Any, layout: str) -> Any:
+    """A tile as Pillow lists it, a tuple or a named one, with another layout of its pixels."""
+    return tile._replace(args=layout) if hasattr(tile, "_replace") else (*tile[:3], layout)
+
+
+def _png_bits(path: Path) -> int:
+    """Bits of a channel, as the header of a PNG file says."""
+    with path.open("rb") as raw:
+        head = raw.read(25)
+    return head[24] if len(head) == 25 else 8
+
+
+def read_mask(file: ImageFile | Path) -> Mask:
+    """A mask, with nothing decided about what its values mean."""
+    path, page = (file.path, file.page) if isinstance(file, ImageFile) else (file, None)
+    if is_tiff(path):
+        values = read_tiff(path, page)
+        if values.dtype.kind not in "uib" or values.min() < 0 or values.max() >= 2**24:
+            raise PotentiaError(f"{path}: a mask holds whole numbers from 0, not {values.dtype}.")
+        return Mask(values.astype(np.int32), False, None)
+    loaded = open_image(path)
+    if loaded.mode in ("P", "L", "I", "I;16"):
+        palette = loaded.getpalette() if loaded.mode == "P" else None
+        return Mask(np.asarray(loaded, dtype=np.int32), False, palette)
+    if loaded.mode in ("1", "LA"):
+        return Mask(np.asarray(loaded.convert("L"), dtype=np.int32), False, None)
+    return Mask(colour_codes(np.asarray(loaded.convert("RGB"))), True, None)
+
+
+def colour_codes(rgb: np.ndarray) -> np.ndarray:
+    """0xRRGGBB of colours (..., 3)."""
+    codes: np.ndarray = rgb.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], dtype=np.int32)
+    return codes
+
+
+def code_colours(codes: np.ndarray) -> np.ndarray:
+    """Colours (..., 3) uint8 of 0xRRGGBB."""
+    return np.stack([codes >> 16 & 255, codes >> 8 & 255, codes & 255], axis=-1).astype(np.uint8)
+
+
+def check_same_size(image: np.ndarray, codes: np.ndarray, path: Path) -> None:
+    """Refuse a mask that is not as large as its image."""
+    size = image.shape[: codes.ndim]
+    if size != codes.shape:
+        own, other = (" x ".join(map(str, shape[::-1])) for shape in (codes.shape, size))
+        raise PotentiaError(f"{path}: the mask is {own}, but its image is {other}.")
+
+
+def write_mask(path: Path, mask: Mask) -> None:
+    """A label map as a PNG file, of a volume as a TIFF file, that `read_mask` reads back."""
+    if mask.coloured:
+        values = code_colours(mask.codes)
+    else:
+        values = mask.codes.astype(np.uint8 if mask.codes.max() < 256 else np.uint16)
+    if mask.codes.ndim == 3:
+        write_tiff(path, values)
+        return
+    from PIL import Image
+
+    loaded = Image.fromarray(values)
+    if mask.palette is not None and values.dtype == np.uint8:
+        loaded.putpalette(mask.palette)
+    loaded.save(path, format="PNG")
+
+
+def write_image(path: Path, values: np.ndarray) -> None:
+    """An image (h, w) or (h, w, 3) uint8 as a PNG file; volumes (d, h, w, 3) as a TIFF file."""
+    if path.suffix == ".tif":
+        write_tiff(path, values)
+    else:
+        from PIL import Image
+
+        Image.fromarray(values).save(path, format="PNG")
+
+
+ARRAY_SUFFIXES = (".npy", ".npz", *TIFF_SUFFIXES)
+
+
+def given_files(folder: Path, images: list[ImageFile], option: str) -> list[ImageFile]:
+    """The array file of every image: NAME.npy, NAME.npz or NAME.tif."""
+    if not folder.is_dir():
+        raise PotentiaError(f"{folder}: there is no such folder.")
+    own = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in ARRAY_SUFFIXES}
+    lacking = [image for image in images if image.name not in own]
+    if lacking:
+        raise PotentiaError(
+            f"--{option}: {lacking[0].path} has no array {folder / lacking[0].name}{ARRAY_SUFFIXES[0]} "
+            f"(or {', '.join(ARRAY_SUFFIXES[1:])})."
+        )
+    return [ImageFile(image.name, own[image.name]) for image in images]
+
+
+def read_given(file: ImageFile, size: tuple[int, ...]) -> np.ndarray:
+    """The array of a file as float32 (*size, channels); channels may also come first."""
+    values = read_tiff(file.path) if is_tiff(file.path) else _load(file.path)
+    if values.dtype.kind not in "uibf":
+        raise PotentiaError(f"{file.path}: the array holds {values.dtype}, not real numbers.")
+    if values.shape == size:
+        values = values[..., None]
+    elif values.ndim == len(size) + 1 and values.shape[1:] == size and values.shape[:-1] != size:
+        values = np.moveaxis(values, 0, -1)
+    if values.shape[:-1] != size:
+        sides = ", ".join(map(str, size))
+        raise PotentiaError(
+            f"{file.path}: the array has shape {values.shape}, but its image needs ({sides}, n)."
+        )
+    with np.errstate(over="ignore"):
+        found = np.asarray(values, dtype=np.float32)
+    if not np.isfinite(found).all():
+        raise PotentiaError(
+            f"{file.path}: the array holds a value that is not finite, or too large for float32."
+        )
+    return found
+
+
+def _load(path: Path) -> np.ndarray:
+    """The array of a .npy file, or the only one of a .npz file, loaded without pickles."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded as archive:
+            names = [name for name in ("features", "probabilities", "marginals") if name in archive.files]
+            if not names and len(archive.files) != 1:
+                raise PotentiaError(f"{path}: the file must hold one array, not {len(archive.files)}.")
+            found: np.ndarray = archive[names[0] if names else archive.files[0]]
+            return found
+    except PotentiaError:
+        raise
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise PotentiaError(f"{path}: this is not a readable array file ({error}).") from None

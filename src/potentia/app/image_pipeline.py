@@ -1,0 +1,397 @@
+"""`ImagePipeline`: labels the pixels of new images, at any size in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..base.options import check_number
+from ..base.schema import FLAG, TEXT, Choice, Count, Items, Kind, Number, Schema, Section, prefixed
+from ..base.types import Floats, Ints, PotentiaError
+from ..features.colour import resize, upsample_marginals
+from ..features.edges import edge_features
+from ..features.example import Example
+from ..features.image import image_example, log_probabilities, probability_pairs, reduced_size
+from ..features.superpixels import superpixel_example
+from ..graph.structure import Graph
+from ..models.crf import CRF
+from ..potentials import Potential
+from . import pixels as pixel_classifier
+from .classes import Classes
+from .image_files import ImageFile
+from .image_inputs import Given, InputReader, Window, blend, input_reader, inside, tiles, whole, window_size
+from .intensity import NUMBER_TYPES, Intensity
+from .pipeline import Pipeline
+from .pixels import TILE_SIDES, Context, PixelRows, coarse_size, coarse_window, n_context
+
+#: Images whose tables have more entries than this are predicted in tiles, which overlap by `_OVERLAP` pixels a side.
+_MOST_ENTRIES = 16_000_000
+_OVERLAP = {2: 32, 3: 8}
+#: The set of pair features of a model that is no paper's.
+BOUNDARY = "boundary"
+
+
+@dataclass
+class PixelStage:
+    """The classifier of single pixels, whose log-probabilities are the CRF's features.
+
+    Attributes:
+        rows: what it sees.
+        function: fitted to all training images.
+        second: the classifier that also sees `function`'s probabilities around a pixel, and takes its place.
+    """
+
+    rows: PixelRows
+    function: Potential
+    second: Potential | None = None
+
+    def context(self, values: np.ndarray, given: Given) -> Context | None:
+        """What the second classifier sees of a whole image beside the first one's features."""
+        if self.second is None:
+            return None
+        size = values.shape[:-1]
+        found = np.empty((*coarse_size(size), self.function.n_outputs_), dtype=np.float32)
+        self.fill_coarse(found, values, whole(size), given)
+        return Context(found)
+
+    def fill_coarse(self, found: np.ndarray, values: np.ndarray, window: Window, given: Given) -> None:
+        """Write the first classifier's probabilities of a window's pixels into the coarse grid over an image."""
+        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
+            inner, outer = coarse_window(tile)
+            x = self.rows.rows(values, tile, given.features).reshape(*window_size(tile), -1)[inner]
+            scores = pixel_classifier.log_probabilities(self.function, x.reshape(-1, x.shape[-1]))
+            found[outer] = np.exp(scores).reshape(found[outer].shape)
+
+    def scores(self, values: np.ndarray, window: Window, given: Given, context: Context | None) -> np.ndarray:
+        """Log-probabilities (*window, n_classes) in float32, tile by tile."""
+        function = self.function if self.second is None else self.second
+        found = np.empty((*window_size(window), function.n_outputs_), dtype=np.float32)
+        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
+            x = self.rows.rows(values, tile, given.features, context)
+            place = inside(tile, window)
+            found[place] = pixel_classifier.log_probabilities(function, x).reshape(found[place].shape)
+        return found
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The classifiers and their arrays, by name."""
+        content: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
+        for name, function in (("pixels", self.function), ("second", self.second)):
+            if function is not None:
+                content[name], own = function.state()
+                arrays |= {f"{name}:{key}": value for key, value in own.items()}
+        return content, arrays
+
+    @classmethod
+    def restore(cls, rows: PixelRows, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> PixelStage:
+        """The stage that `state` describes."""
+        stage = cls(rows, _restored("pixels", content, arrays))
+        stage.function.check_features(rows.n_features)
+        if "second" in content:
+            stage.second = _restored("second", content, arrays)
+            stage.second.check_features(rows.n_features + n_context(stage.function.n_outputs_, rows.axes))
+        return stage
+
+
+@dataclass(repr=False)
+class ImagePipeline(Pipeline):
+    """A CRF over the pixels or superpixels of images, or the voxels of volumes.
+
+    Attributes:
+        model: the CRF.
+        classes: what its states are in masks.
+        node, edge: feature sets. With edge "boundary" the CRF's node features are log-probabilities, made by `pixels`
+            ("filters" or "given") or given ("probabilities"); others are the papers' sets, see `image_example`.
+            Superpixels have their own.
+        reduce: share of the sides that the CRF sees; predictions are at full size.
+        superpixels: about how many variables an image has; None for one per pixel.
+        intensity: how the numbers of images are normalised.
+        pixels: the pixel classifier, if there is one.
+        typical: units of pair features, see `typical_contrast`.
+        axes: 2 for images, 3 for volumes.
+    """
+
+    model: CRF
+    classes: Classes
+    node: str
+    edge: str
+    reduce: float = 1.0
+    superpixels: int | None = None
+    intensity: Intensity = field(default_factory=lambda: Intensity("type", 3))
+    pixels: PixelStage | None = None
+    typical: list[float] | None = None
+    axes: int = 2
+
+    form: ClassVar[str] = "images"
+    saved: ClassVar[Schema] = {
+        "node": TEXT,
+        "edge": TEXT,
+        "reduce": Number(),
+        "superpixels": Count(least=1, optional=True),
+        "axes": Count(least=2, most=3, optional=True),
+        "typical": Items(Number(), optional=True),
+        "intensity": Section(
+            {
+                "how": TEXT,
+                "channels": Count(least=1),
+                "low": Items(Number()),
+                "high": Items(Number()),
+                "types": Items(Choice(NUMBER_TYPES), optional=True),
+            },
+            optional=True,
+        ),
+        "rows": Section(
+            {
+                "features": TEXT,
+                "position": FLAG,
+                "given": Count(),
+                "channels": Count(least=1),
+                "axes": Count(least=2, most=3),
+            },
+            optional=True,
+        ),
+        "classes": Section(
+            {
+                "codes": Items(Count(most=2**24 - 1), "K"),
+                "names": Items(TEXT, "K"),
+                "colours": Items(Count(most=2**24 - 1), "K"),
+                "void": Items(Count(most=2**24 - 1)),
+                "coloured": FLAG,
+                "palette": Items(Count(most=255), optional=True),
+                "nearest": Kind((bool,), optional=True),
+            }
+        ),
+    }
+
+    def settings(self) -> dict[str, Any]:
+        """Classes, features and sizes."""
+        names = ("node", "edge", "reduce", "superpixels", "axes", "typical")
+        kept = {name: getattr(self, name) for name in names}
+        rows = None if self.pixels is None else self.pixels.rows.to_json()
+        return kept | {
+            "classes": self.classes.to_json(), "intensity": self.intensity.to_json(), "rows": rows,
+        }  # fmt: skip
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The model, with the pixel classifier's arrays beside its own."""
+        content, arrays = self.model.state()
+        if self.pixels is not None:
+            classifiers, own = self.pixels.state()
+            content, arrays = content | classifiers, arrays | own
+        return content, arrays
+
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> ImagePipeline:
+        """The pipeline that `settings` and the model's state describe."""
+        check_number("reduce", settings["reduce"], 0.0, 1.0)
+        own = {name: value for name, value in arrays.items() if not name.startswith(("pixels:", "second:"))}
+        stage = None
+        if settings.get("rows") is not None:
+            stage = PixelStage.restore(PixelRows(**settings["rows"]), content, arrays)
+        return cls(
+            CRF.from_state(content, own),
+            Classes(**settings["classes"]),
+            settings["node"],
+            settings["edge"],
+            settings["reduce"],
+            settings["superpixels"],
+            Intensity(**settings["intensity"]) if settings.get("intensity") else Intensity("type", 3),
+            stage,
+            settings.get("typical"),
+            settings.get("axes") or 2,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Classes, what the variables are, and the model."""
+        cells = f"{self.superpixels} superpixels" if self.superpixels is not None else "pixels"
+        seen = cells if self.reduce == 1.0 else f"{cells} at {self.reduce:g} of the sides"
+        facts = {"classes": ", ".join(self.classes.names), "variables": seen}
+        if self.pixels is not None:
+            facts["pixel classifier"] = repr(self.pixels.function)
+        return facts | super().facts()
+
+    # -- from images to examples -----------------------------------------------------------------------------
+
+    def prepare(self, image: np.ndarray) -> np.ndarray:
+        """An image's intensities (*size, channels), normalised and reduced."""
+        values = self.intensity.apply(np.asarray(image), self.axes)
+        return self.shrink(values)
+
+    def shrink(self, values: np.ndarray) -> np.ndarray:
+        """Values (*size, n) at the size that the CRF sees."""
+        size = self.small_size(values.shape[:-1])
+        return values if size == values.shape[:-1] else resize(values, size).astype(np.float32, copy=False)
+
+    def small_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        """The size that the CRF sees."""
+        return size if self.axes == 3 else reduced_size(size, self.reduce)
+
+    def prepare_given(self, given: Given, size: tuple[int, ...]) -> Given:
+        """What the user gives, checked and reduced; probabilities as logarithms."""
+        features, soft = given
+        if self.node == "probabilities":
+            if soft is None:
+                raise PotentiaError("the model needs another model's probabilities with every image.")
+            soft = self.shrink(log_probabilities(_squeezed(soft), len(self.classes), size))
+        wanted = 0 if self.pixels is None else self.pixels.rows.given
+        if wanted and features is None:
+            raise PotentiaError(f"the model needs {wanted} given features with every image.")
+        return Given(None if features is None else self.shrink(features), soft)
+
+    def node_scores(self, values: np.ndarray, given: Given) -> Callable[[Window], np.ndarray]:
+        """Log-probabilities (*window, n_classes) of single pixels of an image, in float32, by window."""
+        soft, stage = given.probabilities, self.pixels
+        if stage is None:
+            assert soft is not None
+            return lambda window: soft[window]
+        context = stage.context(values, given)
+        return lambda window: stage.scores(values, window, given, context)
+
+    def window_example(
+        self,
+        values: np.ndarray,
+        window: Window,
+        scores: np.ndarray,
+        labels: np.ndarray | None = None,
+        name: str | None = None,
+    ) -> Example:
+        """A window of an image as an Example, given the log-probabilities of its pixels."""
+        graph = grid(window_size(window), len(self.classes))
+        pairs = graph.scopes["edge"]
+        edge = np.concatenate(
+            [
+                edge_features(values[window], pairs, BOUNDARY, axes=self.axes, typical=self.typical),
+                probability_pairs(scores, pairs),
+            ],
+            axis=1,
+        )
+        node = scores.reshape(-1, scores.shape[-1])
+        return Example(
+            graph, {"node": node, "edge": edge}, None if labels is None else labels.ravel(), name=name
+        )
+
+    def paper_example(
+        self, image: np.ndarray, labels: Ints | None = None, name: str | None = None
+    ) -> tuple[Example, Ints | None]:
+        """A whole image as an Example of a paper's features, or of superpixels with their map (h, w)."""
+        values = np.clip(self.intensity.apply(np.asarray(image)), 0.0, 1.0)
+        if values.shape[-1] not in (1, 3):
+            raise PotentiaError(f"these features need grey or RGB images, not {values.shape[-1]} channels.")
+        n = len(self.classes)
+        if self.superpixels is not None:
+            return superpixel_example(
+                values, labels, n_states=n, n_segments=self.superpixels, pixel_weights=True, name=name
+            )
+        graph = grid(reduced_size(values.shape[:2], self.reduce), n)
+        return image_example(
+            values, labels, n_states=n, node=self.node, edge=self.edge, reduce=self.reduce, graph=graph, name=name
+        ), None  # fmt: skip
+
+    # -- prediction --------------------------------------------------------------------------------------------
+
+    def predict_marginals(
+        self, image: np.ndarray, features: np.ndarray | None = None, probabilities: np.ndarray | None = None
+    ) -> Floats:
+        """Marginals (*size, n_classes) of an image (h, w) or (h, w, channels), at its full size.
+
+        features, probabilities: what the model was trained with beside images, (h, w, n).
+        """
+        return self._spread(image, Given(features, probabilities), self.model.predict_marginals)
+
+    def predict(
+        self, image: np.ndarray, features: np.ndarray | None = None, probabilities: np.ndarray | None = None
+    ) -> Ints:
+        """Class numbers (*size) of an image (h, w) or (h, w, channels)."""
+        if self.by_marginals:
+            return self.predict_marginals(image, features, probabilities).argmax(axis=-1)
+        states = np.eye(len(self.classes))
+        given = Given(features, probabilities)
+        one_hot = self._spread(image, given, lambda seen: [states[y] for y in self.model.predict(seen)])
+        return one_hot.argmax(axis=-1)
+
+    @property
+    def by_marginals(self) -> bool:
+        """Whether predictions are the best states of marginals, not the best labelling."""
+        return (self.model.decode or getattr(self.model.learner, "decode", "mpm")) == "mpm"
+
+    def _spread(
+        self, image: np.ndarray, given: Given, predict: Callable[[list[Example]], list[Floats]]
+    ) -> Floats:
+        """Predicted values (n_variables, n_classes) over the image's pixels."""
+        full = np.shape(image)[: self.axes]
+        if self.edge != BOUNDARY:
+            example, segments = self.paper_example(image)
+            (values,) = predict([example])
+            if segments is not None:
+                return np.asarray(values[segments])
+            return upsample_marginals(values, reduced_size(full, self.reduce), full)
+        seen, beside = self.prepare(image), self.prepare_given(given, full)
+        size, scores = seen.shape[:-1], self.node_scores(seen, beside)
+
+        def of(window: Window) -> np.ndarray:
+            (found,) = predict([self.window_example(seen, window, scores(window))])
+            return np.asarray(found, dtype=np.float32).reshape(*window_size(window), -1)
+
+        entries = self.axes * len(self.classes) ** 2 * int(np.prod(size))
+        found = of(whole(size)) if entries <= _MOST_ENTRIES else blend(
+            size, self.tile_side(), _OVERLAP[self.axes], of
+        )  # fmt: skip
+        if size == full:
+            return found
+        return upsample_marginals(found.reshape(-1, found.shape[-1]), size, full)
+
+    def tile_side(self) -> int:
+        """The side of tiles: smaller ones for many classes."""
+        pixels = _MOST_ENTRIES / (self.axes * len(self.classes) ** 2)
+        return max(8, min(TILE_SIDES[self.axes], int(pixels ** (1 / self.axes))))
+
+    # -- files -----------------------------------------------------------------------------------------------
+
+    def inputs(
+        self, files: list[ImageFile], features: Path | None, probabilities: Path | None
+    ) -> InputReader:
+        """Reads image number k with what is given beside it; refuses what is missing before any work."""
+        needs = {
+            "features": (features, bool(self.pixels is not None and self.pixels.rows.given)),
+            "probabilities": (probabilities, self.node == "probabilities"),
+        }
+        for option, (folder, wanted) in needs.items():
+            if wanted and folder is None:
+                raise PotentiaError(
+                    f"the model was trained with --{option}: give their folder for these images."
+                )
+            if folder is not None and not wanted:
+                raise PotentiaError(f"the model was trained without --{option}.")
+        return input_reader(files, features, probabilities, self.axes)
+
+    def predict_files(self, source: Path, out: Path, **options: Any) -> dict[str, Any]:
+        """Label maps and overlays of a folder's images, see `predict_images`."""
+        from .image_prediction import predict_images
+
+        return predict_images(self, source, out, **options)
+
+    def evaluate_files(self, source: Path, **options: Any) -> dict[str, Any]:
+        """Scores of the predictions of a folder's images against its masks, see `evaluate_images`."""
+        from .image_prediction import evaluate_images
+
+        return evaluate_images(self, source, **options)
+
+
+def _restored(name: str, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Potential:
+    return Potential.from_state(content[name], prefixed(arrays, f"{name}:"))
+
+
+def _squeezed(values: np.ndarray) -> np.ndarray:
+    """One map of probabilities without its axis of channels."""
+    return values[..., 0] if values.shape[-1] == 1 else values
+
+
+@lru_cache(maxsize=16)
+def grid(size: tuple[int, ...], n_states: int) -> Graph:
+    """One graph for all images of a size."""
+    return Graph.grid(size, n_states=n_states, neighbours=2 * len(size))

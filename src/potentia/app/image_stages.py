@@ -1,0 +1,374 @@
+"""How much memory training on images needs, said before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..base.memory import check_memory
+from ..base.progress import Bar
+from ..base.types import Floats
+from ..features.edges import typical_contrast
+from ..features.example import Example
+from ..learn.data import PART_ENTRIES
+from ..learn.joint import MAX_KEPT_SCORES
+from ..potentials import Potential
+from .image_inputs import Given, Window, bands, draw_window, tiles, whole, window_size
+from .image_options import ImageOptions
+from .image_pipeline import ImagePipeline, PixelStage, grid
+from .pixels import (
+    TILE_SIDES,
+    Context,
+    CrossFitted,
+    PixelRows,
+    Sample,
+    boosted_pixels,
+    coarse_size,
+    cross_fit,
+    n_context,
+    places_in,
+)
+from .training import Run, make_potential
+
+#: Bytes of the program itself, and features of a pair.
+_PROGRAM, _PAIR_FEATURES = 3e8, 11
+#: Copies of the tables of pairs while messages are passed: scores, theta, both directions of the engine, a temporary.
+_COPIES = 5
+
+
+def estimate_bytes(
+    sizes: Sequence[tuple[int, ...]],
+    rows: PixelRows | None,
+    n_rows: int,
+    windows: Sequence[int],
+    n_states: int,
+) -> float:
+    """Bytes that training takes at its peak, of images of these sizes.
+
+    n_rows: pixels drawn for the classifier. windows: pixels in each window that pairs are trained on.
+    """
+    axes = len(sizes[0])
+    labels = sum(float(np.prod(size)) for size in sizes) * 8
+    paired = _paired_bytes(windows, n_states, axes)
+    if rows is None:
+        return _PROGRAM + labels + paired
+    largest = max(float(np.prod([min(side, TILE_SIDES[axes] + 128) for side in size])) for size in sizes)
+    n_features = rows.n_features + n_context(n_states, axes)
+    features = 2.5 * largest * n_features * 4
+    drawn = n_rows * n_features * (4 + 4 + 8 + 1)
+    return _PROGRAM + labels + max(features + n_rows * n_features * 4, drawn, paired + features)
+
+
+def _paired_bytes(windows: Sequence[int], n_states: int, axes: int) -> float:
+    """Features and messages of all windows, and tables of pairs of one part at a time, which has a window at least.
+
+    Potts pairs have no tables in the model, but learners write out those of the part that they pass messages on.
+    """
+    edge = axes * (_PAIR_FEATURES * 4 + n_states * 8 * 4)
+    held = sum(windows) * (edge + n_states * (4 + 8 * 4))
+    entries = axes * n_states**2
+    part = max(entries * max(windows), min(entries * sum(windows), PART_ENTRIES))
+    kept = entries * sum(windows)
+    return held + 8.0 * (_COPIES * part + (kept if kept <= MAX_KEPT_SCORES else 0))
+
+
+def say_estimate(
+    run: Run,
+    sizes: Sequence[tuple[int, ...]],
+    rows: PixelRows | None,
+    windows: Sequence[int],
+    n_states: int,
+    n_rows: int,
+    reduce: float,
+) -> None:
+    """Tell the user how much memory is needed, and what would halve it; refuse more than there is."""
+    needed = estimate_bytes(sizes, rows, n_rows, windows, n_states)
+    largest = max(sizes, key=lambda size: float(np.prod(size)))
+    shown = " x ".join(map(str, largest[::-1]))
+    fewer = f"--pixels {max(1, sum(windows) // 2)} trains pairs on half as many pixels"
+    if len(largest) == 2:
+        fewer += f", --reduce {0.7 * reduce:.2g} on half-size images"
+    images = f"{len(sizes)} images of up to {shown}" if len(sizes) > 1 else f"one image of {shown}"
+    check_memory(needed, f"training on {images}", fewer)
+    run.say(f"{images}, {n_states} classes: about {needed / 1e9:.1f} GB of memory. {fewer}.")
+
+
+#: Pixels drawn for the classifier, and those that pairs are trained on: fewer where more classes make tables large.
+_N_ROWS, _N_PAIRED, _LEAST_PAIRED = 150_000, 200_000, 20_000
+_PAIR_ENTRIES = 16_000_000
+#: Pixels of a window, at least, and windows, at least.
+_WINDOW_PIXELS, _FEWEST_WINDOWS = 64**2, 8
+#: With fewer images than this, out-of-fold predictions are made for bands of each image.
+_FEW_IMAGES, _BANDS = 3, 4
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingImages:
+    """Training images: reading them, their labels at the size that the CRF sees, and the weights of classes."""
+
+    pipeline: ImagePipeline
+    read: Callable[[int], tuple[np.ndarray, Given]]
+    labels: list[np.ndarray]
+    names: list[str]
+    weights: Floats | None
+
+    def image(self, k: int) -> tuple[np.ndarray, Given]:
+        """An image as the CRF sees it, and what is given beside it."""
+        image, given = self.read(k)
+        values = self.pipeline.prepare(image)
+        return values, self.pipeline.prepare_given(given, image.shape[: self.pipeline.axes])
+
+    def units(self, chosen: Sequence[int]) -> list[tuple[int, Window]]:
+        """Parts of images that are held out together: whole ones, or bands of few."""
+        if len(chosen) >= _FEW_IMAGES:
+            return [(k, whole(self.labels[k].shape)) for k in chosen]
+        return [(k, band) for k in chosen for band in bands(self.labels[k].shape, _BANDS)]
+
+
+@dataclass(eq=False)
+class CrossStage:
+    """Cross-fitted classifiers of pixels.
+
+    Attributes:
+        rows: the features of both, but for the second one's context.
+        first, second: the second sees the first one's predictions around a pixel; None if that does not help.
+        coarse: by image the first one's out-of-fold probabilities on a coarse grid.
+    """
+
+    rows: PixelRows
+    first: CrossFitted
+    second: CrossFitted | None = None
+    coarse: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def final(self) -> PixelStage:
+        """The classifiers that saw all images."""
+        return PixelStage(self.rows, self.first.final, None if self.second is None else self.second.final)
+
+    def unseen(self, number: int) -> PixelStage:
+        """The classifiers that did not see sample `number`."""
+        second = None if self.second is None else self.second.unseen(number)
+        return PixelStage(self.rows, self.first.unseen(number), second)
+
+    @property
+    def loss(self) -> float:
+        """The cross-validated loss."""
+        return (self.first if self.second is None else self.second).loss
+
+    @property
+    def n_features(self) -> int:
+        """The number of features that the last classifier sees."""
+        more = 0 if self.second is None else n_context(self.first.final.n_outputs_, self.rows.axes)
+        return self.rows.n_features + more
+
+
+def two_stages(
+    training: TrainingImages, own: Sequence[int], held: Sequence[int], options: ImageOptions, run: Run
+) -> tuple[list[Example], dict[str, Any]]:
+    """Fit the pixel classifier, where there is one; examples for the CRF in windows of the images."""
+    pipeline, rng = training.pipeline, np.random.default_rng(run.seed)
+    units = training.units(own)
+    n = len(pipeline.classes)
+    n_rows, n_wanted = n_drawn(options.pixels, n, pipeline.axes)
+    chosen, windows = _draw_windows(training, units, n_wanted, rng)
+    rows = None if pipeline.node == "probabilities" else _pixel_rows(training, own[0], options)
+    sizes = [training.labels[k].shape for k in (*own, *held)]
+    paired = [int(np.prod(window_size(window))) for window in windows]
+    say_estimate(run, sizes, rows, paired, n, n_rows, pipeline.reduce)
+    pipeline.typical = _typical(training, own, pipeline.axes)
+    facts: dict[str, Any] = {}
+    crossed = None
+    if rows is not None:
+        crossed = _classify(training, rows, units, n_rows, options, run)
+        facts = {"pixel_features": crossed.n_features, "pixel_loss": crossed.loss}
+        pipeline.pixels = crossed.final()
+    examples = []
+    with Bar(run.progress) as bar:
+        for number, window in zip(bar.over(chosen, "out-of-fold predictions"), windows, strict=False):
+            examples.append(_window_example(training, units[number][0], window, crossed, number))
+    return examples, facts
+
+
+def _pixel_rows(training: TrainingImages, first: int, options: ImageOptions) -> PixelRows:
+    """What the classifier may see of a pixel."""
+    pipeline, given = training.pipeline, training.read(first)[1].features
+    n_given = 0 if given is None else int(given.shape[-1])
+    return PixelRows(
+        pipeline.node, options.position != "no", n_given, pipeline.intensity.channels, pipeline.axes
+    )
+
+
+def n_drawn(limit: int | None, n_states: int, axes: int = 2) -> tuple[int, int]:
+    """Pixels that the classifier is fitted to, and those that pairs are: as many as tables of a fixed size allow."""
+    if limit is not None:
+        return min(_N_ROWS, limit), limit
+    return _N_ROWS, max(_LEAST_PAIRED, min(_N_PAIRED, _PAIR_ENTRIES // (axes * n_states**2)))
+
+
+def _draw_windows(
+    training: TrainingImages, units: Sequence[tuple[int, Window]], n_pixels: int, rng: np.random.Generator
+) -> tuple[list[int], list[Window]]:
+    """Windows of about `n_pixels` in all, and the numbers of their units.
+
+    Where there are too many units for windows of a useful size, some are left out: in small windows, most of which show
+    one class only, pairs would learn to make everything one class.
+    """
+    count = min(len(units), max(_FEWEST_WINDOWS, n_pixels // _WINDOW_PIXELS))
+    chosen = np.sort(rng.choice(len(units), count, replace=False)).tolist()
+    windows = []
+    for number in chosen:
+        k, window = units[number]
+        windows.append(draw_window(window, max(1, n_pixels // count), training.labels[k][window] >= 0, rng))
+    return chosen, windows
+
+
+def _classify(
+    training: TrainingImages,
+    rows: PixelRows,
+    units: Sequence[tuple[int, Window]],
+    n_rows: int,
+    options: ImageOptions,
+    run: Run,
+) -> CrossStage:
+    rng = np.random.default_rng([run.seed, 1])
+    with Bar(run.progress) as bar:
+        samples = [
+            _sample(training, rows, k, window, max(1, n_rows // len(units)), rng)
+            for k, window in bar.over(units, "features")
+        ]
+    found = {}
+    position = None if options.position is None else options.position == "yes"
+    for node in options.nodes:
+        positions = rows.axes if rows.position else 0
+        found[node] = _cross_fit(training, node, run, samples, positions, position)
+        if len(options.nodes) > 1:
+            run.say(f"--node {node}: cross-validated loss of pixels {found[node].loss:.4f}")
+    node, first = min(found.items(), key=lambda item: item[1].loss)
+    _say_position(first, run)
+    crossed = CrossStage(replace(rows, position=first.position), first)
+    if len(first.by_fold) > 1:
+        _add_context(crossed, training, units, samples, node, run)
+    return crossed
+
+
+def _cross_fit(
+    training: TrainingImages,
+    node: str,
+    run: Run,
+    samples: Sequence[Sample],
+    positions: int = 0,
+    position: bool | None = None,
+) -> CrossFitted:
+    with Bar(run.progress) as bar:
+        bar.begin("pixels", 5 if position is not None or not positions else 13)
+        return cross_fit(
+            partial(_classifier, node, run.seed),
+            samples,
+            len(training.pipeline.classes),
+            positions=positions,
+            position=position,
+            class_weight=training.weights,
+            seed=run.seed,
+            advance=partial(bar.advance, None),
+        )
+
+
+def _add_context(
+    crossed: CrossStage,
+    training: TrainingImages,
+    units: Sequence[tuple[int, Window]],
+    samples: Sequence[Sample],
+    node: str,
+    run: Run,
+) -> None:
+    """Fit the second classifier, and keep it if its cross-validated loss is lower."""
+    with Bar(run.progress) as bar:
+        for number, (k, window) in enumerate(bar.over(units, "context")):
+            values, given = training.image(k)
+            if k not in crossed.coarse:
+                size = coarse_size(values.shape[:-1])
+                crossed.coarse[k] = np.empty((*size, len(training.pipeline.classes)), dtype=np.float32)
+            crossed.unseen(number).fill_coarse(crossed.coarse[k], values, window, given)
+    more = []
+    for (k, _), own in zip(units, samples, strict=True):
+        seen = own.x[:, : crossed.rows.n_features]
+        more.append(own._replace(x=np.hstack([seen, Context(crossed.coarse[k]).at(own.places)])))
+    second = _cross_fit(training, node, run, more)
+    chosen = "with" if second.loss < crossed.first.loss else "without"
+    run.say(
+        f"pixels are classified {chosen} the predictions around them: the cross-validated loss is "
+        f"{second.loss:.4f} with them and {crossed.first.loss:.4f} without."
+    )
+    if second.loss < crossed.first.loss:
+        crossed.second = second
+
+
+def _classifier(node: str, seed: int) -> Potential:
+    return boosted_pixels(seed) if node == "boosting" else make_potential(node, seed)
+
+
+def _sample(
+    training: TrainingImages, rows: PixelRows, k: int, window: Window, n: int, rng: np.random.Generator
+) -> Sample:
+    """About n pixels of a window, with features computed tile by tile."""
+    values, given = training.image(k)
+    labels = training.labels[k]
+    known = int(np.count_nonzero(labels[window] >= 0))
+    found = []
+    for tile in tiles(window, TILE_SIDES[rows.axes]):
+        own = labels[tile].ravel()
+        places = np.flatnonzero(own >= 0)
+        wanted = min(len(places), round(n * len(places) / max(1, known)))
+        if wanted:
+            chosen = np.sort(rng.choice(places, wanted, replace=False))
+            x = rows.rows(values, tile, given.features)[chosen]
+            found.append(Sample(x, own[chosen].astype(np.int64), places_in(tile)[chosen]))
+    if not found:
+        nothing = np.zeros((0, rows.n_features), dtype=np.float32)
+        return Sample(nothing, np.zeros(0, dtype=np.int64), np.zeros((0, rows.axes), dtype=np.int32))
+    return Sample(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+def _window_example(
+    training: TrainingImages, k: int, window: Window, crossed: CrossStage | None = None, number: int = 0
+) -> Example:
+    """A window of image k with scores by classifiers that did not see unit `number`, or else the pipeline's own."""
+    pipeline = training.pipeline
+    values, given = training.image(k)
+    if crossed is None:
+        scores = pipeline.node_scores(values, given)(window)
+    else:
+        context = None if crossed.second is None else Context(crossed.coarse[k])
+        scores = crossed.unseen(number).scores(values, window, given, context)
+    return pipeline.window_example(values, window, scores, training.labels[k][window], training.names[k])
+
+
+def held_examples(training: TrainingImages, held: Sequence[int]) -> list[Example]:
+    """Whole images that are held out, seen by the final classifier."""
+    return [_window_example(training, k, whole(training.labels[k].shape)) for k in held]
+
+
+def _say_position(crossed: CrossFitted, run: Run) -> None:
+    if crossed.tried:
+        chosen, needed = (
+            ("with", "") if crossed.position else ("without", "; positions are used only if every fold gains")
+        )
+        run.say(
+            f"pixels are classified {chosen} their position: the cross-validated loss is {crossed.tried[True]:.4f} "
+            f"with it and {crossed.tried[False]:.4f} without{needed}."
+        )
+
+
+def _typical(training: TrainingImages, own: Sequence[int], axes: int) -> list[float]:
+    """The units of pair features: means over up to ten images, in one tile of each."""
+    found = []
+    for k in own[:: -(-len(own) // 10)]:
+        values, _ = training.image(k)
+        tile = tiles(whole(values.shape[:-1]), TILE_SIDES[axes])[0]
+        pairs = grid(window_size(tile), len(training.pipeline.classes)).scopes["edge"]
+        found.append(typical_contrast(values[tile], pairs, axes=axes))
+    means: list[float] = np.mean(found, axis=0).tolist()
+    return means

@@ -1,0 +1,386 @@
+"""How a study begins on the page: its result in one sentence, and one image by all methods side by side."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib.resources import files
+from itertools import count
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from ...base.files import regular, replacing
+from ...base.html import Markup, tag
+from ...base.types import PotentiaError
+from ...base.version import __version__
+from ..plot import Line, history_lines, score_lines
+from .charts import Axis, chart, make_axis
+from .images import Original, data_uri, panels_of, viewer_data, with_images
+from .rows import (
+    Cell,
+    Column,
+    Row,
+    Shaded,
+    StudyResults,
+    Table,
+    html_table,
+    names,
+    read_rows,
+    runs_table,
+    scrolled,
+    shaded_table,
+    study_facts,
+)
+
+#: Measures of which the first that rows have is the result, and whether less is better.
+_MEASURES = {
+    "test_error": True, "validation_error": True, "error": True, "exact_match": False, "hamming_loss": True,
+    "mean_iou": False, "span_f1": False, "accuracy": False,
+}  # fmt: skip
+#: Keys of cells that say what a run is measured on: results of different ones are not compared.
+_DATA = ("set", "data", "noise", "part", "labels", "fold")
+#: Methods in a strip, and groups in a sentence, at most.
+_MOST = 8
+
+
+def result_sentence(rows: Sequence[Row]) -> str:
+    """The best result and the range of the others, for each data set; empty if rows have no known measure.
+
+    Of a user's own runs, the evaluations count, if there are any.
+    """
+    rows = [row for row in rows if row["cell"].get("command") == "evaluate"] or rows
+    key = _measure(rows)
+    if key is None:
+        return ""
+    apart = next((k for k in _DATA if len({str(row["cell"].get(k)) for row in rows}) > 1), None)
+    groups: dict[str, list[tuple[float, str]]] = {}
+    for name, row in zip(names(rows), rows, strict=True):
+        if _known(row, key):
+            groups.setdefault("" if apart is None else f"{row['cell'].get(apart)}", []).append(
+                (row[key], name)
+            )
+    best = "lowest" if _MEASURES[key] else "highest"
+    found = [_best(group, _MEASURES[key], where) for where, group in list(groups.items())[:_MOST]]
+    more = f"; and {len(groups) - _MOST} more" if len(groups) > _MOST else ""
+    if len(rows) == 1:
+        data = rows[0]["cell"].get("data")
+        return f"The {_text(key)}{f' on {data}' if data else ''} is {rows[0][key]:.4f}."
+    return f"The {best} {_text(key)} is {'; '.join(found)}{more}."
+
+
+def _best(group: Sequence[tuple[float, str]], less: bool, where: str) -> str:
+    (value, name), *others = sorted(group, reverse=not less)
+    place = f" on {where}" if where else ""
+    if not others or where:
+        return f"{value:.4f}{place} ({name})"
+    (first, _), (last, _) = others[0], others[-1]
+    range_ = f"{first:.4f}" if len(others) == 1 else f"{first:.4f} to {last:.4f}"
+    return f"{value:.4f} ({name}); {len(others)} other run{'s' * (len(others) > 1)}: {range_}"
+
+
+def _measure(rows: Sequence[Row]) -> str | None:
+    return next((key for key in _MEASURES if any(_known(row, key) for row in rows)), None)
+
+
+def _known(row: Row, key: str) -> bool:
+    return isinstance(row.get(key), int | float)
+
+
+def _text(key: str) -> str:
+    return key.replace("_", " ").replace("iou", "IoU").replace("f1", "F1")
+
+
+def image_strip(rows: Sequence[Row], originals: Sequence[Sequence[Original]]) -> Markup | None:
+    """The first kept image: what was seen, the truth, and the prediction of every method (the best, if many)."""
+    kept = with_images(rows)
+    key, labels = _measure(rows), names(rows)
+    if key is not None and len(kept) > _MOST:
+        known = [k for k in kept if _known(rows[k], key)]
+        kept = sorted(known, key=lambda k: rows[k][key], reverse=not _MEASURES[key])[:_MOST]
+    figures: list[Markup] = []
+    for k in kept:
+        seen = originals[k][0] if originals and originals[k] else None
+        panels, text = panels_of(rows[k]["pictures"][0], seen)
+        if not figures:
+            figures += [_figure(panels[name], name) for name in ("input", "truth") if name in panels]
+        if "prediction" in panels:
+            figures.append(_figure(panels["prediction"], labels[k], text))
+    return tag("div", *figures, class_="strip") if len(figures) > 1 else None
+
+
+def _figure(colours: object, name: str, text: str = "") -> Markup:
+    alt = f"{name}: {text}" if text else name
+    caption = tag("figcaption", name, *([tag("span", text)] if text else []))
+    return tag("figure", tag("img", src=data_uri(colours), alt=alt), caption)  # type: ignore[arg-type]
+
+
+#: Scores of a class that are shown, and their headings.
+_SCORES = {
+    "recall": "recall",
+    "precision": "precision",
+    "f1": "F1",
+    "iou": "IoU",
+    "boundary_f1": "boundary F1",
+}
+
+
+def class_tables(study: StudyResults) -> list[Markup]:
+    """Scores of every class, a table per run that has them."""
+    found = []
+    for name, row in study.runs:
+        classes = row.get("class_scores")
+        if classes:
+            columns = [Column("class", "class"), Column("pixels", "pixels", str)]
+            columns += [Column(text, key, _share) for key, text in _SCORES.items() if key in classes[0]]
+            table = Table(f"Classes, {name}", columns, classes)
+            found.append(scrolled(html_table(table), f"classes, {name}"))
+    return found
+
+
+def confusion_tables(study: StudyResults) -> list[Markup]:
+    """Pixels by true and predicted class, coloured by their share of the true class."""
+    found = []
+    for name, row in study.runs:
+        if row.get("confusion") and row.get("class_scores"):
+            labels = [line["class"] for line in row["class_scores"]]
+            cells = [_confusion_line(k, counts) for k, counts in enumerate(row["confusion"])]
+            table = shaded_table(name, labels, cells, corner="truth")
+            found.append(scrolled(table, f"confusion matrix, {name}"))
+    note = "Pixels of a row's class that were predicted as a column's class, as a share of the row."
+    return [tag("p", note), *found] if found else []
+
+
+def _confusion_line(k: int, counts: Sequence[int]) -> list[Shaded]:
+    """What pixels of class k were predicted as."""
+    shares = [count / max(sum(counts), 1) for count in counts]
+    return [
+        Shaded(f"{share:.3f}", j == k, share, f"{count} pixels")
+        for j, (share, count) in enumerate(zip(shares, counts, strict=True))
+    ]
+
+
+def calibration_charts(study: StudyResults) -> list[Markup]:
+    """Accuracy against confidence, a chart per run that has a reliability curve."""
+    figures = []
+    for name, row in study.runs:
+        curve = row.get("reliability")
+        if curve:
+            x, y = ([point[key] for point in curve] for key in ("confidence", "accuracy"))
+            lines = [Line("right", x, y, 0), Line("calibrated", [0.0, 1.0], [0.0, 1.0], 1, True)]
+            error = row.get("calibration_error")
+            text = "" if error is None else f"expected calibration error {error:.4f}"
+            axis = make_axis([0.0, 1.0])
+            drawn = chart(lines, axis, axis, "confidence", "accuracy", f"Calibration, {name}", text)
+            figures.append(tag("figure", tag("figcaption", f"{name}: {text}"), drawn))
+    note = "How often predictions of some confidence are right; the dashed line is perfect calibration."
+    return [tag("p", note), tag("div", *figures, class_="charts")] if figures else []
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None or value != value else f"{value:.4f}"
+
+
+def study_section(study: StudyResults) -> Markup:
+    """Everything the rows allow, under one heading."""
+    parts = [("Results", tables), ("Images", images), ("Classes", class_tables), ("Confusion", confusion_tables),
+             ("Calibration", calibration_charts), ("Learning curves", curves), ("Learned functions", functions),
+             ("Label couplings", couplings), ("Run facts", facts)]  # fmt: skip
+    found = lead(study)
+    for title, make in parts:
+        content = make(study)
+        if content:
+            head = tag("h3", title, id=f"{study.anchor}--{title.lower().replace(' ', '-')}")
+            found.append(tag("section", head, *content))
+    heading = tag("h2", study.name, id=study.anchor)
+    return tag("section", heading, *found, class_="study", aria_labelledby=study.anchor)
+
+
+def lead(study: StudyResults) -> list[Markup]:
+    """The result in one sentence, and one image by all methods side by side."""
+    sentence, strip = result_sentence(study.rows), image_strip(study.rows, study.originals)
+    return ([tag("p", sentence, class_="lead")] if sentence else []) + ([strip] if strip else [])
+
+
+def tables(study: StudyResults) -> list[Markup]:
+    """The study's own tables, then all runs."""
+    own = [*study.tables, runs_table("All runs", study.rows)]
+    return [scrolled(html_table(t), f"{study.name}: {t.title}") for t in own]
+
+
+def curves(study: StudyResults) -> list[Markup]:
+    """A chart per run on common axes: errors if tracked, else the objective."""
+    named = [run for run in study.runs if run[1].get("history")]
+    lines = [(name, history_lines(row["history"])) for name, row in named]
+    errors = [run for run in lines if run[1]]
+    objectives = [
+        (name, history_lines(row["history"], objective=True))
+        for (name, row), (_, tracked) in zip(named, lines, strict=True)
+        if not tracked
+    ]
+    legend = _legend(list({line.name: line for _, tracked in errors for line in tracked}.values()))
+    found = [legend, _charts(errors, "iteration", "error", shared=True)] if errors else []
+    if objectives:
+        found += [tag("p", "Objective of runs whose errors were not tracked:")] if errors else []
+        found += [_charts(objectives, "iteration", "objective", shared=False)]
+    return found
+
+
+def _charts(runs: Sequence[tuple[str, Sequence[Line]]], x_name: str, y_name: str, shared: bool) -> Markup:
+    """Charts side by side, with common axes if shared."""
+    common = _axes([line for _, lines in runs for line in lines]) if shared else None
+    figures = []
+    for name, lines in runs:
+        x, y = common or _axes(lines)
+        ends = [f"{line.name} {line.y[0]:.4g} at first, {line.y[-1]:.4g} in the end" for line in lines]
+        drawn = chart(lines, x, y, x_name, y_name, name, "; ".join(ends))
+        figures.append(tag("figure", tag("figcaption", name), drawn))
+    return tag("div", *figures, class_="charts")
+
+
+def _axes(lines: Sequence[Line]) -> tuple[Axis, Axis]:
+    x, y = ([v for line in lines for v in getattr(line, axis)] for axis in ("x", "y"))
+    return make_axis(x), make_axis(y, log=True)
+
+
+def _legend(lines: Sequence[Line]) -> Markup:
+    items = [
+        tag("li", line.name, class_=f"c{line.colour}{' dashed' if line.dashed else ''}") for line in lines
+    ]
+    return tag("ul", *items, class_="legend", aria_label="legend")
+
+
+def functions(study: StudyResults) -> list[Markup]:
+    """Scores as functions of the one feature they see, a chart per run and kind."""
+    found = []
+    for name, row in study.runs:
+        for kind, curve in row.get("curves", {}).items():
+            lines = score_lines(curve["x"], curve["f"], kind)
+            values = [v for line in lines for v in line.y]
+            if not any(values):
+                continue
+            text = "; ".join(f"{line.name} from {line.y[0]:.3g} to {line.y[-1]:.3g}" for line in lines)
+            title = f"{kind} scores, {name}"
+            axes = make_axis(curve["x"]), make_axis(values)
+            drawn = chart(lines, *axes, "feature", "score", title, text)
+            found.append(tag("figure", tag("figcaption", title), drawn, _legend(lines)))
+    return [tag("div", *found, class_="charts")] if found else []
+
+
+def couplings(study: StudyResults) -> list[Markup]:
+    """Weights of labels in each other's scores, a coloured table per run."""
+    found = []
+    for name, row in study.runs:
+        if "couplings" in row:
+            weights = np.array(row["couplings"])
+            largest = max(float(np.abs(weights).max()), 1e-12)
+            cells = [
+                [Shaded(f"{w:.2f}" if w else "", w > 0, abs(w) / largest) for w in line] for line in weights
+            ]
+            found.append(scrolled(shaded_table(name, row["labels"], cells), f"label couplings, {name}"))
+    note = "Weight of a column's label (present +1, absent −1) in the score of a row's label."
+    return [tag("p", note), *found] if found else []
+
+
+def images(study: StudyResults) -> list[Markup]:
+    """A viewer that steps through images and methods; its data is JSON that the page's script reads."""
+    kept = with_images(study.rows)
+    methods, own = names(study.rows), [study.rows[k]["pictures"] for k in kept]
+    seen = [study.originals[k] if study.originals else () for k in kept]
+    data = viewer_data(own, [methods[k] for k in kept], seen) if kept else None
+    if data is None:
+        return []
+    text = json.dumps(data).replace("<", "\\u003c")
+    script = Markup(f'<script type="application/json">{text}</script>')
+    empty = tag("p", "The images need JavaScript.", class_="status", role="status", aria_live="polite")
+    return [tag("div", script, empty, class_="viewer", data_label=f"Images of {study.name}")]
+
+
+def facts(study: StudyResults) -> list[Markup]:
+    """Versions, seeds, time, convergence."""
+    pairs: Mapping[str, Any] = study_facts(study.rows)
+    return [tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs.items()))]
+
+
+#: Tables of a study beside that of all its runs, by its name and rows.
+Tables = Callable[[str, Sequence[Row]], Sequence[Table]]
+
+#: What the images of a row show, by its study's name and its cell.
+Originals = Callable[[str, Cell], Sequence[Original]]
+
+
+def report(
+    folder: Path,
+    out: Path | None = None,
+    tables: Tables = lambda name, rows: (),
+    originals: Originals = lambda name, cell: (),
+) -> Path:
+    """Write the page of all rows.jsonl files under a folder; returns its path (default: report.html in the folder)."""
+    if not folder.is_dir():
+        raise PotentiaError(f"{folder} is not a folder.")
+    path = regular(out or folder / "report.html")
+    studies = find_studies(folder, tables, originals)
+    if not studies:
+        raise PotentiaError(
+            f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = page(studies, _title(folder))
+    with replacing(path) as raw:
+        raw.write(text.encode())
+    return path
+
+
+def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[StudyResults]:
+    """A study per file of rows, named by its folder."""
+    found: list[StudyResults] = []
+    for path in sorted(folder.rglob("rows.jsonl")):
+        rows = read_rows(path)
+        if rows:
+            place = path.parent.relative_to(folder).as_posix()
+            name = _title(folder) if place == "." else place
+            study = str(rows[0]["cell"].get("study", name))
+            seen = [originals(study, row["cell"]) if row.get("pictures") else () for row in rows]
+            anchor = _anchor(name, {other.anchor for other in found})
+            found.append(StudyResults(name, anchor, rows, tables(study, rows), seen))
+    return found
+
+
+def _title(folder: Path) -> str:
+    """The folder's name; the runs of a model are named as the model."""
+    return folder.resolve().name.removesuffix(".runs")
+
+
+def _anchor(name: str, taken: Collection[str]) -> str:
+    """A study's name as an identifier in HTML that no other study has."""
+    plain = "study-" + (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "other")
+    numbered = (f"{plain}-{k}" for k in count(2))
+    return plain if plain not in taken else next(anchor for anchor in numbered if anchor not in taken)
+
+
+def page(studies: Sequence[StudyResults], title: str) -> str:
+    """The whole page as text."""
+    entries = [tag("li", tag("a", study.name, href=f"#{study.anchor}")) for study in studies]
+    here = files(__package__)
+    return Template(here.joinpath("page.html").read_text(encoding="utf-8")).substitute(
+        title=tag("title", f"{title} – potentia report"),
+        heading=tag("h1", f"Results: {title}"),
+        version=__version__,
+        style=here.joinpath("page.css").read_text(encoding="utf-8"),
+        script=here.joinpath("page.js").read_text(encoding="utf-8"),
+        contents=tag("ul", *entries),
+        studies=Markup("\n".join(_section(study) for study in studies)),
+    )
+
+
+def _section(study: StudyResults) -> Markup:
+    """A study's part of the page; one sentence where its rows hold something else than results."""
+    try:
+        return study_section(study)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise PotentiaError(
+            f"the rows of {study.name} cannot be shown ({type(error).__name__}: {error})."
+        ) from None

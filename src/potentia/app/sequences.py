@@ -1,0 +1,374 @@
+"""Tokens in columns: from a CoNLL file to a pipeline that labels the tokens of other sentences."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, cast
+
+import numpy as np
+
+from ..base.files import naming
+from ..base.schema import FLAG, TEXT, Count, Items, Named, Schema
+from ..base.types import Ints, PotentiaError, warn_caller
+from ..features.attributes import Gazetteer
+from ..features.example import Example
+from ..features.parts import Parts, Sequences, Source
+from ..features.sequences import DOCUMENT_START, TokenSpan, no_tokens
+from ..features.spans import SpanCounts, count_spans
+from ..features.tokens import Sentence, TokenFeatures
+from ..learn.backends.connection import iterate_anywhere, map_anywhere
+from ..learn.chain_data import all_features
+from ..learn.chain_objective import ChainWeights
+from ..models.chain_crf import ChainCRF
+from ..models.crf import CRF
+from ..potentials.linear import Linear
+from .pipeline import Pipeline, Staging, check_target, write_stream
+from .sequence_files import (
+    Chosen,
+    check_columns,
+    check_labels,
+    choose,
+    doubtful,
+    find_scheme,
+    look,
+    scheme_note,
+    spans_by_file,
+    split,
+)
+from .training import Run, cluster_facts
+
+#: Limit of steps, and the share of the objective by which ten of them must lower it: more changes no label.
+_ITERATIONS, _DELTA = 200, 1e-3
+#: Bytes that the attributes of a byte of text take, about.
+_BYTES_PER_BYTE = 16
+#: An attribute that every token has.
+_BIAS = "bias"
+#: Tokens up to which the share of training labels predicted right is measured.
+_MEASURED_TOKENS = 10_000
+
+
+@dataclass(repr=False)
+class SequencePipeline(Pipeline):
+    """A chain CRF over the tokens of sentences, with indicators of words, other columns and spelling as features.
+
+    Attributes:
+        model: the fitted chain.
+        features: makes the indicators.
+        n_columns: columns of the training file, the label among them.
+    """
+
+    model: ChainCRF
+    features: TokenFeatures
+    n_columns: int
+
+    form: ClassVar[str] = "sequences"
+    saved: ClassVar[Schema] = {
+        "window": Count(most=1000),
+        "spelling": FLAG,
+        "columns": Count(least=2),
+        "gazetteers": Named(Items(TEXT), optional=True),
+        # of files of version 0.1
+        "labels": Items(TEXT, optional=True),
+        "indicators": Items(TEXT, optional=True),
+    }
+
+    def settings(self) -> dict[str, Any]:
+        """How indicators are made, and the number of columns."""
+        f = self.features
+        phrases = {name: gazetteer.phrases for name, gazetteer in f.gazetteers.items()}
+        return {"window": f.window, "spelling": f.spelling, "columns": self.n_columns, "gazetteers": phrases}
+
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> SequencePipeline:
+        """The pipeline that `settings` and the model's state describe."""
+        gazetteers = {name: Gazetteer(own) for name, own in (settings["gazetteers"] or {}).items()}
+        features = TokenFeatures(settings["window"], 1, settings["spelling"], gazetteers)
+        if settings["indicators"] is None:
+            return cls(ChainCRF.from_state(content, arrays), features, settings["columns"])
+        model = _chain_of(CRF.from_state(content, arrays), settings["labels"] or [], settings["indicators"])
+        return cls(model, features, settings["columns"])
+
+    def facts(self) -> dict[str, Any]:
+        """Labels, the number of indicators, and the model."""
+        labels = ", ".join(map(str, self.model.classes_))
+        return {"labels": labels, "indicators": len(self.model.index_.numbers), **super().facts()}
+
+    def predict(self, sentences: Sequence[Sentence], decode: str | None = None) -> list[list[str]]:
+        """A label per token of each sentence; sentences have the training file's columns, with or without labels.
+
+        decode: "map" for the best whole sequence, "mpm" for the best label of each token; None for the model's own.
+        """
+        model = self.model if decode is None else copy.copy(self.model).set_params(decode=decode)
+        return model.predict(self._attributes(sentences))
+
+    def predict_marginals(self, sentences: Sequence[Sentence]) -> list[list[dict[str, float]]]:
+        """The probability of every label of every token."""
+        return self.model.predict_marginals(self._attributes(sentences))
+
+    def _attributes(self, sentences: Sequence[Sentence]) -> Iterator[Iterator[list[str]]]:
+        """The names of every token's indicators."""
+        for number, sentence in enumerate(sentences):
+            _check_sentence(number, sentence, self.n_columns)
+            yield attributes(self.features, sentence[: self.n_columns - 1])
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    def predict_files(
+        self, source: Path, out: Path, *, decode: str | None = None, encoding: str | None = None, **_: Any
+    ) -> dict[str, Any]:
+        """The columns of a file and the predicted label last, separated by tabs; `out` is a folder if `source` is."""
+        files = spans_by_file(source, encoding)
+        self._warn_of_unknown(next(iter(files.values()))[0])
+        found = iterate_anywhere(partial(_label_numbers, self, decode), list(chain(*files.values())))
+        if source.is_dir():
+            if out.exists() and out.samefile(source):
+                raise PotentiaError(f"{out} is the data itself; --out needs another name.")
+            with Staging(out) as staging:
+                counts = [
+                    self._write(staging.file(path.name), path, spans, found) for path, spans in files.items()
+                ]
+            written = [str(out / path.name) for path in files]
+        else:
+            check_target(out, source)
+            counts = [self._write(out, path, spans, found) for path, spans in files.items()]
+            written = [str(out)]
+        sentences, tokens = map(sum, zip(*counts, strict=True))
+        return {"sentences": sentences, "tokens": tokens, "written": written}
+
+    def _warn_of_unknown(self, span: TokenSpan) -> None:
+        """Warn of columns none of whose values has a weight, such as labels where a column of features is missing."""
+        sentences = self.read(span, labelled=False) if self.n_columns > 2 else []
+        for column in range(1, self.n_columns - 1):
+            values = {value for sentence in sentences for value in sentence[column]}
+            if values and not any(f"{column}[0]={value}" in self.model.index_.numbers for value in values):
+                warn_caller(
+                    f"the model knows none of the values of column {column + 1} of {span.path}; columns must be those "
+                    "of the training file, with or without the label.",
+                    UserWarning,
+                )
+
+    def _write(
+        self, out: Path, path: Path, spans: Sequence[TokenSpan], found: Iterator[Any]
+    ) -> tuple[int, int]:
+        """Write a file with labels, whose numbers come span by span; numbers of sentences and tokens."""
+        n_sentences = n_tokens = 0
+        with write_stream(out) as raw:
+            for span in spans:
+                numbers = iter(next(found).tolist())
+                for sentence in span.sentences(documents=True):
+                    labels = [str(self.model.classes_[k]) for k in islice(numbers, len(sentence[0]))]
+                    if sentence[0] == [DOCUMENT_START] and "O" in self.model.classes_:
+                        labels = ["O"]
+                    lines = "".join("\t".join(token) + "\n" for token in zip(*sentence, labels, strict=True))
+                    raw.write(("\n" + lines if n_sentences else lines).encode())
+                    n_sentences, n_tokens = n_sentences + 1, n_tokens + len(labels)
+            if not n_sentences:
+                raise no_tokens(path)
+        return n_sentences, n_tokens
+
+    def evaluate_files(
+        self,
+        source: Path,
+        *,
+        decode: str | None = None,
+        encoding: str | None = None,
+        count_unknown: bool = False,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Share of tokens right and, where labels are spans (B-, I-), precision, recall and F1 of whole spans by type.
+
+        Labels that training did not have are refused, or with `count_unknown` are just wrong.
+        """
+        files = spans_by_file(source, encoding)
+        items = [(span, None) for spans in files.values() for span in spans]
+        judged = list(iterate_anywhere(partial(_judge, self, decode, count_unknown), items))
+        for path, spans in files.items():
+            own, judged = judged[: len(spans)], [*judged[len(spans) :], *judged[: len(spans)]]
+            if not any(counts.sentences for counts in own):
+                raise no_tokens(path)
+        counts = reduce(_Counts.plus, judged)
+        return {"sentences": counts.sentences, "tokens": counts.tokens} | counts.scores(self.model.classes_)
+
+    def read(self, span: TokenSpan, labelled: bool) -> list[list[list[str]]]:
+        """The sentences of a span, whose last column may be left out where labels are not needed."""
+        sentences, wanted = span.sentences(documents=not labelled, labelled=labelled), self.n_columns
+        has = len(sentences[0]) if sentences else wanted
+        if has != wanted and (labelled or has != wanted - 1):
+            other = "" if labelled else f" or, without labels, {wanted - 1}"
+            raise PotentiaError(
+                f"{span.path} has {has} columns, but the model was trained on {wanted}{other}."
+            )
+        return sentences
+
+
+def _label_numbers(pipeline: SequencePipeline, decode: str | None, span: TokenSpan) -> Any:
+    """Numbers of the predicted labels of a span's tokens."""
+    found = pipeline.predict(pipeline.read(span, labelled=False), decode)
+    place = {label: k for k, label in enumerate(pipeline.model.classes_)}
+    return np.fromiter((place[label] for labels in found for label in labels), dtype=np.uint16)
+
+
+class _Counts(NamedTuple):
+    """Sentences, tokens, tokens whose label is right, and spans."""
+
+    sentences: int
+    tokens: int
+    right: int
+    spans: SpanCounts
+
+    def plus(self, other: _Counts) -> _Counts:
+        """The counts of both."""
+        return _Counts(
+            self.sentences + other.sentences,
+            self.tokens + other.tokens,
+            self.right + other.right,
+            self.spans.plus(other.spans),
+        )
+
+    def scores(self, classes: Iterable[Any]) -> dict[str, Any]:
+        """Share of tokens right, and scores of spans if the labels have such."""
+        scores: dict[str, Any] = {"accuracy": self.right / self.tokens}
+        if any(str(label)[:2] in ("B-", "I-", "E-", "S-") for label in classes):
+            scores |= {f"span_{name}": value for name, value in self.spans.scores().items()}
+            scores["spans"] = self.spans.table()
+        return scores
+
+
+def _judge(pipeline: SequencePipeline, decode: str | None, count_unknown: bool, item: Chosen) -> _Counts:
+    """Compare the predictions of sentences with their labels."""
+    sentences = choose(pipeline.read(item[0], labelled=True), item[1])
+    truth = [sentence[-1] for sentence in sentences]
+    known = set(pipeline.model.classes_)
+    strange = next((label for labels in truth for label in labels if label not in known), None)
+    if strange is not None and not count_unknown:
+        raise PotentiaError(
+            f"{item[0].path}: the label {strange!r} did not occur in training; --count-unknown counts it as wrong."
+        )
+    found = pipeline.predict(sentences, decode)
+    right = sum(a == b for x, y in zip(truth, found, strict=True) for a, b in zip(x, y, strict=True))
+    return _Counts(len(truth), sum(map(len, truth)), right, count_spans(truth, found))
+
+
+def attributes(features: TokenFeatures, inputs: Sentence) -> Iterator[list[str]]:
+    """The names of every token's indicators, and one that all have."""
+    return ([*names, _BIAS] for names in features.names(inputs))
+
+
+def train(
+    source: Path,
+    *,
+    iterations: int | None = None,
+    c1: float = 0.1,
+    c2: float = 0.1,
+    scheme: str | None = None,
+    gazetteers: Sequence[Path] = (),
+    encoding: str | None = None,
+    run: Run | None = None,
+) -> tuple[SequencePipeline, dict[str, Any]]:
+    """A pipeline fitted to the sentences of a file, or of a folder of files, by maximum likelihood; facts of the fit.
+
+    A file has a token per line, words first and labels last, and a blank line between sentences. scheme: "BIO",
+    "BIOES", "IOB1" or "none"; None for the one that the labels keep to, if any.
+    """
+    run = run or Run()
+    features = TokenFeatures(
+        spelling=True, gazetteers={path.stem: Gazetteer.read(path) for path in gazetteers}
+    )
+    spans = list(chain(*spans_by_file(source, encoding).values()))
+    found = map_anywhere(look, [(span, None) for span in spans])
+    n_columns = check_columns(source, spans, found)
+    own, held = split(run, spans, [facts.sentences for facts in found])
+    chosen = found if run.validation is None else map_anywhere(look, own)
+    check_labels(source, chosen)
+    known = find_scheme(chosen) if scheme is None else None if scheme == "none" else scheme
+    hint = scheme_note(chosen) if scheme is None and known is None else None
+    for message in [*doubtful(found), *([] if hint is None else [hint])]:
+        run.say(message)
+    model = ChainCRF(c1, c2, _ITERATIONS if iterations is None else iterations, delta=_DELTA, scheme=known)
+    pipeline = SequencePipeline(model, features, n_columns)
+    options = {k: v for k, v in model.get_params().items() if k != "max_iterations"}
+    gazetteers_used = sorted(pipeline.settings()["gazetteers"].items())
+    marks = [*(facts.digest for facts in found), repr(options), repr(gazetteers_used)]
+    with run.resumable(marks) as checkpoint, naming(source):
+        sources = [SentenceSource(*item, pipeline) for item in own]
+        model.fit(Parts(sources, len(sources)), progress=run.progress, checkpoint=checkpoint)
+    facts = {
+        "sentences": sum(part.sentences for part in found),
+        "tokens": sum(part.tokens for part in found),
+        "labels": model.classes_,
+        "scheme": known,
+        "iterations": model.n_iter_,
+        "objective": model.history_[-1]["objective"],
+        **cluster_facts(model.history_),
+    }
+    measured = {"training": own if facts["tokens"] <= _MEASURED_TOKENS else [], "validation": held}
+    for name, items in measured.items():
+        if items:
+            counts = reduce(_Counts.plus, map_anywhere(partial(_judge, pipeline, None, True), items))
+            scores = counts.scores(model.classes_)
+            facts |= {f"{name}_{key}": scores[key] for key in ("accuracy", "span_f1") if key in scores}
+    return pipeline, facts
+
+
+@dataclass(frozen=True)
+class SentenceSource(Source):
+    """Sentences of a token file as a part of a data set; whoever has the part reads them."""
+
+    span: TokenSpan
+    chosen: Ints | None
+    pipeline: SequencePipeline
+
+    @property
+    def name(self) -> str:
+        """The file, and which part of it."""
+        return self.span.name
+
+    def load(self) -> list[Example]:
+        """Refused: these are sequences."""
+        raise PotentiaError(f"{self.name} holds sequences, not examples.")
+
+    def sequences(self) -> Sequences:
+        """Attributes and labels of the sentences."""
+        sentences = choose(self.span.sentences(), self.chosen)
+        return Sequences(self.pipeline._attributes(sentences), [sentence[-1] for sentence in sentences])
+
+    def n_bytes(self) -> int | None:
+        """About what the attributes take."""
+        return None if self.span.n_bytes is None else _BYTES_PER_BYTE * self.span.n_bytes
+
+
+def _check_sentence(number: int, sentence: Sentence, n_columns: int) -> None:
+    """Refuse anything but a list of columns of equal length."""
+    if isinstance(sentence, str) or any(isinstance(column, str) for column in sentence):
+        raise PotentiaError(
+            f"sentence {number} must be a list of columns, each with a text per token, such as [['The', 'dog']]."
+        )
+    if len(sentence) not in (n_columns - 1, n_columns):
+        raise PotentiaError(
+            f"sentence {number} has {len(sentence)} columns, but the model was trained on {n_columns} or, without "
+            f"labels, {n_columns - 1}."
+        )
+    lengths = {len(column) for column in sentence}
+    if len(lengths) > 1:
+        raise PotentiaError(f"the columns of sentence {number} have {sorted(lengths)} tokens.")
+
+
+def _chain_of(crf: CRF, labels: Sequence[str], indicators: Sequence[str]) -> ChainCRF:
+    """The chain that a CRF of version 0.1 is, with the same marginals."""
+    node, n = cast(Linear, crf.potentials_["node"]), len(labels)
+    names = (*indicators, _BIAS)
+    state = crf.scales_["node"] * np.vstack([node.coef_, node.intercept_])
+    pairs = crf.scales_["edge"] * crf.potentials_["edge"].scores(np.zeros((1, 0))).reshape(n, n)
+    content = {
+        "params": {**ChainCRF().get_params(), "decode": crf.decode or "mpm"},
+        "labels": list(labels),
+        "history": crf.history_,
+        "columns": {},
+    }
+    weights = ChainWeights(all_features(len(names), n), state.ravel(), pairs, np.zeros((0, n)))
+    return ChainCRF.from_state(content, weights.arrays(names))

@@ -1,0 +1,469 @@
+"""The multi-label models of tables by their names on the command line."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+
+from ..base.files import naming
+from ..base.saving import digest_of
+from ..base.schema import TEXT, Choice, Items, Kind, Number, Rule, Schema, Section
+from ..base.types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
+from ..learn.backends.connection import current, map_anywhere
+from ..metrics import all_measures
+from ..models.multilabel.base import ResumableClassifier
+from ..models.multilabel.baselines import IndependentClassifiers
+from ..models.multilabel.features import RemoteRows, forget_rows
+from ..models.multilabel.label_network import LabelNetwork
+from ..models.multilabel.lmbm import LMBM
+from ..models.multilabel.lmsbn import LMSBN
+from .pipeline import Pipeline, check_target, seen_by_workers
+from .table_files import (
+    Feature,
+    Label,
+    Table,
+    is_row_number,
+    learn_feature,
+    learn_label,
+    read_table,
+    write_table,
+)
+from .training import Run
+
+MODELS: dict[str, type[ResumableClassifier]] = {
+    "network": LabelNetwork,
+    "lmsbn": LMSBN,
+    "lmbm": LMBM,
+    "independent": IndependentClassifiers,
+}
+
+
+#: Models that the workers of a cluster learn label by label; of others one worker does all the work.
+_BY_LABEL = ("lmsbn", "independent")
+
+
+def learned_by_label(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether all workers of a cluster learn a model; with a kernel it holds the rows, so one worker does."""
+    return name in _BY_LABEL and options.get("kernel") != "rbf"
+
+
+def make_model(name: str, seed: int, **options: Any) -> ResumableClassifier:
+    """A model with the options given; those not given that it can choose by cross-validation, it chooses."""
+    kind = MODELS[name]
+    known = {"units" if kind is LabelNetwork else "kernel", *kind().get_params()}
+    if kind is LabelNetwork and "kernel" in options:
+        options = {"units": [options["kernel"]]} | {k: v for k, v in options.items() if k != "kernel"}
+    for option in options:
+        if option not in known:
+            raise PotentiaError(f"--{option} cannot be combined with --model {name}.")
+    if options.get("kernel") == "linear":
+        options["kernel"] = None
+    own: dict[str, Any] = {} if kind is LabelNetwork else {"gamma": "median"}
+    if kind is LMSBN:
+        own = {"gamma": "cv", "order": "cv"}
+    return kind(**{"random_state": seed, **own, **options})
+
+
+def chosen(model: Any) -> dict[str, Any]:
+    """What cross-validation has chosen, to be shown."""
+    if isinstance(model, LabelNetwork):
+        return {
+            "units": [*model.units_, *(["forest"] if model.n_trees else [])],
+            "chosen_power": model.power_,
+            "whole_labellings": model.whole_,
+        }
+    results = getattr(model, "cv_results_", [])
+    names = [
+        name for name in ("alpha", "gamma", "order", "label_scale") if len({r[name] for r in results}) > 1
+    ]
+    if not names:
+        return {}
+    best = max(results, key=lambda r: (r["exact_match"], -r["hamming_loss"]))
+    found = {f"chosen_{name}": best[name] for name in names}
+    return found | {"cross_validated_exact_match": best["exact_match"]}
+
+
+T = TypeVar("T")
+
+#: Rows that are predicted at once. Cuts never depend on the number of workers.
+PIECE_ROWS = 1 << 16
+#: Texts in a column that go without a word.
+_FEW = 20
+
+
+@dataclass(repr=False)
+class TablePipeline(Pipeline):
+    """A multi-label model over the columns of a table.
+
+    Attributes:
+        model: the classifier.
+        learner: its name, of `MODELS`.
+        features: how columns become features, in order.
+        labels: the label columns, in order.
+    """
+
+    model: Any
+    learner: str
+    features: list[Feature]
+    labels: list[Label]
+
+    form: ClassVar[str] = "table"
+    saved: ClassVar[Schema] = {
+        "learner": Choice(tuple(MODELS)),
+        "features": Items(
+            Section(
+                {
+                    "name": TEXT,
+                    "mean": Number(),
+                    "scale": Number(),
+                    "texts": Items(TEXT, optional=True),
+                    "missing": Kind((bool,), optional=True),
+                }
+            )
+        ),
+        "labels": Items(Section({"name": TEXT, "values": Items(TEXT), "texts": Items(TEXT)})),
+        "columns": Rule(
+            lambda found: (
+                all(feature["scale"] > 0 for feature in found["features"])
+                and all(
+                    1 <= len(label["values"]) <= 2 and len(label["texts"]) in (0, len(label["values"]))
+                    for label in found["labels"]
+                )
+            ),
+            "are inconsistent",
+        ),
+    }
+
+    def settings(self) -> dict[str, Any]:
+        """Columns and what they hold."""
+        return {
+            "learner": self.learner,
+            "features": [asdict(feature) for feature in self.features],
+            "labels": [asdict(label) for label in self.labels],
+        }
+
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> TablePipeline:
+        """The pipeline that `settings` and the model's state describe."""
+        model = MODELS[settings["learner"]].from_state(content, arrays)
+        features = [Feature(**feature) for feature in settings["features"]]
+        width = sum(feature.width for feature in features)
+        if (model.n_features_in_, model.n_labels_) != (width, len(settings["labels"])):
+            raise PotentiaError("the saved pipeline is damaged: its columns are not those of its model.")
+        labels = [Label(**label) for label in settings["labels"]]
+        return cls(model, settings["learner"], features, labels)
+
+    def facts(self) -> dict[str, Any]:
+        """Labels, the number of feature columns, and the model."""
+        names = ", ".join(label.name for label in self.labels)
+        return {"labels": names, "feature columns": len(self.features), **super().facts()}
+
+    def matrix(self, table: Table) -> Floats:
+        """Features (n, d) of a table's rows."""
+        _require(table, [feature.name for feature in self.features])
+        return np.hstack([feature.matrix(table[feature.name]) for feature in self.features])
+
+    def truth(self, table: Table) -> Ints:
+        """Labels (n, K) of a table's rows, 1 where present."""
+        _require(table, [label.name for label in self.labels])
+        return np.stack([label.encode(table[label.name]) for label in self.labels], axis=1)
+
+    def predict(self, table: Table) -> dict[str, list[str]]:
+        """The label columns of a table's rows, in the values that training had."""
+        return self._by_label(table, "predict", Label.decode)
+
+    def predict_proba(self, table: Table) -> dict[str, list[float]]:
+        """The probability that each label is present, by label and row."""
+        return self._by_label(table, "predict_proba")
+
+    def decision_function(self, table: Table) -> dict[str, list[float]]:
+        """The score of each label by row; above zero speaks for its presence."""
+        return self._by_label(table, "decision_function")
+
+    def _by_label(
+        self, table: Table, method: str, values: Callable[[Label, Any], list[Any]] = lambda _, x: x.tolist()
+    ) -> dict[str, list[Any]]:
+        if _n_rows(table) == 0:
+            return {label.name: [] for label in self.labels}
+        found = getattr(self.model, method)(self.matrix(table))
+        return {label.name: values(label, found[:, k]) for k, label in enumerate(self.labels)}
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    def predict_files(
+        self,
+        source: Path,
+        out: Path,
+        *,
+        id: Sequence[str] = (),
+        probabilities: bool = False,
+        scores: bool = False,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """The predicted label columns of a table, row by row, as CSV or Parquet by the name of `out`.
+
+        id: columns that are copied before them. probabilities, scores: further columns after them, per label; where a
+        label's values are texts, their names say of which one.
+        """
+        check_target(out, source)
+        wanted = partial(self._columns, seen_by_workers(source), id, probabilities, scores)
+        found = self._by_rows(source, wanted)
+        self._warn_of_unknown([known for _, known in found])
+        pieces = [piece for piece, _ in found]
+        columns = {name: [cell for piece in pieces for cell in piece[name]] for name in pieces[0]}
+        write_table(out, columns)
+        return {"rows": len(columns[self.labels[0].name]), "written": [str(out)]}
+
+    def _columns(
+        self, source: Path, id: Sequence[str], probabilities: bool, scores: bool, rows: slice
+    ) -> tuple[dict[str, Sequence[Any]], list[bool | None]]:
+        """What is written of some rows of a table, and of which columns training had any text."""
+        table = _rows_of(source, rows)
+        with naming(source):
+            _require(table, id)
+            columns: dict[str, Sequence[Any]] = {
+                name: ["" if c is None else c for c in table[name]] for name in id
+            }
+            columns |= self.predict(table)
+            shown = {label.name: label.shown for label in self.labels}
+            if probabilities:
+                columns |= {f"{shown[name]}_probability": p for name, p in self.predict_proba(table).items()}
+            if scores:
+                columns |= {f"{shown[name]}_score": s for name, s in self.decision_function(table).items()}
+        return columns, [feature.knows(table[feature.name]) for feature in self.features]
+
+    def _warn_of_unknown(self, known: Sequence[Sequence[bool | None]]) -> None:
+        """Warn of columns none of whose texts training had; known: by piece and feature."""
+        for feature, own in zip(self.features, zip(*known, strict=True), strict=True):
+            if False in own and True not in own:
+                warn_caller(
+                    f"training had none of the values of column {feature.name!r}, so it counts as missing in all rows.",
+                    UserWarning,
+                )
+
+    def evaluate_files(self, source: Path, **_: Any) -> dict[str, Any]:
+        """The five measures of multi-label prediction."""
+        pieces = self._by_rows(source, partial(self._compared, seen_by_workers(source)))
+        truth, found = (np.concatenate(part) for part in zip(*pieces, strict=True))
+        return {"rows": len(truth), **all_measures(truth, found)}
+
+    def _compared(self, source: Path, rows: slice) -> tuple[Ints, Ints]:
+        """True and predicted labels of some rows."""
+        table = _rows_of(source, rows)
+        with naming(source):
+            return self.truth(table), self.model.predict(self.matrix(table))
+
+    def _by_rows(self, source: Path, function: Callable[[slice], T]) -> list[T]:
+        """function(rows) for pieces of a table; on a cluster its workers read it."""
+        try:
+            n = map_anywhere(_count_rows, [seen_by_workers(source)])[0]
+            pieces = [slice(a, min(a + PIECE_ROWS, n)) for a in range(0, n, PIECE_ROWS)]
+            return map_anywhere(function, pieces)
+        finally:
+            _forget_all()
+
+
+def train(
+    source: Path,
+    labels: Sequence[str],
+    *,
+    ignore: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    model: str = "network",
+    run: Run | None = None,
+    **options: Any,
+) -> tuple[TablePipeline, dict[str, Any]]:
+    """A pipeline fitted to a table, and facts of the fit.
+
+    labels: the label columns, of two values each; of texts a word such as "yes" counts as present, else the rarer one.
+    ignore: columns that are no features, besides a column "id", "index" or without a name that numbers the rows.
+    categorical: columns whose numbers are codes of categories. model: of `MODELS`. options: `alpha`, `kernel`, `order`
+    and `loss`, where the model has them; without them cross-validation chooses.
+    """
+    run = run or Run()
+    X: Any
+    spec = TableSpec(source, tuple(labels), tuple(ignore), tuple(categorical), run.validation, run.seed)
+    estimator = make_model(model, run.seed, **options)
+    if current() is None:
+        found, X = spec.read()
+    else:
+        spec = replace(spec, source=seen_by_workers(source))
+        found = map_anywhere(_describe, [spec])[0]
+        X = RemoteRows(TableRows(spec, found.digest), found.shape)
+    for message in found.messages:
+        run.say(message)
+    own, held = run.split(len(found.y))
+    pipeline = TablePipeline(estimator, model, found.features, found.labels)
+    try:
+        with naming(source), run.resumable([found.digest, repr(estimator)]) as checkpoint:
+            if isinstance(X, RemoteRows) and not learned_by_label(model, options):
+                pipeline.model = estimator = _fit_by_one(estimator, X[own], found.y[own])
+            else:
+                estimator.fit(X[own], found.y[own], progress=run.progress, checkpoint=checkpoint)
+        facts = {"rows": len(found.y), "features": X.shape[1], "labels": list(labels), **chosen(estimator)}
+        for name, part in {"training": own, "validation": held}.items():
+            if len(part):
+                facts |= _measured(name, found.y[part], _predict(estimator, X[part]))
+    finally:
+        _forget_all()
+    return pipeline, facts
+
+
+class Described(NamedTuple):
+    """What training needs of a table beside its features: columns, labels (n, K), and what to tell the user."""
+
+    features: list[Feature]
+    labels: list[Label]
+    y: Ints
+    shape: tuple[int, int]
+    digest: str
+    messages: list[str]
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table and what its columns are; features are learned from the rows that are not held out."""
+
+    source: Path
+    labels: tuple[str, ...]
+    ignore: tuple[str, ...]
+    categorical: tuple[str, ...]
+    validation: float | None
+    seed: int
+
+    def read(self) -> tuple[Described, Floats]:
+        """Read the table; its description and the features (n, d) of all rows."""
+        table, messages = read_table(self.source), []
+        with naming(self.source):
+            _require(table, [*self.labels, *self.ignore, *self.categorical])
+            names = [name for name in table if name not in {*self.labels, *self.ignore}]
+            numbering = [n for n in names if n not in self.categorical and is_row_number(n, table[n])]
+            names = [name for name in names if name not in numbering]
+            messages += [f"column {name!r} numbers the rows and is left out." for name in numbering]
+            if not names:
+                raise PotentiaError("no column is left that could be a feature.")
+            own = Run(validation=self.validation, seed=self.seed).split(len(table[self.labels[0]]))[0]
+            rows = {name: [table[name][i] for i in own] for name in names}
+            features = [learn_feature(name, rows[name], name in self.categorical) for name in names]
+            for feature in features:
+                texts = len(feature.texts or ())
+                if texts > max(_FEW, len(own) // 2):
+                    messages.append(
+                        f"column {feature.name!r} has {texts} different texts in {len(own)} rows, and each becomes a "
+                        f"feature; --ignore {feature.name} leaves it out, and numbers need a decimal point"
+                    )
+            if len(own) == 1:
+                messages.append("there is only one row to train on, so every prediction repeats its labels.")
+            labels = [learn_label(name, table[name]) for name in self.labels]
+            messages += [
+                f"label {label.name!r}: {label.texts[1]!r} counts as present, {label.texts[0]!r} as absent."
+                for label in labels
+                if len(label.values) == 2 and label.shown != label.name
+            ]
+            messages += [
+                f"label {label.name!r} has only the value {label.texts[0]!r}, which is always predicted."
+                for label in labels
+                if len(label.values) == 1 and len(own) > 1
+            ]
+            pipeline = TablePipeline(None, "", features, labels)
+            X, y = pipeline.matrix(table), pipeline.truth(table)
+        digest = digest_of([X.tobytes(), y.tobytes(), *names, *self.labels])
+        return Described(features, labels, y, (len(X), X.shape[1]), digest, messages), X
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The features of a table, for workers to read; the table must be the one that was described."""
+
+    spec: TableSpec
+    key: str
+
+    def rows(self) -> Floats:
+        """The features (n, d)."""
+        found, X = self.spec.read()
+        if found.digest != self.key:
+            raise PotentiaError(f"{self.spec.source} is not the same for all workers, or has changed.")
+        return X
+
+
+def _describe(spec: TableSpec) -> Described:
+    return spec.read()[0]
+
+
+def _fit_by_one(estimator: ResumableClassifier, rows: RemoteRows, y: Ints) -> ResumableClassifier:
+    """Fit by one worker, whose warnings are given here."""
+    fitted, messages = rows.ask(partial(_fit, estimator, y))
+    for message, category in messages:
+        warn_caller(message, category)
+    return fitted
+
+
+def _fit(estimator: ResumableClassifier, y: Ints, X: Floats) -> tuple[ResumableClassifier, list[Any]]:
+    with warnings.catch_warnings(record=True, action="always", category=UserWarning) as caught:
+        fitted = estimator.fit(X, y)
+    own = (UserWarning, ConvergenceWarning)
+    return fitted, [(str(w.message), w.category) for w in caught if w.category in own]
+
+
+def _predict(estimator: ResumableClassifier, X: Any) -> Ints:
+    """Labels of rows, predicted where they are."""
+    if isinstance(X, RemoteRows):
+        return X.ask(estimator.predict)
+    found: Ints = estimator.predict(X)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _table(source: Path, state: tuple[int, int]) -> Table:
+    return read_table(source)
+
+
+def _rows_of(source: Path, rows: slice) -> Table:
+    """Some rows of a table; the process keeps the one that it read last."""
+    state = source.stat() if source.is_file() else None
+    table = _table(source, (state.st_mtime_ns, state.st_size) if state is not None else (0, 0))
+    return {name: column[rows] for name, column in table.items()}
+
+
+def _count_rows(source: Path) -> int:
+    return _n_rows(_rows_of(source, slice(None)))
+
+
+def _forget() -> None:
+    """Let go of what was read."""
+    _table.cache_clear()
+    forget_rows()
+
+
+def _forget_all() -> None:
+    """Let go of what was read, here and by the workers."""
+    _forget()
+    connection = current()
+    if connection is not None:
+        connection.everywhere(_forget)
+
+
+def _measured(part: str, truth: Ints, found: Ints) -> dict[str, float]:
+    return {f"{part}_{name}": value for name, value in all_measures(truth, found).items()}
+
+
+def _n_rows(table: Table) -> int:
+    """How many rows a table has; refuses what is no table."""
+    if not isinstance(table, Mapping):
+        raise PotentiaError("a table is a dictionary of columns by name, each a list with a text per row.")
+    counts = {len(column) for column in table.values()}
+    if len(counts) > 1:
+        raise PotentiaError(f"the table's columns have different lengths, {min(counts)} to {max(counts)}.")
+    return counts.pop() if counts else 0
+
+
+def _require(table: Table, names: Sequence[str]) -> None:
+    lacking = [name for name in names if name not in table]
+    if lacking:
+        raise PotentiaError(f"there is no column {lacking[0]!r}; there are {', '.join(map(repr, table))}.")

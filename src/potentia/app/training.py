@@ -1,0 +1,240 @@
+"""What training on files of any form shares: a part held out, learners by name, fits that can be taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..base.options import check_positive
+from ..base.saving import digest_of
+from ..base.types import Floats, Ints, PotentiaError
+from ..features.example import Example
+from ..features.parts import Examples, Parts
+from ..inference.base import Inference
+from ..inference.mean_field import MeanField
+from ..inference.messages import TRW, LoopyBP, Smoothed
+from ..learn.checkpoint import Checkpoint
+from ..learn.iterated import IteratedLogistic, Solver
+from ..learn.max_margin import MaxMargin
+from ..learn.risk import MarginalRisk
+from ..models.crf import CRF
+from ..potentials import MLP, Boosting, Constant, Linear, Potential, Potts, Temperature
+
+#: Functions of pixels.
+PIXEL_FUNCTIONS = ("boosting", "linear", "mlp", "constant")
+#: The learners of images, and the functions that each can train.
+TRAINABLE = {
+    "ilr": (*PIXEL_FUNCTIONS, "potts"),
+    "marginal": ("linear", "mlp", "constant", "potts"),
+    "margin": ("linear", "constant"),
+}
+
+#: Inference of the marginal-based learner, by its name on the command line.
+INFERENCE: dict[str, Callable[[], Inference]] = {
+    "trw": lambda: TRW(iterations=20),
+    "bp": lambda: LoopyBP(iterations=20),
+    "mean-field": lambda: MeanField(iterations=20),
+}
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a fit; the message says what was kept."""
+
+
+@dataclass
+class Run:
+    """How to train, whatever the data.
+
+    Attributes:
+        checkpoint: file of an interrupted fit's state; None for none.
+        validation: share of the data held out to measure errors on, or None.
+        seed: of everything that is random.
+        progress: show a bar with the time left.
+        say: what to do with a sentence for the user.
+    """
+
+    checkpoint: Path | None = None
+    validation: float | None = None
+    seed: int = 0
+    progress: bool = False
+    say: Callable[[str], None] = lambda text: None
+
+    def split(self, n: int) -> tuple[Ints, Ints]:
+        """Numbers of the items to train on and of those held out, ascending."""
+        if self.validation is None:
+            return np.arange(n), np.arange(0)
+        if not 0.0 < self.validation < 1.0:
+            raise PotentiaError(
+                f"validation is the share to hold out, between 0 and 1, not {self.validation}."
+            )
+        held = max(1, round(self.validation * n))
+        if held >= n:
+            raise PotentiaError(f"{n} items are too few to hold {held} of them out for validation.")
+        order = np.random.default_rng(self.seed).permutation(n)
+        return np.sort(order[held:]), np.sort(order[:held])
+
+    def check_resumable(self, marks: Sequence[str]) -> None:
+        """Refuse a checkpoint that is damaged or of other data or options, before work that comes first."""
+        checkpoint = self._marked(marks)
+        if checkpoint is not None:
+            with checkpoint:
+                checkpoint.load()
+
+    def _marked(self, marks: Sequence[str]) -> Checkpoint | None:
+        mark = digest_of([*marks, f"{self.validation} {self.seed}"])
+        return None if self.checkpoint is None else Checkpoint(self.checkpoint, mark)
+
+    @contextmanager
+    def resumable(self, marks: Sequence[str]) -> Iterator[Checkpoint | None]:
+        """The checkpoint for a fit inside; `marks` name data and options, and Ctrl-C says what was kept.
+
+        A checkpoint of other data or options is refused.
+        """
+        checkpoint = self._marked(marks)
+        with nullcontext() if checkpoint is None else checkpoint:
+            state = None if checkpoint is None else checkpoint.load()
+            if state is not None and state["history"]:
+                self.say(f"resuming after iteration {len(state['history'])}, from {self.checkpoint}")
+            elif state is not None:
+                self.say(f"resuming from {self.checkpoint}")
+            try:
+                yield checkpoint
+            except KeyboardInterrupt:
+                raise Interrupted(_kept(self.checkpoint)) from None
+
+
+def make_potential(name: str, seed: int) -> Potential:
+    """A potential by its name on the command line."""
+    made = {
+        "boosting": Boosting(seed=seed),
+        "linear": Linear(),
+        "mlp": MLP(seed=seed),
+        "constant": Constant(),
+        "potts": Potts(),
+    }
+    return made[name]
+
+
+def probability_node(learner: str) -> Potential:
+    """The potential of variables whose features are log-probabilities: one weight where the learner can train it."""
+    return Linear() if learner == "margin" else Temperature()
+
+
+def check_trainable(learner: str, **functions: str) -> None:
+    """Refuse functions, given as kind=name, that a learner cannot train."""
+    for kind, name in functions.items():
+        if name not in TRAINABLE[learner]:
+            able = ", ".join(TRAINABLE[learner])
+            raise PotentiaError(f"--learner {learner} cannot train --{kind} {name}: take {able}.")
+
+
+def make_learner(
+    name: str,
+    potentials: Mapping[str, Potential],
+    iterations: int | None,
+    run: Run,
+    epsilon: float | None = None,
+    inference: str | None = None,
+    class_weight: Sequence[float] | Floats | None = None,
+) -> Any:
+    """A learner for images by its name on the command line, with defaults for graphs that have loops.
+
+    epsilon: smoothing of "ilr", by default 0.1, or 1 where all functions are smooth.
+    inference: of "marginal", a name of `INFERENCE`. class_weight: of all but "margin".
+    """
+    wrong = [
+        option
+        for option, value, owners in (
+            ("epsilon", epsilon, ("ilr",)),
+            ("inference", inference, ("marginal",)),
+            ("class-weight", class_weight, ("ilr", "marginal")),
+        )
+        if value is not None and name not in owners
+    ]
+    if wrong:
+        raise PotentiaError(f"--{wrong[0]} cannot be combined with --learner {name}.")
+    tracked = run.validation is not None
+    weights = None if class_weight is None else [float(weight) for weight in class_weight]
+    if epsilon is not None:
+        check_positive("epsilon", epsilon)
+    if name == "ilr":
+        smooth = all(potential.differentiable or potential.shared for potential in potentials.values())
+        # linear functions move slowly when fitted in turn with others: "mixed" steps them together
+        convex = any(potential.convex for potential in potentials.values())
+        solver: Solver = "direct" if smooth else ("mixed" if convex else "alternating")
+        return IteratedLogistic(
+            epsilon=_or(epsilon, 1.0 if smooth else 0.1),
+            iterations=_or(iterations, 100 if smooth else 10),
+            solver=solver,
+            class_weight=weights,
+            track_error=tracked,
+        )
+    if name == "marginal":
+        method = INFERENCE[inference or "trw"]()
+        return MarginalRisk(
+            inference=method,
+            iterations=_or(iterations, 200),
+            class_weight=weights,
+            track_error=tracked,
+            seed=run.seed,
+        )
+    best = Smoothed(0.0, iterations=50)
+    return MaxMargin(inference=best, iterations=_or(iterations, 50), track_error=tracked, seed=run.seed)
+
+
+def fit(model: CRF, train: Examples, held: Examples, digest: str, run: Run) -> dict[str, Any]:
+    """Fit, resuming from the run's checkpoint if there is one; return facts of the fit.
+
+    `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.
+    """
+    check_pairs(isinstance(train, Parts) or any(_has_neighbours(example) for example in train))
+    with run.resumable(fit_marks(model, digest)) as checkpoint:
+        model.fit(train, validation=held if len(held) else None, progress=run.progress, checkpoint=checkpoint)
+        facts = {"iterations": len(model.history_), "objective": model.history_[-1]["objective"]}
+        facts |= cluster_facts(model.history_)
+        parts = {"training": train, "validation": held}
+        return facts | {f"{name}_accuracy": model.score(part) for name, part in parts.items() if len(part)}
+
+
+def _has_neighbours(example: Example) -> bool:
+    return any(len(scope) and scope.shape[1] > 1 for scope in example.graph.scopes.values())
+
+
+def cluster_facts(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the rounds of a fit on a cluster took; nothing for other fits."""
+    rounds = sum(row.get("rounds", 0) for row in history)
+    if not rounds:
+        return {}
+    return {
+        "workers": max(row["workers"] for row in history),
+        "rounds": rounds,
+        "bytes_per_round": round(sum(row["round_bytes"] for row in history) / rounds),
+        "seconds_per_round": sum(row["round_seconds"] for row in history) / rounds,
+    }
+
+
+def check_pairs(has_some: bool) -> None:
+    """Refuse data without any pair."""
+    if not has_some:
+        raise PotentiaError("no two pixels, regions or words to train on are neighbours: each stands alone.")
+
+
+def fit_marks(model: CRF, digest: str) -> list[str]:
+    """What a checkpoint of a fit must agree with: the data, potentials, and options but the limit of iterations."""
+    options = replace(model.learner, iterations=0)  # type: ignore[type-var]
+    return [digest, repr(model.potentials), repr(options)]
+
+
+def _kept(checkpoint: Path | None) -> str:
+    if checkpoint is None or not checkpoint.exists():
+        return "interrupted before anything was learned, so nothing is kept"
+    return f"interrupted; {checkpoint} keeps the progress; run the same command again to resume"
+
+
+def _or(given: Any, default: Any) -> Any:
+    return default if given is None else given

@@ -1,0 +1,1 @@
+"""What every room uses: types, options, saving, threads, memory, optimisers, progress."""

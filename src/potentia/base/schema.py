@@ -1,0 +1,304 @@
+"""Declarations of what saved classes hold, and the one checker that reads them before a file's content is used.
+
+A schema maps names to fields, in the order in which they are checked. Sizes have names: the first field that mentions
+"K" settles it, and later ones must agree. "K+1" is one more than "K", and "*" any size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .types import Floats, Ints, PotentiaError
+
+Sizes = dict[str, int]
+Schema = Mapping[str, "Field"]
+
+
+class _DamageError(Exception):
+    """What is wrong with a value, as the end of a sentence that begins with its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """A value of a file; an optional one may be missing or null, a nullable one null."""
+
+    optional: bool = False
+    nullable: bool = False
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        """The value, checked; it may settle sizes."""
+        return value
+
+
+def check(schema: Schema, values: Any, what: str, sizes: Sizes | None = None) -> dict[str, Any]:
+    """The values that a schema names, each as its field demands, or one sentence about the first that is not."""
+    try:
+        return _read(schema, values, {} if sizes is None else sizes)
+    except _DamageError as damage:
+        raise PotentiaError(f"the saved {what} is damaged: {damage}.") from None
+
+
+def check_state(schema: Schema, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of the arrays of a checkpoint, checked as above; the sentence says what to do.
+
+    Schemas of checkpoints name every array of a state, as those of models do.
+    """
+    try:
+        found = _read(schema, arrays, {})
+    except _DamageError as damage:
+        raise PotentiaError(
+            f"the checkpoint is damaged or belongs to other examples: {damage}; delete it to start again."
+        ) from None
+    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in found.items()}
+
+
+def like(arrays: Mapping[str, Floats], **options: Any) -> Schema:
+    """A schema of floats with the names and shapes of these arrays."""
+    return {name: Array("f8", array.shape, **options) for name, array in arrays.items()}
+
+
+def _read(schema: Schema, values: Any, sizes: Sizes) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise _DamageError(f"it holds a {type(values).__name__} where names and values are expected")
+    found: dict[str, Any] = {}
+    for name, field in schema.items():
+        value = values.get(name)
+        if isinstance(field, Size):
+            sizes[name] = found[name] = int(field.holds(found))
+        elif isinstance(field, Rule):
+            if not field.holds(found):
+                raise _DamageError(f"{name} {field.otherwise}")
+        elif value is not None:
+            try:
+                found[name] = field.read(value, sizes)
+            except _DamageError as damage:
+                raise _DamageError(f"{name} {damage}") from None
+        elif field.optional or (field.nullable and name in values):
+            found[name] = None
+        else:
+            raise _DamageError(f"{name} is missing")
+    return found
+
+
+def _settle(sizes: Sizes, size: str | int | None, n: int) -> bool:
+    """Whether a size is n, which settles it if it was open."""
+    if size is None or size == "*":
+        return True
+    if isinstance(size, int):
+        return size == n
+    name, _, more = size.partition("+")
+    sizes.setdefault(name, n - int(more or 0))
+    return n >= int(more or 0) and _value(sizes, size) == n
+
+
+def _value(sizes: Sizes, size: str | int) -> int:
+    """A settled size, such as "K" or "K+1"."""
+    name, _, more = str(size).partition("+")
+    return sizes[name] + int(more or 0)
+
+
+def _known(sizes: Sizes, size: str | int) -> bool:
+    return str(size).partition("+")[0] in sizes
+
+
+@dataclass(frozen=True)
+class Array(Field):
+    """An array of one of some types ("f8", "i4 i8"; "label" for numbers or texts) and of a shape (None: of any).
+
+    low, below: bounds of its entries, the second a size or a number, or one number per entry of the last axis. ends:
+    the array holds offsets, which start at 0, never fall, and end at this size. Whole numbers have bounds or are
+    offsets, because kernels use them as indices and check nothing. Floats must be finite unless `finite` is
+    False, and are never NaN. order: "C" for kernels, "K" to keep the file's, on which the last bits of a matrix product
+    depend.
+    """
+
+    dtype: str
+    shape: tuple[str | int, ...] | None
+    low: float | None = None
+    below: str | float | Ints | None = None
+    ends: str | None = None
+    finite: bool = True
+    order: Literal["C", "K"] = "C"
+
+    def __post_init__(self) -> None:
+        whole = any(kind[0] in "iu" for kind in self.dtype.split())
+        if whole and self.ends is None and (self.low is None or self.below is None):
+            raise TypeError(f"an array of type {self.dtype} declares low and below, or ends.")
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        if not isinstance(value, np.ndarray):
+            raise _DamageError("is not an array")
+        kind = value.dtype.str[1:]
+        if (kind[0] not in "biufU") if self.dtype == "label" else (kind not in self.dtype.split()):
+            raise _DamageError(f"has the type {value.dtype}, not {self.dtype}")
+        shape = value.shape if self.shape is None else self.shape
+        if value.ndim != len(shape) or not all(map(_settle, [sizes] * value.ndim, shape, value.shape)):
+            expected = ", ".join(str(_value(sizes, size) if _known(sizes, size) else size) for size in shape)
+            raise _DamageError(f"has the shape {value.shape}, not ({expected})")
+        value = np.asarray(value, dtype=value.dtype.newbyteorder("="), order=self.order)
+        if value.size:
+            self._check_entries(value, sizes)
+        if self.ends is not None and not self._are_offsets(value, sizes):
+            raise _DamageError("does not hold offsets that start at 0 and never fall")
+        return value
+
+    def _check_entries(self, value: np.ndarray, sizes: Sizes) -> None:
+        if value.dtype.kind == "f" and (np.isnan(value).any() or (self.finite and np.isinf(value).any())):
+            raise _DamageError("holds numbers that are not finite")
+        if self.low is not None and value.min() < self.low:
+            raise _DamageError(f"holds {value.min()}, which is below {self.low}")
+        below = _value(sizes, self.below) if isinstance(self.below, str) else self.below
+        if below is not None and (above := value >= below).any():
+            where = np.unravel_index(np.argmax(above), value.shape)
+            limit = np.broadcast_to(below, value.shape)[where]
+            raise _DamageError(f"holds {value[where]}, which is not below {limit}")
+
+    def _are_offsets(self, value: np.ndarray, sizes: Sizes) -> bool:
+        return (
+            len(value) > 0
+            and value[0] == 0
+            and bool((value[1:] >= value[:-1]).all())
+            and _settle(sizes, self.ends, int(value[-1]))
+        )
+
+
+@dataclass(frozen=True)
+class Count(Field):
+    """A whole number between bounds, which settles a size."""
+
+    size: str | None = None
+    least: int = 0
+    most: int = 2**31
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
+            raise _DamageError(f"is {_short(value)}, not a whole number between {self.least} and {self.most}")
+        if not _settle(sizes, self.size, value):
+            raise _DamageError(f"is {value}, not {sizes[str(self.size)]}")
+        return value
+
+
+@dataclass(frozen=True)
+class Number(Field):
+    """A number, finite unless `finite` is False."""
+
+    finite: bool = True
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _DamageError(f"is {_short(value)}, not a number")
+        if self.finite and not (abs(value) < 2**1023 and math.isfinite(value)):
+            raise _DamageError(f"is {_short(value)}, not a finite number")
+        return value
+
+
+@dataclass(frozen=True)
+class Kind(Field):
+    """A value of some classes."""
+
+    kinds: tuple[type, ...]
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        if not isinstance(value, self.kinds):
+            names = " or ".join(kind.__name__ for kind in self.kinds)
+            raise _DamageError(f"is {_short(value)}, not a {names}")
+        return value
+
+
+FLAG = Kind((bool,))
+TEXT = Kind((str,))
+
+
+@dataclass(frozen=True)
+class Choice(Field):
+    """One of some texts."""
+
+    choices: tuple[str, ...]
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        if not isinstance(value, str) or value not in self.choices:
+            raise _DamageError(f"is {_short(value)}, not one of {', '.join(self.choices)}")
+        return value
+
+
+@dataclass(frozen=True)
+class Items(Field):
+    """A list of values of one field, whose length settles a size."""
+
+    each: Field
+    size: str | None = None
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        if not isinstance(value, list):
+            raise _DamageError(f"is {_short(value)}, not a list")
+        if not _settle(sizes, self.size, len(value)):
+            raise _DamageError(f"has {len(value)} entries, not {sizes[str(self.size)]}")
+        return [self.each.read(item, sizes) for item in value]
+
+
+@dataclass(frozen=True)
+class Named(Field):
+    """Values of one field by name."""
+
+    each: Field
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        if not isinstance(value, dict):
+            raise _DamageError(f"is {_short(value)}, not a dictionary")
+        return {key: self.each.read(item, sizes) for key, item in value.items()}
+
+
+@dataclass(frozen=True)
+class Section(Field):
+    """A dictionary with its own schema; keys that the schema does not name are left unchanged."""
+
+    schema: Schema
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        checked = _read(self.schema, value, sizes)
+        return dict(value) | {name: item for name, item in checked.items() if name in value}
+
+
+@dataclass(frozen=True)
+class Either(Field):
+    """A value of the first of two fields that takes it."""
+
+    first: Field
+    second: Field
+
+    def read(self, value: Any, sizes: Sizes) -> Any:
+        try:
+            tried = dict(sizes)
+            value = self.first.read(value, tried)
+            sizes.update(tried)
+            return value
+        except _DamageError:
+            return self.second.read(value, sizes)
+
+
+@dataclass(frozen=True)
+class Rule(Field):
+    """Something that must hold of the values checked so far; no value of the file itself."""
+
+    holds: Callable[[dict[str, Any]], Any]
+    otherwise: str = ""
+
+
+@dataclass(frozen=True)
+class Size(Rule):
+    """A size computed from the values checked so far."""
+
+
+def prefixed(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The arrays whose names begin with a prefix, under the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if isinstance(value, str | int | float | bool) else f"a {type(value).__name__}"
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,204 @@
+"""A thread pool for kernels that release the interpreter lock."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from .types import PotentiaError, shown
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+#: What `using_threads` has set.
+_chosen: ContextVar[int | None] = ContextVar("potentia_threads", default=None)
+
+
+@contextmanager
+def using_threads(threads: int) -> Iterator[None]:
+    """The number of threads wherever None is given, in this thread: how learners pass theirs on to potentials."""
+    token = _chosen.set(threads)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def thread_count(threads: int | None) -> int:
+    """`threads`, or where None that of `using_threads`, POTENTIA_THREADS, or the cores this process may use."""
+    chosen = threads if threads is not None else _chosen.get()
+    given: int | str | None = chosen if chosen is not None else os.environ.get("POTENTIA_THREADS")
+    if given is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not str(given).isdecimal() or int(given) < 1:
+        raise PotentiaError(
+            f"threads (or POTENTIA_THREADS) must be a positive whole number, not {shown(given)}."
+        )
+    return int(given)
+
+
+#: Marks the pools' own threads, which must not wait for the pool they belong to.
+_local = threading.local()
+
+
+def _mark_thread() -> None:
+    _local.pooled = True
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="potentia", initializer=_mark_thread)
+
+
+#: Held while a team works: its threads wait for each other, so none of them may be kept waiting for another team's.
+_team = threading.RLock()
+
+
+@lru_cache(maxsize=1)
+def _team_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(2**16, thread_name_prefix="potentia-team", initializer=_mark_thread)
+
+
+def _forget() -> None:
+    """A forked child inherits pools but none of their threads, and locks that nobody will release."""
+    global _team
+    _pool.cache_clear()
+    _team_pool.cache_clear()
+    _team = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+@lru_cache(maxsize=1)
+def _libraries(_with_scipy: bool) -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Keep NumPy's linear algebra on one thread: it is called from our own, and theirs would fight for the cores."""
+    # SciPy brings a second library, which may be loaded later than NumPy's
+    with_scipy = not sys.modules.keys().isdisjoint(("scipy.linalg", "scipy.special"))
+    context: AbstractContextManager[Any] = _libraries(with_scipy).limit(limits=1, user_api="blas")
+    return context
+
+
+def pooled() -> bool:
+    """Whether this thread belongs to a pool, whose other threads are busy, too."""
+    return getattr(_local, "pooled", False)
+
+
+#: Pieces of a range that threads never share, so that sums over pieces do not depend on the number of threads.
+PIECES = 64
+
+
+def piece_of(n: int) -> list[int]:
+    """The piece of each of n consecutive items."""
+    return [k * PIECES // n for k in range(n)]
+
+
+def cut_ranges(start: int, stop: int, threads: int) -> list[tuple[int, int]]:
+    """start..stop in as many consecutive ranges, some of them empty, which are cut between pieces only."""
+    n = stop - start
+    cuts = [start - (-n * (PIECES * k // threads) // PIECES) for k in range(threads + 1)]
+    return list(pairwise(cuts))
+
+
+def map_ranges(function: Callable[[int, int], T], start: int, stop: int, threads: int) -> list[T]:
+    """function(a, b) over `threads` consecutive ranges that make up start..stop, in parallel."""
+    n = stop - start
+    if threads == 1 or n < 2 or pooled():
+        return [function(start, stop)] if n else []
+    ranges = [(a, b) for a, b in cut_ranges(start, stop, threads) if a < b]
+    # the calling thread takes the first range itself: one hand-over less
+    waiting = [_pool(threads).submit(function, a, b) for a, b in ranges[1:]]
+    first = function(*ranges[0])
+    return [first, *(w.result() for w in waiting)]
+
+
+def map_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> list[T]:
+    """function(item) for every item, in parallel; results in the order of the items."""
+    return list(iterate_items(function, items, threads))
+
+
+def iterate_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> Iterator[T]:
+    """The same one by one: results that are used up at once do not pile up."""
+    if threads == 1 or len(items) < 2 or pooled():
+        return map(function, items)
+    return _pool(threads).map(function, items)
+
+
+class _Crowding:
+    """Whether other programs need the cores: threads that wait for each other then lose more than they gain.
+
+    The time in which a thread used no processor it had no core, or it slept because another had none.
+    """
+
+    #: Share of its time that a team may lose so, and seconds without teams after that, at first and at most.
+    LOST, PAUSE, LONGEST = 0.2, 0.25, 30.0
+
+    def __init__(self) -> None:
+        self.until = -math.inf
+        self._pause = self.PAUSE
+        # elsewhere processor time of threads is too coarse
+        self._known = time.get_clock_info("thread_time").resolution <= 1e-6
+
+    def judge(self, took: Sequence[float], worked: Sequence[float]) -> None:
+        """Learn from the seconds that threads of a team took, and from their processor time."""
+        if self._known and sum(worked) < (1.0 - self.LOST) * sum(took):
+            self.until = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, self.LONGEST)
+        else:
+            self._pause = self.PAUSE
+
+
+_crowding = _Crowding()
+
+
+def teams_pay() -> bool:
+    """Whether a team may be formed: by no thread of a pool, and not while other programs need the cores."""
+    return not pooled() and time.monotonic() >= _crowding.until
+
+
+def run_team(function: Callable[[S], T], items: Sequence[S], release: Callable[[], None]) -> list[T]:
+    """function(item) for every item at the same time, one thread each, so that they may wait for each other.
+
+    release: called if a thread fails, so that the others stop waiting for it.
+    """
+    took, worked = [0.0] * len(items), [0.0] * len(items)
+
+    def guarded(k: int) -> T:
+        begun, used = time.perf_counter(), time.thread_time()
+        try:
+            return function(items[k])
+        except BaseException:
+            release()
+            raise
+        finally:
+            took[k], worked[k] = time.perf_counter() - begun, time.thread_time() - used
+
+    if len(items) == 1:
+        return [function(items[0])]
+    with _team:
+        try:
+            waiting = [_team_pool().submit(guarded, k) for k in range(1, len(items))]
+            found = [guarded(0), *(w.result() for w in waiting)]
+        except BaseException:
+            release()
+            raise
+        _crowding.judge(took, worked)
+    return found

@@ -1,0 +1,208 @@
+"""Gradients from the optimality conditions of the variational problem: one sparse linear system [MBL-tpami sec. 5].
+
+At mu = argmax theta . mu + sum c H(mu) under B mu = d, dL/dtheta is x in
+
+    [ D  B' ] [ x  ]   [ dQ/dmu ]
+    [ B  0  ] [ nu ] = [   0    ] ,    D = diag(c / mu)
+
+which unlike the theorem's formula does not need D to be invertible: c = 0 on the corners of a grid under TRW. Unknowns
+are x / sqrt(mu) and rows of B are scaled to length 1, so that marginals near 0 are as accurate as others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..base.options import check_type
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, whole_numbers
+from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, flat_marginals, own_split
+from ..graph.flat import flat_regions, region_links
+from ..graph.scores import Scores
+from ..graph.structure import Graph
+from ..inference.base import Inference, Result
+from ..inference.entropy import Entropy
+from .base import Gradient
+from .loss import Pull
+
+#: Redundant constraints make the system singular; this much of the identity against them, relative to 1.
+_SLACK = 1e-11
+
+
+@dataclass(frozen=True)
+class Implicit(Gradient):
+    """dL/dtheta by one factorisation of the optimality conditions, as good as inference has converged.
+
+    For message passing, and exact inference on forests. Mean field optimises over no linear set.
+    """
+
+    def solve(
+        self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
+    ) -> tuple[Result, Pull]:
+        """Inference and the function that pulls cotangents of its marginals back."""
+        entropy = _entropy_of(inference, scores)
+        result = inference.run(scores, start)
+
+        def pull(cotangent: MarginalCotangent) -> Tables:
+            system = _Conditions(scores, result, entropy)
+            flat = flat_cotangent(scores, cotangent, system.start[:-1], int(system.start[-1]))
+            return own_split(scores, system.solve(flat), system.start)
+
+        return result, pull
+
+
+def _entropy_of(inference: Inference, scores: Scores) -> Entropy:
+    entropy = inference.entropy_on(scores.graph)
+    if entropy is None:
+        raise PotentiaError(
+            f"gradient='implicit' does not apply to {type(inference).__name__} on this graph: its marginals do "
+            "not solve a problem over local marginals."
+        )
+    if entropy.maximum:
+        raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon.")
+    return entropy
+
+
+class _Conditions:
+    """The factorised system of a result; unknowns are the configurations with positive marginal."""
+
+    def __init__(self, scores: Scores, result: Result, entropy: Entropy) -> None:
+        from scipy import sparse
+        from scipy.sparse.linalg import splu
+
+        graph, regions = scores.graph, scores.regions
+        self.start = np.concatenate([[0], np.cumsum(regions.size)]).astype(np.int64)
+        mu = _all_marginals(graph, result, self.start)
+        self.alive = mu > 0
+        counting = np.repeat(entropy.counting, regions.size)
+        self._root = np.sqrt(mu[self.alive])
+        b = _constraints(graph, entropy, self.start, mu)[:, self.alive]
+        b = b[np.diff(b.indptr) > 0] @ sparse.diags(self._root)
+        b = sparse.diags(1.0 / np.sqrt(np.asarray(b.multiply(b).sum(axis=1)).ravel())) @ b
+        self.n = int(self.alive.sum())
+        slack = -_SLACK * sparse.identity(b.shape[0])
+        self._factor = splu(
+            sparse.bmat([[sparse.diags(counting[self.alive]), b.T], [b, slack]], format="csc")
+        )
+        self._size = self.n + b.shape[0]
+
+    def solve(self, d_mu: Floats) -> Floats:
+        """x for one right-hand side over all configurations."""
+        right = np.zeros(self._size)
+        right[: self.n] = self._root * d_mu[self.alive]
+        x = np.zeros(len(d_mu))
+        x[self.alive] = self._root * self._factor.solve(right)[: self.n]
+        return x
+
+
+def _all_marginals(graph: Graph, result: Result, start: Ints) -> Floats:
+    """Marginals of all regions, implicit singles included, in the `Regions` numbering."""
+    regions = flat_regions(graph)
+    flat = np.zeros(int(start[-1]))
+    at = 0
+    for kind in graph.kinds:
+        part = flat_marginals(result.marginals[kind])
+        flat[at : at + part.size] = part
+        at += part.size
+    states = np.arange(result.variable_marginals.shape[1])
+    inside = states < graph.n_states[:, None]
+    flat[(start[regions.single][:, None] + states)[inside]] = result.variable_marginals[inside]
+    return flat
+
+
+def _constraints(graph: Graph, entropy: Entropy, start: Ints, mu: Floats) -> Any:
+    """B: every region sums to a constant, and every parent agrees with its child, whose likeliest state is left out.
+
+    With another state left out, what it says would be a small difference of large rows.
+    """
+    from scipy import sparse
+
+    regions, links = flat_regions(graph), region_links(graph, entropy.links)
+    n = int(start[-1])
+    normal = sparse.csr_matrix(
+        (np.ones(n), (np.repeat(np.arange(len(regions.size)), regions.size), np.arange(n)))
+    )
+    small = regions.size[links.child] - 1
+    row_at = np.cumsum(small) - small
+    likeliest = _likeliest(mu, start, regions.size)[links.child]
+    rows, columns, values = [], [], []
+    for pattern in np.unique(links.pattern):
+        group = np.flatnonzero(links.pattern == pattern)
+        size = int(regions.size[links.parent[group[0]]])
+        state = links.maps[links.map_ptr[pattern] : links.map_ptr[pattern] + size]
+        for region, states, sign in (
+            (links.parent, state, 1.0),
+            (links.child, np.arange(small[group[0]] + 1), -1.0),
+        ):
+            out = likeliest[group][:, None]
+            used = states != out
+            rows.append((row_at[group][:, None] + states - (states > out))[used])
+            columns.append((start[region[group]][:, None] + np.arange(len(states)))[used])
+            values.append(np.full(rows[-1].size, sign))
+    if not rows:
+        return normal
+    agree = sparse.csr_matrix(
+        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=(int(small.sum()), n)
+    )
+    return sparse.vstack([normal, agree], format="csr")
+
+
+def _likeliest(mu: Floats, start: Ints, size: Ints) -> Ints:
+    """The configuration of every region with the largest marginal, the first of several."""
+    region = np.repeat(np.arange(len(size)), size)
+    at = np.flatnonzero(mu == np.maximum.reduceat(mu, start[:-1])[region])[::-1]
+    found = np.zeros(len(size), dtype=np.int64)
+    found[region[at]] = at - start[region[at]]
+    return found
+
+
+def linear_response(
+    inference: Inference, graph: Graph, theta: Any, pairs: ArrayLike, observed: ArrayLike | None = None
+) -> list[Floats]:
+    r"""Joint marginals of any two variables from sensitivities of their marginals [MBL-tpami sec. 6; Welling and Teh].
+
+    .. math:: p(y_i, y_j) \approx \mu_i(y_i) \mu_j(y_j) + \mathrm{d} \mu_j(y_j) / \mathrm{d} \theta_i(y_i),
+
+    which is exact if inference is.
+
+    Args:
+        pairs: (n, 2) variables, adjacent or not.
+
+    Returns:
+        a table (states of i, states of j) per pair. Cost: one sparse factorisation and a solve per state of each
+        distinct i. Entries may be slightly negative where inference is approximate.
+    """
+    check_type("inference", inference, Inference)
+    scores = Scores(graph, theta, observed)
+    entropy = _entropy_of(inference, scores)
+    asked = whole_numbers(pairs, "pairs")
+    if asked.ndim != 2 or asked.shape[1] != 2 or np.any((asked < 0) | (asked >= graph.n_variables)):
+        raise PotentiaError(
+            f"pairs must hold two variables of 0..{graph.n_variables - 1} per row, not shape {asked.shape}."
+        )
+    result = inference.run(scores, None)
+    return _responses(_Conditions(scores, result, entropy), scores, result, asked.tolist())
+
+
+def _responses(
+    system: _Conditions, scores: Scores, result: Result, pairs: Sequence[Sequence[int]]
+) -> list[Floats]:
+    n_states, single, mu = scores.graph.n_states, scores.regions.single, result.variable_marginals
+    columns: dict[int, list[Floats]] = {}
+    found = []
+    for i, j in pairs:
+        if i not in columns:
+            unit = np.eye(n_states[i])
+            at = system.start[single[i]]
+            columns[i] = []
+            for row in unit:
+                right = np.zeros(int(system.start[-1]))
+                right[at : at + n_states[i]] = row
+                columns[i].append(system.solve(right))
+        at = system.start[single[j]]
+        response = np.array([x[at : at + n_states[j]] for x in columns[i]])
+        found.append(np.outer(mu[i, : n_states[i]], mu[j, : n_states[j]]) + response)
+    return found

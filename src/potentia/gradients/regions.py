@@ -1,0 +1,150 @@
+"""The reverse of `RegionEngine` and of `MeanFieldEngine`, on flat scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..base.types import Floats, PotentiaError
+from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, split_flat
+from ..inference.base import Result
+from ..inference.engine import Updates, all_units
+from ..inference.mean_field import DenseMeanFieldEngine, MeanFieldEngine, softmax
+from ..inference.region_engine import RegionEngine
+from ..kernels import mean_field
+from ..kernels import regions as regions_reverse
+
+
+class RegionReverse:
+    """Cotangents beside a `RegionEngine` whose messages are those of its last read-out."""
+
+    def __init__(self, engine: RegionEngine, result: Result, tape: Floats, fixed: bool) -> None:
+        if engine.regions.maximum:
+            raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon.")
+        self.engine, self.tape = engine, tape
+        self.d_theta, self.d_lam = np.zeros_like(engine.regions.theta), np.zeros_like(engine.regions.lam)
+
+    def read(self, cotangent: MarginalCotangent) -> None:
+        """Cotangents of the marginals, pulled back to messages and scores."""
+        g = self.engine.regions
+        d_belief = flat_cotangent(self.engine.scores, cotangent, g.belief_at, g.belief.size)
+        regions_reverse.reverse_read(g, self.d_theta, self.d_lam, d_belief)
+
+    def undo(self, steps: Sequence[Updates], slot: int) -> None:
+        """Undo an iteration made of these steps; parents' tables are shared between them: one thread."""
+        engine, before = self.engine, self.tape[slot]
+        units = engine.order.units[all_units(steps)]
+        regions_reverse.reverse_regions(
+            engine.regions, self.d_theta, self.d_lam, units, engine.damping, before
+        )
+
+    @property
+    def pending(self) -> Floats:
+        """Cotangents of the messages, still to be pulled back."""
+        return self.d_lam
+
+    def flush(self, used: int) -> None:
+        """Nothing is left on the tape."""
+
+    def pull_start(self) -> None:
+        """Pull what is left, the cotangents of uniform first messages, back to the scores they came from."""
+        engine = self.engine
+        np.add.at(self.d_theta, engine.own_positions(), engine.start_weights() * self.d_lam)
+
+    def tables(self) -> Tables:
+        """d_theta gathered so far."""
+        return split_flat(self.engine.scores, self.d_theta, self.engine.regions.at)
+
+
+class MeanFieldReverse:
+    """Cotangents beside a `MeanFieldEngine`."""
+
+    def __init__(self, engine: MeanFieldEngine, result: Result, tape: Floats, fixed: bool) -> None:
+        self.engine, self.tape = engine, tape
+        self.d_theta, self.d_q = np.zeros_like(engine.theta), np.zeros_like(engine.q)
+        self.d_spread, self.d_weight = np.zeros_like(engine.links.spread), np.zeros(len(engine.links.weight))
+
+    def read(self, cotangent: MarginalCotangent) -> None:
+        """Cotangents of product marginals, pulled back to the variables' own."""
+        scores = self.engine.scores
+        regions, ptr = scores.regions, scores.regions.kind_ptr
+        taken = regions.order == 1
+        for number, kind in enumerate(scores.graph.kinds):
+            taken[ptr[number] : ptr[number + 1]] |= kind in cotangent.cliques
+        size = np.where(taken, regions.size, 0)
+        start = np.cumsum(size) - size
+        flat = flat_cotangent(scores, cotangent, start, int(size.sum()))
+        mean_field.reverse_products(regions, self.engine.q, taken, flat, start, self.d_q)
+
+    def undo(self, steps: Sequence[Updates], slot: int) -> None:
+        """Undo an iteration made of these steps."""
+        engine, before = self.engine, self.tape[slot]
+        variables = engine.variables[all_units(steps)]
+        mean_field.reverse_variables(
+            engine.scores.regions,
+            engine.stars,
+            engine.links,
+            engine.theta,
+            engine.at,
+            engine.pair_at,
+            variables,
+            engine.q,
+            self.d_q,
+            self.d_theta,
+            self.d_spread,
+            self.d_weight,
+            before,
+        )
+
+    @property
+    def pending(self) -> Floats:
+        """Cotangents of the marginals, still to be pulled back."""
+        return self.d_q
+
+    def flush(self, used: int) -> None:
+        """Nothing is left on the tape."""
+
+    def tables(self) -> Tables:
+        """d_theta gathered so far."""
+        scores, first = self.engine.scores, 0
+        tables = split_flat(scores, self.d_theta, self.engine.at, leave=scores.weighted)
+        for kind, own in scores.weighted.items():
+            last = first + len(scores.graph.scopes[kind])
+            tables[kind] += own.sum(self.d_weight[first:last])
+            first = last
+        return tables
+
+
+class DenseMeanFieldReverse(MeanFieldReverse):
+    """Cotangents beside a `DenseMeanFieldEngine`; those of a Gaussian term are with respect to its weight."""
+
+    engine: DenseMeanFieldEngine
+
+    def __init__(self, engine: DenseMeanFieldEngine, result: Result, tape: Floats, fixed: bool) -> None:
+        super().__init__(engine, result, tape, fixed)
+        self.d_terms = {name: np.zeros(1) for name in engine.scores.dense}
+
+    def undo(self, steps: Sequence[Updates], slot: int) -> None:
+        """Undo an iteration made of these steps, then the fields that it began with."""
+        engine, before = self.engine, self.tape[slot]
+        gathered = self.d_theta[engine.singles_at]
+        self.d_theta[engine.singles_at] = 0.0
+        super().undo(steps, slot)
+        d_field = self.d_theta[engine.singles_at]
+        self.d_theta[engine.singles_at] += gathered
+        for name, term in engine.scores.dense.items():
+            self.d_terms[name] += (d_field * term.field(term.kernel.multiply(before))).sum()
+            self.d_q += term.weight * term.kernel.multiply(term.field(d_field), transposed=True)
+
+    def pull_start(self) -> None:
+        """Pull what is left, the cotangents of the first distribution, back to the scores it is the softmax of."""
+        if not self.engine.soft_start:
+            return
+        q = softmax(self.engine.base)
+        mean = (q * self.d_q).sum(axis=1, keepdims=True)
+        self.d_theta[self.engine.singles_at] += q * (self.d_q - mean)
+
+    def tables(self) -> Tables:
+        """d_theta gathered so far."""
+        return {**super().tables(), **self.d_terms}

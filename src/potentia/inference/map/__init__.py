@@ -1,0 +1,1 @@
+"""The best labelling: reductions, moves, bounds, proofs."""

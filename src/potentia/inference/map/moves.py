@@ -1,0 +1,273 @@
+"""Exact moves: the best labels of a block of variables given all others, by elimination."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ...base.types import Floats, Ints, WidthError
+from ...graph.flat import Regions, runs
+from ...graph.layout import is_forest
+from ...graph.scores import Scores
+from ...kernels.forest import induced_forest
+from ..elimination import best_states, make_plan
+from ..exact import Exact
+from ..pair_engine import suits_pairs
+from .reduce import components, penalty
+from .task import SearchTask
+
+#: Table entries per second that elimination maximises over, at least.
+_ENTRIES_PER_SECOND = 3e7
+#: Table entries in all beyond which messages would take gigabytes.
+_MAX_ENTRIES = 4e8
+#: Variables above which a component is solved by itself.
+_LARGE = 1000
+#: Table entries from which a better order is worth its search, and its cost in searches for the first, with reserve.
+_THOROUGH_ENTRIES, _THOROUGH_COST = 1e7, 100.0
+#: Sum of squared degrees up to which an order is tried, at most and per second left: finding one takes time like it.
+_MAX_DEGREE_SQUARES, _DEGREE_SQUARES_PER_SECOND = 1e8, 2e6
+
+
+def solve_components(task: SearchTask, entries: float) -> None:
+    """Decide every connected component that elimination solves within this many table entries, and forests."""
+    scores = task.problem.scores
+    assert scores is not None
+    entries = min(entries, _MAX_ENTRIES, 0.5 * task.left * _ENTRIES_PER_SECOND)
+    if entries <= 0 or (scores is task.unsolved[0] and entries <= task.unsolved[1]):
+        return
+    task.unsolved = scores, entries
+    degree = np.diff(scores.regions.member_ptr).astype(np.float64)
+    if degree @ degree > min(_MAX_DEGREE_SQUARES, _DEGREE_SQUARES_PER_SECOND * task.left):
+        # orders take time quadratic in degree, except those of forests
+        if is_forest(scores.graph) and suits_pairs(scores.graph):
+            _decide(task, np.arange(len(degree)), Exact().maximise(scores))
+        return
+    blocks, labels = Blocks(scores), np.zeros(len(degree), dtype=np.int64)
+    label = components(scores.regions)
+    parts = np.split(np.argsort(label, kind="stable"), np.cumsum(np.bincount(label))[:-1])
+    small = [part for part in parts if len(part) <= _LARGE]
+    solved = _solve_parts(task, blocks, small, labels, entries) if small else []
+    for part in parts:
+        if len(part) > _LARGE and not task.over:
+            solved += _solve_parts(task, blocks, [part], labels, entries)
+    if solved:
+        rows = np.concatenate(solved)
+        if blocks.forbids(labels, rows):
+            task.exhaust("elimination")
+        else:
+            _decide(task, rows, labels[rows])
+
+
+def _decide(task: SearchTask, variables: Ints, labels: Ints) -> None:
+    """Hold variables at labels that are theirs in a best labelling."""
+    assert task.problem.scores is not None
+    allowed = task.problem.scores.singles > -np.inf
+    allowed[variables] = False
+    allowed[variables, labels] = True
+    task.restrict(allowed, "elimination")
+
+
+def _solve_parts(
+    task: SearchTask, blocks: Blocks, parts: list[Ints], labels: Ints, entries: float
+) -> list[Ints]:
+    """Solve components together, halving the list where they take too many entries; those solved."""
+    begin, together = time.monotonic(), np.concatenate(parts)
+    try:
+        blocks.improve(labels, together, entries)
+    except WidthError:
+        took = time.monotonic() - begin
+        if len(parts) > 1:
+            half = len(parts) // 2
+            halves = parts[:half], parts[half:]
+            return [part for some in halves for part in _solve_parts(task, blocks, some, labels, entries)]
+        if entries < _THOROUGH_ENTRIES or len(together) > _LARGE or _THOROUGH_COST * took > task.left:
+            return []
+        try:
+            blocks.improve(labels, together, entries, quick=False)
+        except WidthError:
+            return []
+    return parts
+
+
+class Blocks:
+    """Exact moves on one set of scores, in which forbidden entries cost more than all others can gain."""
+
+    def __init__(self, scores: Scores) -> None:
+        self.regions, (values, self.where) = scores.regions, scores.flat()
+        self.allowed = scores.singles > -np.inf
+        self.penalty = penalty(values, len(self.where))
+        self.values = np.maximum(values, self.penalty)
+
+    def improve(self, labels: Ints, block: Ints, entries: float, quick: bool = True) -> tuple[float, float]:
+        """Give the block's variables their best labels in place; the gain, and the table entries it took.
+
+        Raises `WidthError` where tables would have more than `entries` entries in all.
+        """
+        inner, touched, variables = _around(self.regions, block)
+        mine = np.zeros((len(variables), self.allowed.shape[1]), dtype=bool)
+        mine[np.arange(len(variables)), labels[variables]] = True
+        at = np.searchsorted(variables, block)
+        mine[at] = self.allowed[block]
+        made = make_plan(inner, mine, int(entries), quick)
+        if made.found.total > entries:
+            raise WidthError("the block is too wide.")
+        where = self.where[touched]
+        old, new = labels[variables], best_states(made, self.values, where)
+        gain = _score(inner, self.values, where, new) - _score(inner, self.values, where, old)
+        labels[block] = new[at]
+        return gain, made.found.total
+
+    def score_around(self, labels: Ints, block: Ints) -> float:
+        """Score of the regions that touch a block."""
+        inner, touched, variables = _around(self.regions, block)
+        return _score(inner, self.values, self.where[touched], labels[variables])
+
+    def forbids(self, labels: Ints, block: Ints) -> bool:
+        """Whether a region that touches the block is at a forbidden entry."""
+        inner, touched, variables = _around(self.regions, block)
+        return bool(
+            np.any(_entries(inner, self.values, self.where[touched], labels[variables]) == self.penalty)
+        )
+
+
+def _entries(regions: Regions, values: Floats, where: Ints, labels: Ints) -> Floats:
+    """What every region scores at a labelling."""
+    return values[where + np.add.reduceat(regions.stride * labels[regions.scope], regions.scope_ptr[:-1])]
+
+
+def _score(regions: Regions, values: Floats, where: Ints, labels: Ints) -> float:
+    return float(_entries(regions, values, where, labels).sum())
+
+
+def _around(regions: Regions, block: Ints) -> tuple[Regions, Ints, Ints]:
+    """The regions that touch a block, over the variables they hold; which regions, and which variables."""
+    if len(block) == len(regions.n_states):
+        return regions, np.arange(len(regions.size)), np.arange(len(block))
+    touched = np.unique(regions.member[csr_rows(regions.member_ptr, block)]).astype(np.int64)
+    at = csr_rows(regions.scope_ptr, touched)
+    variables, scope = np.unique(regions.scope[at], return_inverse=True)
+    ptr = np.concatenate([[0], np.cumsum(regions.scope_ptr[touched + 1] - regions.scope_ptr[touched])])
+    none, narrow = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+    inner = Regions(
+        regions.n_states[variables], none, ptr, scope.astype(np.int32), regions.stride[at],
+        regions.size[touched], none, none, narrow, narrow,
+    )  # fmt: skip
+    return inner, touched, variables.astype(np.int64)
+
+
+def csr_rows(ptr: Ints, which: Ints) -> Ints:
+    """Positions of the entries of some rows of a CSR, row after row."""
+    return runs(ptr[which], ptr[which + 1] - ptr[which])
+
+
+#: Table entries that a window may take, from the first round to the last.
+_ENTRIES = (2e4, 2e5, 2e6)
+#: The same after a kick.
+_KICK_ENTRIES = 2e5
+#: The same of a forest, and the share of the best forest's gain below which windows gain more.
+_FOREST_ENTRIES, _FOREST_GAIN = 1e8, 0.05
+#: Variables of the first window.
+_FIRST_SIZE = 16.0
+#: A kick's ball in windows, the share of it that is redrawn, and the windows solved after it.
+_BALL, _REDRAWN, _TRIES = 2.0, 0.3, 6
+#: Kicks in vain after which an untimed search ends.
+_PATIENCE = 50
+_PART = "windows"
+
+
+class Windows:
+    """Improves a labelling window by window; keeps the size of windows at what elimination can afford."""
+
+    def __init__(self, task: SearchTask) -> None:
+        scores = task.problem.scores
+        assert scores is not None
+        self.task, self.blocks, self.regions = task, Blocks(scores), scores.regions
+        self.size = _FIRST_SIZE
+
+    def descend(self, labels: Ints) -> None:
+        """Forests, then windows of growing width, until none improves the labelling, which is changed in place."""
+        try:
+            self._visit_forests(labels)
+            for entries in _ENTRIES:
+                self.size = _FIRST_SIZE
+                self._visit_all(labels, entries)
+        finally:
+            self.task.offer(labels, _PART)
+
+    def _visit_forests(self, labels: Ints) -> None:
+        """Solve random induced forests, each about half of all variables, as long as they gain much."""
+        gain, most, inside = np.inf, self.task.slack, np.zeros(len(labels), dtype=bool)
+        while gain > _FOREST_GAIN * most and not self.task.over:
+            induced_forest(self.regions, self.task.rng.permutation(len(labels)), inside)
+            try:
+                gain, _ = self.blocks.improve(labels, np.flatnonzero(inside), _FOREST_ENTRIES)
+            except WidthError:
+                return
+            most = max(most, gain)
+
+    def _visit_all(self, labels: Ints, entries: float) -> None:
+        """Windows around variables in random order until each has been in one that gained nothing."""
+        pending = np.ones(len(labels), dtype=bool)
+        while pending.any() and not self.task.over:
+            for seed in self.task.rng.permutation(np.flatnonzero(pending)):
+                if not pending[seed]:
+                    continue
+                if self.task.over:
+                    break
+                block, gain = self.improve(labels, int(seed), entries)
+                pending[block] = False
+                if gain > self.task.slack:
+                    pending[self.neighbours(block)] = True
+
+    def kick_on(self, labels: Ints) -> None:
+        """Random kicks until the time limit; without one, until many in a row bring no gain."""
+        quiet = 0
+        while not self.task.over and (self.task.timed or quiet < _PATIENCE):
+            quiet = 0 if self.kick(labels) and self.task.offer(labels, _PART) else quiet + 1
+
+    def kick(self, labels: Ints) -> bool:
+        """Redraw some labels of a ball and search around it; taken back if it ends worse. Whether it ends better."""
+        rng, old = self.task.rng, labels.copy()
+        ball = self.ball(int(rng.integers(len(labels))), int(_BALL * self.size))
+        redrawn = ball[rng.random(len(ball)) < _REDRAWN]
+        before = self.blocks.score_around(labels, ball)
+        allowed = self.blocks.allowed[redrawn]
+        labels[redrawn] = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
+        gain = self.blocks.score_around(labels, ball) - before
+        for seed in rng.choice(ball, min(_TRIES, len(ball)), replace=False):
+            gain += self.improve(labels, int(seed), _KICK_ENTRIES)[1]
+        if gain < -self.task.slack:
+            labels[:] = old
+        return gain > self.task.slack
+
+    def improve(self, labels: Ints, seed: int, entries: float) -> tuple[Ints, float]:
+        """Solve the window around a variable; the window and the gain."""
+        while True:
+            block = self.ball(seed, max(int(self.size), 1))
+            try:
+                gain, used = self.blocks.improve(labels, block, entries)
+            except WidthError:
+                self.size *= 0.8
+                if self.size < 1:
+                    return block, 0.0
+                continue
+            if used < 0.5 * entries:
+                self.size = min(1.05 * self.size + 1, len(labels))
+            return block, gain
+
+    def ball(self, seed: int, size: int) -> Ints:
+        """The `size` variables nearest to a variable, those of the last layer drawn at random."""
+        inside, layer = np.array([seed]), np.array([seed])
+        while len(inside) < size:
+            layer = np.setdiff1d(self.neighbours(layer), inside, assume_unique=True)
+            if not len(layer):
+                break
+            inside = np.concatenate([inside, self.task.rng.permutation(layer)])
+        return np.sort(inside[:size])
+
+    def neighbours(self, block: Ints) -> Ints:
+        """The variables that share a region with the block, and the block."""
+        r = self.regions
+        touched = r.member[csr_rows(r.member_ptr, block)].astype(np.int64)
+        return np.unique(r.scope[csr_rows(r.scope_ptr, touched)]).astype(np.int64)

@@ -1,1 +1,0 @@
-"""Saving and loading: JSON and arrays in one file, versioned, no pickle."""

@@ -1,0 +1,360 @@
+"""Part files: consecutive examples in one file of JSON and arrays, and data sets made of them.
+
+Equal graphs are stored once, and features of one kind, type and width below each other, so that a file of many small
+examples has few arrays. float32 and sparse features are stored as such.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..base.files import new_folder
+from ..base.options import check_count
+from ..base.saving import read_file, reading, write_file
+from ..base.schema import FLAG, Array, Count, Items, Kind, Named, Schema, Section, check
+from ..base.types import PotentiaError
+from ..features.example import Example
+from ..features.parts import Loaded, Parts, Source
+from ..graph.structure import Graph
+from ..graph.union import Union
+from .data import PART_ENTRIES, cut_examples, hold_examples
+from .examples import checked_examples
+
+KIND = "part"
+ENDING = ".potentia"
+_STEM = "part-"
+
+_CONTENT: Schema = {
+    "graphs": Items(
+        Section(
+            {
+                "n_variables": Count(least=1),
+                "regions": Named(Items(Count())),
+                "forests": Count(optional=True),
+                "parts": Items(Count(), optional=True),
+            }
+        )
+    ),
+    "examples": Items(
+        Section(
+            {
+                "graph": Count(),
+                "name": Kind((str,), optional=True),
+                "features": Named(Count()),
+                "inputs": Named(Count()),
+                "labels": FLAG,
+                "weights": FLAG,
+            }
+        )
+    ),
+    "matrices": Items(Section({"sparse": FLAG, "columns": Count(most=2**62)})),
+}
+_FLAT: Schema = {
+    "n_states": Array("i8", ("*",), low=1, below=2**48 + 1),
+    "scopes": Array("i8", ("*",), low=0, below=2**48),
+    "labels": Array("i8", ("*",), low=-1, below=2**48),
+    "weights": Array("f8", ("*",)),
+}
+
+
+class FileSource(Source):
+    """The examples of a part file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(path)
+
+    @property
+    def name(self) -> str:
+        """The file's path."""
+        return self.path
+
+    def load(self) -> list[Example]:
+        """The examples, checked like any others."""
+        return read_part(self.path)
+
+    def n_bytes(self) -> int | None:
+        """The file's size; None if it is not seen from here."""
+        return os.path.getsize(self.path) if os.path.exists(self.path) else None
+
+
+def parts(items: Any, *, part_entries: int | None = None, resident: int = 1) -> Parts:
+    """A data set in parts, which are read when they are visited.
+
+    Args:
+        items: a folder that `write_parts` wrote; a list of paths of part files, functions of no arguments that return
+            lists of examples, Dask delayed objects of such lists, and examples; or a Dask bag of examples. Each file,
+            function, delayed object or partition is one part; examples next to each other are cut.
+        part_entries: table entries (regions times configurations) of a part of examples given as such; about 4 million
+            by default. Results depend on the cuts by rounding only, and not on who works on which part.
+        resident: how many parts are in memory at once where they are not all. A fit reads all others again in each
+            round; its messages wait in a temporary folder (TMPDIR).
+    """
+    check_count("resident", resident, 1)
+    if part_entries is not None:
+        check_count("part_entries", part_entries, 1)
+    sources: list[Source] = []
+    n_examples = 0
+    for held, group in itertools.groupby(_items(items), lambda item: isinstance(item, Example)):
+        if held:
+            examples = list(group)
+            sources += hold_examples(examples, part_entries or PART_ENTRIES, n_examples)
+            n_examples += len(examples)
+        else:
+            sources += [_source(item) for item in group]
+    if part_entries is not None and not n_examples:
+        raise PotentiaError("part_entries cuts examples given as such; `write_parts` takes it for files.")
+    return Parts(sources, resident)
+
+
+def _items(items: Any) -> list[Any]:
+    if isinstance(items, str | os.PathLike):
+        folder = Path(items)
+        found = sorted(folder.glob(f"{_STEM}*{ENDING}")) if folder.is_dir() else [folder]
+        if not found:
+            raise PotentiaError(f"{folder} holds no files named {_STEM}*{ENDING}.")
+        return list(found)
+    if hasattr(items, "to_delayed"):
+        return list(items.to_delayed())
+    if isinstance(items, Parts) or not isinstance(items, Iterable):
+        raise PotentiaError(
+            f"parts must be a folder or a list of paths and functions, not a {type(items).__name__}."
+        )
+    return list(items)
+
+
+def _source(item: Any) -> Source:
+    if isinstance(item, str | os.PathLike):
+        return FileSource(item)
+    if hasattr(item, "__dask_graph__"):
+        return Loaded(partial(_compute, item), str(getattr(item, "key", "delayed")))
+    if callable(item):
+        return Loaded(item)
+    raise PotentiaError(
+        f"a part must be a path, a function that returns examples or an Example, not a {type(item).__name__}."
+    )
+
+
+def _compute(delayed: Any) -> Any:
+    """What a Dask delayed object stands for, computed in this process."""
+    return delayed.compute(scheduler="synchronous")
+
+
+def write_parts(
+    examples: Iterable[Example], folder: str | os.PathLike[str], *, part_entries: int | None = None
+) -> list[Path]:
+    """Write examples to part files in a folder, which is made if need be; returns the files.
+
+    Examples are taken one by one, so an iterator over more than memory holds will do.
+    `part_entries`: table entries of a part, about 4 million by default.
+    """
+    if part_entries is not None:
+        check_count("part_entries", part_entries, 1)
+    target = new_folder(folder)
+    if any(target.glob(f"{_STEM}*{ENDING}")):
+        raise PotentiaError(f"{target} already holds part files; delete them or choose another folder.")
+    paths = []
+    for number, chosen in enumerate(cut_examples(checked_examples(examples), part_entries or PART_ENTRIES)):
+        paths.append(target / f"{_STEM}{number:05d}{ENDING}")
+        write_part(paths[-1], chosen)
+    if not paths:
+        raise PotentiaError("there are no examples.")
+    return paths
+
+
+# -- writing ---------------------------------------------------------------------------------------------------
+
+
+class _Graphs:
+    """Different graphs, numbered."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.found: list[Graph] = []
+        self.meta: list[dict[str, Any]] = []
+
+    def number(self, graph: Graph) -> int:
+        """The graph's number; what a union is made of comes before it."""
+        if graph.digest not in self.numbers:
+            made_of = [self.number(part) for part in graph.made_of]
+            self.numbers[graph.digest] = len(self.found)
+            self.found.append(graph)
+            regions = {kind: list(scope.shape) for kind, scope in graph.scopes.items()}
+            self.meta.append(
+                {
+                    "n_variables": graph.n_variables,
+                    "regions": regions,
+                    "forests": graph.n_forests,
+                    "parts": made_of or None,
+                }
+            )
+        return self.numbers[graph.digest]
+
+
+def write_part(path: str | os.PathLike[str], examples: Sequence[Example]) -> None:
+    """Write consecutive examples to one file."""
+    graphs = _Graphs()
+    matrices: dict[tuple[Any, ...], list[Any]] = {}
+    inputs: list[Any] = []
+    entries = []
+    for example in examples:
+        stores = {}
+        for kind, x in example.features.items():
+            sparse = not isinstance(x, np.ndarray)
+            key = kind, sparse, x.dtype.str, x.shape[1]
+            matrices.setdefault(key, []).append(x)
+            stores[kind] = list(matrices).index(key)
+        entries.append(
+            {
+                "graph": graphs.number(example.graph),
+                "name": example.name,
+                "features": stores,
+                "inputs": {kind: len(inputs) + k for k, kind in enumerate(example.inputs)},
+                "labels": example.labels is not None,
+                "weights": example.weights is not None,
+            }
+        )
+        inputs += example.inputs.values()
+    content = {
+        "graphs": graphs.meta,
+        "examples": entries,
+        "matrices": [{"sparse": key[1], "columns": key[3]} for key in matrices],
+    }
+    flat = {
+        "n_states": _joined([graph.n_states for graph in graphs.found], np.int64),
+        "scopes": _joined([s.ravel() for graph in graphs.found for s in graph.scopes.values()], np.int64),
+        "labels": _joined([e.labels for e in examples if e.labels is not None], np.int64),
+        "weights": _joined([e.weights for e in examples if e.weights is not None], np.float64),
+    }
+    for number, blocks in enumerate(matrices.values()):
+        flat |= {f"matrix{number}/{name}": array for name, array in _stacked(blocks).items()}
+    flat |= {f"input{number}": array for number, array in enumerate(inputs)}
+    write_file(path, KIND, content, flat)
+
+
+def _joined(arrays: Sequence[Any], dtype: Any) -> Any:
+    return np.concatenate([np.zeros(0, dtype), *arrays], dtype=dtype)
+
+
+def _stacked(blocks: Sequence[Any]) -> dict[str, Any]:
+    """Matrices of one kind, type and width below each other."""
+    if isinstance(blocks[0], np.ndarray):
+        return {"values": blocks[0] if len(blocks) == 1 else np.concatenate(blocks)}
+    lengths = np.concatenate([np.diff(block.indptr) for block in blocks])
+    return {
+        "values": np.concatenate([block.data for block in blocks]),
+        "columns": np.concatenate([block.indices for block in blocks]).astype(np.int64),
+        "offsets": np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
+    }
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+class _Cursor:
+    """Takes consecutive entries of an array, or rows of a CSR matrix; errors call them by `unit`."""
+
+    def __init__(self, array: Any, name: str, unit: str = "entries") -> None:
+        self.array, self.name, self.unit, self.at = array, name, unit, 0
+
+    def take(self, n: int) -> Any:
+        """The next n entries."""
+        self.at += n
+        size = self.array.shape[0]
+        if self.at > size:
+            raise PotentiaError(f"the saved part is damaged: {self.name} has {size} {self.unit}, too few.")
+        return self.array[self.at - n : self.at]
+
+
+def read_part(path: str | os.PathLike[str]) -> list[Example]:
+    """The examples that `write_part` wrote; what the file holds is checked before it is used."""
+    with reading(path):
+        content, arrays = read_file(path, KIND)
+        found = check(_CONTENT, content, KIND)
+        flat = {name: _Cursor(array, name) for name, array in check(_FLAT, arrays, KIND).items()}
+        graphs = _read_graphs(found["graphs"], flat)
+        matrices = [_matrix(number, meta, arrays) for number, meta in enumerate(found["matrices"])]
+        given = (arrays.get(f"input{k}") for k in itertools.count())
+        inputs = list(itertools.takewhile(lambda array: array is not None, given))
+        return [_read_example(meta, graphs, matrices, inputs, flat) for meta in found["examples"]]
+
+
+def _read_graphs(metas: Sequence[Mapping[str, Any]], flat: Mapping[str, _Cursor]) -> list[Graph]:
+    graphs: list[Graph] = []
+    for meta in metas:
+        states = flat["n_states"].take(meta["n_variables"])
+        scopes = {}
+        for kind, shape in meta["regions"].items():
+            if len(shape) != 2:
+                raise PotentiaError(f"the saved part is damaged: regions of {kind!r} have the shape {shape}.")
+            scopes[kind] = flat["scopes"].take(shape[0] * shape[1]).reshape(shape)
+        if meta["parts"]:
+            parts = [_chosen(graphs, number, "graph") for number in meta["parts"]]
+            graphs.append(_read_union(parts, Graph(states, scopes)))
+        else:
+            graphs.append(Graph.restored(states, scopes, meta["forests"]))
+    return graphs
+
+
+def _read_union(parts: Sequence[Graph], stated: Graph) -> Graph:
+    """The union of graphs, which must be the stated one; no union larger than that is made."""
+    size = (
+        sum(part.n_variables for part in parts),
+        sum(len(s) for part in parts for s in part.scopes.values()),
+    )
+    if size == (stated.n_variables, sum(map(len, stated.scopes.values()))):
+        graph = Union(parts).graph
+        same = graph.kinds == stated.kinds and np.array_equal(graph.n_states, stated.n_states)
+        if same and all(np.array_equal(graph.scopes[kind], s) for kind, s in stated.scopes.items()):
+            return graph
+    raise PotentiaError("the saved part is damaged: a union is not that of its graphs.")
+
+
+def _read_example(
+    meta: Mapping[str, Any],
+    graphs: Sequence[Graph],
+    matrices: Sequence[_Cursor],
+    inputs: Sequence[Any],
+    flat: Mapping[str, _Cursor],
+) -> Example:
+    graph: Graph = _chosen(graphs, meta["graph"], "graph")
+    features = {}
+    for kind, number in meta["features"].items():
+        if kind not in graph.scopes:
+            raise PotentiaError(
+                f"the saved part is damaged: it has features of {kind!r}, which a graph lacks."
+            )
+        features[kind] = _chosen(matrices, number, "matrix").take(len(graph.scopes[kind]))
+    labels = flat["labels"].take(graph.n_variables) if meta["labels"] else None
+    weights = flat["weights"].take(graph.n_variables) if meta["weights"] else None
+    whole = {kind: _chosen(inputs, number, "input") for kind, number in meta["inputs"].items()}
+    return Example(graph, features, labels, weights, meta["name"], whole)
+
+
+def _chosen(items: Sequence[Any], number: int, what: str) -> Any:
+    if number >= len(items):
+        raise PotentiaError(f"the saved part is damaged: it names {what} {number} of {len(items)}.")
+    return items[number]
+
+
+def _matrix(number: int, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> _Cursor:
+    name, columns = f"matrix{number}", meta["columns"]
+    if not meta["sparse"]:
+        schema: Schema = {f"{name}/values": Array("f4 f8", ("*", columns))}
+        return _Cursor(check(schema, arrays, KIND)[f"{name}/values"], name)
+    from scipy import sparse
+
+    schema = {
+        f"{name}/values": Array("f4 f8", ("nnz",)),
+        f"{name}/columns": Array("i8", ("nnz",), low=0, below=columns),
+        f"{name}/offsets": Array("i8", ("*",), ends="nnz"),
+    }
+    values, indices, offsets = check(schema, arrays, KIND).values()
+    shape = len(offsets) - 1, columns
+    return _Cursor(sparse.csr_array((values, indices, offsets), shape=shape), name, "rows")

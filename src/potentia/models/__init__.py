@@ -1,0 +1,1 @@
+"""Estimators: fit, predict, save."""

@@ -1,0 +1,535 @@
+"""`ChainCRF`: a linear-chain CRF over feature dictionaries, with the interface of sklearn-crfsuite."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from itertools import chain, pairwise
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+
+from ..base.backend import releasing
+from ..base.options import check_choice, check_count, check_flag, check_function, check_number, check_type
+from ..base.progress import Bar
+from ..base.saving import Registered, build, digest_of, read_file, reading, write_file
+from ..base.schema import TEXT, Count, Either, Items, Kind, Number, Schema, Section, check
+from ..base.threads import one_blas_thread, thread_count
+from ..base.types import Floats, PotentiaError, shown, warn_caller
+from ..features.attributes import AttributeIndex, check_sequences
+from ..features.parts import HeldSequences, Parts, Sequences, Source
+from ..features.schemes import SCHEMES
+from ..inference.base import Inference
+from ..kernels import attributes as kernels
+from ..learn.backends.connection import current, iterate_anywhere
+from ..learn.base import Learner, steps_made
+from ..learn.chain_data import ChainData, chain_sources, cut_lengths
+from ..learn.chain_fit import ChainFit, ChainOptions, best_labels, k_best_labels, marginals
+from ..learn.chain_layout import (
+    ChainLayout,
+    Label,
+    check_label_type,
+    check_lengths,
+    likeliest_labels,
+    scheme_constraints,
+)
+from ..learn.chain_objective import SAVED_WEIGHTS, ChainTables, ChainWeights, Names, TokenBlock
+from ..learn.chain_part import in_layout
+from ..learn.checkpoint import Checkpoint
+from ..learn.iterated import IteratedLogistic
+from ..learn.loop import Callback, run
+from ..potentials.base import Params, Potential
+
+#: A token's features by name, or their names.
+Token = Mapping[str, Any] | Sequence[str]
+
+#: If the squares of a number sum to less than this share of c2, the penalty reduces its weights to about 1 %.
+_FAINT = 0.1
+#: Options that do not change what a fit computes.
+_FREE_OPTIONS = ("max_iterations", "threads", "decode")
+
+
+class LabelPath(NamedTuple):
+    """A labelling of one sequence and log p of it."""
+
+    labels: list[Any]
+    log_probability: float
+
+
+@dataclass(eq=False, repr=False)
+class ChainCRF(Registered, Params):
+    r"""A linear-chain conditional random field over sparse features, as CRFsuite trains it.
+
+    Minimises :math:`-\log p(y \mid x) + c_1 |w|_1 + c_2 |w|^2` over one weight per attribute and label and per pair of
+    neighbouring labels. `X` is a list of sequences, each a list of tokens, each a dictionary: texts ({"word": "The"} is
+    the attribute "word:The"), numbers and booleans ({"is_title": True}), nested dictionaries, lists and sets as
+    python-crfsuite takes them; an array of numbers, such as {"embedding": vector}, is a block of dense features. `y`
+    is a list of lists of labels; None is an unknown label, over which the likelihood is summed.
+
+    Args:
+        c1: coefficient of the absolute weights; most weights become exactly zero, which makes models small.
+        c2: coefficient of the squared weights, of the whole data, not per token.
+        max_iterations: limit of steps (L-BFGS, or OWL-QN with c1 > 0).
+        min_freq: features that occur less often are left out.
+        all_possible_states: also give weights to pairs of attribute and label that never occur.
+        all_possible_transitions: also give weights to pairs of labels that never occur; otherwise their weight is zero.
+        delta: stop when the objective falls by less than this share of itself in ten steps (0: run all).
+        scheme: "BIO", "BIOES" or "IOB1": sequences of labels that violate the scheme get probability zero.
+            It may be changed after `fit`.
+        decode: "map" predicts the best whole sequence (Viterbi), "mpm" the best label of each token; with a scheme, the
+            allowed labels that are right for as many tokens as possible, in expectation.
+        threads: None for all cores (or POTENTIA_THREADS).
+
+    After `fit`: `classes_` (labels in order), `history_` (one dict per iteration), `n_iter_`, `converged_`,
+    `state_features_` and `transition_features_` (weights by name), `offsets_`. Results do not depend on the number of
+    threads.
+
+    A number far from zero compared with how it varies, such as a year or a time stamp, is centred: its weights multiply
+    its difference from the offset in `offsets_`, and a new attribute, "year is present", says which tokens have it.
+    Otherwise the penalty would hide how it varies. CRFsuite does not centre; other attributes are as in CRFsuite.
+    """
+
+    c1: float = 0.0
+    c2: float = 1.0
+    max_iterations: int = 100
+    _: KW_ONLY
+    min_freq: float = 0.0
+    all_possible_states: bool = False
+    all_possible_transitions: bool = False
+    delta: float = 1e-5
+    scheme: str | None = None
+    decode: Literal["map", "mpm"] = "map"
+    threads: int | None = None
+
+    saved: ClassVar[Schema] = {
+        "params": Kind((dict,)),
+        "labels": Items(Either(TEXT, Kind((int,))), "L"),
+        "history": Items(Section({"iteration": Count(), "objective": Number(finite=False)})),
+        **SAVED_WEIGHTS,
+    }
+
+    # -- fitting -------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Iterable[Iterable[Token]] | Parts,
+        y: Sequence[Sequence[Label | None]] | None = None,
+        *,
+        sample_weight: Any = None,
+        callback: Callback | None = None,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+        warm_start: bool = False,
+    ) -> Self:
+        """Train on sequences; X may be a generator, which is read once.
+
+        Args:
+            X: sequences; or `pt.parts` of functions that return a pair (X, y) each, which need not fit in memory.
+            y: labels of the sequences; None with parts.
+            sample_weight: weight of each sequence.
+            callback: called after every iteration with the history; returning True stops.
+            progress: show a progress bar.
+            checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it. A
+                checkpoint of other options or data is refused.
+            warm_start: start from the weights of an earlier fit, by the names of attributes and labels. Attributes that
+                these sequences do not have get no weights, which gives a warning.
+
+        A fit that fails leaves the model as it was before.
+        """
+        self._check()
+        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
+        check_function("callback", callback)
+        check_flag("progress", progress)
+        check_flag("warm_start", warm_start)
+        sources, resident = chain_sources(X, y, sample_weight)
+        with Bar(progress) as bar, one_blas_thread(), releasing():
+            data = ChainData.of(sources, resident, isinstance(checkpoint, str | os.PathLike))
+            index, classes = data.index, data.classes
+            if data.faintest is not None and data.faintest[1] < _FAINT * self.c2:
+                warn_caller(
+                    f"the numbers of {data.faintest[0]!r} are so small that the penalty c2 = {self.c2:g} leaves hardly "
+                    "any weight to them: scale them, or lower c2.",
+                    UserWarning,
+                )
+            if isinstance(checkpoint, str | os.PathLike):
+                checkpoint = Checkpoint(checkpoint, self._digest(data.digests))
+            fit = ChainFit(data, self.scheme, self._options())
+            if warm_start and hasattr(self, "weights_"):
+                before = Names(self.index_, self.classes_)
+                _warn_of_dropped(self.index_, index)
+                fit.start_from(self.weights_.transferred(before, fit.weights, Names(index, classes)))
+            bar.begin("fitting", fit.limit)
+
+            def after(history: list[dict[str, Any]]) -> bool:
+                bar.advance(history[-1]["iteration"], f"objective {history[-1]['objective']:.6g}")
+                return bool(callback(history)) if callback is not None else False
+
+            history = run(fit, {}, callback=after, checkpoint=checkpoint)
+        self._adopt(fit.weights, index, classes, history)
+        self.converged_ = fit.converged(history)
+        return self
+
+    def _options(self) -> ChainOptions:
+        return ChainOptions(
+            float(self.c1), float(self.c2), self.max_iterations, float(self.delta), float(self.min_freq),
+            bool(self.all_possible_states), bool(self.all_possible_transitions), self.threads,
+        )  # fmt: skip
+
+    def _adopt(
+        self,
+        weights: ChainWeights,
+        index: AttributeIndex,
+        classes: list[Label],
+        history: list[dict[str, Any]],
+    ) -> None:
+        """Keep what was learned; attributes without a weight are dropped."""
+        self.weights_, self.index_ = weights.pruned(index)
+        self.classes_, self.history_ = classes, history
+        self.n_iter_ = steps_made(history)
+        self.__dict__.pop("_tables_scheme", None)
+
+    def _digest(self, of_parts: Sequence[str]) -> str:
+        """A digest of options and data: the checkpoint of a fit with another one is refused."""
+        options = {k: v for k, v in self.get_params().items() if k not in _FREE_OPTIONS}
+        return digest_of([repr(options), *of_parts])
+
+    # -- predicting ----------------------------------------------------------------------------------------
+
+    def predict(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[Any]]:
+        """A list of labels per sequence, by `decode`; the sequences may be `pt.parts`, as in `fit`, with y None."""
+        self._check()
+        return self._over(X, "_predict")
+
+    def _over(self, X: Iterable[Iterable[Token]] | Parts, method: str) -> list[Any]:
+        """What a method gives for each sequence, part by part, on the cluster if there is one."""
+        self._check_fitted()
+        if not isinstance(X, Parts) and current() is None:
+            return list(getattr(self, method)(Sequences(X)))
+        sources = X.sources if isinstance(X, Parts) else _held(X)
+        return list(chain.from_iterable(iterate_anywhere(partial(_apply, self, method), sources)))
+
+    def _predict(self, given: Sequences) -> list[list[Any]]:
+        chains, tables = self._encoded(given.X, given.first)
+        if self.decode == "mpm":
+            found = marginals(chains, tables, thread_count(self.threads))
+            allowed = scheme_constraints(self.classes_, self.scheme)
+            numbers = likeliest_labels(chains.tokens.sequence_ptr, found, allowed)
+        else:
+            numbers = best_labels(chains, tables, thread_count(self.threads))
+        names = self.classes_
+        labels = [names[k] for k in numbers.tolist()]
+        return _split(labels, chains)
+
+    def predict_single(self, xseq: Iterable[Token]) -> list[Any]:
+        """The labels of one sequence."""
+        return self.predict([xseq])[0]
+
+    def predict_marginals(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[dict[Any, float]]]:
+        """The probability of every label of every token, as dictionaries; the sequences may be `pt.parts`."""
+        return self._over(X, "_predict_marginals")
+
+    def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
+        chains, tables = self._encoded(given.X, given.first)
+        rows = marginals(chains, tables, thread_count(self.threads)).tolist()
+        return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], chains)
+
+    def predict_marginals_single(self, xseq: Iterable[Token]) -> list[dict[Any, float]]:
+        """The probability of every label of every token of one sequence."""
+        return self.predict_marginals([xseq])[0]
+
+    def k_best(self, X: Iterable[Iterable[Token]], k: int) -> list[list[LabelPath]]:
+        """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
+        check_count("k", k, 1)
+        chains, tables = self._encoded(X)
+        return [
+            [LabelPath([self.classes_[y] for y in path], log_p) for path, log_p in found]
+            for found in k_best_labels(chains, tables, k)
+        ]
+
+    def score(
+        self, X: Iterable[Iterable[Token]] | Parts, y: Sequence[Sequence[Label | None]] | None = None
+    ) -> float:
+        """Share of known labels that are predicted correctly; y is None for `pt.parts`, which bring their labels."""
+        if isinstance(X, Parts):
+            self._check_fitted()
+            counts = list(iterate_anywhere(partial(_apply, self, "_count"), X.sources))
+        else:
+            counts = [_compare(self.predict(X), [] if y is None else y, self.classes_)]
+        right, known = map(sum, zip(*counts, strict=True))
+        if not known:
+            raise PotentiaError("y has no label to compare with.")
+        return right / known
+
+    def _count(self, given: Sequences) -> tuple[int, int]:
+        return _compare(self._predict(given), [] if given.y is None else given.y, self.classes_)
+
+    @property
+    def state_features_(self) -> dict[tuple[str, Any], float]:
+        """Weights by attribute and label."""
+        self._check_fitted()
+        features = self.weights_.features
+        count = np.diff(features.ptr).tolist()
+        names = [name for name, n in zip(self.index_.numbers, count, strict=True) for _ in range(n)]
+        keys = zip(names, (self.classes_[k] for k in features.label.tolist()), strict=True)
+        return dict(zip(keys, self.weights_.state.tolist(), strict=True))
+
+    @property
+    def offsets_(self) -> dict[str, float | Floats]:
+        """What is subtracted, in tokens that have them, from numbers far from zero: by attribute, or array by array."""
+        self._check_fitted()
+        index, found = self.index_, dict[str, float | Floats](self.index_.offsets)
+        for name, (first, end) in index.columns.items() if index.column_offsets.size else ():
+            if index.column_offsets[first:end].any():
+                found[name] = index.column_offsets[first:end].copy()
+        return found
+
+    @property
+    def transition_features_(self) -> dict[tuple[Any, Any], float]:
+        """Weights of neighbouring labels that are not zero."""
+        self._check_fitted()
+        pairs, names = self.weights_.pairs, self.classes_
+        return {(names[a], names[b]): float(pairs[a, b]) for a, b in np.argwhere(pairs).tolist()}
+
+    def _encoded(self, X: Iterable[Iterable[Token]], first: int = 0) -> tuple[TokenBlock, ChainTables]:
+        self._check_fitted()
+        encoded = self.index_.encode(X, first)
+        if self.__dict__.get("_tables_scheme", ()) != self.scheme:
+            w = self.weights_
+            layout = ChainLayout.of(w.features, len(self.classes_), len(w.dense))
+            vector = layout.join(w.state, w.pairs, w.dense)
+            self._tables = ChainTables.of(layout, vector, scheme_constraints(self.classes_, self.scheme))
+            self._tables_scheme = self.scheme
+        chains = TokenBlock(
+            in_layout(kernels.TokenAttributes(*encoded[:4]), self._tables.layout), encoded.dense, first
+        )
+        return chains, self._tables
+
+    # -- saving --------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file: JSON and arrays, no code."""
+        write_file(path, "ChainCRF", *self.state())
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fitted model as JSON and arrays."""
+        self._check_fitted()
+        content = {
+            "params": self.get_params(),
+            "labels": self.classes_,
+            "history": self.history_,
+            "columns": {name: list(ends) for name, ends in self.index_.columns.items()},
+        }
+        arrays = self.weights_.arrays(self.index_.numbers)
+        if self.index_.is_centred:
+            content["offsets"] = self.index_.offsets
+        if self.index_.column_offsets.size:
+            arrays["column_offsets"] = self.index_.column_offsets
+        return content, arrays
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The model that `save` wrote; predictions are identical."""
+        with reading(path):
+            return cls.from_state(*read_file(path, "ChainCRF"))
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Self:
+        """The model that `state` described."""
+        found = check(cls.saved, {**content, **arrays}, "ChainCRF")
+        model: Self = build(cls, found["params"])
+        model._check()
+        scheme_constraints(found["labels"], model.scheme)
+        model.weights_, model.index_ = ChainWeights.from_arrays(found)
+        model.classes_, model.history_ = found["labels"], found["history"]
+        model.n_iter_ = steps_made(model.history_)
+        return model
+
+    # -- checks --------------------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "weights_")
+
+    def __sklearn_tags__(self) -> Any:
+        """scikit-learn's estimator tags; only scikit-learn calls this, so it is imported here."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=True))
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "weights_"):
+            raise PotentiaError("this ChainCRF is not fitted: call fit first.")
+
+    def _check(self) -> None:
+        for name in ("c1", "c2", "min_freq", "delta"):
+            check_number(name, getattr(self, name))
+        check_count("max_iterations", self.max_iterations)
+        for name in ("all_possible_states", "all_possible_transitions"):
+            check_flag(name, getattr(self, name))
+        check_choice("decode", self.decode, ("map", "mpm"))
+        if self.scheme is not None:
+            check_choice("scheme", self.scheme, SCHEMES, "None")
+        thread_count(self.threads)
+
+
+def _warn_of_dropped(before: AttributeIndex, now: AttributeIndex) -> None:
+    """Warn of attributes that an earlier fit gave weights and that the new sequences do not have."""
+    dropped = [name for name in before.numbers if name not in now.numbers]
+    if dropped:
+        warn_caller(
+            f"warm_start drops {len(dropped)} of the {len(before.numbers)} attributes of the earlier fit, such as "
+            f"{dropped[0]!r:.60}, which X does not have: fit on all sequences together to keep them.",
+            UserWarning,
+        )
+
+
+def _held(X: Iterable[Any]) -> list[Source]:
+    """Sequences in memory, cut into parts."""
+    check_sequences(X)
+    kept = [list(sequence) if isinstance(sequence, Iterator) else sequence for sequence in X]
+    cuts = cut_lengths([len(sequence) if hasattr(sequence, "__len__") else 1 for sequence in kept])
+    return [HeldSequences(Sequences(kept[a:b], first=a)) for a, b in cuts]
+
+
+def _apply(model: ChainCRF, method: str, source: Source) -> Any:
+    """What a method of the model gives for a part, wherever it is read."""
+    return getattr(model, method)(source.sequences())
+
+
+def _compare(
+    found: Sequence[Sequence[Any]], y: Sequence[Sequence[Label | None]], classes: Sequence[Label]
+) -> tuple[int, int]:
+    """How many labels are right, and how many are known."""
+    check_label_type(y, classes)
+    check_lengths(y, [len(row) for row in found])
+    pairs = [
+        (a, b) for p, q in zip(found, y, strict=True) for a, b in zip(p, q, strict=True) if b is not None
+    ]
+    return sum(a == b for a, b in pairs), len(pairs)
+
+
+def _split(values: list[Any], chains: TokenBlock) -> list[list[Any]]:
+    """What belongs to each sequence."""
+    ends = chains.tokens.sequence_ptr.tolist()
+    return [values[a:b] for a, b in pairwise(ends)]
+
+
+DECODES = ("mpm", "map")
+#: What a CRF is made of.
+_NAMES = ("potentials", "learner", "inference", "decode")
+_SUCH = {
+    "learner": "a Learner, such as pt.IteratedLogistic()",
+    "inference": "an Inference, such as pt.TRW()",
+}
+
+
+@dataclass(eq=False, repr=False)
+class CRFParams(Registered):
+    """The constructor's arguments of `CRF` and what scikit-learn does with them."""
+
+    potentials: Mapping[str, Potential]
+    learner: Learner | None = None
+    inference: Inference | None = None
+    decode: str | None = None
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Constructor arguments; with `deep` also those of potentials (node__ridge) and learner (learner__epsilon)."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
+        if deep:
+            for kind, potential in self.potentials.items():
+                found[kind] = potential
+                found |= {f"{kind}__{name}": value for name, value in potential.get_params().items()}
+            if self.learner is not None:
+                found |= {f"learner__{name}": value for name, value in vars(self.learner).items()}
+        return found
+
+    def set_params(self, **params: Any) -> Self:
+        """Set constructor arguments, potentials by kind, or their options: node__ridge, learner__epsilon."""
+        for key, value in params.items():
+            outer, _, inner = key.partition("__")
+            if outer in self.potentials:
+                if inner:
+                    self.potentials[outer].set_params(**{inner: value})
+                else:
+                    self.potentials = {**self.potentials, outer: value}
+            elif outer == "learner" and inner:
+                self.learner = self.learner or IteratedLogistic()
+                if not hasattr(self.learner, inner):
+                    raise PotentiaError(f"the learner has no option {inner!r}.")
+                setattr(self.learner, inner, value)
+            elif outer in _NAMES and not inner:
+                setattr(self, outer, value)
+            else:
+                raise PotentiaError(f"CRF has no parameter {key!r}.")
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        """scikit-learn's estimator tags; only scikit-learn calls this, so it is imported here."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+
+    def __sklearn_clone__(self) -> Self:
+        """An unfitted copy."""
+        copied = copy.copy(self)
+        forget(copied)
+        copied.potentials = {kind: unfitted(p) for kind, p in self.potentials.items()}
+        copied.learner, copied.inference = copy.deepcopy(self.learner), copy.deepcopy(self.inference)
+        return copied
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
+        given = {name: getattr(self, name) for name in _NAMES[1:]}
+        shown = [
+            f"{{{inside}}}",
+            *(f"{name}={value!r}" for name, value in given.items() if value is not None),
+        ]
+        return f"CRF({', '.join(shown)})"
+
+    def _check(self) -> None:
+        if not isinstance(self.potentials, Mapping) or not self.potentials:
+            raise PotentiaError("potentials must map each kind to a potential.")
+        for kind, potential in self.potentials.items():
+            if not isinstance(potential, Potential):
+                raise PotentiaError(
+                    f"the potential of kind {kind!r} is {_described(potential)}, not a Potential."
+                )
+            if not isinstance(kind, str):
+                raise PotentiaError(f"a kind of potentials is named by a text, not {shown(kind)}.")
+            if kind in _NAMES or "__" in kind:
+                raise PotentiaError(
+                    f"a kind cannot be called {kind!r}: parameters of the CRF have such names."
+                )
+        for name, given, wanted in (
+            ("learner", self.learner, Learner),
+            ("inference", self.inference, Inference),
+        ):
+            if given is not None and not isinstance(given, wanted):
+                raise PotentiaError(f"{name} must be {_SUCH[name]}, not {_described(given)}.")
+        if self.decode is not None:
+            check_choice("decode", self.decode, DECODES)
+
+
+def _described(given: object) -> str:
+    """A wrong argument, for a message."""
+    if isinstance(given, type):
+        return f"the class {given.__name__} (write {given.__name__}())"
+    return repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
+
+
+def unfitted(potential: Potential) -> Potential:
+    """An unfitted copy."""
+    return type(potential)(**copy.deepcopy(potential.get_params(deep=False)))
+
+
+def forget(model: CRFParams) -> None:
+    """Make a model one that was never fitted."""
+    for name in fitted_state(model):
+        delattr(model, name)
+
+
+def fitted_state(model: CRFParams) -> dict[str, Any]:
+    """What a fit has set."""
+    return {name: value for name, value in vars(model).items() if name.endswith("_")}

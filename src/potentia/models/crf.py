@@ -1,0 +1,389 @@
+"""`CRF`: fit / predict around potentials and a learner."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self, overload
+
+from ..base.backend import releasing
+from ..base.files import new_folder
+from ..base.html import facts_table
+from ..base.options import check_flag, check_function, check_type
+from ..base.progress import Bar
+from ..base.saving import from_json, read_file, reading, to_json, write_arrays, write_file
+from ..base.schema import Choice, Count, Items, Kind, Named, Number, Schema, Section, check, prefixed
+from ..base.threads import one_blas_thread, thread_count, using_threads
+from ..base.types import Floats, Ints, PotentiaError, warn_caller
+from ..features.example import Example
+from ..features.parts import Examples, Parts
+from ..inference.base import Inference, Result
+from ..learn.backends.connection import current
+from ..learn.base import Fit, Learner
+from ..learn.checkpoint import Checkpoint
+from ..learn.data import Dataset
+from ..learn.examples import list_examples, whole_kinds
+from ..learn.iterated import IteratedLogistic
+from ..learn.loop import Callback, fit_digest, run
+from ..learn.part import Part, Predictor, check_fit
+from ..potentials.base import Potential
+from .chain_crf import DECODES, CRFParams, fitted_state, forget, unfitted
+
+_LOG = logging.getLogger(__name__)
+
+
+class CRF(CRFParams):
+    """A conditional random field: potentials turn features into scores, inference turns those into labels.
+
+    Args:
+        potentials: one per kind of region; they are templates, the fitted copies are in `potentials_`.
+        learner: how to train them; iterated logistic regression by default.
+        inference: what predictions use; None for what the learner trained for. It may be changed after `fit`.
+        decode: "mpm" (the best state of each variable's marginal) or "map" (the best labelling found); None for what
+            the learner trains for, "map" with `MaxMargin` and "mpm" otherwise.
+
+    After `fit`: `potentials_`, `history_` (one dict per iteration, or that of the start, as iteration 0, if nothing
+    could be gained), `converged_` (whether the fit ended before its limit of iterations, and not because a line search
+    failed), `scales_` (factors between `f` and theta, per kind), `shapes_` (of the tables of each kind) and
+    `inference_`. Works with scikit-learn's `clone` and cross-validation over lists of examples.
+    """
+
+    saved: ClassVar[Schema] = {
+        "potentials": Kind((dict,)),
+        "decode": Choice(DECODES, optional=True),
+        "scales": Named(Number()),
+        "shapes": Named(Items(Count(least=1))),
+        "history": Items(Section({"iteration": Count(), "objective": Number(finite=False)})),
+        "inference_": Kind((dict,)),
+        "trained_inference": Kind((dict,), optional=True),
+    }
+
+    # -- fitting -------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        examples: Examples,
+        y: None = None,
+        *,
+        validation: Examples | None = None,
+        callback: Callback | None = None,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+        warm_start: bool = False,
+    ) -> Self:
+        """Train on examples with labels, a list or `pt.parts`.
+
+        Args:
+            validation: examples whose error is tracked beside the training error.
+            callback: called after every iteration with the history; returning True stops.
+            progress: show a progress bar.
+            checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it. A
+                checkpoint of other options or examples is refused.
+            warm_start: start from the potentials of an earlier fit if their class is the same.
+
+        A fit that fails leaves the model as it was before.
+        """
+        self._check()
+        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
+        check_function("callback", callback)
+        check_flag("progress", progress)
+        check_flag("warm_start", warm_start)
+        examples = list_examples(examples)
+        validation = None if validation is None else list_examples(validation)
+        before = fitted_state(self)
+        try:
+            self._fit(examples, validation, callback, progress, checkpoint, warm_start)
+        except BaseException:
+            forget(self)
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def _fit(
+        self,
+        examples: Examples,
+        validation: Examples | None,
+        callback: Callback | None,
+        progress: bool,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None,
+        warm_start: bool,
+    ) -> None:
+        learner = self.learner or IteratedLogistic()
+        kinds = list(self.potentials)
+        learner.check(self.potentials)
+        fitted = getattr(self, "potentials_", {}) if warm_start else {}
+        self.potentials_ = {kind: _begun(p, fitted.get(kind)) for kind, p in self.potentials.items()}
+        if isinstance(checkpoint, str | os.PathLike):
+            checkpoint = Checkpoint(checkpoint, fit_digest(learner, self.potentials, examples))
+        self.scales_, self.trained_inference_ = learner.scales(kinds), learner.predictor(kinds)
+        if not isinstance(examples, Parts) and current() is None:
+            check_fit(self.potentials_, examples)
+        threads = using_threads(thread_count(learner.threads))
+        with releasing(), Bar(progress) as bar, one_blas_thread(), threads:
+            fit = learner.begin(self.potentials_, examples)
+            data = self._dataset(examples) if fit.data is None else fit.data
+            self.shapes_ = {kind: data.shapes[kind] for kind in kinds}
+            _warn_of_no_features(self.potentials, data)
+            bar.begin("fitting", fit.limit)
+
+            def after(history: list[dict[str, Any]]) -> bool:
+                bar.advance(history[-1]["iteration"], _shown(history[-1]))
+                _LOG.info("%s", _summary_line(history[-1]))
+                return bool(callback(history)) if callback is not None else False
+
+            self.history_ = run(
+                fit,
+                self.potentials_,
+                tracked=_tracked(learner, fit, validation),
+                evaluate=_Evaluation(self, fit, examples, validation),
+                callback=after,
+                checkpoint=checkpoint,
+            )
+            self.converged_ = fit.converged(self.history_)
+
+    # -- predicting ----------------------------------------------------------------------------------------
+
+    @overload
+    def predict(self, examples: Examples, *, out: None = None) -> list[Ints]: ...
+
+    @overload
+    def predict(self, examples: Examples, *, out: str | os.PathLike[str]) -> list[Path]: ...
+
+    def predict(self, examples: Examples, *, out: str | os.PathLike[str] | None = None) -> list[Any]:
+        """A label array per example, by `decode`.
+
+        out: a folder for one file per part, readable by `numpy.load`, with an array per example; the files are
+        returned. On a cluster the workers write them.
+        """
+        self._check()
+        return self._over(examples, "labels", out)
+
+    @overload
+    def predict_marginals(self, examples: Examples, *, out: None = None) -> list[Floats]: ...
+
+    @overload
+    def predict_marginals(self, examples: Examples, *, out: str | os.PathLike[str]) -> list[Path]: ...
+
+    def predict_marginals(
+        self, examples: Examples, *, out: str | os.PathLike[str] | None = None
+    ) -> list[Any]:
+        """Marginals of every variable per example, (n_variables, max states); `out` is as in `predict`."""
+        self._check()
+        return self._over(examples, "marginals", out)
+
+    @property
+    def inference_(self) -> Inference:
+        """What predictions use: `inference`, or without it what the learner trained for."""
+        trained: Inference = self.trained_inference_
+        return self.inference or trained
+
+    def infer(self, example: Example) -> Result:
+        """The whole inference result of one example."""
+        self._check()
+        part = self._part(example)
+        return self.inference_.run(part.scores_of(part.shards[0], self._predictor()), None)
+
+    def score(self, examples: Examples, y: None = None) -> float:
+        """Share of labelled variables that are predicted correctly, weighted by the variables' weights if given."""
+        self._check()
+        with releasing():
+            return self._score(self._parts(examples))
+
+    def theta(self, example: Example) -> dict[str, Floats]:
+        """The scores of an example's regions, per kind: those of `potentials_` times `scales_`.
+
+        They are log-scores whatever the learner, so that any inference method can read them, and
+        `inference_.infer(example.graph, theta)` has the marginals of `infer(example)`.
+        """
+        part = self._part(example)
+        theta = {}
+        for kind, shape in part.shapes.items():
+            scores = self.potentials_[kind].scores(part.matrix(kind), trusted=True)
+            theta[kind] = (scores * self.scales_[kind]).reshape(-1, *shape)
+        return theta
+
+    def _part(self, example: Example) -> Part:
+        """One example as a part."""
+        part: Part = self._parts([example], here=True).parts.each("itself")[0]
+        return part
+
+    def _predictor(self) -> Predictor:
+        decode = self.decode or (self.learner or IteratedLogistic).decode
+        return Predictor(self.potentials_, self.scales_, self.inference_, decode)
+
+    def _dataset(self, examples: Examples, here: bool = False) -> Dataset:
+        return Dataset.of(examples, list(self.potentials_), whole=whole_kinds(self.potentials_), here=here)
+
+    def _parts(self, examples: Examples, here: bool = False) -> Dataset:
+        """The examples in parts, checked against what the model was fitted on."""
+        if not hasattr(self, "potentials_"):
+            raise PotentiaError("this CRF is not fitted: call fit first.")
+        data = self._dataset(list_examples(examples), here)
+        for kind, shape in data.shapes.items():
+            if shape != self.shapes_.get(kind, shape):
+                raise PotentiaError(
+                    f"regions of kind {kind!r} have tables of shape {shape}, but this CRF was fitted on tables of "
+                    f"shape {self.shapes_[kind]}."
+                )
+            self.potentials_[kind].check_features(data.n_features(kind))
+        return data
+
+    def _over(self, examples: Examples, what: str, out: str | os.PathLike[str] | None) -> list[Any]:
+        """Labels or marginals of each example, or the files that they were written to."""
+        with releasing():
+            parts = self._parts(examples).parts
+            if out is None:
+                found = parts.each("predict", self._predictor(), what)
+                return [own for part in found for own in part]
+            folder = new_folder(out)
+            paths = [folder / f"predictions-{number:05d}.npz" for number in range(parts.n_parts)]
+            parts.each("predict_to", self._predictor(), what, write_arrays, own=[str(path) for path in paths])
+            return paths
+
+    def _score(self, data: Dataset) -> float:
+        right, total = data.parts.total("correct", self._predictor())
+        if total == 0:
+            raise PotentiaError("no variable of these examples has a label and a positive weight.")
+        return float(right / total)
+
+    # -- saving --------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file: JSON and arrays, no code.
+
+        A function among the learner's options (`delta`) is saved by its name only: set it again to train further.
+        """
+        write_file(path, "CRF", *self.state())
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fitted model as JSON and arrays."""
+        if not hasattr(self, "potentials_"):
+            raise PotentiaError("only a fitted CRF can be saved: call fit first.")
+        metas: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
+        for kind, potential in self.potentials_.items():
+            metas[kind], own = potential.state()
+            arrays |= {f"{kind}/{name}": value for name, value in own.items()}
+        content = {
+            "potentials": metas,
+            "learner": to_json(self.learner),
+            "inference": to_json(self.inference),
+            "inference_": to_json(self.inference_),
+            "trained_inference": to_json(self.trained_inference_),
+            "decode": self.decode,
+            "scales": self.scales_,
+            "shapes": self.shapes_,
+            "history": self.history_,
+        }
+        return content, arrays
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CRF:
+        """The model that `save` wrote; predictions are identical."""
+        with reading(path):
+            return cls.from_state(*read_file(path, "CRF"))
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> CRF:
+        """The model that `state` described."""
+        found = check(cls.saved, content, "CRF")
+        fitted = {}
+        for kind, meta in content["potentials"].items():
+            fitted[kind] = Potential.from_state(meta, prefixed(arrays, f"{kind}/"))
+            size = math.prod(found["shapes"][kind]) if kind in found["shapes"] else None
+            if size != getattr(fitted[kind], "n_outputs_", None) or kind not in found["scales"]:
+                raise PotentiaError(
+                    f"the saved CRF is damaged: its potential of {kind!r} does not fit its tables."
+                )
+        templates = {kind: unfitted(p) for kind, p in fitted.items()}
+        model = cls(
+            templates,
+            from_json(content["learner"], Learner),
+            from_json(content["inference"], Inference),
+            found["decode"],
+        )
+        model.potentials_, model.scales_, model.history_ = fitted, found["scales"], found["history"]
+        trained = found["trained_inference"] or content["inference_"]  # which is all that older files have
+        model.trained_inference_ = from_json(trained, Inference)
+        model.shapes_ = {kind: tuple(shape) for kind, shape in found["shapes"].items()}
+        return model
+
+    # -- showing -------------------------------------------------------------------------------------------
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, Any] = {f"{kind} potential": repr(p) for kind, p in self.potentials.items()}
+        facts["learner"] = repr(self.learner or IteratedLogistic())
+        if hasattr(self, "history_"):
+            facts["predicts with"] = repr(self.inference_)
+            facts["trained"] = _summary_line(self.history_[-1]) if self.history_ else "no iterations"
+        return facts_table("CRF" if hasattr(self, "history_") else "CRF, not fitted", facts)
+
+
+class _Evaluation:
+    """Errors of a model while it is fitted; the examples' parts are built once, and the fit's own are used."""
+
+    def __init__(self, model: CRF, fit: Fit, examples: Examples, validation: Examples | None) -> None:
+        self.model, self.fit = model, fit
+        self.examples = {"train_error": examples, "validation_error": validation}
+        self.data: dict[str, Dataset] = {}
+
+    def __call__(self) -> dict[str, float]:
+        return {
+            name: 1.0 - self.model._score(self._parts(name, examples))
+            for name, examples in self.examples.items()
+            if examples is not None
+        }
+
+    def _parts(self, name: str, examples: Examples) -> Dataset:
+        if name == "train_error" and self.fit.data is not None and self.fit.data.holds(examples):
+            return self.fit.data
+        if name not in self.data:
+            self.data[name] = self.model._parts(examples)
+        return self.data[name]
+
+
+def _warn_of_no_features(potentials: Mapping[str, Potential], data: Dataset) -> None:
+    """Warn of functions of features that are given none."""
+    for kind, potential in potentials.items():
+        if potential.unit == "example" or potential.shared or potential.by_weight:
+            continue
+        if not data.n_features(kind):
+            warn_caller(
+                f"no example has features of kind {kind!r}, so that {type(potential).__name__} learns the same scores "
+                "for all its regions; give features, or pt.Constant() if that is intended.",
+                UserWarning,
+            )
+
+
+def _tracked(learner: Learner, fit: Fit, validation: Examples | None) -> bool | Sequence[int]:
+    """In which iterations to predict the examples; by default only if that is cheap or a validation set is given."""
+    if learner.track_error is not None:
+        return learner.track_error
+    return validation is not None or (fit.data is not None and fit.data.parts.n_parts == 1)
+
+
+def _summary_line(row: Mapping[str, Any]) -> str:
+    """An iteration of the history in one line."""
+    errors = [f"{key.replace('_', ' ')} {value:.4f}" for key, value in row.items() if key.endswith("_error")]
+    return ", ".join([f"iteration {row['iteration']}: objective {row['objective']:.6g}", *errors])
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    """An iteration of the history beside a progress bar."""
+    error = f", error {row['train_error']:.4f}" if "train_error" in row else ""
+    rounds = f", {row['rounds']} rounds on {row['workers']} workers" if "rounds" in row else ""
+    return f"objective {row['objective']:.5g}{error}{rounds}"
+
+
+def _begun(template: Potential, fitted: Potential | None) -> Potential:
+    """Where a fit of this potential starts: an earlier fit with the current options, or an unfitted copy."""
+    fresh = unfitted(template)
+    if type(fitted) is not type(template):
+        return fresh
+    resumed = copy.deepcopy(fitted).set_params(**fresh.get_params(deep=False))
+    resumed.check_options()
+    return resumed

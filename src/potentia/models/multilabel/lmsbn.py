@@ -1,0 +1,329 @@
+"""`LMSBN`: large-margin sigmoid belief networks [LMSBN], learned label by label and searched exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from ...base.options import check_choice, check_count, check_positive
+from ...base.schema import Array, Number, Rule, Schema
+from ...base.types import Bools, Floats, Ints
+from ...kernels.search import NetworkTerms
+from .base import ClassWeight, WeightedClassifier
+from .features import Gamma, HingeSolver, Kernel, LabelRows
+from .margin import UNLIMITED, MarginClassifier, lone_score
+from .network import DirectedNetwork, Parents, given_order, learn_network, parent_sets, restrict, topological
+from .selection import (
+    CV,
+    LABEL_SCALES,
+    ORDER_RULES,
+    WIDTHS,
+    Candidates,
+    alpha_path,
+    by_f_score,
+    by_validation,
+    choose,
+)
+
+Order = Literal["f-score", "index", "learned", "cv"]
+ORDERS = get_args(Order)
+
+
+class Search(NamedTuple):
+    """Labellings of n rows found by branch and bound.
+
+    labels (n, K) in training's values; loss (n): hinge sums; states (n): partial labellings visited; optimal (n): no
+    labelling has less loss, for certain.
+    """
+
+    labels: np.ndarray
+    loss: Floats
+    states: Ints
+    optimal: Bools
+
+
+class Best(NamedTuple):
+    """The k best labellings: labels (n, k, K), loss (n, k) ascending, infinite where there are fewer; optimal (n)."""
+
+    labels: np.ndarray
+    loss: Floats
+    optimal: Bools
+
+
+class Probabilities(NamedTuple):
+    """P(label is the larger of its values) (n, K): exact, or means over `samples` draws with their standard errors."""
+
+    values: Floats
+    exact: bool
+    samples: int
+    error: Floats
+
+
+@dataclass(eq=False, repr=False)
+class LMSBN(WeightedClassifier, MarginClassifier):
+    r"""Large-margin sigmoid belief network: a directed network of labels with hinge losses.
+
+    Labels :math:`y_i \in \{-1, +1\}` have an order, and :math:`g_i = w_i \cdot [1, x, y_{\text{parents}}, \dots]` is
+    the score of label i given its parents (and products of them). With :math:`z_i = y_i g_i` the loss of a labelling is
+    :math:`\sum_i [1 - z_i]_+`. Learning minimises
+    :math:`\frac{1}{2} |w|^2 + \frac{1}{\alpha n} \sum \text{losses}` [LMSBN Eq. 6], one linear support vector machine
+    per label; prediction minimises the loss over all labellings [LMSBN Eq. 5] by
+    branch and bound [LMSBN Algorithm 2].
+
+    Args:
+        alpha: the paper's lambda, common to all labels; C of a support vector machine is :math:`1 / (\alpha n)`. "cv":
+            chosen by cross-validation along a path of falling values, each solution started from the one before.
+        order: "f-score" (labels that independent classifiers predict best come first), "index", "learned" (the best of
+            `n_orders` by loss on held-out rows), "cv" ("f-score" or "index"), or the labels' numbers in order.
+        kernel: None (linear), a name that scikit-learn knows ("rbf", "poly", ...), or a function of two matrices of
+            rows. It replaces x only: labels act linearly in every case, so that search stays the same.
+        gamma, degree, coef0: the kernel's options; gamma "scale" is as in scikit-learn's SVC, "median" is 1 / median
+            squared distance of rows, and "cv" is chosen around that.
+        parents: "all" earlier labels, or the parents of each label, by number; an order that is not given explicitly is
+            changed so that parents come first.
+        interactions: maximum number of parents that are multiplied in a feature.
+        label_scale: factor of labels as features; below 1, couplings are regularised more than the features' weights,
+            by :math:`1 / \text{label_scale}^2`. "cv": 1 or 1/4.
+        bound: predictions are sought among labellings of loss below it (the paper's S); if there is none, the greedy
+            labelling is predicted.
+        budget: maximum number of states visited per row; None for no limit. A search that reaches it returns the best
+            labelling found.
+        n_orders: orders tried by "learned".
+        cv: folds of cross-validation over rows, which chooses the options "cv" together, by exact match and then by
+            Hamming loss. With fewer than two rows per fold, it takes the middle of its candidates.
+        class_weight: None, "balanced" (both values of a label have equal total weight), or {0: weight of a label's
+            smaller value, 1: of its larger}.
+        tol, passes: a label's problem is solved when projected gradients of its dual differ by at most `tol`, and
+            given up with a warning after this many passes over the rows.
+        random_state: seed of the solver's order of rows, of folds and of tried orders.
+
+    After `fit`: `order_` (labels by place; labels constant in training have none), `couplings_` (K, K: weight of label
+    j in the score of label i), `intercept_` (K), and `coef_` (K, d), or with a kernel `dual_coef_` (K, n);
+    `network_`, the same by place, with the searches; `alpha_` and `label_scale_`, with a kernel `gamma_`, as chosen or
+    given; `cv_results_`, measures of all options that were compared (not saved).
+    """
+
+    alpha: float | CV = "cv"
+    order: Order | Sequence[int] | Ints = "f-score"
+    kernel: Kernel = None
+    _: KW_ONLY
+    gamma: Gamma = "scale"
+    degree: int = 3
+    coef0: float = 1.0
+    parents: Parents = "all"
+    interactions: int = 1
+    label_scale: float | CV = 1.0
+    bound: float = np.inf
+    budget: int | None = None
+    n_orders: int = 10
+    cv: int = 3
+    class_weight: ClassWeight = None
+    tol: float = 1e-4
+    passes: int = 1000
+    random_state: Any = 0
+
+    _chooses: ClassVar[bool] = True
+    saved: ClassVar[Schema] = {
+        **MarginClassifier.saved,
+        "alpha": Number(optional=True),
+        "label_scale": Number(optional=True),
+        "network/own": Array("f8", ("V", "m")),
+        "network/bias": Array("f8", ("V",)),
+        "network/order": Array("i8", ("V",), low=0, below="V"),
+        "order": Rule(
+            lambda found: np.array_equal(np.sort(found["network/order"]), np.arange(found["V"])),
+            "does not hold every label once",
+        ),
+        "network/coupling": Array("f8", ("V", "V")),
+        "network/term_ptr": Array("i8", ("V+1",), ends="T"),
+        "network/weight": Array("f8", ("T",)),
+        "network/member_ptr": Array("i8", ("T+1",), ends="M"),
+        "network/members": Array("i8", ("M",), low=0, below="V"),
+    }
+
+    # -- fitting -------------------------------------------------------------------------------------------
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        if isinstance(self.order, str):
+            check_choice("order", self.order, ORDERS, "the labels' numbers")
+        check_count("interactions", self.interactions, 1)
+        if self.label_scale != "cv":
+            check_positive("label_scale", self.label_scale)
+        check_count("cv", self.cv, 2)
+        check_count("n_orders", self.n_orders, 1)
+        self._limits(None, None)
+
+    def _fit_nothing(self) -> None:
+        self.network_ = _empty(self.n_features_in_)
+        self.alpha_, self.label_scale_ = 1.0, 1.0
+        self.cv_results_: list[dict[str, Any]] = []
+        self._publish_network()
+
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
+        solver, plan = self._solver(X, signs, weight), self._plan(X, weight)
+        chosen, self.cv_results_ = choose(plan, signs, solver, self.cv)
+        solver, features = replace(solver, alpha=chosen.alpha), plan.features(chosen.gamma)
+        order = plan.order(chosen.order, features, signs, solver)
+        self.network_ = learn_network(features, signs, solver, order, *plan.structure, chosen.label_scale)
+        self._keep(X, chosen.gamma)
+        self.alpha_, self.label_scale_ = chosen.alpha, chosen.label_scale
+        self._publish_network()
+
+    def _plan(self, X: Any, weight: Floats) -> Candidates:
+        """What cross-validation chooses from: one candidate for every option that is given outright."""
+        varying, width = np.flatnonzero(self._coding.varying), self._width(X)
+        all_parents = parent_sets(self.parents, self.n_labels_)
+        features = lru_cache(1)(partial(self._features, X, weight))
+        gammas = [factor * width for factor in WIDTHS] if self.gamma == "cv" and self.kernel else [width]
+        return Candidates(
+            alpha_path(features(gammas[0])) if self.alpha == "cv" else [float(self.alpha)],
+            gammas,
+            ORDER_RULES if isinstance(self.order, str) and self.order == "cv" else [self.order],
+            LABEL_SCALES if self.label_scale == "cv" else [float(self.label_scale)],
+            features,
+            lambda rule, part, signs, solver: self._order(rule, part, signs, solver, varying, all_parents),
+            (restrict(all_parents, varying), self.interactions),
+        )
+
+    def _order(
+        self,
+        rule: Any,
+        features: LabelRows,
+        signs: Floats,
+        solver: HingeSolver,
+        varying: Ints,
+        all_parents: list[set[int]] | None,
+    ) -> Ints:
+        """The order of the labels that vary, numbered among themselves."""
+        parents = restrict(all_parents, varying)
+        if not isinstance(rule, str):
+            given = given_order(rule, self.n_labels_, all_parents)
+            return np.argsort(varying)[np.searchsorted(varying, given[np.isin(given, varying)])]
+        if rule == "learned":
+            scale = 1.0 if self.label_scale == "cv" else self.label_scale
+            return by_validation(features, signs, solver, parents, self.interactions, scale, self.n_orders)
+        wish = by_f_score(features, signs, solver) if rule == "f-score" else np.arange(signs.shape[1])
+        return wish if parents is None else topological(parents, wish)
+
+    def _publish_network(self) -> None:
+        """The fitted attributes, over all labels."""
+        network, varying = self.network_, np.flatnonzero(self._coding.varying)
+        self._publish(network.own, network.bias)
+        self.couplings_ = np.zeros((self.n_labels_, self.n_labels_))
+        self.couplings_[np.ix_(varying, varying)] = network.couplings()
+        self.order_ = varying[network.order]
+
+    # -- predicting ----------------------------------------------------------------------------------------
+
+    def _predict_signs(self, X: Any) -> np.ndarray:
+        return self.network_.search(self._base(X), *self._limits(None, None)).signs[:, 0]
+
+    def _decide(self, X: Any) -> Floats:
+        return lone_score(self.network_.margins(self._base(X), self._limits(None, None)[1]))
+
+    def decision_function(self, X: Any) -> Floats:
+        """Scores (n, K), or (n,) after a flat y: how much a label's other value would add to the least loss.
+
+        A score is the least loss with the label at its smaller value minus that at its larger, on the scale of a
+        support vector machine's scores, and equal to them for one label. Its sign is that of the best labelling,
+        whatever `bound` is. A row takes one search per label, and one more.
+        """
+        return super().decision_function(X)
+
+    def search(self, X: Any, bound: float | None = None, budget: int | None = None) -> Search:
+        """Labellings by branch and bound, with losses, states visited and proofs; None is the estimator's own option.
+
+        If no labelling has a loss below the bound, the greedy one is returned and not marked as optimal.
+        """
+        X = self._checked(X)
+        found = self.network_.search(self._base(X), *self._limits(bound, budget))
+        labels = self._coding.decode(found.signs[:, 0])
+        return Search(labels, found.loss[:, 0], found.states, found.optimal)
+
+    def best_labellings(self, X: Any, k: int) -> Best:
+        """The k labellings of least loss, by one search per row."""
+        check_count("k", k, 1)
+        X = self._checked(X)
+        found = self.network_.search(self._base(X), np.inf, self._limits(None, None)[1], int(k))
+        n, _, width = found.signs.shape
+        flat = self._coding.decode(found.signs.reshape(n * k, width))
+        return Best(flat.reshape(n, k, *flat.shape[1:]), found.loss, found.optimal)
+
+    def predict_greedy(self, X: Any) -> np.ndarray:
+        """Labels decided one after another without going back: the first descent of the search."""
+        X = self._checked(X)
+        return self._coding.decode(self.network_.greedy(self._base(X))[0])
+
+    def _losses(self, X: Any, signs: Floats) -> Floats:
+        return self.network_.losses(self._base(X), signs)
+
+    def log_loss(self, X: Any, y: Any) -> Floats:
+        """Minus the log-likelihood (n) of each row's labelling in the sigmoid network of `label_probabilities`.
+
+        Labels that are constant in training are left out.
+        """
+        X, signs = self._with_labels(X, y)
+        return self.network_.log_losses(self._base(X), np.ascontiguousarray(signs[:, self._coding.varying]))
+
+    def label_probabilities(
+        self, X: Any, samples: int = 1000, exact_up_to: int = 12, random_state: int = 0
+    ) -> Probabilities:
+        r"""Probabilities of labels in the sigmoid network :math:`\prod_i 1 / (1 + \exp(-z_i))` [LMSBN Eq. 2].
+
+        Exact for up to `exact_up_to` labels, by enumeration of all labellings of each row; otherwise means over
+        `samples` ancestral samples of each label's probability given the sampled labels before it.
+        """
+        check_count("samples", samples, 1)
+        check_count("exact_up_to", exact_up_to)
+        check_count("random_state", random_state)
+        X = self._checked(X)
+        exact = self.network_.own.shape[0] <= exact_up_to
+        values, error = self.network_.marginals(self._base(X), 0 if exact else samples, random_state)
+        found = self._coding.beside_constant(values, self._coding.probabilities)
+        errors = self._coding.beside_constant(error, np.zeros(self.n_labels_))
+        return Probabilities(found, exact, 0 if exact else samples, errors)
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    def _base(self, X: Any) -> Floats:
+        return self.network_.base(self._matrix(X))
+
+    def _limits(self, bound: float | None, budget: int | None) -> tuple[float, int]:
+        bound = self.bound if bound is None else bound
+        budget = self.budget if budget is None else budget
+        check_positive("bound", bound, np.inf)
+        if budget is not None:
+            check_count("budget", budget, 1)
+        return float(bound), UNLIMITED if budget is None else int(budget)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        content, arrays = super()._state()
+        network = self.network_
+        parts = {"own": network.own, "bias": network.bias, "order": network.order, **network.links._asdict()}
+        content |= {"alpha": self.alpha_, "label_scale": self.label_scale_}
+        return content, arrays | {f"network/{name}": value for name, value in parts.items()}
+
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        super()._restore(found, arrays)
+        own, bias, order = (found[f"network/{name}"] for name in ("own", "bias", "order"))
+        # files from before these were chosen have them among the options only
+        chosen = {name: found["params"].get(name) for name in ("alpha", "label_scale")}
+        chosen |= {name: found[name] for name in chosen if found[name] is not None}
+        self.alpha_, self.label_scale_ = chosen["alpha"], chosen["label_scale"]
+        links = NetworkTerms(*(found[f"network/{name}"] for name in NetworkTerms._fields))
+        self.network_ = DirectedNetwork(own, bias, order, links)
+        self._publish_network()
+
+
+def _empty(n_features: int) -> DirectedNetwork:
+    """A network without labels: all were constant in training."""
+    none = np.zeros(0, dtype=np.int64)
+    links = NetworkTerms(
+        np.zeros((0, 0)), np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(1, dtype=np.int64), none
+    )
+    return DirectedNetwork(np.zeros((0, n_features)), np.zeros(0), none, links)

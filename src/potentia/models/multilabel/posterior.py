@@ -1,0 +1,286 @@
+"""Conditionals of labels given classifiers' scores and earlier labels: logistic, learned with a shared start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...base.types import Bools, Floats, Ints
+
+#: Newton steps at most, and the length of one that ends them.
+_STEPS, _STILL = 30, 1e-6
+
+#: Scores (m) of the label at a place, from rows (m) and the signs (m, place) of the labels before it.
+ScoresAt = Callable[[int, Ints, Floats], Floats]
+
+
+class Conditionals(NamedTuple):
+    """log-odds of the label at place i: weight_i . its scores + bias_i + coupling_i . signs of the labels before it.
+
+    order (V): labels by place. weight (V, U), bias (V) and coupling (V, V) are by place.
+    """
+
+    order: Ints
+    weight: Floats
+    bias: Floats
+    coupling: Floats
+
+    def base(self, scores: Floats) -> Floats:
+        """The part (n, V) by place without other labels, of scores (n, V, U) by label."""
+        return np.einsum("nvu,vu->nv", scores[:, self.order], self.weight) + self.bias
+
+    def linear(self, base: Floats) -> ScoresAt:
+        """The log-odds as a function of rows and earlier labels."""
+        return lambda i, rows, signs: base[rows, i] + signs @ self.coupling[i, :i]
+
+    def log_probabilities(self, base: Floats, rows: Ints, signs: Floats) -> Floats:
+        """log P (m) of labellings (m, V) by label, of these rows."""
+        placed = signs[:, self.order]
+        odds = base[rows] + placed @ self.coupling.T
+        return -np.logaddexp(0.0, -placed * odds).sum(axis=1)
+
+
+def learn_conditionals(
+    scores: Floats, signs: Floats, order: Ints, ridge: float, weight: Floats, parents: int
+) -> Conditionals:
+    """Logistic regressions of every label on its scores (n, V, U) and on earlier labels' signs.
+
+    One regression of all labels on their scores alone comes first; each label's own is drawn to it by `ridge` (and its
+    couplings to zero), so that labels with few rows share what is common to all. `parents`: earlier labels at most,
+    those with the largest correlations. weight (n, V): of each row's part in the loss.
+    """
+    n, V, U = scores.shape
+    ones = np.ones((n, V, 1))
+    flat = np.concatenate([scores, ones], axis=2).reshape(n * V, U + 1)
+    shared = _logistic(flat, signs.reshape(-1), weight.reshape(-1), np.zeros(U + 1), 1e-3)
+    centred = signs - signs.mean(axis=0)
+    sizes = np.sqrt((centred**2).sum(axis=0)) + 1e-12
+    correlation = np.abs(centred.T @ centred) / np.outer(sizes, sizes)
+    found = Conditionals(order, np.empty((V, U)), np.empty(V), np.zeros((V, V)))
+    for i, k in enumerate(order):
+        earlier = np.argsort(-correlation[k, order[:i]], kind="stable")[:parents]
+        A = np.column_stack([scores[:, k], np.ones(n), signs[:, order[earlier]]])
+        start = np.concatenate([shared, np.zeros(len(earlier))])
+        w = _logistic(A, signs[:, k], weight[:, k], start, ridge)
+        found.weight[i], found.bias[i] = w[:U], w[U]
+        found.coupling[i, earlier] = w[U + 1 :]
+    return found
+
+
+def _logistic(A: Floats, signs: Floats, weight: Floats, start: Floats, ridge: float) -> Floats:
+    """argmin over w of sum weight log(1 + exp(-signs A w)) + ridge / 2 |w - start|^2, by damped Newton steps."""
+    w, value = start.copy(), _objective(A, signs, weight, start, start, ridge)
+    for _ in range(_STEPS):
+        p = 1.0 / (1.0 + np.exp(np.clip(signs * (A @ w), -500, 500)))
+        slope = ridge * (w - start) - A.T @ (weight * signs * p)
+        curve = (A * (weight * p * (1.0 - p))[:, None]).T @ A + ridge * np.eye(len(w))
+        step = np.linalg.solve(curve, -slope)
+        length = 1.0
+        while True:
+            new = _objective(A, signs, weight, w + length * step, start, ridge)
+            if new <= value or length < 1e-6:
+                break
+            length /= 2.0
+        w, value = w + length * step, new
+        if np.abs(length * step).max() < _STILL:
+            break
+    return w
+
+
+def _objective(A: Floats, signs: Floats, weight: Floats, w: Floats, start: Floats, ridge: float) -> float:
+    loss = float(weight @ np.logaddexp(0.0, -signs * (A @ w)))
+    return loss + 0.5 * ridge * float((w - start) @ (w - start))
+
+
+class Kept(NamedTuple):
+    """Labellings kept: of row rows[m] the signs (m, V) by place, with log P (m); rows ascend, and log P falls in each.
+
+    bound (n): no labelling left out has a larger log P. states (n): prefixes looked at.
+    """
+
+    rows: Ints
+    signs: Floats
+    log_p: Floats
+    bound: Floats
+    states: Ints
+
+    def best(self) -> tuple[Ints, Bools]:
+        """Places of each row's best labelling, and whether it is certainly the most probable of all."""
+        first = np.searchsorted(self.rows, np.arange(len(self.bound)))
+        return first, self.log_p[first] >= self.bound
+
+
+def most_probable(n: int, places: int, scores_at: ScoresAt, width: int) -> Kept:
+    """The most probable labelling of each row: breadth first, without prefixes below the greedy labelling's P.
+
+    Where more than `width` prefixes of a row remain, the least probable are left out, and the result may not be exact.
+    """
+    greedy = beam(n, places, scores_at, 1)
+    found = beam(n, places, scores_at, width, greedy.log_p)
+    return found._replace(states=found.states + greedy.states)
+
+
+def beam(n: int, places: int, scores_at: ScoresAt, width: int, least: Floats | None = None) -> Kept:
+    """Up to `width` labellings per row by beam search; `least` (n): log P below which prefixes are dropped."""
+    rows, signs, log_p = np.arange(n), np.empty((n, 0)), np.zeros(n)
+    bound, states = np.full(n, -np.inf), np.zeros(n, dtype=np.int64)
+    for i in range(places):
+        odds = scores_at(i, rows, signs)
+        log_p = np.concatenate([log_p - np.logaddexp(0.0, odds), log_p - np.logaddexp(0.0, -odds)])
+        added = np.repeat([-1.0, 1.0], len(rows))[:, None]
+        rows, signs = np.tile(rows, 2), np.hstack([np.tile(signs, (2, 1)), added])
+        states += np.bincount(rows, minlength=n)
+        if least is not None:
+            # rounding must not drop the greedy labelling itself
+            fair = log_p >= least[rows] - 1e-9
+            rows, signs, log_p = rows[fair], signs[fair], log_p[fair]
+        order = np.lexsort((-log_p, rows))
+        rows, signs, log_p = rows[order], signs[order], log_p[order]
+        rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        out = rank >= width
+        np.maximum.at(bound, rows[out], log_p[out])
+        rows, signs, log_p = rows[~out], signs[~out], log_p[~out]
+    return Kept(rows, signs, log_p, bound, states)
+
+
+#: Added to a forest's probabilities, so that labellings missing from its training rows are possible.
+FLOOR = 1e-3
+
+
+class Member(NamedTuple):
+    """A network at some rows: its conditionals, their part without labels (n, V), and log-odds given earlier labels."""
+
+    conditionals: Conditionals
+    base: Floats
+    scores_at: ScoresAt
+    linear: bool
+
+    def log_probabilities(self, rows: Ints, signs: Floats) -> Floats:
+        """log P (m) of labellings (m, V) by label."""
+        if self.linear:
+            return self.conditionals.log_probabilities(self.base, rows, signs)
+        placed, total = signs[:, self.conditionals.order], np.zeros(len(rows))
+        for i in range(placed.shape[1]):
+            total -= np.logaddexp(0.0, -placed[:, i] * self.scores_at(i, rows, placed[:, :i]))
+        return total
+
+    def unplaced(self, placed: Floats) -> Floats:
+        """Signs by place as signs by label."""
+        return placed[:, np.argsort(self.conditionals.order)]
+
+
+class Labelled(NamedTuple):
+    """Signs (n, V), their score (n), prefixes looked at (n), and whether no labelling has a higher score (n)."""
+
+    signs: Floats
+    score: Floats
+    states: Ints
+    optimal: Bools
+
+
+class Seen(NamedTuple):
+    """A forest's labellings (L, V) and their probabilities, sparse (n, L)."""
+
+    labellings: Floats
+    probabilities: Any
+
+
+def best_labellings(members: Sequence[Member], seen: Seen | None, power: float, width: int) -> Labelled:
+    """argmax over labellings of mean over members of log P + power log(forest's P + FLOOR).
+
+    Labellings that the forest gives P = 0 all have the same last term, so that the best of them is the networks' own
+    best; the others are compared one by one.
+    """
+    n, V = members[0].base.shape
+    found, states, certain = [], np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool)
+    limit = np.zeros(n)
+    for member in members:
+        kept = most_probable(n, V, member.scores_at, width)
+        first, optimal = kept.best()
+        found.append(member.unplaced(kept.signs[first]))
+        states, certain = states + kept.states, certain & optimal
+        limit += kept.log_p[first] / len(members)
+    rows, signs = np.tile(np.arange(n), len(found)), np.concatenate(found)
+    score = _scores(members, seen, power, rows, signs)
+    if seen is not None and power > 0:
+        best = np.full(n, -np.inf)
+        np.maximum.at(best, rows, score)
+        listed, number, p = _listed(seen)
+        fair = power * np.log(p + FLOOR) > best[listed]
+        rows, signs = (
+            np.concatenate([rows, listed[fair]]),
+            np.concatenate([signs, seen.labellings[number[fair]]]),
+        )
+        added = _scores(members, None, 0.0, listed[fair], seen.labellings[number[fair]])
+        score = np.concatenate([score, added + power * np.log(p[fair] + FLOOR)])
+        limit += power * np.log(FLOOR)
+    order = np.lexsort((-score, rows))
+    top = order[np.searchsorted(rows[order], np.arange(n))]
+    return Labelled(signs[top], score[top], states, certain & (score[top] >= limit - 1e-9))
+
+
+def marginals(members: Sequence[Member], seen: Seen | None, power: float, width: int) -> Floats:
+    """P(label = +1) (n, V) by the most probable labellings of each member and those that the forest has seen.
+
+    What they leave of the members' probability counts as labels that are independent given the best labelling's.
+    """
+    n, V = members[0].base.shape
+    rows, signs, rest = [], [], np.zeros((n, V))
+    for member in members:
+        kept = beam(n, V, member.scores_at, width)
+        rows.append(kept.rows)
+        signs.append(member.unplaced(kept.signs))
+        best = kept.signs[kept.best()[0]]
+        odds = np.stack([member.scores_at(i, np.arange(n), best[:, :i]) for i in range(V)], axis=1)
+        rest += member.unplaced(1.0 / (1.0 + np.exp(-np.clip(odds, -500, 500)))) / len(members)
+    if seen is not None and power > 0:
+        listed, number, _ = _listed(seen)
+        rows.append(listed)
+        signs.append(seen.labellings[number])
+    pairs = np.unique(np.column_stack([np.concatenate(rows), np.concatenate(signs)]), axis=0)
+    at, labels = pairs[:, 0].astype(np.int64), pairs[:, 1:]
+    log_p = _scores(members, None, 0.0, at, labels)
+    missing = np.maximum(0.0, 1.0 - np.bincount(at, np.exp(log_p), minlength=n))
+    weight = (
+        np.exp(log_p) * (_chances(seen, at, labels) + FLOOR) ** power if seen is not None else np.exp(log_p)
+    )
+    missing = missing * FLOOR**power if seen is not None else missing
+    total = np.bincount(at, weight, minlength=n) + missing
+    found = missing[:, None] * rest
+    np.add.at(found, at, weight[:, None] * (labels > 0))
+    return found / total[:, None]
+
+
+def _scores(members: Sequence[Member], seen: Seen | None, power: float, rows: Ints, signs: Floats) -> Floats:
+    score = np.mean([member.log_probabilities(rows, signs) for member in members], axis=0)
+    if seen is None or power == 0:
+        return score
+    return score + power * np.log(_chances(seen, rows, signs) + FLOOR)
+
+
+def _listed(seen: Seen) -> tuple[Ints, Ints, Floats]:
+    """Rows, numbers of labellings, and probabilities that are not zero."""
+    found = seen.probabilities.tocoo()
+    rows, numbers = found.coords
+    return rows.astype(np.int64), numbers.astype(np.int64), found.data
+
+
+def _chances(seen: Seen, rows: Ints, signs: Floats) -> Floats:
+    """The forest's probabilities (m) of labellings (m, V); 0 for one that none of its training rows has."""
+    packed = _packed(seen.labellings)
+    order = np.argsort(packed)
+    wanted = _packed(signs)
+    at = np.minimum(np.searchsorted(packed[order], wanted), len(order) - 1)
+    number = order[at]
+    known = packed[number] == wanted
+    found = np.zeros(len(rows))
+    found[known] = np.asarray(seen.probabilities[rows[known], number[known]]).ravel()
+    return found
+
+
+def _packed(signs: Floats) -> np.ndarray:
+    """Labellings as bytes, one value each."""
+    bits = np.ascontiguousarray(np.packbits(signs > 0, axis=1))
+    return bits.view(f"S{bits.shape[1]}").ravel()

@@ -1,0 +1,391 @@
+"""Inference and losses as functions that autograd can differentiate once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.autograd.function import once_differentiable
+
+from ...base.options import check_choice
+from ...base.threads import thread_count
+from ...base.types import ArrayLike, ConvergenceWarning, Floats, Ints, PotentiaError, shown, warn_caller
+from ...gradients.entry import Gradient, evaluate, gradient_of, variable_weights
+from ...gradients.loss import Loss
+from ...gradients.losses import loss_of
+from ...gradients.truncated import Pull
+from ...graph.cotangents import MarginalCotangent, Tables, clique_kinds, flat_marginals, zero_tables
+from ...graph.labels import check_labels
+from ...graph.scores import Scores
+from ...graph.structure import Graph
+from ...graph.union import Union
+from ...inference.base import Inference, Result
+from ...inference.messages import TRW
+
+
+def to_numpy(tensor: torch.Tensor) -> Floats:
+    """The numbers as a contiguous float64 array; a view where they are one."""
+    array: Floats = tensor.detach().cpu().double().contiguous().numpy()
+    return array
+
+
+def tensor_like(array: ArrayLike, tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers in the shape, of the type and on the device of a tensor."""
+    # the type first: some devices have no float64
+    made = torch.from_numpy(array).to(tensor.dtype).to(tensor.device)
+    return made if made.shape == tensor.shape else made.reshape(tensor.shape)
+
+
+def needs_gradient(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether autograd will ask for the gradient by one of the tensors."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+@dataclass(frozen=True)
+class ValueOnly(Gradient):
+    """A gradient method that computes nothing, for evaluating losses without gradients; works with any inference."""
+
+    at_fixed_point: ClassVar[bool] = False
+
+    def solve(
+        self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
+    ) -> tuple[Result, Pull]:
+        """Inference, and zeros for a gradient."""
+        return inference.run(scores, start), lambda cotangent: zero_tables(scores)
+
+
+class TensorCall:
+    """Scores given as tensors, with the inference and gradient method to use on them.
+
+    Attributes:
+        scores: the scores, validated; they share memory with float64 tensors.
+        kinds: kinds that `tables` are scores of.
+        tables: the given tensors; where state counts are mixed, a kind's tables one after another.
+        needed: whether a gradient is needed.
+    """
+
+    def __init__(
+        self, graph: Graph, theta: Mapping[str, Any], inference: Inference, gradient: Gradient
+    ) -> None:
+        if not isinstance(theta, Mapping):
+            raise PotentiaError(f"theta must map kinds to tensors, not be a {type(theta).__name__}.")
+        self.kinds = tuple(theta)
+        arrays = {kind: _arrays(kind, given) for kind, given in theta.items()}
+        self.scores = Scores(graph, {**dict.fromkeys(graph.kinds), **arrays})
+        self.tables = [_joined(given) for given in theta.values()]
+        self.needed = needs_gradient(self.tables)
+        self.gradient = gradient if self.needed else ValueOnly()
+        # backward may run in a thread that knows nothing of the caller's choice
+        given: Any = inference
+        split = any(field.name == "threads" for field in fields(given))
+        self.inference: Inference = replace(given, threads=thread_count(given.threads)) if split else given
+        self._dtype = torch.get_default_dtype()
+        if self.tables:
+            self._dtype = self.tables[0].dtype
+            for table in self.tables[1:]:
+                self._dtype = torch.promote_types(self._dtype, table.dtype)
+        self.device = self.tables[0].device if self.tables else torch.device("cpu")
+
+    def solve(self) -> tuple[Result, Pull]:
+        """Inference, and what pulls cotangents of its marginals back, once."""
+        return self.gradient.solve(self.inference, self.scores)
+
+    def evaluate(self, loss: Loss, labels: Ints, weights: Floats | None) -> tuple[float, Tables]:
+        """A loss and its gradient; warns if that is inaccurate."""
+        found = evaluate(loss, self.inference, self.gradient, self.scores, labels, weights)
+        warn_of(found.doubt)
+        return found.value, found.tables
+
+    def output(self, array: ArrayLike) -> torch.Tensor:
+        """Results of the type and on the device of the scores."""
+        return torch.from_numpy(np.asarray(array, dtype=float)).to(self._dtype).to(self.device)
+
+    def gradients(self, tables: Tables) -> list[torch.Tensor]:
+        """d_theta in the layout of `tables`."""
+        found = []
+        for kind, given in zip(self.kinds, self.tables, strict=True):
+            # a kind without regions ignores its table
+            flat = tables[kind] if len(self.scores.graph.scopes[kind]) else np.zeros(given.numel())
+            found.append(tensor_like(flat, given))
+        return found
+
+
+def _arrays(kind: str, given: Any) -> Floats | list[Floats]:
+    tables = [given] if isinstance(given, torch.Tensor) else given
+    if not isinstance(tables, Sequence) or not all(isinstance(table, torch.Tensor) for table in tables):
+        raise PotentiaError(
+            f"theta[{kind!r}] must be a tensor, or a list of tensors where state counts are mixed, "
+            f"not a {type(given).__name__}."
+        )
+    for table in tables:
+        if not table.is_floating_point():
+            raise PotentiaError(f"theta[{kind!r}] must hold floating-point numbers, not {table.dtype}.")
+    return to_numpy(given) if isinstance(given, torch.Tensor) else [to_numpy(table) for table in tables]
+
+
+def _joined(given: Any) -> torch.Tensor:
+    if isinstance(given, torch.Tensor):
+        return given
+    return torch.cat([table.reshape(-1) for table in given]) if len(given) else torch.zeros(0)
+
+
+class Marginals(torch.autograd.Function):
+    """Marginals of all variables, (n, states), and of each kind of larger regions, flat."""
+
+    @staticmethod
+    def forward(ctx: Any, call: TensorCall, *tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Inference; what its reverse needs is kept for one backward pass, a further one solves again."""
+        ctx.solved = call.solve()
+        result = ctx.solved[0]
+        warn_of(call.gradient.doubt(call.inference, result))
+        found = read_marginals(call, result)
+        ctx.call, ctx.n_tables = call, len(tables)
+        # inputs and outputs share memory with what `pull` reads: torch then reports changes in place
+        ctx.save_for_backward(*tables, *found)
+        ctx.set_materialize_grads(False)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *d_mu: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """d_mu to d_theta."""
+        _ = ctx.saved_tensors
+        call = ctx.call
+        (result, pull), ctx.solved = ctx.solved or call.solve(), None
+        arrays = [None if d is None else to_numpy(d) for d in d_mu]
+        cliques = zip(clique_kinds(call.scores), arrays[1:], strict=True)
+        cotangent = MarginalCotangent(arrays[0], {kind: d for kind, d in cliques if d is not None})
+        tables = pull(cotangent)
+        # what was known before, `forward` has said
+        warn_of(result.memo.get("doubt"))
+        return (None, *call.gradients(tables))
+
+
+def read_marginals(call: TensorCall, result: Result) -> tuple[torch.Tensor, ...]:
+    """A result's marginals as `Marginals` returns them."""
+    cliques = [flat_marginals(result.marginals[kind]) for kind in clique_kinds(call.scores)]
+    return tuple(call.output(mu) for mu in (result.variable_marginals, *cliques))
+
+
+def warn_of(doubt: str | None) -> None:
+    """Warn the caller of what makes a gradient inaccurate, if anything does."""
+    if doubt is not None:
+        warn_caller(doubt, ConvergenceWarning)
+
+
+class LossValue(torch.autograd.Function):
+    """A loss, whose gradient is computed along with it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: TensorCall, loss: Loss, labels: Ints, weights: Floats | None, *tables: torch.Tensor
+    ) -> torch.Tensor:
+        """The loss; d_theta is kept."""
+        value, d_theta = call.evaluate(loss, labels, weights)
+        ctx.save_for_backward(*call.gradients(d_theta))
+        return call.output(value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """A product."""
+        return (None, None, None, None, *(d_value * d for d in ctx.saved_tensors))
+
+
+#: What `layer` takes for a graph.
+Graphs = Graph | Sequence[Graph]
+#: Scores or marginals per kind: a tensor, or a list of tensors where state counts are mixed.
+TensorTables = Mapping[str, torch.Tensor | Sequence[torch.Tensor]]
+
+_VARIABLES = "variables"
+
+
+class CRFLayer(torch.nn.Module):
+    """A conditional random field on top of a network's scores: differentiable marginals and losses, and decoding.
+
+    The layer has no parameters: theta comes from the network, per kind a tensor (n_regions, *states), one table
+    (*states) shared by all regions (its gradient is the sum over them), or a list of tensors where state counts
+    are mixed. Kinds left out score zero; -inf forbids. Several graphs are treated as one (`pt.Union`): tensors hold
+    the regions of all graphs one after another.
+
+    Inference runs in float64 on the CPU; results have the type and device of theta. Gradients can be taken
+    once (no second derivatives).
+
+    Args:
+        graph: the graph, or a list of graphs, where a call names none.
+        inference: how marginals are computed.
+        gradient: how they are differentiated: "truncated", "backpropagation", "perturbation" or "implicit", or an
+            object with options; see `pt.gradients`. What does not fit the inference is refused. All but the first
+            require converged inference and emit `pt.ConvergenceWarning` otherwise.
+    """
+
+    def __init__(
+        self,
+        graph: Graphs | None = None,
+        inference: Inference | None = None,
+        gradient: str | Gradient = "truncated",
+    ) -> None:
+        super().__init__()
+        if not isinstance(inference, Inference | None):
+            raise PotentiaError(f"inference must be a method such as pt.TRW(), not {shown(inference)}.")
+        self.graph = graph
+        self.inference = TRW(iterations=10, tol=0) if inference is None else inference
+        self.gradient = gradient_of(gradient)
+
+    def extra_repr(self) -> str:
+        """The options."""
+        return f"graph={self.graph!r}, inference={self.inference!r}, gradient={self.gradient!r}"
+
+    @torch.compiler.disable
+    def forward(self, theta: TensorTables, graph: Graphs | None = None) -> dict[str, Any]:
+        """Marginals: those of all variables under "variables", (n, most states), and those of each kind as theta.
+
+        Args:
+            theta: scores per kind.
+            graph: a graph or a list of graphs, if not that of the layer.
+        """
+        call = self._call(theta, graph)
+        own = call.scores.graph
+        if _VARIABLES in own.kinds:
+            raise PotentiaError("a kind named 'variables' collides with the marginals of the variables.")
+        if call.needed:
+            single, *flat = Marginals.apply(call, *call.tables)
+        else:
+            single, *flat = read_marginals(call, call.solve()[0])
+        cliques = dict(zip(clique_kinds(call.scores), flat, strict=True))
+        return {
+            _VARIABLES: single,
+            **{kind: _of_kind(own, kind, single, cliques.get(kind)) for kind in own.kinds},
+        }
+
+    @torch.compiler.disable
+    def loss(
+        self,
+        theta: TensorTables,
+        labels: ArrayLike,
+        name: str | Loss = "univariate_logistic",
+        weights: ArrayLike | None = None,
+        reduction: str = "mean",
+        graph: Graphs | None = None,
+    ) -> torch.Tensor:
+        """A loss of scores and labels, as `pt.loss_and_gradient` defines it.
+
+        Args:
+            theta: scores per kind.
+            labels: (n,), -1 where hidden.
+            name: of the loss, or a loss object with options.
+            weights: of the variables, (n,), constants.
+            reduction: "sum", "mean" (the sum over the total weight of labelled variables) or "none": one loss per
+                graph, (n_graphs,), each computed on its own.
+            graph: a graph or a list of graphs, if not that of the layer.
+        """
+        check_choice("reduction", reduction, ("none", "sum", "mean"))
+        if reduction == "none":
+            return self._each_loss(theta, labels, name, weights, graph)
+        call = self._call(theta, graph)
+        y = check_labels(call.scores.graph, _constant(labels, "labels"), "labels")
+        own = variable_weights(call.scores.graph, y, _constant(weights, "weights"), None)
+        if call.needed:
+            value = LossValue.apply(call, loss_of(name), y, own, *call.tables)
+        else:
+            value = call.output(call.evaluate(loss_of(name), y, own)[0])
+        return value if reduction == "sum" else value / _labelled_weight(y, own)
+
+    @torch.compiler.disable
+    def map(self, theta: TensorTables, graph: Graphs | None = None) -> torch.Tensor:
+        """The best labelling found, (n,) of int64, without gradient: exact where inference is."""
+        call = self._call(theta, graph)
+        return torch.from_numpy(call.inference.maximise(call.scores)).to(call.device)
+
+    def _call(self, theta: TensorTables, graph: Graphs | None) -> TensorCall:
+        own = self._graphs(graph)
+        whole = own if isinstance(own, Graph) else _union(tuple(own)).graph
+        return TensorCall(whole, theta, self.inference, self.gradient)
+
+    def _graphs(self, graph: Graphs | None) -> Graphs:
+        found = self.graph if graph is None else graph
+        if found is None:
+            raise PotentiaError("graph is missing: pass one to the layer or to the call.")
+        many = [found] if isinstance(found, Graph) else found
+        if not isinstance(many, Sequence) or not all(isinstance(one, Graph) for one in many):
+            raise PotentiaError(f"graph must be a Graph or a list of graphs, not {shown(found)}.")
+        return found
+
+    def _each_loss(
+        self,
+        theta: TensorTables,
+        labels: ArrayLike,
+        name: str | Loss,
+        weights: ArrayLike | None,
+        graph: Graphs | None,
+    ) -> torch.Tensor:
+        own = self._graphs(graph)
+        union = _union((own,) if isinstance(own, Graph) else tuple(own))
+        self._call(theta, union.parts)  # refuses what does not fit before it is cut into parts
+        y = check_labels(union.graph, _constant(labels, "labels"), "labels")
+        weight = variable_weights(union.graph, y, _constant(weights, "weights"), None)
+        parts = zip(union.parts, _theta_of_parts(union, theta), union.split_variables(y), strict=True)
+        shares = [None] * len(union.parts) if weight is None else union.split_variables(weight)
+        return torch.stack(
+            [
+                self.loss(own_theta, own_y, name, share, "sum", part)
+                for (part, own_theta, own_y), share in zip(parts, shares, strict=True)
+            ]
+        )
+
+
+@lru_cache(maxsize=8)
+def _union(graphs: tuple[Graph, ...]) -> Union:
+    return Union(graphs)
+
+
+def _theta_of_parts(union: Union, theta: TensorTables) -> list[dict[str, Any]]:
+    """Scores of every part; a shared table is that of each."""
+    found: list[dict[str, Any]] = [{} for _ in union.parts]
+    for kind, given in theta.items():
+        shape = getattr(given, "shape", None)
+        shared = shape is not None and shape == union.graph.shared_shape(kind)
+        for k, part in enumerate(union.parts):
+            if kind in part.kinds:
+                rows = slice(*union.region_ptr[kind][k : k + 2].tolist())
+                found[k][kind] = given if shared else given[rows]
+    return found
+
+
+def _constant(values: ArrayLike | None, name: str) -> Any:
+    """Labels or weights as an array; autograd does not see them."""
+    if not isinstance(values, torch.Tensor):
+        return values
+    if values.requires_grad:
+        raise PotentiaError(f"{name} are constants: pass {name}.detach(), they get no gradient.")
+    return values.cpu().numpy()
+
+
+def _labelled_weight(labels: Ints, weights: Floats | None) -> float:
+    total = float((labels >= 0).sum() if weights is None else weights[labels >= 0].sum())
+    if total == 0.0:
+        raise PotentiaError("reduction='mean' needs a label that is not -1 and has a positive weight.")
+    return total
+
+
+def _of_kind(graph: Graph, kind: str, single: torch.Tensor, flat: torch.Tensor | None) -> Any:
+    """Marginals of a kind as users see them: (n_regions, *states), or a list where shapes differ."""
+    scope, one = graph.scopes[kind], graph.shared_shape(kind)
+    if len(scope) == 0:
+        return single.new_zeros(0)
+    if flat is None:
+        variables = torch.from_numpy(np.array(scope[:, 0])).to(single.device)
+        rows = single[variables]
+        states = graph.n_states[scope[:, 0]].tolist()
+        return (
+            rows[:, : one[0]] if one is not None else [row[:n] for row, n in zip(rows, states, strict=True)]
+        )
+    if one is not None:
+        return flat.reshape(-1, *one)
+    shapes = graph.table_shapes(kind).tolist()
+    sizes = graph.table_shapes(kind).prod(axis=1).tolist()
+    return [part.reshape(shape) for part, shape in zip(torch.split(flat, sizes), shapes, strict=True)]

@@ -1,0 +1,339 @@
+"""`Network`: any PyTorch module as a potential."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+
+from ...base.options import check_count, check_number
+from ...base.progress import note
+from ...base.saving import SavedFunction
+from ...base.schema import Kind, Schema
+from ...base.types import Floats, PotentiaError, shown
+from ...kernels.logistic import loss_rows
+from ...potentials.mlp import Differentiable
+from ...potentials.problem import Batch, Problem
+from .modules import (
+    build_module,
+    check_without_memory,
+    find_module,
+    load_arrays,
+    scores_of,
+    seeded,
+    to_arrays,
+)
+
+_LOG = logging.getLogger(__name__)
+
+#: Rows or examples per step where `batch` is None.
+_BATCH = {"row": 256, "example": 4}
+#: Batches of rows that are gathered together.
+_DRAWN = 64
+#: State of Adam per parameter.
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+_PREFIX = "module__"
+
+
+class Network(Differentiable):
+    """f(x) = module(x) for any class of `torch.nn.Module`, fitted by Adam on the biased logistic loss.
+
+    `Network(UNet, per="example", module__channels=3)` builds `UNet(channels=3)`. The class and its keywords are stored
+    unchanged; files hold the name of the class, the keywords and the `state_dict` as arrays.
+
+    - `per="row"`: the module is given features (n, d) of some regions and returns scores (n, K), where K is the number
+      of configurations of a region.
+    - `per="example"`: it is given `Example.inputs` of the kind. Inputs of equal shape are stacked to a batch
+      (B, *shape), and the module returns (B, n_regions, K) in the order of the graph, or (B, K, *sides) for the pixels
+      of an image, row by row. It sees all of an example, even where labels are hidden.
+
+    Floating-point inputs arrive in the precision of the module's parameters, others in their own type. Each fit passes
+    `epochs` times over the data, with steps that fall from `rate` to zero; the next fit continues from its network and
+    Adam's state, at the full rate. Passes are in training mode (dropout, batch normalisation), everything else, also
+    the loss by which a fit is judged, is in evaluation mode. Unlike other potentials it starts as the module does, not
+    at zero.
+
+    Args:
+        module: a class derived from `torch.nn.Module`.
+        per: "row" or "example".
+        epochs: passes over the data per fit.
+        batch: rows or examples per step; None for 256 rows or 4 examples. Also the most inputs in a stack.
+        rate: first step size of Adam; also that of `MarginalRisk(batch=...)` for the network's parameters.
+        ridge: the penalty is half of it times the sum of squares of all parameters with two or more dimensions
+            (weights, not biases or scales), added to the summed loss as `Linear`'s is.
+        device: such as "cuda"; None for PyTorch's default device.
+        seed: of initial parameters, the order of batches and dropout; PyTorch's global random state is left as it is.
+        module__...: keywords of the module.
+    """
+
+    weights_are_copies: ClassVar[bool] = False
+    starts_at_zero: ClassVar[bool] = False
+    precision: ClassVar[float] = 1e-5
+    own_optimiser: ClassVar[bool] = True
+    saved: ClassVar[Schema] = {
+        **Differentiable.saved,
+        "weights_": Kind((dict,)),
+        "moments_": Kind((dict,)),
+    }
+
+    weights_: dict[str, Any]
+    moments_: dict[str, Any]
+
+    def __init__(
+        self,
+        module: Any,
+        per: Literal["row", "example"] = "row",
+        epochs: int = 1,
+        batch: int | None = None,
+        rate: float = 1e-3,
+        ridge: float = 0.0,
+        device: str | None = None,
+        seed: int = 0,
+        **options: Any,
+    ):
+        self.module = module
+        self.per = per
+        self.epochs = epochs
+        self.batch = batch
+        self.rate = rate
+        self.ridge = ridge
+        self.device = device
+        self.seed = seed
+        self._set_options(options)
+
+    # -- options -------------------------------------------------------------------------------------------------
+
+    @property
+    def unit(self) -> Literal["row", "example"]:  # type: ignore[override]
+        """What the module reads."""
+        return self.per
+
+    @property
+    def full_precision(self) -> bool:  # type: ignore[override]
+        """Whether all parameters are float64."""
+        return all(p.dtype == torch.float64 for p in self._ready_module().parameters())
+
+    def _set_options(self, options: dict[str, Any]) -> None:
+        for name, value in options.items():
+            if not name.startswith(_PREFIX):
+                raise PotentiaError(
+                    f"Network has no parameter {name!r}; keywords of the module are written {_PREFIX}{name}."
+                )
+            setattr(self, name, value)
+
+    def _module_options(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name.startswith(_PREFIX)}
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All hyper-parameters by name, keywords of the module as module__name."""
+        return super().get_params(deep) | self._module_options()
+
+    def set_params(self, **params: Any) -> Self:
+        """Set hyper-parameters by name, keywords of the module as module__name."""
+        own = {name: value for name, value in params.items() if name.startswith(_PREFIX)}
+        super().set_params(**{name: value for name, value in params.items() if name not in own})
+        self._set_options(own)
+        self._forget_module()
+        return self
+
+    @classmethod
+    def decode_option(cls, name: str, value: Any) -> Any:
+        """Classes of modules that a file names are those that the running program has defined."""
+        if not isinstance(value, SavedFunction):
+            return value
+        found = find_module(value.name)
+        if found is None and name == "module":
+            raise PotentiaError(
+                f"the file names the module {value.name}, which is unknown: import or define it first."
+            )
+        return found or value
+
+    def __repr__(self) -> str:
+        """The constructor call, with the arguments that differ from their defaults."""
+        text = super().__repr__().removesuffix(")")
+        more = [f"{name}={value!r}" for name, value in self._module_options().items()]
+        return f"{', '.join([text, *more])})"
+
+    def _check_settings(self) -> None:
+        if self.per not in _BATCH:
+            raise PotentiaError(f"per must be 'row' or 'example', not {shown(self.per)}.")
+        check_count("epochs", self.epochs, 1)
+        check_count("seed", self.seed)
+        if self.batch is not None:
+            check_count("batch", self.batch, 1)
+        for name in ("rate", "ridge"):
+            check_number(name, getattr(self, name))
+
+    # -- the module ------------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        # the module is rebuilt from the arrays: copies must not share it
+        return {name: value for name, value in vars(self).items() if name not in ("_module", "_loaded")}
+
+    def _forget_module(self) -> None:
+        for name in ("_module", "_loaded"):
+            self.__dict__.pop(name, None)
+
+    def _ready_module(self) -> torch.nn.Module:
+        """The module with the fitted weights, on its device and in evaluation mode."""
+        if "_module" not in vars(self):
+            options = {n.removeprefix(_PREFIX): v for n, v in self._module_options().items()}
+            if self.is_fitted:
+                check_without_memory(self.module, options, self.weights_)
+            self._module = build_module(self.module, options, self.device, self.seed)
+            self._loaded: Any = None
+        if self.is_fitted and self._loaded is not self.weights_:
+            load_arrays(self._module, self.weights_)
+            self._loaded = self.weights_
+        return self._module.eval()
+
+    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """The parameters that are not frozen, by name."""
+        return [(n, p) for n, p in self._ready_module().named_parameters() if p.requires_grad]
+
+    def check_options(self) -> None:
+        """Refuse another module than the one that the weights belong to."""
+        self._forget_module()
+        self._ready_module()
+
+    def _begin(self, problem: Problem) -> None:
+        self._check_settings()
+        self._forget_module()
+        self.weights_, self.moments_ = to_arrays(self._ready_module().state_dict()), {}
+        self._loaded = self.weights_
+        if not self._trained():
+            raise PotentiaError(f"the module {self.module.__name__} has no parameters to train.")
+
+    def ready(self, n_rows: int) -> None:
+        """Load the weights before threads ask for scores."""
+        self._ready_module()
+
+    def _tensor(self, x: Any) -> torch.Tensor:
+        """Scores (n, K) of some rows or inputs, through which gradients can be taken."""
+        size = self.batch or _BATCH[self.per]
+        return scores_of(self._module, x, self.n_outputs_, size)
+
+    def _scores(self, x: Any) -> Floats:
+        self._ready_module()
+        with torch.no_grad():
+            return _to_numpy(self._tensor(x))
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _fit(self, problem: Problem) -> None:
+        self._check_settings()
+        module = self._ready_module()
+        optimiser = self._optimiser()
+        device = next(module.parameters()).device
+        with seeded(device, self.seed, 1 + self.n_fits_):
+            for epoch in range(self.epochs):
+                note(f"epoch {epoch + 1} of {self.epochs}")
+                mean = self._pass(problem, optimiser, epoch)
+                _LOG.info("epoch %d of %d: loss %.6g per row", epoch + 1, self.epochs, mean)
+        self.weights_, self.moments_ = to_arrays(module.state_dict()), self._moments(optimiser)
+        self._loaded = self.weights_
+
+    def _pass(self, problem: Problem, optimiser: torch.optim.Optimizer, epoch: int) -> float:
+        """One pass over the data in random order; the mean loss of its rows, each at the weights of its turn."""
+        self._module.train()
+        done = total = 0.0
+        for batch, share in self._batches(problem, np.random.default_rng([self.seed, self.n_fits_, epoch])):
+            optimiser.zero_grad()
+            optimiser.param_groups[0]["lr"] = self.rate * (1 - (epoch + done) / self.epochs)
+            done += share
+            tensor = self._tensor(batch.x)
+            scores = _to_numpy(tensor.detach())
+            residual = np.empty_like(scores)
+            total += loss_rows(scores, *batch.targets, residual) / problem.total_weight
+            residual /= share * problem.total_weight
+            tensor.backward(torch.from_numpy(residual).to(tensor))
+            for _, parameter in self._penalised(self._module):
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter.detach(), alpha=self.ridge / problem.total_weight)
+            optimiser.step()
+        return total
+
+    def _batches(self, problem: Problem, rng: np.random.Generator) -> Iterator[tuple[Batch, float]]:
+        """Batches in random order, each with its share of the rows or examples."""
+        size = self.batch or _BATCH[self.per]
+        if self.per == "row":
+            order = rng.permutation(problem.n_rows)
+            for batch in problem.batches(order, size, _DRAWN):
+                yield batch, batch.n_rows / len(order)
+            return
+        ptr = problem.example_ptr()
+        order = rng.permutation(len(ptr) - 1)
+        for first in range(0, len(order), size):
+            chosen = order[first : first + size]
+            rows = np.concatenate([np.arange(ptr[k], ptr[k + 1]) for k in chosen])
+            yield problem.draw(rows), len(chosen) / len(order)
+
+    def _optimiser(self) -> torch.optim.Adam:
+        """Adam where the last fit left it."""
+        optimiser = torch.optim.Adam([p for _, p in self._trained()], lr=self.rate)
+        for name, parameter in self._trained():
+            if f"{name}.step" in self.moments_:
+                saved = {key: torch.from_numpy(self.moments_[f"{name}.{key}"].copy()) for key in _MOMENTS}
+                optimiser.state[parameter] = {
+                    key: value if key == "step" else value.to(parameter) for key, value in saved.items()
+                }
+        return optimiser
+
+    def _moments(self, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+        """Adam's state as arrays."""
+        return to_arrays(
+            {
+                f"{name}.{key}": optimiser.state[parameter][key]
+                for name, parameter in self._trained()
+                if parameter in optimiser.state
+                for key in _MOMENTS
+            }
+        )
+
+    # -- parameters ------------------------------------------------------------------------------------------------
+
+    @property
+    def parameters(self) -> Floats:
+        """All parameters that are not frozen, flat, in the order of the module."""
+        return np.concatenate([self.weights_[name].ravel() for name, _ in self._trained()]).astype(np.float64)
+
+    @parameters.setter
+    def parameters(self, vector: Floats) -> None:
+        values, first, changed = self._checked(vector), 0, dict(self.weights_)
+        for name, parameter in self._trained():
+            own = values[first : first + parameter.numel()].reshape(tuple(parameter.shape))
+            changed[name] = own.astype(changed[name].dtype)
+            first += parameter.numel()
+        self.weights_ = changed
+
+    @staticmethod
+    def _penalised(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(n, p) for n, p in module.named_parameters() if p.requires_grad and p.dim() > 1]
+
+    def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
+        """ridge / 2 times the sum of squares of parameters with two or more dimensions, and its gradient."""
+        factor = self.ridge if ridge is None else ridge
+        values = [self.weights_[n].astype(np.float64) * (p.dim() > 1) for n, p in self._trained()]
+        flat = np.concatenate([own.ravel() for own in values])
+        return 0.5 * factor * float(flat @ flat), factor * flat
+
+    def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        parameters = [p for _, p in self._trained()]
+        with torch.enable_grad():
+            tensor = self._tensor(x)
+            slopes = torch.autograd.grad(
+                tensor, parameters, torch.from_numpy(np.ascontiguousarray(d_scores)).to(tensor),
+                allow_unused=True, materialize_grads=True,
+            )  # fmt: skip
+        return np.concatenate([_to_numpy(slope).ravel() for slope in slopes])
+
+    def step_size(self, rate: float) -> float:
+        """Its own rate."""
+        return self.rate
+
+
+def _to_numpy(tensor: torch.Tensor) -> Floats:
+    return tensor.cpu().numpy().astype(np.float64)
