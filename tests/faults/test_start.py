@@ -117,7 +117,7 @@ def test_compiled_kernels_are_dropped_when_any_source_has_changed(tmp_path):
 @pytest.mark.parametrize("suffix", ["nbi", "nbc"])
 @pytest.mark.parametrize("left", [0, 20])
 def test_a_truncated_cache_file_is_compiled_again(cache, suffix, left):
-    files = list(cache.rglob(f"score_checks.first_bad_table*.{suffix}"))
+    files = list(cache.rglob(f"tables.first_bad_table*.{suffix}"))
     assert files
     size = files[0].stat().st_size
     for file in files:
@@ -178,13 +178,13 @@ def test_compilation_does_not_count_against_a_time_limit(tmp_path):
 import time
 import numpy as np
 import potentia as pt
-from potentia.inference.map.task import Task
+from potentia.inference.map.task import SearchTask
 from potentia.graph.scores import Scores
 from potentia.kernels.machine.jit import compilation_seconds, njit
 def kernel(values):
     return values[0]
 kernel.__module__ = "potentia.kernels.kernel"
-task = Task(Scores(pt.Graph.chain(2, n_states=2), {}), 1000.0, 0)
+task = SearchTask(Scores(pt.Graph.chain(2, n_states=2), {}), 1000.0, 0)
 begun, compiled = time.monotonic(), compilation_seconds()
 left = task.left
 njit()(kernel)(np.zeros(1))

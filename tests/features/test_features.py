@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from data_sets import DATA, needs
 from potentia.base.types import PotentiaError
 from potentia.features import (
-    colour,
     datasets,
     edge_features,
     fourier,
+    hog,
     image_example,
     image_examples,
     pixel_features,
     reduce_labels,
+    resize,
     superpixel_edges,
     superpixel_example,
     superpixel_features,
@@ -28,7 +29,6 @@ from potentia.features import (
     superpixels,
     upsample_marginals,
 )
-from potentia.features import pixels as hog
 from potentia.features.colour import as_rgb
 from potentia.features.edges import sobel
 from potentia.graph.structure import Graph
@@ -321,24 +321,24 @@ def test_bad_edges_are_refused(edges, edge, message):
 
 
 def test_shrinking_averages_what_is_covered():
-    assert np.allclose(colour(np.arange(12.0).reshape(2, 6), (1, 2)), [[4, 7]])
+    assert np.allclose(resize(np.arange(12.0).reshape(2, 6), (1, 2)), [[4, 7]])
     # three pixels onto two: each takes one and a half
-    assert np.allclose(colour([[0.0, 3.0, 6.0]], (1, 2)), [[1, 5]])
+    assert np.allclose(resize([[0.0, 3.0, 6.0]], (1, 2)), [[1, 5]])
 
 
 def test_growing_interpolates_between_centres():
-    assert np.allclose(colour([[0.0, 1.0]], (1, 4)), [[0, 0.25, 0.75, 1]])
+    assert np.allclose(resize([[0.0, 1.0]], (1, 4)), [[0, 0.25, 0.75, 1]])
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.tuples(*[st.integers(1, 12)] * 4), st.integers(0, 2**32 - 1))
 def test_resizing_keeps_constants_and_range(sides, seed):
     values = np.random.default_rng(seed).random((sides[0], sides[1], 2))
-    resized = colour(values, sides[2:])
+    resized = resize(values, sides[2:])
     assert resized.shape == (sides[2], sides[3], 2)
     assert values.min() - 1e-12 <= resized.min()
     assert resized.max() <= values.max() + 1e-12
-    assert np.allclose(colour(np.full(sides[:2], 0.7), sides[2:]), 0.7)
+    assert np.allclose(resize(np.full(sides[:2], 0.7), sides[2:]), 0.7)
 
 
 def test_labels_are_reduced_by_majority_of_known_pixels():
@@ -544,7 +544,7 @@ def test_reduced_backgrounds_agree_with_the_packed_ones():
     small = datasets.stanford_backgrounds(DATA, "test", size="fifth")[:6]
     full = datasets.stanford_backgrounds(DATA, "test")[:6]
     for a, b in zip(small, full, strict=True):
-        away = np.abs(colour(b.image, a.labels.shape) - a.image)
+        away = np.abs(resize(b.image, a.labels.shape) - a.image)
         whole = b.labels.shape == (5 * a.labels.shape[0], 5 * a.labels.shape[1])
         # packed pixels were rounded along each axis; blocks that are not whole have their borders cut otherwise
         assert away.max() < 1.01 or not whole

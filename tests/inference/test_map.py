@@ -15,11 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from potentia.inference.map.portfolio.cuts import _least, _PairTables, move_labels, roof_duality
-from potentia.inference.map.portfolio.dual import ascend, dual
-from potentia.inference.map.portfolio.moves import Blocks, Windows, solve_components
-from potentia.inference.map.portfolio.reduce import penalty, reduce, trivial_bound
-from potentia.inference.map.portfolio.task import SearchTask
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
@@ -28,8 +23,12 @@ import reference as ref
 from potentia.app.cli import main
 from potentia.base.types import InfeasibleError, PotentiaError
 from potentia.graph.scores import Scores, score_labels
-from potentia.inference.map.portfolio import moves, toulbar2
-from potentia.inference.map.portfolio import portfolio as portfolio
+from potentia.inference.map import moves, portfolio, toulbar2
+from potentia.inference.map.cuts import _least, _PairTables, move_labels, roof_duality
+from potentia.inference.map.dual import ascend, dual
+from potentia.inference.map.moves import Blocks, Windows, solve_components
+from potentia.inference.map.reduce import penalty, reduce, trivial_bound
+from potentia.inference.map.task import SearchTask
 from potentia.kernels.max_flow import max_flow
 from potentia.kernels.trw_s import sweep
 from zoo import Problem, problems, random_models, scores, zoo
@@ -211,7 +210,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 import potentia as pt
-from potentia.inference import map as portfolio
+from potentia.inference.map import portfolio
 from zoo import scores
 graph = pt.Graph.complete(60, n_states=4)
 portfolio._ascend = portfolio.move_labels = portfolio._eliminate_wide = lambda task: None

@@ -424,7 +424,7 @@ def test_schedules_agree_at_convergence(problem):
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_nothing(threads, monkeypatch):
-    for name in ("pair_work._HAND_OVER", "pair_work._WAIT", "region_engine._PARALLEL_WORK"):
+    for name in ("pair_engine._HAND_OVER", "pair_engine._WAIT", "region_engine._PARALLEL_WORK"):
         monkeypatch.setattr(f"potentia.inference.{name}", 1)
     rng = np.random.default_rng(5)
     grid = pt.Graph.grid((30, 30), n_states=3)

@@ -151,8 +151,8 @@ def test_teams_of_several_callers_at_once():
 
 _FORK = """
 import os, numpy as np, potentia as pt
-from potentia.inference import pair_work
-pair_work._HAND_OVER = pair_work._WAIT = 1
+from potentia.inference import pair_engine
+pair_engine._HAND_OVER = pair_engine._WAIT = 1
 graph = pt.Graph.grid((16, 16), n_states=2)
 theta = {"node": np.random.default_rng(0).normal(size=(256, 2)), "edge": np.eye(2)}
 infer = lambda: pt.TRW(iterations=10, tol=0, threads=3).infer(graph, theta).value

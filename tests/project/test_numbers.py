@@ -12,7 +12,7 @@ from potentia.base.saving import _ALIGNED
 from potentia.gradients.losses import LOSSES
 from potentia.graph.dense import _FEW
 from potentia.inference import forest, tree_weights
-from potentia.inference.map.portfolio import cuts, task
+from potentia.inference.map import cuts, task
 from potentia.lab import values
 from potentia.lab.document import fill
 from potentia.learn import chain_data, data, part
