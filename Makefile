@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests that need data read it from this folder, and are skipped where there is none.
 POTENTIA_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: demo test test-lowest test-plain quick durations coverage faults tables lint browser docs links clean
+.PHONY: demo test test-lowest test-plain quick durations coverage check faults tables lint browser docs links clean
 
 demo: .venv/installed
 	$(BIN)/potentia demo --out demo
@@ -39,6 +39,10 @@ coverage: .venv/installed
 	$(BIN)/python -m pip install --quiet pytest-cov
 	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2 --cov --cov-report=term --cov-report=html
 
+# Every inference method on random small models against enumeration.
+check: .venv/installed
+	$(BIN)/python tests/faults/check_models.py --models 10000
+
 # The whole campaign against faults (an hour or more); the tests run a short form of it.
 faults: .venv/installed
 	$(BIN)/python tests/faults/fuzz_files.py --trials 10000 --seed 1
@@ -48,9 +52,9 @@ faults: .venv/installed
 	$(BIN)/python tests/faults/soak.py --calls 20000 --seed 1
 	$(BIN)/python tests/faults/api_calls.py --calls 4000 --seed 1
 
-# Tables and numbers of README and docs from the rows of experiments/results and benchmarks.
+# Tables and numbers of README and docs from the rows of studies/results and benchmarks.
 tables: .venv/installed
-	$(BIN)/python -m potentia.lab.document
+	$(BIN)/python -m potentia_studies.document
 
 docs: .venv/installed
 	$(BIN)/python -m sphinx -W -q -b html docs docs/_build
@@ -72,11 +76,11 @@ browser:
 	  echo "Chromium is missing and could not be installed: tests in a browser are skipped"
 
 # PyTorch first and exactly this build, which is for the CPU: a range would fetch several GB of CUDA packages.
-.venv/installed: pyproject.toml
+.venv/installed: pyproject.toml studies/pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -e '.[dev]' -e ./studies
 	touch $@
 
 clean:

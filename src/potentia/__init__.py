@@ -68,14 +68,8 @@ if TYPE_CHECKING:
     from .features import datasets
     from .models import segmentation
     from .models.chain_crf import ChainCRF
-    from .models.multilabel.baselines import (
-        ChainSSVM,
-        ClassifierChain,
-        CompleteSSVM,
-        IndependentClassifiers,
-        LabelPowerset,
-    )
     from .models.multilabel.bounds import error_bound, likelihood_bound, search_bound
+    from .models.multilabel.independent import IndependentClassifiers
     from .models.multilabel.label_network import LabelNetwork
     from .models.multilabel.lmbm import LMBM
     from .models.multilabel.lmsbn import LMSBN
@@ -92,14 +86,10 @@ _ROOMS = {
 #: Names imported at first use, because they bring scikit-learn along, and their modules.
 _LATER = {
     "ChainCRF": "models.chain_crf",
-    "ChainSSVM": "models.multilabel.baselines",
-    "ClassifierChain": "models.multilabel.baselines",
-    "CompleteSSVM": "models.multilabel.baselines",
-    "IndependentClassifiers": "models.multilabel.baselines",
+    "IndependentClassifiers": "models.multilabel.independent",
     "LMBM": "models.multilabel.lmbm",
     "LMSBN": "models.multilabel.lmsbn",
     "LabelNetwork": "models.multilabel.label_network",
-    "LabelPowerset": "models.multilabel.baselines",
     "ThresholdClassifier": "models.multilabel.thresholds",
     "error_bound": "models.multilabel.bounds",
     "likelihood_bound": "models.multilabel.bounds",
@@ -130,9 +120,6 @@ __all__ = [
     "TRW",
     "Boosting",
     "ChainCRF",
-    "ChainSSVM",
-    "ClassifierChain",
-    "CompleteSSVM",
     "Constant",
     "ConvergenceWarning",
     "DenseGaussian",
@@ -147,7 +134,6 @@ __all__ = [
     "IteratedLogistic",
     "Kikuchi",
     "LabelNetwork",
-    "LabelPowerset",
     "Learner",
     "LightGBM",
     "Linear",

@@ -9,7 +9,7 @@ import pytest
 import potentia as pt
 from cli_examples import cli_examples
 from potentia.app.cli import main
-from potentia.lab.bench import calls, gradients, sweeps, timing
+from potentia_studies.bench import calls, gradients, sweeps, timing
 
 CHAIN = "MARKOV\n3\n2 2 2\n3\n1 0\n2 0 1\n2 1 2\n2\n1.0 2.0\n4\n1 2 3 4\n4\n2 1 1 2\n"
 

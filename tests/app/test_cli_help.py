@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from potentia.app.cli import _parser, main
-from potentia.app.commands import lab
+from potentia.app.commands import studies
 from potentia.app.commands.completion import script
 
 
@@ -53,7 +53,7 @@ def test_options_may_be_shortened(tmp_path, capsys):
     ("words", "found"),
     [
         (["tr"], ["train"]),
-        (["reproduce", "hor"], [name for name in lab.NAMES if name.startswith("hor")]),
+        (["reproduce", "hor"], [name for name in studies.NAMES if name.startswith("hor")]),
         (["infer", "m.uai", "--method", "t"], ["trw"]),
         (["infer", "--ev"], ["--evidence"]),
         (["train", "--im"], ["--images"]),

@@ -7,9 +7,9 @@ import shlex
 import pytest
 
 from cli_examples import cli_examples
+from potentia.app import demo
 from potentia.app.cli import main
 from potentia.app.report.rows import read_rows
-from potentia.lab import demo
 
 TINY = demo.DemoSize(images=2, side=16, iterations=3, rounds=4, digits=200)
 

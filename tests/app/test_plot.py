@@ -11,7 +11,7 @@ from potentia.app.report.rows import Column, Table
 from potentia.app.sequences import SequencePipeline
 from potentia.app.tables import TablePipeline
 from potentia.features import TokenFeatures
-from potentia.lab.studies import STUDIES
+from potentia_studies.studies import STUDIES
 
 matplotlib.use("Agg")
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short

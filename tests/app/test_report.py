@@ -17,8 +17,8 @@ from potentia.app.report.images import PALETTE, data_uri, pack, panels_of, png, 
 from potentia.app.report.page import report, result_sentence
 from potentia.app.report.rows import names, runs_table, shown, study_facts
 from potentia.base.types import PotentiaError
-from potentia.lab.ilr_sets import DENOISING_TEST
-from potentia.lab.studies import STUDIES
+from potentia_studies.ilr_sets import DENOISING_TEST
+from potentia_studies.studies import STUDIES
 
 VERSIONS = {"numpy": "2.0", "python": "3.12"}
 

@@ -11,6 +11,7 @@ import torch
 
 import potentia as pt
 import saved_models
+from potentia_studies import baselines
 
 WRONG = ["x", None, -1, float("nan"), 1.7, [], object(), True]
 X, Y = saved_models.rows()
@@ -52,8 +53,8 @@ GRADIENTS = [
 ]
 MODELS = [
     pt.LMSBN(0.1), pt.LMSBN(0.1, kernel="rbf"), pt.LMSBN(0.1, "learned"), pt.LMBM(0.1), pt.LMBM(0.1, kernel="poly"),
-    pt.IndependentClassifiers(0.1), pt.ClassifierChain(), pt.LabelPowerset(), pt.ChainSSVM(tol=1.0),
-    pt.CompleteSSVM(tol=1.0), pt.ThresholdClassifier(cv=2),
+    pt.IndependentClassifiers(0.1), baselines.ClassifierChain(), baselines.LabelPowerset(), 
+    baselines.ChainSSVM(tol=1.0), baselines.CompleteSSVM(tol=1.0), pt.ThresholdClassifier(cv=2),
 ]  # fmt: skip
 FUNCTIONS = [
     (pt.datasets.denoising, {"n_images": 1, "size": (4, 4)}),
@@ -118,8 +119,8 @@ def test_wrong_options_of_functions(function, given):
         (pt.LMSBN, {"n_orders": 0}),
         (pt.LMBM, {"passes": 1.5}),
         (pt.ThresholdClassifier, {"cv": 2.5}),
-        (pt.ChainSSVM, {"inference": "exact"}),
-        (pt.ClassifierChain, {"estimator": 3}),
+        (baselines.ChainSSVM, {"inference": "exact"}),
+        (baselines.ClassifierChain, {"estimator": 3}),
     ],
 )
 def test_options_that_were_bare_errors_or_accepted_are_refused(model, options):

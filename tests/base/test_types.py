@@ -36,7 +36,7 @@ WRONG = [
     "pt.LMBM(decode='nearest')",
     "pt.LMSBN(order='alphabet')",
     "pt.LMSBN(kernel='round')",
-    "pt.ChainSSVM(solver='newton')",
+    "pt.MaxMargin(solver='newton')",
     "pt.ThresholdClassifier(measure='accuracy')",
     "pt.loss_and_gradient('hinge', pt.TRW(), graph, {}, [])",
     "pt.loss_and_gradient('likelihood', pt.TRW(), graph, {}, [], 'magic')",

@@ -26,6 +26,7 @@ import torch
 
 import potentia as pt
 from potentia.features.datasets import LabelledImage
+from potentia_studies import baselines
 
 PATIENCE = 60
 HUGE = 2**70
@@ -463,10 +464,10 @@ def targets(folder):
     for cls, options in {
         pt.LMSBN: {"alpha": 0.1},
         pt.LMBM: {"alpha": 0.01, "passes": 3},
-        pt.LabelPowerset: {},
+        baselines.LabelPowerset: {},
         pt.IndependentClassifiers: {},
-        pt.ClassifierChain: {},
-        pt.ChainSSVM: {"passes": 2},
+        baselines.ClassifierChain: {},
+        baselines.ChainSSVM: {"passes": 2},
     }.items():
         fitted = cls(**options).fit(X, Y)
         calls[f"{cls.__name__}.fit"] = (

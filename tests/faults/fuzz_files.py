@@ -40,6 +40,7 @@ from potentia.base.saving import file_kind, read_file, write_file
 from potentia.base.schema import Array
 from potentia.features.sequences import conll
 from potentia.models.multilabel import base
+from potentia_studies import baselines
 
 #: Seconds that a trial may take.
 PATIENCE = 30
@@ -247,9 +248,9 @@ def make_models(folder):
     (folder / "expected.json").unlink()
     X, Y = saved_models.rows()
     pt.ThresholdClassifier(pt.LMSBN(0.1), cv=2).fit(X, Y).save(folder / "thresholds")
-    pt.ChainSSVM(passes=2, tol=1.0).fit(X, Y).save(folder / "ssvm")
-    pt.ClassifierChain().fit(X, Y).save(folder / "chain")
-    pt.LabelPowerset().fit(X, Y).save(folder / "powerset")
+    baselines.ChainSSVM(passes=2, tol=1.0).fit(X, Y).save(folder / "ssvm")
+    baselines.ClassifierChain().fit(X, Y).save(folder / "chain")
+    baselines.LabelPowerset().fit(X, Y).save(folder / "powerset")
     pt.ChainCRF(0.01, scheme="BIO").fit(*chains()).save(folder / "chain-crf")
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import PolynomialFeatures, SplineTransformer, StandardScaler

@@ -15,10 +15,9 @@ import potentia as pt
 from potentia.app.cli import main
 from potentia.app.image_files import image_files
 from potentia.app.pipeline import Staging
-from potentia.app.report.rows import read_rows
+from potentia.app.report.rows import read_rows, run_cells
 from potentia.app.table_files import read_table, write_table
 from potentia.base.files import hidden_name, read_text, remove_leftovers, replacing
-from potentia.lab.study import run_cells
 
 
 def write_uai_model(path):

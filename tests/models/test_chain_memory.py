@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from potentia.lab.bench.chain_memory import fit_chain, fit_risk, make_corpus
+from potentia_studies.bench.chain_memory import fit_chain, fit_risk, make_corpus
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 

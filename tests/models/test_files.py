@@ -16,6 +16,7 @@ from sklearn.svm import SVC
 import potentia as pt
 import saved_models
 from potentia.base.saving import Registered, file_kind, from_json, read_file, to_json, write_file
+from potentia_studies import baselines
 
 
 @pytest.mark.parametrize("version", sorted(path.name for path in saved_models.FILES.iterdir()))
@@ -171,11 +172,11 @@ MODELS = [
     pt.LMSBN(1e-2),
     pt.LMBM(1e-2, cliques=[[0, 1]]),
     pt.IndependentClassifiers(1e-2, "poly"),
-    pt.ClassifierChain(),
-    pt.ClassifierChain(order="random", random_state=3),
-    pt.LabelPowerset(),
-    pt.ChainSSVM(passes=5, tol=1.0),
-    pt.CompleteSSVM(inference=pt.Exact(), passes=5, tol=1.0),
+    baselines.ClassifierChain(),
+    baselines.ClassifierChain(order="random", random_state=3),
+    baselines.LabelPowerset(),
+    baselines.ChainSSVM(passes=5, tol=1.0),
+    baselines.CompleteSSVM(inference=pt.Exact(), passes=5, tol=1.0),
     pt.ThresholdClassifier(pt.LMSBN(1e-2), measure="f_micro"),
 ]
 
@@ -207,7 +208,7 @@ def test_a_custom_estimator_saves_and_loads(tmp_path):
     assert type(pt.load(tmp_path / "m")) is Shifted
     with pytest.raises(pt.PotentiaError, match=r"m holds a test_files\.Shifted, not a LMSBN"):
         pt.LMSBN.load(tmp_path / "m")
-    chain = pt.ClassifierChain(SVC()).fit(X, Y)
+    chain = baselines.ClassifierChain(SVC()).fit(X, Y)
     with pytest.raises(pt.PotentiaError, match="estimator of ClassifierChain of type SVC cannot be saved"):
         chain.save(tmp_path / "n")
     assert not (tmp_path / "n").exists()

@@ -18,7 +18,6 @@ from potentia.base.progress import Bar
 from potentia.kernels.search import NetworkTerms
 from potentia.learn.checkpoint import Checkpoint
 from potentia.models.multilabel.base import FitProgress
-from potentia.models.multilabel.baselines import IndependentClassifiers
 from potentia.models.multilabel.bounds import states_below
 from potentia.models.multilabel.features import (
     GramFeatures,
@@ -29,6 +28,7 @@ from potentia.models.multilabel.features import (
     far_feature,
     forget_rows,
 )
+from potentia.models.multilabel.independent import IndependentClassifiers
 from potentia.models.multilabel.network import DirectedNetwork, learn_network, learn_networks
 from potentia.models.multilabel.selection import splits
 

@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import (
 import potentia as pt
 from potentia.features.datasets import multilabel
 from potentia.models.multilabel.thresholds import tune
+from potentia_studies import baselines
 from test_lmsbn import labelled_rows
 
 
@@ -23,8 +24,8 @@ from test_lmsbn import labelled_rows
     [
         pt.IndependentClassifiers(),
         pt.IndependentClassifiers(kernel="rbf"),
-        pt.ClassifierChain(),
-        pt.LabelPowerset(),
+        baselines.ClassifierChain(),
+        baselines.LabelPowerset(),
         pt.ThresholdClassifier(),
         pt.ThresholdClassifier(pt.LMSBN(order="index"), measure="exact_match", cv=3),
     ],
@@ -67,7 +68,7 @@ def test_independent_classifiers_are_support_vector_machines(tmp_path):
 
 def test_chain_is_scikit_learns_chain():
     X, Y = labelled_rows()
-    ours = pt.ClassifierChain(order=[3, 1, 0, 2]).fit(X, Y)
+    ours = baselines.ClassifierChain(order=[3, 1, 0, 2]).fit(X, Y)
     theirs = SklearnChain(LogisticRegression(max_iter=1000), order=[3, 1, 0, 2]).fit(X, Y)
     assert np.array_equal(ours.predict(X), theirs.predict(X))
     assert np.allclose(ours.decision_function(X), theirs.decision_function(X))
@@ -75,7 +76,7 @@ def test_chain_is_scikit_learns_chain():
 
 def test_powerset_predicts_whole_labellings():
     X, Y = labelled_rows()
-    model = pt.LabelPowerset().fit(X, Y)
+    model = baselines.LabelPowerset().fit(X, Y)
     seen = {tuple(row) for row in Y}
     predicted = model.predict(X)
     assert {tuple(row) for row in predicted} <= seen

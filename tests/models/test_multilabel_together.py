@@ -10,13 +10,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import potentia as pt
+from potentia_studies import baselines
 
 ESTIMATORS = [
     pt.LMSBN(alpha=1e-2),
     pt.LMSBN(alpha=1e-2, kernel="rbf"),
     pt.LMBM(alpha=1e-2),
-    pt.ChainSSVM(alpha=0.1),
-    pt.CompleteSSVM(alpha=0.1),
+    baselines.ChainSSVM(alpha=0.1),
+    baselines.CompleteSSVM(alpha=0.1),
 ]
 
 

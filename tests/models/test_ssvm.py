@@ -11,7 +11,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import potentia as pt
 from data_sets import DATA, needs
 from potentia.metrics import exact_match, f_micro, hamming_loss
-from potentia.models.multilabel.baselines import ChainSSVM, CompleteSSVM
+from potentia_studies.baselines import ChainSSVM, CompleteSSVM
 
 BOTH = pytest.mark.parametrize("kind", [ChainSSVM, CompleteSSVM])
 

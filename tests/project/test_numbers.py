@@ -13,10 +13,10 @@ from potentia.gradients.losses import LOSSES
 from potentia.graph.dense import _FEW
 from potentia.inference import forest, tree_weights
 from potentia.inference.map import cuts, task
-from potentia.lab import values
-from potentia.lab.document import fill
 from potentia.learn import chain_data, data, part
 from potentia.learn.backends import distributed, worker
+from potentia_studies import values
+from potentia_studies.document import fill
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]

@@ -111,7 +111,7 @@ def test_formulas_in_the_reference_are_typeset():
     assert not [line for name, text in found for line in _formulas(name, text, typeset)]
 
 
-@pytest.mark.parametrize("folder", ["src", "examples", "benchmarks"])
+@pytest.mark.parametrize("folder", ["src", "examples", "studies"])
 def test_docstrings_messages_and_comments_are_plain_technical_english(folder):
     modules = sorted((ROOT / folder).rglob("*.py"))
     assert not _found(modules)

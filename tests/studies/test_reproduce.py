@@ -10,19 +10,18 @@ import pytest
 
 from cli_examples import cli_examples
 from potentia.app.cli import main
-from potentia.app.commands.lab import NAMES
-from potentia.app.report.rows import read_rows
-from potentia.lab.document import fill, pages
-from potentia.lab.document import main as document
-from potentia.lab.headlines import RESULTS as RESULTS_OF_README
-from potentia.lab.headlines import results
-from potentia.lab.ilr import CLASSES, MANY, is_plain, make_potential
-from potentia.lab.ilr_sets import SETS
-from potentia.lab.studies import STUDIES
-from potentia.lab.study import key_of, run_cells
+from potentia.app.commands.studies import NAMES
+from potentia.app.report.rows import key_of, read_rows, run_cells
+from potentia_studies.document import fill, pages
+from potentia_studies.document import main as document
+from potentia_studies.headlines import RESULTS as RESULTS_OF_README
+from potentia_studies.headlines import results
+from potentia_studies.ilr import CLASSES, MANY, is_plain, make_potential
+from potentia_studies.ilr_sets import SETS
+from potentia_studies.studies import STUDIES
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "experiments" / "results"
+RESULTS = ROOT / "studies" / "results"
 
 
 def test_quick_denoising_gives_rows_tables_and_figures_and_resumes(tmp_path, monkeypatch, capsys):
@@ -143,7 +142,7 @@ def test_unknown_study_is_one_sentence(tmp_path, capsys):
 def test_pages_take_their_tables_from_rows(tmp_path, monkeypatch):
     cell = STUDIES["horses-ilr"].all_cells(quick=False)[0]
     row = {"cell": cell, "test_error": 0.12345, "train_error": 0.1, "iterations": 25, "seconds": 60.0}
-    out = tmp_path / "experiments" / "results" / "horses-ilr"
+    out = tmp_path / "studies" / "results" / "horses-ilr"
     run_cells([cell], lambda _: {k: v for k, v in row.items() if k != "cell"}, out)
     page = tmp_path / "docs" / "page.md"
     page.parent.mkdir()

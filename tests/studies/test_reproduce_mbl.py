@@ -8,12 +8,11 @@ import pytest
 from data_sets import needs
 from potentia.app.cli import main
 from potentia.app.report.images import pack, unpack
-from potentia.app.report.rows import read_rows
+from potentia.app.report.rows import key_of, read_rows
 from potentia.inference.exact import Exact
-from potentia.lab import berkeley, misspecification, perturbation
-from potentia.lab.marginal_sets import BACKGROUNDS, HORSES
-from potentia.lab.studies import STUDIES
-from potentia.lab.study import key_of
+from potentia_studies import berkeley, misspecification, perturbation
+from potentia_studies.marginal_sets import BACKGROUNDS, HORSES
+from potentia_studies.studies import STUDIES
 
 FIGURES = {
     "misspecification": {"errors.png", "marginals.png"},

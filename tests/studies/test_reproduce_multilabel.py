@@ -9,11 +9,10 @@ import pytest
 import potentia as pt
 from data_sets import needs
 from potentia.app.cli import main
-from potentia.app.report.rows import read_rows
-from potentia.lab import multilabel_tables, search_speed, systems
-from potentia.lab.studies import STUDIES
-from potentia.lab.study import grid
+from potentia.app.report.rows import grid, read_rows
 from potentia.models.multilabel.selection import splits
+from potentia_studies import multilabel_tables, search_speed, systems
+from potentia_studies.studies import STUDIES
 
 
 @needs("multilabel")

@@ -5,7 +5,7 @@ import pytest
 from data_sets import needs
 from potentia.app.cli import main
 from potentia.app.report.rows import read_rows
-from potentia.lab.studies import STUDIES
+from potentia_studies.studies import STUDIES
 
 
 @needs("sequences")

@@ -17,7 +17,7 @@ from ..base.signals import stopping
 from ..base.types import PotentiaError, printable
 from ..base.version import __version__
 from ..kernels.machine.jit import silence
-from .commands import check, completion, lab, own_data, warmup
+from .commands import completion, own_data, studies, warmup
 from .commands.common import Parser, show_facts
 from .commands.common import json_text as _json
 
@@ -85,13 +85,13 @@ def _parser() -> Parser:
         text = completion.script(parser, arguments.shell)
         print(_json({"script": text}) if arguments.json else text)
 
-    def add_lab(name: str, run: Callable[[argparse.Namespace], None]) -> None:
-        lab.add_options(name, add(name, run, *lab.TEXTS[name]))
+    def add_study(name: str, run: Callable[[argparse.Namespace], None]) -> None:
+        studies.add_options(name, add(name, run, *studies.TEXTS[name]))
 
     def add_own(name: str, run: Callable[[argparse.Namespace], None]) -> None:
         own_data.add_options(name, add(name, run, own_data.TEXTS[name], own_data.examples(name)))
 
-    add_lab("demo", lab.demo)
+    add_study("demo", studies.demo)
     add_own("train", own_data.train)
     add_own("predict", own_data.predict)
     add_own("evaluate", own_data.evaluate)
@@ -99,10 +99,9 @@ def _parser() -> Parser:
         "infer", _infer, "Inference on a model in the UAI format (.uai or .uai.xz).",
         "potentia infer model.uai --evidence model.uai.evid --method trw --json",
     ))  # fmt: skip
-    add_lab("reproduce", lab.reproduce)
-    add_lab("report", lab.report)
-    check.add_options(add("check", check.run, check.TEXT, check.EXAMPLE))
-    add_lab("bench", lab.bench)
+    add_study("reproduce", studies.reproduce)
+    add_study("report", studies.report)
+    add_study("bench", studies.bench)
     warmup.add_options(add("warmup", warmup.warmup, warmup.TEXT, warmup.EXAMPLES))
     add("completion", print_completion, completion.TEXT, completion.EXAMPLE).add_argument(
         "shell", choices=completion.SHELLS, help="the shell to complete in"

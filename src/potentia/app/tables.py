@@ -18,8 +18,8 @@ from ..base.types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_c
 from ..learn.backends.connection import current, map_anywhere
 from ..metrics import all_measures
 from ..models.multilabel.base import ResumableClassifier
-from ..models.multilabel.baselines import IndependentClassifiers
 from ..models.multilabel.features import RemoteRows, forget_rows
+from ..models.multilabel.independent import IndependentClassifiers
 from ..models.multilabel.label_network import LabelNetwork
 from ..models.multilabel.lmbm import LMBM
 from ..models.multilabel.lmsbn import LMSBN

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import platform
 import re
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -358,3 +360,56 @@ def _show(values: Sequence[Any]) -> Callable[[Any], str] | None:
 
 def _heading(key: str) -> str:
     return _HEADINGS.get(key) or key.replace("_", " ")
+
+
+#: Measures that are printed as soon as a row is there, beside those that end in "error".
+_MEASURES = ("accuracy", "exact_match", "hamming_loss", "span_f1", "mean_iou")
+
+Say = Callable[[str], None]
+
+
+def grid(**values: Iterable[Any]) -> list[Cell]:
+    """The cells of all combinations of values, the last key varying fastest."""
+    return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+
+
+def key_of(cell: Cell) -> str:
+    """The values that identify a cell."""
+    return json.dumps(cell, sort_keys=True)
+
+
+def run_cells(
+    cells: Iterable[Cell], run: Callable[[Cell], Row], out: Path, say: Say = lambda text: None
+) -> list[Row]:
+    """Run every cell that has no row in out/rows.jsonl yet, adding its row at once; all rows of the given cells."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "rows.jsonl"
+    facts = versions()
+    rows = []
+    for cell in cells:
+        key = key_of(cell)
+        row = _row_of(path, key)
+        if row is None:
+            begun = time.perf_counter()
+            result = run(cell)
+            row = {"cell": cell, **result, "seconds": time.perf_counter() - begun, "versions": facts}
+            append_row(path, row)
+            say(f"{_cell_text(cell)}: {_summary(row)}")
+        rows.append(row)
+    return rows
+
+
+def _row_of(path: Path, key: str) -> Row | None:
+    """The row of a cell, if this run or another has written it."""
+    return next((row for row in reversed(read_rows(path)) if key_of(row["cell"]) == key), None)
+
+
+def _cell_text(cell: Cell) -> str:
+    """What a cell is, without what all cells of its study share."""
+    return ", ".join(f"{k} {v}" for k, v in cell.items() if k not in ("study", "quick", "seed"))
+
+
+def _summary(row: Row) -> str:
+    """The measures of a row in one line."""
+    shares = [k for k, v in row.items() if isinstance(v, float) and (k.endswith("error") or k in _MEASURES)]
+    return ", ".join([*(f"{k.replace('_', ' ')} {row[k]:.4f}" for k in shares), f"{row['seconds']:.1f} s"])

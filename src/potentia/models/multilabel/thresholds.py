@@ -14,7 +14,7 @@ from ...base.schema import TEXT, Array, Kind, Rule, Schema, Section, prefixed
 from ...base.types import Bools, Floats, PotentiaError
 from ...metrics import MEASURES
 from .base import MultiLabelClassifier, check_classifier
-from .baselines import IndependentClassifiers
+from .independent import IndependentClassifiers
 from .selection import splits
 
 Measure = Literal["exact_match", "hamming_loss", "f_micro", "f_macro", "f_samples"]

@@ -1,0 +1,334 @@
+"""The usual multi-label methods, to compare with: classifier chains, label powersets, structural SVMs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.multioutput import ClassifierChain as SklearnChain
+from sklearn.utils import check_random_state
+
+from potentia.base.options import check_choice, check_count, check_number, check_positive, check_type
+from potentia.base.saving import SavedFunction
+from potentia.base.schema import Array, Kind, Rule, Schema, Size, prefixed
+from potentia.base.types import Floats, Ints, PotentiaError, whole_numbers
+from potentia.features.example import Example
+from potentia.graph.structure import Graph
+from potentia.graph.union import Union
+from potentia.inference.base import Inference
+from potentia.learn.max_margin import MaxMargin
+from potentia.models.crf import CRF
+from potentia.models.multilabel.base import (
+    MultiLabelClassifier,
+    check_classifier,
+    check_seed,
+)
+from potentia.models.multilabel.features import rows_by_label
+from potentia.models.multilabel.network import given_order
+from potentia.potentials.linear import Linear
+
+
+@dataclass(eq=False, repr=False)
+class ClassifierChain(MultiLabelClassifier):
+    """scikit-learn's classifier chain: every label's classifier sees the labels decided before it.
+
+    Args:
+        estimator: a classifier with `decision_function`; logistic regression if None.
+        order: None (the labels' own), "random", or the numbers of the labels that vary, in order.
+        random_state: seed of a random order.
+    """
+
+    estimator: Any = None
+    _: KW_ONLY
+    order: Any = None
+    random_state: Any = 0
+
+    saved: ClassVar[Schema] = {
+        **MultiLabelClassifier.saved,
+        "coef": Array("f8", ("V", "w"), optional=True),
+        "intercept": Array("f8", ("V",), optional=True),
+        "places": Array("i8", ("V",), low=0, below="V", optional=True),
+        "w": Size(lambda found: found["n_features"] + found["V"] - 1 if found["V"] else 0),
+        "chain": Rule(
+            lambda found: (
+                not found["V"]
+                or (
+                    found["coef"] is not None
+                    and found["intercept"] is not None
+                    and found["coef"].shape[1] == found["w"]
+                    and np.array_equal(np.sort(found["places"]), np.arange(found["V"]))
+                )
+            ),
+            "is inconsistent",
+        ),
+    }
+
+    def _check_options(self) -> None:
+        check_classifier(self.estimator)
+        check_seed("random_state", self.random_state)
+        if isinstance(self.order, str):
+            check_choice("order", self.order, ("random",), "the labels' numbers or None")
+        elif self.order is not None:
+            whole_numbers(self.order, "order")
+
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
+        order = self.order
+        if order is not None and not isinstance(order, str):
+            order = given_order(order, signs.shape[1], None)
+        self.chain_ = self._chain(self.estimator, order).fit(X, (signs > 0).astype(np.int64))
+
+    def _chain(self, estimator: Any, order: Any) -> SklearnChain:
+        return SklearnChain(_or_logistic(estimator), order=order, random_state=self.random_state)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not self._coding.varying.any():
+            return {}, {}
+        links = self.chain_.estimators_
+        _require_linear(self, links[-1])
+        coef = np.zeros((len(links), links[-1].coef_.shape[1]))
+        for row, link in zip(coef, links, strict=True):
+            row[: link.coef_.shape[1]] = link.coef_[0]
+        intercept = np.concatenate([link.intercept_ for link in links])
+        return {}, {
+            "coef": coef,
+            "intercept": intercept,
+            "places": np.asarray(self.chain_.order_, dtype=np.int64),
+        }
+
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if not found["V"]:
+            return
+        d, V = found["n_features"], found["V"]
+        # fitting on anything sets the bookkeeping; the weights are then put back
+        self.chain_ = self._chain(None, found["places"]).fit(
+            np.zeros((2, d)), np.repeat([[0], [1]], V, axis=1)
+        )
+        for k, link in enumerate(self.chain_.estimators_):
+            link.coef_, link.intercept_ = found["coef"][k : k + 1, : d + k], found["intercept"][k : k + 1]
+
+    def _decide(self, X: Any) -> Floats:
+        return self.chain_.decision_function(X)
+
+
+@dataclass(eq=False, repr=False)
+class LabelPowerset(MultiLabelClassifier):
+    """One classifier of whole labellings: every labelling seen in training is a class; no other is ever predicted.
+
+    A label's score is the best score of a labelling that has it minus the best of one without it.
+
+    Args:
+        estimator: a classifier with `decision_function`, one column per class; logistic regression if None.
+    """
+
+    estimator: Any = None
+
+    saved: ClassVar[Schema] = {
+        **MultiLabelClassifier.saved,
+        "labellings": Array("f8", ("C", "V"), low=-1, optional=True),
+        "coef": Array("f8", ("R", "d"), optional=True),
+        "intercept": Array("f8", ("R",), optional=True),
+        "scores": Rule(
+            lambda found: (
+                not found["V"]
+                or (
+                    found["labellings"] is not None
+                    and bool(np.all(np.abs(found["labellings"]) == 1))
+                    and all(0 < n < len(found["labellings"]) for n in np.sum(found["labellings"] > 0, axis=0))
+                    and found["coef"] is not None
+                    and found["intercept"] is not None
+                    and len(found["coef"])
+                    == (1 if len(found["labellings"]) == 2 else len(found["labellings"]))
+                )
+            ),
+            "are inconsistent",
+        ),
+    }
+
+    def _check_options(self) -> None:
+        check_classifier(self.estimator)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not self._coding.varying.any():
+            return {}, {}
+        fitted = self.estimator_
+        _require_linear(self, fitted)
+        return {}, {"labellings": self.labellings_, "coef": fitted.coef_, "intercept": fitted.intercept_}
+
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if not found["V"]:
+            return
+        self.labellings_ = found["labellings"]
+        n = len(self.labellings_)
+        # fitting on anything sets the bookkeeping; the weights are then put back
+        self.estimator_ = _or_logistic(None).fit(np.zeros((n, found["n_features"])), np.arange(n))
+        self.estimator_.coef_, self.estimator_.intercept_ = found["coef"], found["intercept"]
+
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
+        self.labellings_, number = np.unique(signs, axis=0, return_inverse=True)
+        self.estimator_ = _or_logistic(self.estimator).fit(X, number.ravel())
+
+    def _decide(self, X: Any) -> Floats:
+        scores = self.estimator_.decision_function(X)
+        if scores.ndim == 1:
+            scores = np.column_stack([-scores, scores]) / 2.0
+        present = self.labellings_ > 0
+        found = np.empty((len(scores), present.shape[1]))
+        for k in range(present.shape[1]):
+            found[:, k] = scores[:, present[:, k]].max(axis=1) - scores[:, ~present[:, k]].max(axis=1)
+        return found
+
+    def _predict_signs(self, X: Any) -> np.ndarray:
+        return self.labellings_[self.estimator_.predict(X)]
+
+
+def _require_linear(model: Any, fitted: Any) -> None:
+    """Refuse to save a classifier that is more than weights."""
+    if not hasattr(fitted, "coef_"):
+        own, name = type(model).__name__, type(fitted).__name__
+        raise PotentiaError(f"estimator of {own} of type {name} cannot be saved: linear classifiers can.")
+
+
+def _or_logistic(estimator: Any) -> Any:
+    if isinstance(estimator, SavedFunction):
+        estimator()  # refuses, because a file has only the name
+    return LogisticRegression(max_iter=1000) if estimator is None else clone(estimator)
+
+
+Solver = Literal["frank_wolfe", "one_slack"]
+#: Regions inferred together in predictions.
+_CHUNK = 50_000
+
+
+@dataclass(eq=False, repr=False)
+class _SSVM(MultiLabelClassifier):
+    r"""A CRF with one binary variable per label, trained by `MaxMargin` on the Hamming loss.
+
+    The score of a labelling is :math:`F(y) = \sum_i w_i(y_i) \cdot [x, 1] + \sum_{ij} v_{ij}(y_i, y_j)`: every label
+    has its own weights and every pair its own table, all regularised equally. Fitting minimises
+    :math:`\frac{\alpha}{2} (|w|^2 + |v|^2)` plus the mean structured hinge loss of the n rows.
+
+    Args:
+        alpha: regularisation, above 0; a cost C of the summed loss is :math:`\alpha = 1 / (C n)`.
+        solver: "frank_wolfe" or "one_slack"; see `MaxMargin`.
+        inference: what finds best labellings; None for `Exact()`, which suits chains of any length and otherwise up to
+            about 20 labels; use `LinearProgram()` beyond that.
+        tol: stop when the duality gap is at most this share of the objective.
+        passes: maximum number of passes over the rows; a warning says so if the gap is then still larger.
+        random_state: seed of the order of rows.
+
+    After `fit`: `crf_`, the trained model, with `crf_.history_` (objective, dual and gap of every pass).
+    """
+
+    alpha: float = 5e-3
+    solver: Solver = "frank_wolfe"
+    inference: Inference | None = None
+    tol: float = 1e-3
+    passes: int = 200
+    random_state: Any = 0
+
+    saved: ClassVar[Schema] = {**MultiLabelClassifier.saved, "crf": Kind((dict,), optional=True)}
+
+    def _check_options(self) -> None:
+        check_positive("alpha", self.alpha)
+        check_choice("solver", self.solver, get_args(Solver))
+        check_type("inference", self.inference, Inference, optional=True)
+        check_number("tol", self.tol)
+        check_count("passes", self.passes, 1)
+        check_seed("random_state", self.random_state)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not self._coding.varying.any():
+            return {}, {}
+        content, arrays = self.crf_.state()
+        return {"crf": content}, {f"crf/{name}": array for name, array in arrays.items()}
+
+    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if found["V"]:
+            self.crf_ = CRF.from_state(found["crf"], prefixed(arrays, "crf/"))
+
+    @staticmethod
+    @abstractmethod
+    def _graph(n_labels: int) -> Graph:
+        """Which pairs of labels have a table."""
+
+    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
+        learner = MaxMargin(
+            ridge=self.alpha,
+            iterations=self.passes,
+            tol=self.tol,
+            solver=self.solver,
+            inference=self.inference,
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+        )
+        graph = self._graph(signs.shape[1])
+        kinds = [kind for kind, scope in graph.scopes.items() if len(scope)]
+        potentials = {kind: Linear(ridge=0.0, intercept=False) for kind in kinds}
+        labels = (signs > 0).astype(np.int64)
+        examples = [Example(graph, _features(graph, X[[r]]), labels[r]) for r in range(len(signs))]
+        self.crf_ = CRF(potentials, learner, decode="map").fit(examples)
+
+    def _decide(self, X: Any) -> Floats:
+        """What each label's positive value adds to the score, the other labels as predicted."""
+        return np.concatenate([gains for _, gains in self._chunks(X)])
+
+    def _predict_signs(self, X: Any) -> np.ndarray:
+        return np.concatenate([2 * labels - 1 for labels, _ in self._chunks(X)])
+
+    def _chunks(self, X: Any) -> Iterator[tuple[Ints, Floats]]:
+        """Labels and gains (m, K) of m rows at a time, inferred as one graph."""
+        graph = self._graph(int(self._coding.varying.sum()))
+        step = max(1, _CHUNK // sum(len(scope) for scope in graph.scopes.values()))
+        for start in range(0, X.shape[0], step):
+            rows = X[start : start + step]
+            example = Example(Union([graph] * rows.shape[0]).graph, _features(graph, rows))
+            result = self.crf_.infer(example)
+            labels = result.argmax().reshape(rows.shape[0], -1)
+            yield labels, _gains(graph, self.crf_.theta(example), labels)
+
+
+class ChainSSVM(_SSVM):
+    __doc__ = (
+        "Structural SVM with a table between each label and the next, in the order of columns (Viterbi).\n\n    "
+        + (_SSVM.__doc__ or "")
+    )
+
+    @staticmethod
+    def _graph(n_labels: int) -> Graph:
+        return Graph.chain(n_labels, n_states=2)
+
+
+class CompleteSSVM(_SSVM):
+    __doc__ = "Structural SVM with a table for every pair of labels.\n\n    " + (_SSVM.__doc__ or "")
+
+    @staticmethod
+    def _graph(n_labels: int) -> Graph:
+        return Graph.complete(n_labels, n_states=2)
+
+
+def _features(graph: Graph, X: Any) -> dict[str, Any]:
+    """[x, 1] in the columns of each label, and a one in the column of each pair, for the rows of X in turn."""
+    n, n_pairs, nodes = X.shape[0], len(graph.scopes["edge"]), rows_by_label(X, graph.n_variables)
+    if not n_pairs:
+        return {"node": nodes}
+    pairs = (np.ones(n * n_pairs), np.tile(np.arange(n_pairs), n), np.arange(n * n_pairs + 1))
+    return {"node": nodes, "edge": sparse.csr_array(pairs, shape=(n * n_pairs, n_pairs))}
+
+
+def _gains(graph: Graph, theta: dict[str, Floats], labels: Ints) -> Floats:
+    """F(y with y_i = 1) - F(y with y_i = 0) for every label i of every row, (n, K)."""
+    n, K = labels.shape
+    gains = (theta["node"][:, 1] - theta["node"][:, 0]).reshape(n, K)
+    if "edge" in theta:
+        tables, (i, j) = theta["edge"].reshape(n, -1, 2, 2), graph.scopes["edge"].T
+        row, pair = np.arange(n)[:, None], np.arange(len(i))
+        other = labels[:, j]
+        np.add.at(gains, (row, i), tables[row, pair, 1, other] - tables[row, pair, 0, other])
+        other = labels[:, i]
+        np.add.at(gains, (row, j), tables[row, pair, other, 1] - tables[row, pair, other, 0])
+    return gains
