@@ -21,7 +21,8 @@ quick: .venv/installed
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet -c tests/lowest.txt \
-	  -e '.[images,lightgbm,map,networkx,parquet,bench,dask]' hypothesis pandas pytest pytest-xdist websocket-client
+	  -e '.[images,lightgbm,map,networkx,parquet,bench,dask]' dask-expr hypothesis mypy pandas pytest \
+	  pytest-xdist websocket-client
 	POTENTIA_DATA="$(POTENTIA_DATA)" .venv-lowest/bin/python -m pytest -n 2 --dist loadfile tests/base tests/graph \
 	  tests/inference tests/gradients tests/learn tests/potentials tests/models -m "not docs"
 

@@ -7,7 +7,6 @@ from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
-import torch
 
 import potentia as pt
 import saved_models
@@ -137,7 +136,6 @@ def test_features_of_extreme_size_get_one_sentence_or_a_model(model, scale):
     refused_or_accepted(lambda: type(model)(**model.get_params(deep=False)).fit(X * scale, labels))
 
 
-CHAIN = pt.torch.LinearChain(3)
 PLACES = pt.features.Gazetteer(["New York"])
 EXAMPLE = pt.Example(GRAPH, {"node": np.ones((4, 1))}, [0, 1, 0, 1])
 
@@ -149,10 +147,6 @@ EXAMPLE = pt.Example(GRAPH, {"node": np.ones((4, 1))}, [0, 1, 0, 1])
         (lambda: pt.ChainCRF().fit([[{"a": 1}]], [["x"]], checkpoint=1), "checkpoint must be a str"),
         (lambda: pt.LMSBN().fit(X[:12], Y[:12], checkpoint=1), "checkpoint must be a str"),
         (lambda: pt.CRF({"node": pt.Linear()}).fit([EXAMPLE], callback=1), "callback must be a function"),
-        (lambda: CHAIN([[1]], torch.zeros(2, 1)), "emissions must be a Tensor"),
-        (lambda: CHAIN.decode(np.zeros((1, 2, 3))), "emissions must be a Tensor"),
-        (lambda: CHAIN(torch.zeros(2, 1, 3), [[0], [1]]), "tags must be a Tensor"),
-        (lambda: CHAIN.decode(torch.zeros(2, 1, 3), [[1], [1]]), "mask must be a Tensor"),
         (lambda: pt.features.image_examples(3, n_states=2), "images must be a list of LabelledImage"),
         (lambda: pt.features.image_examples([IMAGE], n_states=2), r"images\[0\] must be a LabelledImage"),
         (lambda: pt.features.Gazetteer(3), "phrases must be a list of texts, not 3"),

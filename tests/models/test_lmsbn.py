@@ -518,7 +518,9 @@ def test_a_kernel_that_is_a_function_is_saved_by_name_and_must_be_set_again(tmp_
 
 
 def test_training_does_not_copy_sparse_rows():
-    rows = sparse.random_array((2000, 200_000), density=1e-4, format="csr", rng=0)
+    rng = np.random.default_rng(0)
+    place = rng.integers(0, 2000, 40_000), rng.integers(0, 200_000, 40_000)
+    rows = sparse.csr_array((rng.random(40_000), place), shape=(2000, 200_000))
     Y = (np.random.default_rng(0).random((2000, 3)) < 0.3).astype(int)
     import tracemalloc
 

@@ -399,3 +399,17 @@ def test_bad_parameters_and_options_get_a_sentence():
             pt.torch.LinearChain(3, **options)
     with pytest.raises(PotentiaError, match="k must"):
         pt.torch.LinearChain(3).k_best(torch.zeros(2, 1, 3), 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda chain: chain([[1]], torch.zeros(2, 1)), "emissions must be a Tensor"),
+        (lambda chain: chain.decode(np.zeros((1, 2, 3))), "emissions must be a Tensor"),
+        (lambda chain: chain(torch.zeros(2, 1, 3), [[0], [1]]), "tags must be a Tensor"),
+        (lambda chain: chain.decode(torch.zeros(2, 1, 3), [[1], [1]]), "mask must be a Tensor"),
+    ],
+)
+def test_what_is_no_tensor_gets_one_sentence(call, sentence):
+    with pytest.raises(pt.PotentiaError, match=sentence):
+        call(pt.torch.LinearChain(3))

@@ -143,7 +143,9 @@ def _source(item: Any) -> Source:
 
 def _compute(delayed: Any) -> Any:
     """What a Dask delayed object stands for, computed in this process."""
-    return delayed.compute(scheduler="synchronous")
+    import dask
+
+    return delayed.compute(scheduler=dask.get)
 
 
 def write_parts(

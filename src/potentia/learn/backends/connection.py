@@ -112,6 +112,7 @@ def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, s
             processes=True,
             # of this machine only, and any free port: there may be other clusters
             dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,  # what goes wrong is raised here
         )
         stack.enter_context(made)
