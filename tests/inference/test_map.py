@@ -257,7 +257,7 @@ def until(found: Callable[[], Any]) -> Any:
 def is_worker(pid: int) -> bool:
     """Whether a process runs exact search; one that ended but was not waited for has no command line."""
     try:
-        return b"map_toulbar2_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"map/worker.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

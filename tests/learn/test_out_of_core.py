@@ -30,9 +30,19 @@ def mixed_examples():
     both = pt.Union([grid, grid]).graph
     bare = pt.Graph([2, 3], {"node": [[0]], "pair": [[0, 1]], "none": np.zeros((0, 2), int)})
     return [
-        Example(chain, {"node": rng.normal(size=(5, 2)), "edge": sparse.csr_array(rng.random((4, 6)) * (rng.random((4, 6)) < 0.1))}),
+        Example(
+            chain,
+            {
+                "node": rng.normal(size=(5, 2)),
+                "edge": sparse.csr_array(rng.random((4, 6)) * (rng.random((4, 6)) < 0.1)),
+            },
+        ),
         Example(grid, {"node": rng.normal(size=(12, 4)).astype(np.float32)}, np.arange(12) % 2, name="a"),
-        Example(grid, {"edge": sparse.csr_array(rng.random((17, 6)) * (rng.random((17, 6)) < 0.5))}, np.arange(12) % 3 - 1),
+        Example(
+            grid,
+            {"edge": sparse.csr_array(rng.random((17, 6)) * (rng.random((17, 6)) < 0.5))},
+            np.arange(12) % 3 - 1,
+        ),
         Example(both, {"node": rng.normal(size=(24, 2))}, weights=rng.uniform(0, 1, 24)),
         Example(bare, {}, [1, 2], [0.5, 0.0], inputs={"node": rng.integers(9, size=(2, 3), dtype=np.uint8)}),
     ]

@@ -17,7 +17,7 @@ from ..features.colour import resize, upsample_marginals
 from ..features.edges import edge_features
 from ..features.example import Example
 from ..features.image import image_example, log_probabilities, probability_pairs, reduced_size
-from ..features.superpixels import superpixel_example
+from ..features.superpixel import superpixel_example
 from ..graph.structure import Graph
 from ..models.crf import CRF
 from ..potentials import Potential

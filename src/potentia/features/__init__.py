@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .image import image_example, image_examples
     from .pixels import NODE_SETS, filter_bank, fourier, hog, pixel_features
     from .spans import span_scores, span_table
-    from .superpixels import (
+    from .superpixel import (
         superpixel_edges,
         superpixel_example,
         superpixel_features,
@@ -39,11 +39,11 @@ _MODULES = {
     "resize": "colour",
     "span_scores": "spans",
     "span_table": "spans",
-    "superpixel_edges": "superpixels",
-    "superpixel_example": "superpixels",
-    "superpixel_features": "superpixels",
-    "superpixel_labels": "superpixels",
-    "superpixels": "superpixels",
+    "superpixel_edges": "superpixel",
+    "superpixel_example": "superpixel",
+    "superpixel_features": "superpixel",
+    "superpixel_labels": "superpixel",
+    "superpixels": "superpixel",
     "typical_contrast": "edges",
     "upsample_marginals": "colour",
 }
