@@ -23,6 +23,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  
 TWO_IMAGES = 2 * (48 * 2 + 82 * 4)
 
 
+def few_entries(rng, n_rows, share):
+    """A sparse matrix of six columns in which this share of the entries is not zero."""
+    return sparse.csr_array(rng.random((n_rows, 6)) * (rng.random((n_rows, 6)) < share))
+
+
 def mixed_examples():
     """Chains, grids, a union; dense, float32 and sparse features; hidden labels, weights, names, none of them."""
     rng = np.random.default_rng(3)
@@ -34,13 +39,13 @@ def mixed_examples():
             chain,
             {
                 "node": rng.normal(size=(5, 2)),
-                "edge": sparse.csr_array(rng.random((4, 6)) * (rng.random((4, 6)) < 0.1)),
+                "edge": few_entries(rng, 4, 0.1),
             },
         ),
         Example(grid, {"node": rng.normal(size=(12, 4)).astype(np.float32)}, np.arange(12) % 2, name="a"),
         Example(
             grid,
-            {"edge": sparse.csr_array(rng.random((17, 6)) * (rng.random((17, 6)) < 0.5))},
+            {"edge": few_entries(rng, 17, 0.5)},
             np.arange(12) % 3 - 1,
         ),
         Example(both, {"node": rng.normal(size=(24, 2))}, weights=rng.uniform(0, 1, 24)),
