@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from ..graph.cotangents import (
     zero_tables,
 )
 from ..inference.base import Result
-from ..inference.engine import Updates
+from ..inference.engine import run_lists
 from ..inference.pair_engine import PairEngine
 from ..inference.weight_engine import WeightEngine
 from ..kernels import binary as two
@@ -66,10 +65,10 @@ class PairReverse:
         d_mu = [cotangent.cliques.get(kind, np.zeros(mu[kind].size)) for kind in kinds]
         self.parts.read_pairs(np.concatenate(list(mu.values())), np.concatenate(d_mu), self.pair_tables)
 
-    def undo(self, steps: Sequence[Updates], slot: int) -> None:
-        """Undo iterations made of these steps, of which the first is in a slot of the tape."""
-        for step in reversed(steps):
-            step.run(lambda units, team: self.parts.undo(units, slot, team))
+    def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
+        """Undo `many` iterations of these rounds of units, of which the first is in a slot of the tape."""
+        for lists in reversed(rounds):
+            run_lists(lists, lambda units, team: self.parts.undo(units, slot, many, team))
 
     def flush(self, used: int) -> None:
         """Called before the first `used` slots of the tape are filled again."""
@@ -148,11 +147,11 @@ class Binary:
         """From cotangents of pairs' marginals."""
         two.reverse_pairs(*_pairs_of(self.engine, mu, d_mu), self.cotangents.lam, out)
 
-    def undo(self, units: Ints, slot: int, team: Team) -> None:
+    def undo(self, units: Ints, slot: int, many: int, team: Team) -> None:
         """Undo updates of independent (or one thread's) blocks."""
         engine = self.engine
         record = self.tape._replace(slot=slot)
-        two.reverse(engine.blocks, self.cotangents, record, units, engine.damping, team)
+        two.reverse(engine.blocks, self.cotangents, record, units, many, engine.damping, team)
 
     def flush(self, used: int, out: Floats) -> None:
         """Nothing is left on the tape."""
@@ -210,11 +209,11 @@ class General:
         """From cotangents of pairs' marginals."""
         star_reverse.reverse_pairs(*_pairs_of(self.engine, mu, d_mu), self.cotangents.lam, out)
 
-    def undo(self, units: Ints, slot: int, team: Team) -> None:
+    def undo(self, units: Ints, slot: int, many: int, team: Team) -> None:
         """Undo updates of independent (or one thread's) blocks."""
         kernels.reverse(
             self.engine.blocks, self.cotangents, self.tape._replace(slot=slot), self.fixed, units,
-            self.engine.damping, self.centre, team,
+            many, self.engine.damping, self.centre, team,
         )  # fmt: skip
 
     def flush(self, used: int, out: Floats) -> None:
@@ -290,12 +289,12 @@ class ByWeight:
             out[first : first + n] += part @ weighted.unit.ravel()
             first, entry = first + n, entry + n * size
 
-    def undo(self, units: Ints, slot: int, team: Team) -> None:
+    def undo(self, units: Ints, slot: int, many: int, team: Team) -> None:
         """Undo updates of independent (or one thread's) blocks."""
         engine = self.engine
         by_weight.reverse(
             engine.profile, engine.blocks, self.cotangents, self.tape._replace(slot=slot), units,
-            engine.damping, self.centre, team,
+            many, engine.damping, self.centre, team,
         )  # fmt: skip
 
     def flush(self, used: int, out: Floats) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from ..base.types import Floats, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, split_flat
 from ..inference.base import Result
-from ..inference.engine import Updates, all_units
 from ..inference.mean_field import DenseMeanFieldEngine, MeanFieldEngine, softmax
 from ..inference.region_engine import RegionEngine
 from ..kernels import mean_field
 from ..kernels import regions as regions_reverse
+
+
+def _in_order(rounds: list[list[Ints]]) -> Ints:
+    """The units of rounds without barriers, one after another."""
+    return np.concatenate([units for lists in rounds for units in lists])
 
 
 class RegionReverse:
@@ -31,10 +33,10 @@ class RegionReverse:
         d_belief = flat_cotangent(self.engine.scores, cotangent, g.belief_at, g.belief.size)
         regions_reverse.reverse_read(g, self.d_theta, self.d_lam, d_belief)
 
-    def undo(self, steps: Sequence[Updates], slot: int) -> None:
-        """Undo an iteration made of these steps; parents' tables are shared between them: one thread."""
+    def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
+        """Undo an iteration of these rounds of units; parents' tables are shared between them: one thread."""
         engine, before = self.engine, self.tape[slot]
-        units = engine.order.units[all_units(steps)]
+        units = engine.order.units[_in_order(rounds)]
         regions_reverse.reverse_regions(
             engine.regions, self.d_theta, self.d_lam, units, engine.damping, before
         )
@@ -77,10 +79,10 @@ class MeanFieldReverse:
         flat = flat_cotangent(scores, cotangent, start, int(size.sum()))
         mean_field.reverse_products(regions, self.engine.q, taken, flat, start, self.d_q)
 
-    def undo(self, steps: Sequence[Updates], slot: int) -> None:
-        """Undo an iteration made of these steps."""
+    def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
+        """Undo an iteration of these rounds of units."""
         engine, before = self.engine, self.tape[slot]
-        variables = engine.variables[all_units(steps)]
+        variables = engine.variables[_in_order(rounds)]
         mean_field.reverse_variables(
             engine.scores.regions,
             engine.stars,
@@ -125,12 +127,12 @@ class DenseMeanFieldReverse(MeanFieldReverse):
         super().__init__(engine, result, tape, fixed)
         self.d_terms = {name: np.zeros(1) for name in engine.scores.dense}
 
-    def undo(self, steps: Sequence[Updates], slot: int) -> None:
-        """Undo an iteration made of these steps, then the fields that it began with."""
+    def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
+        """Undo an iteration of these rounds of units, then the fields that it began with."""
         engine, before = self.engine, self.tape[slot]
         gathered = self.d_theta[engine.singles_at]
         self.d_theta[engine.singles_at] = 0.0
-        super().undo(steps, slot)
+        super().undo(rounds, slot)
         d_field = self.d_theta[engine.singles_at]
         self.d_theta[engine.singles_at] += gathered
         for name, term in engine.scores.dense.items():

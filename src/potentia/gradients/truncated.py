@@ -10,11 +10,11 @@ import numpy as np
 
 from ..base.memory import borrow
 from ..base.options import check_count, check_number
-from ..base.types import Floats, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
-from ..inference.engine import Session, Updates, iterate, steps
+from ..inference.engine import Session, iterate, unit_lists
 from ..inference.mean_field import DenseMeanFieldEngine, MeanFieldEngine
 from ..inference.pair_engine import PairEngine
 from ..inference.region_engine import RegionEngine
@@ -71,9 +71,9 @@ class Truncated(Gradient):
             reverse.read(cotangent)
             for first, last in tape.segments(result.iterations):
                 tape.fill(first, last)
-                for start, stop in reversed(pieces(first, last, session.engine.bulk)):
-                    run = steps(session.engine, session.schedule, session.seed, start, stop - start)
-                    reverse.undo(run, 1 + start - first)
+                for start, stop in reversed(pieces(first, last, tape.bulk)):
+                    run = unit_lists(session.engine, session.schedule, session.seed, start, stop - start)
+                    reverse.undo(run, 1 + start - first, stop - start)
                 reverse.flush(1 + last - first)
             if session.uniform:
                 reverse.pull_start()
@@ -116,7 +116,7 @@ class BackPropagation(Gradient):
             reverse = _REVERSE[type(session.engine)](session.engine, result, end.slots, fixed=True)
             reverse.read(cotangent)
             # any order of updates has the same fixed point and gradient, so one order serves all iterations
-            order = steps(session.engine, session.schedule, session.seed, 0)
+            order = unit_lists(session.engine, session.schedule, session.seed, 0)
             result.memo["cotangents"], settled, rate = self._settle(reverse, order, guess)
             # marginals are residual * rate / (1 - rate) from the fixed point, and their slopes change the faster, the
             # slower they converge
@@ -136,7 +136,9 @@ class BackPropagation(Gradient):
 
         return result, pull
 
-    def _settle(self, reverse: Any, order: list[Updates], guess: Floats | None) -> tuple[Floats, bool, float]:
+    def _settle(
+        self, reverse: Any, order: list[list[Ints]], guess: Floats | None
+    ) -> tuple[Floats, bool, float]:
         """Undo iterations until nothing is left; the sum of all cotangents that were undone, S = g + J' S.
 
         Then whether that was reached, and the factor by which cotangents fell per iteration at the end.
@@ -224,6 +226,7 @@ class _Tape:
     def __init__(self, session: Session, memory: int) -> None:
         self._session = session
         engine, n = session.engine, max(session.iterations, 1)
+        self.bulk = engine.bulk if session.schedule == "coloured" else 1
         self._whole = (n + 1) * engine.slot_bytes <= memory
         self._every = n if self._whole else math.isqrt(n - 1) + 1
         self._checkpoints = borrow((0 if self._whole else -(-n // self._every), *engine.saved_shape))
@@ -253,7 +256,7 @@ class _Tape:
         after = borrow(engine.saved_shape)
         engine.save(after)
         engine.restore(self._checkpoints[first // self._every])
-        for start, stop in pieces(first, last, engine.bulk):
+        for start, stop in pieces(first, last, self.bulk):
             engine.record(self.slots, 1 + start - first)
             iterate(engine, self._session.schedule, self._session.seed, start, stop - start, watch=False)
         engine.restore(after)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import numpy as np
 
 from ..base.memory import borrow
-from ..base.threads import PIECES, cut_ranges, map_items, pooled, run_team, teams_pay
+from ..base.threads import cut_ranges, map_items, pooled, run_team, teams_pay
 from ..base.types import Floats, Ints, PotentiaError, shown
 from ..kernels.machine.team import BARRIER, SOLO, TEAMS, Team, gather, release
 from .base import Result
@@ -39,15 +39,17 @@ class Engine(Protocol):
 
     @property
     def bulk(self) -> int:
-        """Iterations that one call of `sweep` may be given where nothing needs to be known between them."""
+        """Most iterations that one call of `sweep` should make."""
         ...
 
     def team(self, many: int) -> int:
-        """Threads that pay for this many iterations together; more than one only for a `TeamEngine`."""
+        """Number of threads worth using for `many` iterations in one call, which wait for each other inside it."""
         ...
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
-        """Update units in this order; the largest change of a marginal, which need not be known without `watch`."""
+    def sweep(
+        self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
+    ) -> Floats:
+        """Update units in this order, `iterations` times over; the largest change of a marginal in each, if watched."""
         ...
 
     def read(self, cliques: bool = True) -> Readout:
@@ -81,24 +83,6 @@ class Engine(Protocol):
 
     def record(self, tape: Any, slot: int) -> None:
         """Leave what the reverse of the next iteration (or read-out) needs in a slot of the tape."""
-        ...
-
-
-class TeamEngine(Engine, Protocol):
-    """An engine that makes updates of several iterations in one call, by threads that wait for each other inside it."""
-
-    @property
-    def reach(self) -> int:
-        """How far apart the numbers of linked units are, each counted in its group."""
-        ...
-
-    @property
-    def depth(self) -> int:
-        """Iterations that may be under way at once, each `reach` units behind the one before, in every group."""
-        ...
-
-    def update(self, updates: Ints, watch: bool, team: Team) -> Floats:
-        """A thread's share of the updates of whole iterations, see `steps.Step`; the largest changes by iteration."""
         ...
 
 
@@ -179,90 +163,39 @@ class Recorder(Protocol):
 T = TypeVar("T")
 
 
-class Updates(NamedTuple):
-    """Updates in order, in one list or in one for each of several threads; each is unit + n_units * iteration.
+def unit_lists(engine: Engine, schedule: str, seed: int, done: int, many: int = 1) -> list[list[Ints]]:
+    """Units in the order in which each of `many` iterations from number `done` on updates them.
 
-    whole: lists make up whole iterations, with barriers where threads must wait for each other; else several lists are
-    of one group.
+    Rounds that follow each other; the lists of a round are for one thread each, at the same time. Where they end with
+    `BARRIER`, threads wait for each other at their barriers. Only the schedule "coloured" repeats an order.
     """
-
-    lists: list[Ints]
-    whole: bool = False
-
-    def run(self, function: Callable[[Ints, Team], T]) -> list[T]:
-        """function(updates, team) of every list."""
-        if not self.whole:
-            return map_items(lambda updates: function(updates, SOLO), self.lists, len(self.lists))
-        team = gather(len(self.lists))
-        return run_team(lambda updates: function(updates, team), self.lists, lambda: release(team))
-
-
-def steps(engine: Engine, schedule: str, seed: int, done: int, many: int = 1) -> list[Updates]:
-    """What iterations from number `done` on update, one step after another."""
     ptr = engine.group_ptr
     n = int(ptr[-1])
-    team = engine.team(many) if schedule == "coloured" and TEAMS and teams_pay() else 1
-    if schedule == "coloured" and (team > 1 or many > 1):
-        return [Updates(_together(cast(TeamEngine, engine), many, team), whole=True)]
-    numbers = range(many)
     if schedule == "random":
-        rounds = [np.random.default_rng([seed, done + k]).permutation(n) + n * k for k in numbers]
-        return [Updates([np.concatenate(rounds)])]
-    back = [schedule == "sequential" and (done + k) % 2 == 1 for k in numbers]
+        return [[np.random.default_rng([seed, done]).permutation(n)]]
+    if schedule == "coloured" and (team := engine.team(many) if TEAMS and teams_pay() else 1) > 1:
+        shares = zip(*(cut_ranges(a, b, team) for a, b in pairwise(ptr.tolist())), strict=True)
+        return [[np.concatenate([np.append(np.arange(*own), BARRIER) for own in share]) for share in shares]]
+    back = schedule == "sequential" and done % 2 == 1
     threads = engine.group_threads
     if threads == 1 or many > 1 or pooled():
-        return [Updates([np.concatenate([_ahead_or_back(n, b) + n * k for k, b in enumerate(back)])])]
-    groups = [
-        Updates([np.arange(*own) for own in cut_ranges(a, b, threads) if own[0] < own[1]])
+        return [[np.arange(n)[::-1] if back else np.arange(n)]]
+    rounds = [
+        [np.arange(*own) for own in cut_ranges(a, b, threads) if own[0] < own[1]]
         for a, b in pairwise(ptr.tolist())
         if a < b
     ]
-    return groups[::-1] if back[0] else groups
+    return rounds[::-1] if back else rounds
 
 
-def _ahead_or_back(n: int, back: bool) -> Ints:
-    return np.arange(n)[::-1] if back else np.arange(n)
-
-
-def all_units(steps: Sequence[Updates]) -> Ints:
-    """The units of steps of one iteration without barriers, in order."""
-    return np.concatenate([units for step in steps for units in step.lists])
-
-
-def _together(engine: TeamEngine, many: int, threads: int) -> list[Ints]:
-    """Updates of this many iterations, by thread.
-
-    An update must wait for the latest one of every unit that it is linked to, and for no other. Where links do not
-    reach far, an iteration need not wait for the end of the one before it: several pass over the units at a distance
-    from each other, and what the first brings into the cache serves all. The results are the same. Threads would have
-    to wait for each other too often for that.
-    """
-    ptr = engine.group_ptr
-    sizes, groups = np.diff(ptr), len(ptr) - 1
-    # the number of each update's group among all groups of all iterations
-    turn = (np.repeat(np.arange(groups), sizes) + groups * np.arange(many)[:, None]).ravel()
-    depth = min(engine.depth, many) if threads == 1 else 1
-    if depth == 1:
-        return _in_order(turn, threads)
-    place = np.tile(np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], sizes), many)
-    # `depth` iterations are under way at any time: the next begins when the first of them ends
-    passes, within = np.divmod(turn, groups * depth)
-    time = place + engine.reach * within + passes * max(int(sizes.max()), engine.reach * groups * depth)
-    return _in_order(time * (groups * many) + turn, threads)  # at the same time, earlier turns first
-
-
-def _in_order(time: Ints, threads: int) -> list[Ints]:
-    """Updates ordered by their times, by thread; those of the same time are shared out and followed by a barrier."""
-    order = np.argsort(time, kind="stable")
-    if threads == 1:
-        return [order]
-    ordered = time[order]
-    times, first, size = np.unique(ordered, return_index=True, return_counts=True)
-    rank = np.arange(len(order)) - np.repeat(first, size)
-    thread = ((rank * PIECES // np.repeat(size, size) + 1) * threads - 1) // PIECES
-    lists = [order[thread == k] for k in range(threads)]
-    ends = [np.searchsorted(ordered[thread == k], times, "right") for k in range(threads)]
-    return [np.insert(own, end, BARRIER) for own, end in zip(lists, ends, strict=True)]
+def run_lists(lists: list[Ints], function: Callable[[Ints, Team], T]) -> list[T]:
+    """function(units, team) of every list of a round, one thread each."""
+    if len(lists) == 1:
+        return [function(lists[0], SOLO)]
+    if lists[0][-1] != BARRIER:
+        return map_items(lambda units: function(units, SOLO), lists, len(lists))
+    team = gather(len(lists))
+    return run_team(lambda units: function(units, team), lists, lambda: release(team))
 
 
 SCHEDULES = ("coloured", "sequential", "random", "residual")
@@ -328,7 +261,8 @@ def drive(
             unwatched = 0 if tol > 0 else iterations - 1 - lag - done
             watch = unwatched <= 0
             likely = _likely_left(changes, tol) if watch and schedule == "coloured" else 1
-            many = min(room, engine.bulk, min(likely, iterations - done) if watch else unwatched)
+            bulk = engine.bulk if schedule == "coloured" else 1
+            many = min(room, bulk, min(likely, iterations - done) if watch else unwatched)
             found = iterate(engine, schedule, seed, done, many, watch).tolist()
             if done == 0:
                 found[0] = np.inf  # the first iteration compares with nothing
@@ -429,14 +363,7 @@ def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, 
     under another schedule than "coloured".
     """
     changes = np.zeros(many)
-    for step in steps(engine, schedule, seed, done, many):
-        for found in _make_step(engine, step, watch):
+    for lists in unit_lists(engine, schedule, seed, done, many):
+        for found in run_lists(lists, lambda units, team: engine.sweep(units, many, watch=watch, team=team)):
             np.maximum(changes, found, out=changes)
     return changes
-
-
-def _make_step(engine: Engine, step: Updates, watch: bool) -> Sequence[float | Floats]:
-    if not step.whole:
-        return step.run(lambda units, _: engine.sweep(units, watch=watch))
-    together = cast(TeamEngine, engine)
-    return step.run(lambda updates, team: together.update(updates, watch, team))

@@ -17,6 +17,7 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..graph.tables import Weighted
 from ..kernels import mean_field as kernels
+from ..kernels.machine.team import SOLO, Team
 from ..kernels.mean_field import DENSE, HOPELESS, LINEAR, WINDOW, WeightedPairs, expected_links, spread_all
 from .base import Inference, ProductMarginals, Result
 from .decode import best_labelling, feasible_labelling
@@ -160,19 +161,23 @@ class MeanFieldEngine(WholeStates):
         self.q = np.where(total > 0, start / np.where(total > 0, total, 1.0), self.q)
         spread_all(self.links, self.q)
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
-        """Coordinate ascent over the variables at these positions, in this order."""
-        return float(
-            kernels.sweep_variables(
-                self.scores.regions,
-                self.stars,
-                self.links,
-                self.theta,
-                self.at,
-                self.pair_at,
-                self.variables[units],
-                self.q,
-            )
+    def sweep(
+        self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
+    ) -> Floats:
+        """Coordinate ascent over the variables at these positions, once in this order."""
+        return np.array(
+            [
+                kernels.sweep_variables(
+                    self.scores.regions,
+                    self.stars,
+                    self.links,
+                    self.theta,
+                    self.at,
+                    self.pair_at,
+                    self.variables[units],
+                    self.q,
+                )
+            ]
         )
 
     def read(self, cliques: bool = True) -> Readout:
@@ -255,10 +260,12 @@ class DenseMeanFieldEngine(MeanFieldEngine):
             field += term.weight * term.field(term.kernel.multiply(q))
         return field
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
+    def sweep(
+        self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
+    ) -> Floats:
         """One iteration over the variables at these positions."""
         self.theta[self.singles_at] = self.base + self.dense_field(self.q)
-        return super().sweep(units, write, watch)
+        return super().sweep(units)
 
     def read(self, cliques: bool = True) -> Readout:
         """Product marginals and E[theta] + H(q)."""

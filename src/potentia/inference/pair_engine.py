@@ -48,8 +48,6 @@ _HAND_OVER, _WAIT = 500_000, 100_000
 _GATHER = 2
 #: Entries of all tables from which on products are shared: 16 MiB, about what caches hold.
 _SHARED_FROM = 2**21
-#: Bytes that iterations under way at once may keep in the cache.
-_CACHE = 2**23
 #: Multiply-adds of one call, where iterations are done together: less than a tenth of a second.
 _CALL_WORK = 400_000_000
 #: What an update takes without exponentials of messages, in updates with them.
@@ -84,19 +82,6 @@ class PairWork:
         """Threads that pay for this many iterations together."""
         most = int(many) * self.work // (_GATHER * _HAND_OVER)
         return 1 if most < 2 else self._pay(min(most, self.work // (self.n_groups * _WAIT)))
-
-    @property
-    def reach(self) -> int:
-        """How far apart the blocks at the ends of a pair are, each counted in its group."""
-        return self.layout.reach
-
-    @property
-    def depth(self) -> int:
-        """Iterations that may be under way at once, each `reach` blocks behind the one before, in every group."""
-        if not self.far:
-            return 1
-        held = (self.blocks.table.nbytes + 2 * self.blocks.lam.nbytes) * self.n_groups / len(self.blocks.mode)
-        return max(1, int(_CACHE / (held * max(self.reach, 1))))
 
     @property
     def far(self) -> bool:
@@ -318,10 +303,10 @@ class PairEngine(PairWork):
     def _catch_up(self, units: Ints, write: bool) -> None:
         """See to it that what the updates of `units` are to receive has been sent."""
         n = len(self._behind)
-        if write and len(units) >= n and np.array_equal(units[:n], np.arange(n)):
+        if write and np.array_equal(units, np.arange(n)):
             return  # all are updated, senders before receivers
         # receivers are in later groups than their senders; those of a group may be at work in several threads
-        group = np.searchsorted(self.group_ptr, (units % n).max(initial=0), "right") - 1
+        group = np.searchsorted(self.group_ptr, units.max(initial=0), "right") - 1
         with _sending:
             for u in np.flatnonzero(self._behind[: self.group_ptr[group]]):
                 star_product.send(u, u + 1, self.blocks)
@@ -498,21 +483,16 @@ class PairEngine(PairWork):
         pair_kernels.messages_out(layout.pair, layout.side, self.count, lam, self.exponentials, out)
         return out
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
-        """Update blocks in this order (or only refresh beliefs); the largest change of a belief."""
-        if self._behind.any():
+    def sweep(
+        self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
+    ) -> Floats:
+        """Update blocks in this order (or only refresh beliefs); the largest change of a belief, by iteration."""
+        if self._behind.any() and team is SOLO:
             self._catch_up(units, write)
-        return float(self._update(units, write, watch, SOLO).max())
-
-    def update(self, updates: Ints, watch: bool, team: Team) -> Floats:
-        """A thread's share of the updates of whole iterations; the largest changes of a belief, by iteration."""
-        return self._update(updates, True, watch, team)
-
-    def _update(self, updates: Ints, write: bool, watch: bool, team: Team) -> Floats:
-        changes = np.zeros(updates.max(initial=0) // len(self._behind) + 1)
-        empty = self._sweep(self.blocks, updates, self.damping, write, watch, changes, self._record, team)
+        changes = np.zeros(iterations)
+        empty = self._sweep(self.blocks, units, changes, self.damping, write, watch, self._record, team)
         if write:
-            self._behind[updates[updates != BARRIER] % len(self._behind)] = False
+            self._behind[units[units != BARRIER]] = False
         if empty >= 0:
             raise InfeasibleError("no labelling has a finite score: some variable is left without a state.")
         return changes

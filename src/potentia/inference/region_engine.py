@@ -13,6 +13,7 @@ from ..graph.layout import colours, levels
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import regions as region_kernels
+from ..kernels.machine.team import SOLO, Team
 from .base import all_singles, marginals_by_kind
 from .engine import Readout, WholeStates
 from .entropy import Entropy, check_counting
@@ -137,13 +138,15 @@ class RegionEngine(WholeStates):
         """Start from messages of an earlier run; what the child's own score forbids stays so."""
         self.regions.lam[:] = np.where(np.isneginf(self.regions.lam), -np.inf, messages)
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
-        """Update the units at these positions in this order; the largest change of a belief."""
+    def sweep(
+        self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
+    ) -> Floats:
+        """Update the units at these positions once in this order; the largest change of a belief."""
         change, empty = region_kernels.sweep_regions(
             self.regions, self.order.units[units], self.damping, write
         )
         self._refuse_empty(empty)
-        return float(change)
+        return np.array([change])
 
     def damp(self, damping: float) -> None:
         """Give old messages this weight from now on."""
