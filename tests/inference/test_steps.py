@@ -10,7 +10,6 @@ import zoo
 from potentia.base import threads as _threads
 from potentia.inference import pair_engine
 from potentia.inference.engine import _likely_left
-from potentia.inference.pair_engine import PairEngine
 from sweep_counter import counted_updates
 
 
@@ -69,7 +68,7 @@ def test_results_and_gradients_are_those_of_iterations_one_by_one(model, method,
         return result.residual, value, result.variable_marginals, result.messages, *gradient
 
     together = found(replace(method, threads=threads))
-    monkeypatch.setattr(PairEngine, "bulk", 1)
+    monkeypatch.setattr(pair_engine, "_CALL_WORK", 1)  # one iteration in a call
     for a, b in zip(together, found(replace(method, threads=1)), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -84,7 +83,7 @@ def test_a_tolerance_is_met_in_the_iteration_in_which_it_would_be_one_by_one(met
     some = method(iterations=200, threads=1).infer(graph, theta)
     n_together = len(calls)
     calls.clear()
-    monkeypatch.setattr(PairEngine, "bulk", 1)
+    monkeypatch.setattr(pair_engine, "_CALL_WORK", 1)  # one iteration in a call
     one_by_one = method(iterations=200, threads=1).infer(graph, theta)
     assert (some.iterations, some.residual) == (one_by_one.iterations, one_by_one.residual)
     assert some.converged

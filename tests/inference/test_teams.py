@@ -103,8 +103,8 @@ def test_gradients_of_a_team(model, gradient, iterations):
 def test_every_unit_is_updated_once_per_iteration_by_one_thread(monkeypatch):
     monkeypatch.setattr("potentia.inference.engine.teams_pay", lambda: True)
     graph, theta = MODELS["3 states"]
-    engine = pt.TRW(threads=3).session(Scores(graph, theta), None).engine
-    (lists,) = unit_lists(engine, "coloured", 0, 0, many=4)
+    engine = pt.TRW(threads=3).engine(Scores(graph, theta))
+    (lists,) = unit_lists(engine, 0, many=4)
     assert len(lists) == 3
     n, groups = int(engine.group_ptr[-1]), len(engine.group_ptr) - 1
     group = np.searchsorted(engine.group_ptr, np.arange(n), "right") - 1
@@ -119,7 +119,7 @@ def test_every_unit_is_updated_once_per_iteration_by_one_thread(monkeypatch):
 def test_a_thread_that_fails_releases_the_others():
     lists = [np.array([0, BARRIER]), np.array([1, BARRIER])]
     graph, theta = MODELS["3 states"]
-    engine = pt.TRW(threads=2).session(Scores(graph, theta), None).engine
+    engine = pt.TRW(threads=2).engine(Scores(graph, theta))
 
     def fail(units, team):
         if units[0] == 1:
@@ -211,8 +211,8 @@ def test_teams_pause_while_threads_have_no_cores(monkeypatch):
     crowding.judge(took=[1.0, 1.0], worked=[1.0, 0.2])
     assert not _threads.teams_pay()
     graph, theta = MODELS["3 states"]
-    engine = pt.TRW(threads=3).session(Scores(graph, theta), None).engine
-    assert [len(lists) for lists in unit_lists(engine, "coloured", 0, 0, many=4)] == [1]
+    engine = pt.TRW(threads=3).engine(Scores(graph, theta))
+    assert [len(lists) for lists in unit_lists(engine, 0, many=4)] == [1]
     first = crowding.until
     crowding.judge(took=[1.0, 1.0], worked=[0.1, 0.1])
     assert crowding.until > first + 0.2  # longer each time

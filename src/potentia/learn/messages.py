@@ -17,7 +17,7 @@ from ..base.types import Floats, PotentiaError
 from ..graph.flat import flat_regions
 from ..graph.layout import pairs_of
 from ..graph.scores import Scores
-from ..inference.engine import Engine, drive, layout_order
+from ..inference.engine import Engine, drive
 from ..inference.entropy import Entropy
 from ..inference.messages import make_engine
 from ..inference.pair_engine import PairEngine, suits_pairs
@@ -75,7 +75,7 @@ class Messages:
         self.part, self.epsilons, self.delta, self.observed = part, dict(epsilons), dict(delta), observed
         self.schedule = schedule
         self._entropies: dict[int, Entropy] = {}
-        self._pairwise = all(suits_pairs(shard.graph) for shard in part.shards)
+        self._pairwise = schedule != "residual" and all(suits_pairs(shard.graph) for shard in part.shards)
         #: Messages and biases of all kinds, and what `keep` remembers of them, under the names of a checkpoint.
         self._arrays: dict[str, Floats] = {}
         self._kept: dict[str, Floats] = {}
@@ -112,7 +112,7 @@ class Messages:
         """
         engine = self._engine(number, theta)
         if iterations:
-            drive(engine, self.schedule, iterations, tol, 0)
+            drive(engine, iterations, tol)
             self._store(number, engine)
         return engine
 
@@ -121,11 +121,7 @@ class Messages:
         labels = shard.labels if self.observed else None
         scores, entropy = Scores(shard.graph, theta, labels), self._entropy(number)
         # messages of all shards have one layout, which is that of regions where one shard has larger ones
-        engine: PairEngine | RegionEngine
-        if self._pairwise:
-            engine = make_engine(scores, entropy, self.schedule)
-        else:
-            engine = RegionEngine(scores, entropy, layout_order(self.schedule), 0.0, threads=1)
+        engine = make_engine(scores, entropy, self.schedule, regions=not self._pairwise)
         if isinstance(engine, PairEngine):
             engine.set_messages(self._shard_messages(shard))
         elif (flat := self._flat[number]) is not None:
