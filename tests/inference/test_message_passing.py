@@ -11,15 +11,13 @@ import naive_engines
 import potentia as pt
 import reference
 import zoo
-from potentia.gradients.truncated import _Tape
 from potentia.graph.scores import Scores
 from potentia.inference import entropy as entropies
 from potentia.inference import pair_engine, tree_weights
-from potentia.inference.engine import drive
+from potentia.inference.engine import Tape, drive
 from potentia.inference.pair_engine import PairEngine, suits_pairs
 from potentia.inference.region_engine import RegionEngine
-from potentia.kernels import star
-from potentia.kernels.star_blocks import NO_RECORD, RECEIVES
+from potentia.kernels.star_blocks import RECEIVES
 from sweep_counter import counted_updates
 
 LONG = {"iterations": 20_000, "tol": 1e-13}
@@ -134,7 +132,7 @@ def test_every_iteration_is_that_of_algorithm_three(problem, method, schedule):
         inference = method(iterations=k, tol=0, schedule=schedule)
         result = inference.infer(*problem.model)
         entropy = inference.entropy(problem.graph)
-        order = updated_variables(inference.engine(result.scores, entropy))
+        order = updated_variables(inference.engine(result.scores, entropy=entropy))
         rho = [c for c, s in zip(entropy.counting, scopes, strict=True) if len(s) > 1]
         plain = naive_engines.AlgorithmThree(scopes, tables, rho)
         plain.run([order[::-1] if schedule == "sequential" and n % 2 else order for n in range(k)])
@@ -277,24 +275,23 @@ def test_not_converged_is_an_estimate():
 # -- one engine, several paths ------------------------------------------------------------------------------
 
 
-def both_engines(problem, entropy, order, schedule, iterations=6):
+def both_engines(problem, entropy, schedule, iterations=6):
     scores = Scores(*problem.model)
     reads = []
     for kind in (PairEngine, RegionEngine):
-        engine = kind(scores, entropy, order, 0.0, 1)
-        drive(engine, schedule, iterations, 0.0, 0)
+        engine = kind(scores, entropy, schedule)
+        drive(engine, iterations, 0.0)
         reads.append(engine.read())
     return reads
 
 
-@pytest.mark.parametrize("schedule", ["coloured", "sequential", "random"])
 @pytest.mark.parametrize("states", [2, 3])
-def test_iterations_done_together_are_those_done_one_by_one(states, schedule, monkeypatch):
+def test_iterations_done_together_are_those_done_one_by_one(states, monkeypatch):
     rng = np.random.default_rng(states)
     graph = pt.Graph.grid((9, 11), n_states=states)
     theta = {"node": rng.normal(size=(99, states)), "edge": rng.normal(size=(178, states, states))}
     y = rng.integers(states, size=99)
-    method = pt.TRW(iterations=13, tol=0, schedule=schedule, seed=3)
+    method = pt.TRW(iterations=13, tol=0)
 
     def found():
         result = method.infer(graph, theta)
@@ -305,7 +302,7 @@ def test_iterations_done_together_are_those_done_one_by_one(states, schedule, mo
     together = found()
     n_together = len(calls)
     calls.clear()
-    monkeypatch.setattr(PairEngine, "bulk", 1)
+    monkeypatch.setattr(pair_engine, "_CALL_WORK", 1)  # one iteration in a call
     for a, b in zip(together, found(), strict=True):
         np.testing.assert_array_equal(a, b)
     assert n_together < len(calls) / 2
@@ -325,7 +322,7 @@ METHODS = {
 def test_results_do_not_depend_on_the_path_that_ran(problem, method):
     """Blocks in the probability domain, blocks in the log domain and general regions; -inf and 1e4 included."""
     entropy = METHODS[method](problem.graph)
-    pairs, regions = both_engines(problem, entropy, "sequence", "sequential")
+    pairs, regions = both_engines(problem, entropy, "sequential")
     scale = max(1.0, abs(regions.value))
     assert pairs.value == pytest.approx(regions.value, abs=1e-11 * scale)
     if method != "maximum":  # an indicator may fall either way at a tie
@@ -343,11 +340,11 @@ def test_probability_and_log_blocks_meet_in_one_graph():
     edge[60:120][rng.random((60, 3, 3)) < 0.2] = -np.inf
     theta = {"node": rng.normal(size=(1600, 3)), "edge": edge}
     entropy = entropies.smoothed(graph, 0.5)
-    mixed = PairEngine(Scores(graph, theta), entropy, "colours", 0.0, 1)
+    mixed = PairEngine(Scores(graph, theta), entropy)
     assert set(mixed.blocks.mode) == {0, 1}
-    drive(mixed, "coloured", 10, 0.0, 0)
-    regions = RegionEngine(Scores(graph, theta), entropy, "colours", 0.0, 1)
-    drive(regions, "coloured", 10, 0.0, 0)
+    drive(mixed, 10, 0.0)
+    regions = RegionEngine(Scores(graph, theta), entropy)
+    drive(regions, 10, 0.0)
     np.testing.assert_allclose(mixed.read().singles, regions.read().singles, atol=1e-9)
 
 
@@ -402,9 +399,9 @@ def test_one_shared_table_equals_the_same_table_for_every_pair():
 def test_wavefronts_equal_raster_order():
     problem = zoo.zoo()["grid"]
     entropy = entropies.reweighted(problem.graph, 0.5)
-    engine = PairEngine(Scores(*problem.model), entropy, "sequence", 0.0, 1)
+    engine = PairEngine(Scores(*problem.model), entropy, "sequential")
     assert engine.layout.variable.shape[0] < problem.graph.n_variables  # several variables at once
-    drive(engine, "sequential", 2, 0.0, 0)
+    drive(engine, 2, 0.0)
     twin, _ = star_twin(problem, entropy)
     n = problem.graph.n_variables
     for i in [*range(n), *reversed(range(n))]:
@@ -532,8 +529,8 @@ def test_large_mixed_states_take_the_general_path_with_the_same_result():
     assert not suits_pairs(graph)
     theta = zoo.scores(graph, rng)
     result = pt.TRW(**LONG).infer(graph, theta)
-    engine = PairEngine(Scores(graph, theta), entropies.reweighted(graph, None), "colours", 0.0, 1)
-    drive(engine, "coloured", 20_000, 1e-13, 0)
+    engine = PairEngine(Scores(graph, theta), entropies.reweighted(graph, None))
+    drive(engine, 20_000, 1e-13)
     np.testing.assert_allclose(engine.read().singles, result.variable_marginals, atol=1e-10)
 
 
@@ -556,9 +553,9 @@ def test_tables_of_any_size_are_laid_out_as_the_pairs_are_seen(states, case, sin
     if single and case != "mixed":
         theta["edge"] = theta["edge"].astype(np.float32)
     scores, entropy = Scores(graph, theta), entropies.reweighted(graph, 0.6)
-    engines = [kind(scores, entropy, "colours", 0.0, 1) for kind in (PairEngine, RegionEngine)]
+    engines = [kind(scores, entropy) for kind in (PairEngine, RegionEngine)]
     for engine in engines:
-        drive(engine, "coloured", 5, 0.0, 0)
+        drive(engine, 5, 0.0)
     pairs, regions = (engine.read() for engine in engines)
     rounding = 1e-5 if engines[0].single else 1e-10
     np.testing.assert_allclose(pairs.singles, regions.singles, atol=rounding)
@@ -862,7 +859,7 @@ def test_the_residual_schedule_updates_the_largest_pending_change_first():
     counting = list(method.entropy(graph).counting)
     twin = naive_engines.Star(scopes, tables, reference.links(scopes, "containment"), counting)
     single = {s[0]: r for r, s in enumerate(scopes) if len(s) == 1}
-    order = updated_variables(method.engine(Scores(graph, problem.theta), method.entropy(graph)))
+    order = updated_variables(method.engine(Scores(graph, problem.theta)))
     neighbours = {i: {j for s in scopes if i in s for j in s} - {i} for i in order}
     pending, belief = dict.fromkeys(order, np.inf), {i: np.zeros(graph.n_states[i]) for i in order}
     for _ in range(3 * graph.n_variables):
@@ -876,11 +873,6 @@ def test_the_residual_schedule_updates_the_largest_pending_change_first():
     found = method.infer(*problem.model).variable_marginals
     for i in order:
         np.testing.assert_allclose(found[i], twin.marginals()[single[i]], atol=1e-12)
-
-
-def test_the_old_name_of_the_residual_schedule_warns():
-    with pytest.warns(FutureWarning, match="residual"):
-        assert pt.TRW(schedule="greedy").schedule == "residual"
 
 
 @pytest.mark.parametrize("scale", [10, 30, 300])
@@ -914,7 +906,7 @@ def test_a_sequential_schedule_waits_for_both_directions():
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("states", [2, 3])
 @pytest.mark.parametrize("rho", [0.5, 1.0, 0.4, "uneven"])
-def test_kept_exponentials_of_messages_are_those_of_the_messages(states, shared, rho):
+def test_kept_exponentials_of_messages_are_those_of_the_messages(states, shared, rho, monkeypatch):
     rng = np.random.default_rng(states)
     graph = pt.Graph.grid((9, 11), n_states=states)
     pairs = len(graph.scopes["edge"])
@@ -923,17 +915,14 @@ def test_kept_exponentials_of_messages_are_those_of_the_messages(states, shared,
     edge = rng.normal(size=(states, states) if shared else (pairs, states, states))
     weights = rng.uniform(0.3, 0.6, pairs) if rho == "uneven" else rho
     scores = Scores(graph, {"node": node, "edge": edge})
-    engines = [pt.TRW(rho=weights, threads=1).session(scores, None).engine for _ in range(2)]
-    assert all(engine.exponentials for engine in engines)
+    engines = []
+    for widest in (600.0, 0.0):  # a range of 0 is safe for no messages
+        monkeypatch.setattr(pair_engine, "SAFE_RANGE", widest)
+        engines.append(pt.TRW(rho=weights, threads=1).engine(scores))
+    assert [engine.exponentials for engine in engines] == [True, False]
     assert (engines[0].blocks.own.size > 0) == (rho in (0.5, 1.0))
-    engines[1]._keep_exponentials(False)
-    engines[1]._share_products(False)
-    if not engines[1].shared:
-        engines[1]._fill()
-    engines[1]._sweep = star.sweep
     for engine in engines:
-        for _ in range(3):
-            engine.sweep(np.arange(len(engine.layout.variable)))
+        drive(engine, 3, 0.0)
     np.testing.assert_allclose(engines[0].messages(), engines[1].messages(), atol=1e-12)
     quick, plain = (engine.read() for engine in engines)
     assert quick.value == pytest.approx(plain.value, rel=1e-12)
@@ -946,10 +935,12 @@ def shared_products(monkeypatch):
     monkeypatch.setattr(pair_engine, "_SHARED_FROM", 0)
 
 
-def _unshared(engine):
+def _unshared(method, scores, monkeypatch):
     """An engine whose rows all do their own products."""
-    engine._share_products(False)
-    engine._fill()
+    with monkeypatch.context() as patch:
+        patch.setattr(pair_engine, "_SHARED_FROM", 2**62)
+        engine = method.engine(scores)
+    assert not np.any(engine.blocks.role == RECEIVES)
     return engine
 
 
@@ -957,7 +948,7 @@ def _unshared(engine):
 @pytest.mark.parametrize("schedule", ["coloured", "sequential", "random"])
 @pytest.mark.parametrize("case", ["grid", "eight neighbours", "irregular", "mixed states", "float32"])
 @pytest.mark.parametrize("states", [3, 8, 21])
-def test_products_done_by_the_first_end_are_those_of_the_second(states, case, schedule):
+def test_products_done_by_the_first_end_are_those_of_the_second(states, case, schedule, monkeypatch):
     rng = np.random.default_rng(states)
     graph = pt.Graph.grid((9, 40), n_states=states, neighbours=8 if case == "eight neighbours" else 4)
     if case in ("irregular", "mixed states"):
@@ -971,13 +962,13 @@ def test_products_done_by_the_first_end_are_those_of_the_second(states, case, sc
     if case == "float32":
         theta["edge"] = theta["edge"].astype(np.float32)
     method = pt.TRW(rho=0.5, schedule=schedule, iterations=7, tol=0, threads=1)
-    engines = [method.session(Scores(graph, theta), None).engine for _ in range(3)]
-    _unshared(engines[1])
-    engines[2].threads = 2
+    scores = Scores(graph, theta)
+    engines = [method.engine(scores), _unshared(method, scores, monkeypatch)]
+    engines.append(replace(method, threads=2).engine(scores))
     if schedule != "random" and case != "mixed states":
         assert np.any(engines[0].blocks.role == RECEIVES)
     for engine in engines:
-        drive(engine, schedule, 7, 0.0, 0)
+        drive(engine, 7, 0.0)
     first, plain, threaded = (engine.read() for engine in engines)
     np.testing.assert_allclose(first.singles, plain.singles, atol=1e-6 if case == "float32" else 1e-13)
     assert first.value == pytest.approx(plain.value, rel=1e-6 if case == "float32" else 1e-13)
@@ -985,45 +976,45 @@ def test_products_done_by_the_first_end_are_those_of_the_second(states, case, sc
 
 
 @pytest.mark.usefixtures("shared_products")
-def test_restored_messages_are_sent_again():
+def test_restored_messages_are_sent_again(monkeypatch):
     rng = np.random.default_rng(0)
     graph = pt.Graph.grid((9, 40), n_states=5)
     scores = Scores(graph, zoo.scores(graph, rng))
-    engine = pt.TRW(rho=0.5, threads=1).session(scores, None).engine
-    drive(engine, "coloured", 3, 0.0, 0)
+    engine = pt.TRW(rho=0.5, threads=1).engine(scores)
+    drive(engine, 3, 0.0)
     saved = np.empty(engine.saved_shape)
     engine.save(saved)
     before = engine.read()
-    drive(engine, "coloured", 2, 0.0, 0)
+    drive(engine, 2, 0.0)
     after = engine.read()
     engine.restore(saved)
     np.testing.assert_array_equal(engine.read().singles, before.singles)
     # the later ends come first
-    late = pt.TRW(rho=0.5, threads=1).session(scores, None).engine
+    late = pt.TRW(rho=0.5, threads=1).engine(scores)
     late.restore(saved)
     order = np.arange(len(late.layout.variable))
-    plain = _unshared(pt.TRW(rho=0.5, threads=1).session(scores, None).engine)
+    plain = _unshared(pt.TRW(rho=0.5, threads=1), scores, monkeypatch)
     plain.restore(saved)
     for other in (late, plain):
         other.sweep(order[::-1].copy())
     np.testing.assert_allclose(late.read().singles, plain.read().singles, atol=1e-13)
-    drive(engine, "coloured", 2, 0.0, 0)
+    drive(engine, 2, 0.0)
     np.testing.assert_array_equal(engine.read().messages, after.messages)
 
 
 @pytest.mark.usefixtures("shared_products")
-def test_damping_that_begins_midway_finds_all_tables():
+def test_damping_that_begins_midway_finds_all_tables(monkeypatch):
     rng = np.random.default_rng(0)
     graph = pt.Graph.grid((9, 40), n_states=5)
     scores = Scores(graph, zoo.scores(graph, rng))
-    engines = [pt.TRW(rho=0.5, threads=1).session(scores, None).engine for _ in range(2)]
-    _unshared(engines[1])
+    method = pt.TRW(rho=0.5, threads=1)
+    engines = [method.engine(scores), _unshared(method, scores, monkeypatch)]
     for engine in engines:
-        drive(engine, "coloured", 2, 0.0, 0)
+        drive(engine, 2, 0.0)
         engine.damp(0.5)
-        drive(engine, "coloured", 2, 0.0, 0)
+        drive(engine, 2, 0.0)
         engine.damp(0.0)
-        drive(engine, "coloured", 2, 0.0, 0)
+        drive(engine, 2, 0.0)
     first, second = (engine.read() for engine in engines)
     np.testing.assert_allclose(first.singles, second.singles, atol=1e-13)
     assert first.value == pytest.approx(second.value, rel=1e-13)
@@ -1034,18 +1025,15 @@ def test_an_engine_whose_iterations_were_run_again_reads_as_before():
     rng = np.random.default_rng(0)
     graph = pt.Graph.grid((9, 40), n_states=5)
     scores = Scores(graph, zoo.scores(graph, rng))
-    session = pt.TRW(rho=0.5, iterations=9, tol=0, threads=1).session(scores, None)
-    tape = _Tape(session, 1)
-    session.run(tape)
-    session.engine._record = NO_RECORD
-    before = session.engine.read()
+    method = pt.TRW(rho=0.5, iterations=9, tol=0, threads=1)
+    engine, tape = method.engine(scores), Tape(1)
+    before = method.solve(engine, tape)
     tape.fill(0, 3)
-    session.engine._record = NO_RECORD
-    after = session.engine.read()
-    np.testing.assert_array_equal(before.singles, after.singles)
+    after = engine.read()
+    np.testing.assert_array_equal(before.variable_marginals, after.singles)
     assert before.value == after.value
-    copied = copy.deepcopy(session.engine).read()
-    np.testing.assert_array_equal(before.singles, copied.singles)
+    copied = copy.deepcopy(engine).read()
+    np.testing.assert_array_equal(before.variable_marginals, copied.singles)
 
 
 @pytest.mark.parametrize("memory", [1, 2**29])
@@ -1079,9 +1067,9 @@ def test_a_single_number_of_either_precision_is_a_shared_table():
 def test_uniform_messages_do_not_depend_on_how_messages_were_held():
     graph = pt.Graph.grid((9, 40), n_states=5)
     scores = Scores(graph, zoo.scores(graph, np.random.default_rng(0)))
-    engine = pt.TRW(rho=0.5, threads=1).session(scores, None).engine
+    engine = pt.TRW(rho=0.5, threads=1).engine(scores)
     first = engine.messages()
-    drive(engine, "coloured", 2, 0.0, 0)
+    drive(engine, 2, 0.0)
     engine.damp(0.5)
     assert not engine.exponentials
     engine.start_uniform()

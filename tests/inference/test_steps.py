@@ -1,4 +1,4 @@
-"""Orders of updates: iterations that follow each other before the one before has ended change nothing."""
+"""Several iterations in one call of a kernel: the results of iterations one by one."""
 
 from dataclasses import replace
 
@@ -8,19 +8,15 @@ import pytest
 import potentia as pt
 import zoo
 from potentia.base import threads as _threads
-from potentia.graph.scores import Scores
 from potentia.inference import pair_engine
-from potentia.inference.engine import _likely_left, steps
-from potentia.inference.pair_engine import PairEngine
-from potentia.kernels.machine.team import BARRIER
+from potentia.inference.engine import _likely_left
 from sweep_counter import counted_updates
 
 
 @pytest.fixture(autouse=True)
-def waves(monkeypatch):
-    """Teams and waves even on small graphs, in narrow blocks."""
+def teams(monkeypatch):
+    """Teams and shared products even on small graphs, in narrow blocks."""
     monkeypatch.setattr("potentia.graph.layout._LANES", (8,))
-    monkeypatch.setattr("potentia.graph.layout._SORTING", 10.0)
     monkeypatch.setattr(pair_engine, "_SHARED_FROM", 1)
     monkeypatch.setattr(pair_engine, "_HAND_OVER", 1)
     monkeypatch.setattr(pair_engine, "_WAIT", 1)
@@ -56,64 +52,6 @@ def _models():
 MODELS = {name: (graph, theta) for name, graph, theta in _models()}
 
 
-def _engine(model, threads=1):
-    graph, theta = MODELS[model]
-    return pt.TRW(threads=threads).session(Scores(graph, theta), None).engine
-
-
-def _phases(step):
-    """(when, list, place in it, update) of every update; barriers divide the times."""
-    for k, updates in enumerate(step.lists):
-        when = 0
-        for place, update in enumerate(updates.tolist()):
-            if update == BARRIER:
-                when += 1
-            else:
-                yield when, k, place, update
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("model", MODELS)
-def test_every_update_waits_for_those_it_depends_on(model, threads):
-    engine, many = _engine(model, threads), 7
-    (step,) = steps(engine, "coloured", 0, 0, many)
-    assert len(step.lists) == threads
-    n, ptr, layout = int(engine.group_ptr[-1]), engine.group_ptr, engine.layout
-    group = np.searchsorted(ptr, np.arange(n), "right") - 1
-    block = layout.variable_position // layout.variable.shape[1]
-    linked = {(int(a), int(b)) for a, b in block[engine.pairs]}
-    linked |= {(b, a) for a, b in linked}
-    made = {update: (when, k, place) for when, k, place, update in _phases(step)}
-    assert sorted(made) == list(range(n * many))
-
-    def before(first, second):
-        (when, k, place), (then, other, there) = made[first], made[second]
-        return when < then or (when == then and k == other and place < there)
-
-    for u, v in linked | {(u, u) for u in range(n)}:
-        for iteration in range(many):
-            # the latest update of v that this one of u reads, and the next one, which must not come before
-            latest = iteration if group[v] < group[u] else iteration - 1
-            if latest >= 0:
-                assert before(v + n * latest, u + n * iteration)
-
-
-def test_iterations_overlap_where_links_are_short():
-    for model in ("2 states", "3 states", "float32"):
-        engine = _engine(model)
-        n = int(engine.group_ptr[-1])
-        (step,) = steps(engine, "coloured", 0, 0, 5)
-        assert np.any(np.diff(step.lists[0] // n) < 0)
-        assert engine.reach <= 2
-
-
-def test_tables_that_stay_in_the_cache_are_updated_in_order(monkeypatch):
-    monkeypatch.setattr(pair_engine, "_SHARED_FROM", 2**30)
-    engine = _engine("3 states")
-    (step,) = steps(engine, "coloured", 0, 0, 5)
-    np.testing.assert_array_equal(step.lists[0], np.arange(5 * int(engine.group_ptr[-1])))
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     "method", [pt.TRW(iterations=12, tol=0), pt.LoopyBP(iterations=9, tol=0, damping=0.2)]
@@ -130,20 +68,9 @@ def test_results_and_gradients_are_those_of_iterations_one_by_one(model, method,
         return result.residual, value, result.variable_marginals, result.messages, *gradient
 
     together = found(replace(method, threads=threads))
-    monkeypatch.setattr(PairEngine, "bulk", 1)
+    monkeypatch.setattr(pair_engine, "_CALL_WORK", 1)  # one iteration in a call
     for a, b in zip(together, found(replace(method, threads=1)), strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("cut", [0, 1, 5])
-def test_a_wide_cache_and_a_narrow_one_give_the_same(cut, monkeypatch):
-    graph, theta = MODELS["3 states"]
-    method = pt.TRW(iterations=12, tol=0, threads=1)
-    wide = method.infer(graph, theta).messages
-    engine = _engine("3 states")
-    monkeypatch.setattr(pair_engine, "_CACHE", cut * pair_engine._CACHE // engine.depth)
-    assert _engine("3 states").depth == max(cut, 1)
-    np.testing.assert_array_equal(method.infer(graph, theta).messages, wide)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -156,7 +83,7 @@ def test_a_tolerance_is_met_in_the_iteration_in_which_it_would_be_one_by_one(met
     some = method(iterations=200, threads=1).infer(graph, theta)
     n_together = len(calls)
     calls.clear()
-    monkeypatch.setattr(PairEngine, "bulk", 1)
+    monkeypatch.setattr(pair_engine, "_CALL_WORK", 1)  # one iteration in a call
     one_by_one = method(iterations=200, threads=1).infer(graph, theta)
     assert (some.iterations, some.residual) == (one_by_one.iterations, one_by_one.residual)
     assert some.converged

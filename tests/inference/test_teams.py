@@ -15,7 +15,7 @@ from potentia.base import threads as _threads
 from potentia.base.threads import PIECES, cut_ranges, piece_of, run_team
 from potentia.graph.scores import Scores
 from potentia.inference import pair_engine
-from potentia.inference.engine import Updates, steps
+from potentia.inference.engine import run_lists, unit_lists
 from potentia.kernels.machine.team import BARRIER, gather, release
 
 
@@ -103,30 +103,33 @@ def test_gradients_of_a_team(model, gradient, iterations):
 def test_every_unit_is_updated_once_per_iteration_by_one_thread(monkeypatch):
     monkeypatch.setattr("potentia.inference.engine.teams_pay", lambda: True)
     graph, theta = MODELS["3 states"]
-    engine = pt.TRW(threads=3).session(Scores(graph, theta), None).engine
-    (step,) = steps(engine, "coloured", 0, 0, many=4)
-    assert step.whole
-    assert len(step.lists) == 3
-    barriers = {int((units == BARRIER).sum()) for units in step.lists}
-    assert barriers == {4 * (len(engine.group_ptr) - 1)}
-    updates = np.concatenate(step.lists)
-    assert sorted(updates[updates != BARRIER]) == list(range(4 * int(engine.group_ptr[-1])))
+    engine = pt.TRW(threads=3).engine(Scores(graph, theta))
+    (lists,) = unit_lists(engine, 0, many=4)
+    assert len(lists) == 3
+    n, groups = int(engine.group_ptr[-1]), len(engine.group_ptr) - 1
+    group = np.searchsorted(engine.group_ptr, np.arange(n), "right") - 1
+    for units in lists:
+        assert int((units == BARRIER).sum()) == groups
+        # what comes before the k-th barrier is of the k-th group
+        np.testing.assert_array_equal(group[units[units >= 0]], np.cumsum(units == BARRIER)[units >= 0])
+    units = np.concatenate(lists)
+    assert sorted(units[units != BARRIER]) == list(range(n))
 
 
 def test_a_thread_that_fails_releases_the_others():
-    step = Updates([np.array([0, BARRIER]), np.array([1, BARRIER])], whole=True)
+    lists = [np.array([0, BARRIER]), np.array([1, BARRIER])]
     graph, theta = MODELS["3 states"]
-    engine = pt.TRW(threads=2).session(Scores(graph, theta), None).engine
+    engine = pt.TRW(threads=2).engine(Scores(graph, theta))
 
     def fail(units, team):
         if units[0] == 1:
             raise RuntimeError("lost")
-        engine.update(units, True, team)
+        engine.sweep(units, team=team)
 
     with pytest.raises(RuntimeError, match="lost"):
-        step.run(fail)
+        run_lists(lists, fail)
     with pytest.raises(RuntimeError, match="lost"):  # in the calling thread
-        Updates(step.lists[::-1], whole=True).run(fail)
+        run_lists(lists[::-1], fail)
     assert _threads._team_pool().submit(int).result(timeout=60) == 0
     deadline = time.monotonic() + 60
     while _threads._team_pool()._idle_semaphore._value < len(_threads._team_pool()._threads):
@@ -208,8 +211,8 @@ def test_teams_pause_while_threads_have_no_cores(monkeypatch):
     crowding.judge(took=[1.0, 1.0], worked=[1.0, 0.2])
     assert not _threads.teams_pay()
     graph, theta = MODELS["3 states"]
-    engine = pt.TRW(threads=3).session(Scores(graph, theta), None).engine
-    assert [len(step.lists) for step in steps(engine, "coloured", 0, 0, many=4)] == [1]
+    engine = pt.TRW(threads=3).engine(Scores(graph, theta))
+    assert [len(lists) for lists in unit_lists(engine, 0, many=4)] == [1]
     first = crowding.until
     crowding.judge(took=[1.0, 1.0], worked=[0.1, 0.1])
     assert crowding.until > first + 0.2  # longer each time

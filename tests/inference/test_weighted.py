@@ -11,6 +11,7 @@ import pytest
 import potentia as pt
 import reference as ref
 from potentia.graph.scores import Scores
+from potentia.inference.pair_engine import PairEngine
 from potentia.inference.weight_engine import suits_weights
 from potentia.testing import check_potential
 
@@ -449,3 +450,92 @@ def test_bounds_schedules_and_diverse_labellings_are_those_of_the_tables_written
     one, other = (pt.MAP(exact_search=False).diverse(graph, theta, 3) for theta in (short, written))
     np.testing.assert_array_equal(one.labels, other.labels)
     np.testing.assert_allclose(one.scores, other.scores, atol=1e-12)
+
+
+def smooth(rows, columns, n_states: int):
+    """Labels that rise from one corner to the other."""
+    return ((rows + columns) * n_states // (sum(rows.shape))).ravel()
+
+
+def labelled_grids(n_states: int, labels=smooth, n: int = 3, shape=(10, 12)) -> list[pt.Example]:
+    """Images with noisy features, and a feature of pairs that says nothing."""
+    rng = np.random.default_rng(n_states)
+    found = []
+    for _ in range(n):
+        graph = grid(n_states, shape)
+        rows, columns = np.indices(shape)
+        y = labels(rows, columns, n_states)
+        x = np.eye(n_states)[y] + 0.8 * rng.standard_normal((len(y), n_states))
+        strength = rng.random((len(graph.scopes["edge"]), 1))
+        found.append(pt.Example(graph, {"node": x, "edge": strength}, labels=y))
+    return found
+
+
+class _Written(pt.Scaled):
+    """The same table, learned by its weight, that messages read as L x L numbers."""
+
+    by_weight = False
+    theta_values, as_theta = pt.Potential.theta_values, pt.Potential.as_theta
+
+
+WEIGHTED = {
+    "potts": pt.Potts(),
+    "linear": pt.TruncatedLinear(cut=2),
+    "long linear": pt.TruncatedLinear(cut=8),
+    "quadratic": pt.TruncatedQuadratic(cut=6.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("solver", "hidden"), [("direct", "drop"), ("alternating", "drop"), ("alternating", "soft")]
+)
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_iterated_logistic_passes_messages_by_weights(
+    name: str, solver: str, hidden: str, monkeypatch
+) -> None:
+    """No L x L table is built for message passing, and the fit is that of written-out tables."""
+    states, potential = 12, WEIGHTED[name]
+    data = labelled_grids(states)
+    if hidden == "soft":
+        numbers = np.arange(120)
+        data = [pt.Example(e.graph, e.features, np.where(numbers % 7, e.labels, -1)) for e in data]
+    made = count_engines(monkeypatch)
+    learner = pt.IteratedLogistic(epsilon=0.5, iterations=6, solver=solver, tol=0.0, hidden=hidden)
+    ours = pt.CRF({"node": pt.Linear(), "edge": potential}, learner=learner).fit(data)
+    # a line search may try a negative weight, which takes written tables
+    assert {kind for kind, _, negative in made if not negative} == {"WeightEngine"}
+    assert all(entries < states**2 for _, entries, negative in made if not negative)
+    made.clear()
+    written = _Written(potential.base_table(states))
+    theirs = pt.CRF({"node": pt.Linear(), "edge": written}, learner=learner).fit(data)
+    assert {kind for kind, _, _ in made} == {"PairEngine"}
+    assert ours.history_[-1]["objective"] == pytest.approx(theirs.history_[-1]["objective"], rel=1e-9)
+    for a, b in zip(ours.predict_marginals(data), theirs.predict_marginals(data), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def count_engines(monkeypatch) -> list[tuple[str, int, bool]]:
+    """Takes up each engine of pairs: its kind, how many numbers a pair's table takes, if a weight is negative."""
+    made, init = [], PairEngine.__init__
+
+    def counted(engine, *args, **options) -> None:
+        init(engine, *args, **options)
+        entries = engine.blocks.table.size // max(engine.layout.pair.size, 1)
+        negative = any(own.weight.min() < 0 for own in engine.scores.weighted.values())
+        made.append((type(engine).__name__, entries, negative))
+
+    monkeypatch.setattr(PairEngine, "__init__", counted)
+    return made
+
+
+def test_negative_weights_are_learned_on_written_tables(monkeypatch) -> None:
+    # labels that avoid those of their neighbours
+    data = labelled_grids(5, lambda rows, columns, n: ((rows + 2 * columns) % n).ravel())
+    made = count_engines(monkeypatch)
+    learner = pt.IteratedLogistic(epsilon=0.5, iterations=8, tol=0.0)
+    ours = pt.CRF({"node": pt.Linear(), "edge": pt.Potts()}, learner=learner).fit(data)
+    assert {kind for kind, _, negative in made if negative} == {"PairEngine"}
+    assert ours.theta(data[0])["edge"][:, 0, 1].min() > 0
+    written = _Written(pt.Potts().base_table(5))
+    theirs = pt.CRF({"node": pt.Linear(), "edge": written}, learner=learner).fit(data)
+    assert ours.history_[-1]["objective"] == pytest.approx(theirs.history_[-1]["objective"], rel=1e-9)

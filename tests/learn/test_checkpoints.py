@@ -11,7 +11,7 @@ import potentia as pt
 import saved_models
 from potentia.base.saving import file_kind, read_file, write_file
 from potentia.base.schema import Array
-from potentia.gradients.entry import Memory
+from potentia.gradients.loss import check_starts
 from potentia.learn.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
@@ -73,16 +73,11 @@ def test_a_labelling_of_another_region_is_refused(tmp_path):
 def test_labels_of_saved_chains_are_states(label):
     graph, theta = pt.Graph.chain(3, n_states=2), {"node": np.zeros((3, 2)), "edge": None}
     result = pt.Gibbs(samples=5, burn_in=2, seed=0).infer(graph, theta)
-    memory = Memory()
-    memory.keep(result)
-    saved = memory.state()
-    (name,) = (name for name, array in saved.items() if array.shape[1:] == (3,))
-    saved[name] = saved[name].copy()
-    saved[name][0, 1] = label
-    again = Memory()
-    again.restore(saved)
-    with pytest.raises(pt.PotentiaError, match=f"{name} holds {label}"):
-        again.start(result.scores)
+    starts = {"free/iterations": np.array([5]), "free/messages": result.messages.copy()}
+    assert check_starts(graph, starts).keys() == starts.keys()
+    starts["free/messages"][0, 1] = label
+    with pytest.raises(pt.PotentiaError, match=f"free/messages holds {label}"):
+        check_starts(graph, starts)
 
 
 def test_an_array_of_whole_numbers_declares_its_bounds():

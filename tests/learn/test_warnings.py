@@ -24,7 +24,6 @@ CUT_OFF = {
     "lmsbn, learned order": lambda: pt.LMSBN(1e-3, passes=1).fit(X, Y),
     "independent": lambda: pt.IndependentClassifiers(1e-3, passes=1).fit(X, Y),
     "renamed option": lambda: pt.IteratedLogistic(rest=1e-3),
-    "renamed value": lambda: pt.TRW(schedule="greedy"),
 }
 
 

@@ -5,11 +5,11 @@ from potentia.inference.pair_engine import PairEngine
 
 def counted_updates(monkeypatch):
     """A list that takes up how many blocks each call of a `PairEngine` updates."""
-    counts, update = [], PairEngine._update
+    counts, sweep = [], PairEngine.sweep
 
-    def counted(engine, updates, *a, **k):
-        counts.append(len(updates))
-        return update(engine, updates, *a, **k)
+    def counted(engine, units, iterations=1, **k):
+        counts.append(iterations * len(units))
+        return sweep(engine, units, iterations, **k)
 
-    monkeypatch.setattr(PairEngine, "_update", counted)
+    monkeypatch.setattr(PairEngine, "sweep", counted)
     return counts

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 from ..base.saving import Registered
-from ..base.types import PotentiaError
+from ..base.types import Floats, Ints, PotentiaError
+from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
-from .loss import Pull
+
+#: Cotangents of a result's marginals to cotangents of its scores; to be called once.
+Pull = Callable[[MarginalCotangent], Tables]
 
 #: Tolerances below this may not be met at a fixed point, because of rounding; the residual is then compared with the
 #: default tolerance.
@@ -56,3 +60,32 @@ def _moving(inference: Inference, result: Result) -> bool:
     """Whether marginals still change by more than the tolerance, if there is one, or the default one."""
     strict = getattr(inference, "tol", 0.0) < _STRICT
     return result.residual > _DEFAULT if strict else not result.converged
+
+
+class Reverse(ABC):
+    """Cotangents beside an engine: of its messages (or marginals), which iterations change, and of its scores."""
+
+    @property
+    @abstractmethod
+    def pending(self) -> Floats:
+        """Cotangents of what iterations change, still to be pulled back."""
+
+    @abstractmethod
+    def read(self, cotangent: MarginalCotangent) -> None:
+        """Pull cotangents of the marginals of the read-out back to messages and scores."""
+
+    @abstractmethod
+    def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
+        """Undo `many` iterations of these rounds of units, of which the first is in this slot of the tape."""
+
+    def flush(self, used: int) -> None:
+        """Called before the first `used` slots of the tape are filled again."""
+        return
+
+    def pull_start(self) -> None:
+        """Pull the cotangents of first messages that are functions of the scores back to the scores."""
+        return
+
+    @abstractmethod
+    def tables(self) -> Tables:
+        """d_theta; the cotangents are spent."""

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..base.options import check_choice
-from ..base.schema import Array, Either, Schema, check_state
 from ..base.types import (
     ArrayLike,
     ConvergenceWarning,
@@ -19,14 +18,14 @@ from ..base.types import (
     shown,
     warn_caller,
 )
-from ..graph.cotangents import MarginalCotangent, Tables, user_tables
+from ..graph.cotangents import Tables, user_tables
 from ..graph.labels import check_labels
 from ..graph.scores import Scores
 from ..graph.structure import Graph
-from ..inference.base import Expectations, Inference, Result
+from ..inference.base import Inference
 from .base import Gradient
 from .implicit import Implicit
-from .loss import Loss, Methods, Pull
+from .loss import Loss, Methods
 from .losses import LossName, loss_of
 from .marginal import MarginalLoss
 from .perturbation import Perturbation
@@ -49,81 +48,13 @@ def gradient_of(given: str | Gradient) -> Gradient:
     return GRADIENTS[given]()
 
 
-class Memory:
-    """Results of a loss's inference calls, in their order, for the next evaluation on the same graph to start from."""
-
-    def __init__(self) -> None:
-        self._results: list[Result | None] = []
-        self._saved: dict[str, Floats] = {}
-        self._next = 0
-
-    def rewind(self) -> None:
-        """Called before an evaluation."""
-        self._next = 0
-
-    def start(self, scores: Scores) -> Result | None:
-        """Where the next inference may start."""
-        if self._next < len(self._results):
-            return self._results[self._next]
-        return self._revive(scores) if f"iterations{self._next}" in self._saved else None
-
-    def _revive(self, scores: Scores) -> Result:
-        """As much of a result as a start needs, from what `state` gave."""
-        graph = scores.graph
-        # floats of message passing, or labels of every chain of Gibbs sampling
-        messages = Either(
-            Array("f8", None, below=np.inf, finite=False),
-            Array("i8", ("chains", graph.n_variables), low=0, below=graph.n_states),
-            optional=True,
-        )
-        shape = graph.n_variables, int(graph.n_states.max())
-        schema: Schema = {
-            f"messages{self._next}": messages,
-            f"marginals{self._next}": Array("f8", shape, low=0.0, optional=True),
-            f"iterations{self._next}": Array("i8", (1,), low=0, below=2**62),
-            f"cotangents{self._next}": Array("f8", None, optional=True),
-        }
-        sent, singles, iterations, cotangents = check_state(schema, self._saved).values()
-        singles = np.zeros(shape) if singles is None else singles
-        start = Result(
-            graph, {}, singles, np.nan, "estimate", "log_partition", int(iterations[0]), np.inf, False, scores,
-            lambda result: np.zeros(0, np.int64), sent,
-        )  # fmt: skip
-        if cotangents is not None:
-            start.memo["cotangents"] = cotangents
-        return start
-
-    def keep(self, result: Result | None) -> None:
-        """The inference just made."""
-        self._results[self._next : self._next + 1] = [result]
-        self._next += 1
-
-    def state(self) -> dict[str, Floats]:
-        """What the next evaluation starts from, as arrays."""
-        found = dict(self._saved) if not self._results else {}
-        for number, result in enumerate(self._results):
-            if result is None:
-                continue
-            found[f"iterations{number}"] = np.array([result.iterations])
-            sent = isinstance(result.messages, np.ndarray)
-            name, start = ("messages", result.messages) if sent else ("marginals", result.variable_marginals)
-            found[f"{name}{number}"] = start
-            cotangents = result.memo.get("cotangents")
-            if cotangents is not None and np.isfinite(cotangents).all():  # others are no start
-                found[f"cotangents{number}"] = cotangents
-        return found
-
-    def restore(self, arrays: Mapping[str, Floats]) -> None:
-        """Take back what `state` gave."""
-        self._results, self._saved = [], dict(arrays)
-
-
 class Evaluation(NamedTuple):
-    """A loss, d_theta per kind, flat, and a sentence if something makes that inaccurate."""
+    """A loss, d_theta per kind, flat, a sentence if something makes that inaccurate, and `Methods.next_starts`."""
 
     value: float
     tables: Tables
     doubt: str | None
+    starts: dict[str, Floats] | None
 
 
 def evaluate(
@@ -134,35 +65,12 @@ def evaluate(
     labels: Ints,
     weights: Floats | None,
     clamped: Inference | None = None,
-    memory: Memory | None = None,
+    starts: Mapping[str, Floats] | None = None,
 ) -> Evaluation:
-    """The loss and its gradient; all arguments checked.
-
-    memory: start inference where the last evaluation ended, which is right for methods run to convergence only.
-    """
-    kept = memory or Memory()
-    kept.rewind()
-    doubts: list[str | None] = []
-
-    def solve(method: Inference, given: Scores, cliques: bool = True) -> tuple[Result, Pull]:
-        result, pull = gradient.solve(method, given, kept.start(given), cliques)
-        kept.keep(result)
-
-        def checked(cotangent: MarginalCotangent) -> Tables:
-            tables = pull(cotangent)
-            doubts.append(gradient.doubt(method, result))
-            return tables
-
-        return result, checked
-
-    def expect(method: Inference, given: Scores) -> Expectations:
-        found = method.expectations(given, kept.start(given))
-        kept.keep(found.result)
-        return found
-
-    methods = Methods(inference, clamped or inference, solve, expect)
+    """The loss and its gradient; all arguments checked. starts: as in `Methods`."""
+    methods = Methods(inference, clamped or inference, gradient, starts)
     value, tables = loss.evaluate(scores, labels, weights, methods)
-    return Evaluation(value, tables, next(filter(None, doubts), None))
+    return Evaluation(value, tables, methods.doubt(), methods.next_starts())
 
 
 def loss_and_gradient(
@@ -210,7 +118,7 @@ def loss_and_gradient(
             "a DenseGaussian goes with losses of marginals (univariate_logistic, clique_logistic, ...) and "
             "gradient='truncated' or 'backpropagation' only."
         )
-    value, tables, doubt = evaluate(
+    value, tables, doubt, _ = evaluate(
         chosen, inference, through, scores, labels,
         variable_weights(graph, labels, weights, class_weight), clamped,
     )  # fmt: skip

@@ -25,8 +25,7 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..inference.base import Inference, Result
 from ..inference.entropy import Entropy
-from .base import Gradient
-from .loss import Pull
+from .base import Gradient, Pull
 
 #: Redundant constraints make the system singular; this much of the identity against them, relative to 1.
 _SLACK = 1e-11

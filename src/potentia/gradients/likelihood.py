@@ -20,7 +20,7 @@ from ..graph.cotangents import (
 )
 from ..graph.flat import table_sizes
 from ..graph.scores import Scores
-from ..inference.base import Expectations, Inference, Result
+from ..inference.base import Expectations, Result
 from ..kernels.information import information
 from .loss import Loss, Methods, label_difference, region_weights, subtract_labels
 
@@ -46,11 +46,11 @@ class SurrogateLikelihood(Loss):
         return TruncatedLikelihood().evaluate(scores, labels, weights, methods)
 
     def _unweighted(self, scores: Scores, labels: Ints, methods: Methods) -> tuple[float, Tables]:
-        free = methods.expect(methods.inference, scores)
+        free = methods.expect(scores)
         self._check(free)
         if np.all(labels >= 0):
             return free.value - subtract_labels(scores, labels, free.tables), free.tables
-        given = methods.expect(methods.clamped, scores.clamp(labels))
+        given = methods.expect(scores.clamp(labels), clamped=True)
         self._check(given)
         return free.value - given.value, {
             kind: free.tables[kind] - given.tables[kind] for kind in free.tables
@@ -114,10 +114,10 @@ class TruncatedLikelihood(Loss):
         self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
     ) -> tuple[float, Tables]:
         """The loss and its gradient through inference."""
-        value, tables = _truncated(scores, weights, methods.inference, methods)
+        value, tables = _truncated(scores, weights, methods)
         if np.all(labels >= 0):
             return value - subtract_labels(scores, labels, tables, weights), tables
-        given, d_given = _truncated(scores.clamp(labels), weights, methods.clamped, methods)
+        given, d_given = _truncated(scores.clamp(labels), weights, methods, clamped=True)
         return value - given, {kind: tables[kind] - d_given[kind] for kind in tables}
 
 
@@ -129,15 +129,16 @@ class TruncatedEM(TruncatedLikelihood):
 
 
 def _truncated(
-    scores: Scores, weights: Floats | None, inference: Inference, methods: Methods
+    scores: Scores, weights: Floats | None, methods: Methods, clamped: bool = False
 ) -> tuple[float, Tables]:
     """sum_alpha w_alpha theta . mu + H(mu), weighted alike, and its gradient."""
+    inference = methods.clamped if clamped else methods.inference
     counting = inference.counting_numbers(scores.graph)
     if counting is None:
         raise PotentiaError(
             f"{type(inference).__name__} on this graph has no entropy in terms of marginals, which this loss needs."
         )
-    result, pull = methods.solve(inference, scores)
+    result, pull = methods.solve(scores, clamped=clamped)
     own = np.ones(scores.graph.n_variables) if weights is None else weights
     value, d_singles = _of_variables(scores, result, own, counting)
     direct, d_cliques = zero_tables(scores), {}

@@ -3,43 +3,126 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from ..base.saving import Registered
+from ..base.schema import Array, Either, Schema, check_state, prefixed
 from ..base.types import Bools, Floats, Ints, PotentiaError
-from ..graph.cotangents import MarginalCotangent, Tables, add_singles, clique_kinds, zero_tables
+from ..graph.cotangents import Tables, add_singles, clique_kinds, zero_tables
 from ..graph.flat import table_sizes
 from ..graph.scores import Scores, region_scores, table_index
+from ..graph.structure import Graph
 from ..inference.base import Expectations, Inference, Result
-
-#: Cotangents of a result's marginals to cotangents of its scores; to be called once.
-Pull = Callable[[MarginalCotangent], Tables]
+from .base import Gradient, Pull
 
 
-class Solve(Protocol):
-    """Inference, and what pulls cotangents of its marginals back."""
-
-    def __call__(
-        self, inference: Inference, scores: Scores, cliques: bool = True, /
-    ) -> tuple[Result, Pull]: ...
-
-
-@dataclass(frozen=True)
 class Methods:
     """How a loss may call inference: `solve` when it needs the gradient through marginals, `expect` for a value's own.
 
-    Losses of variables alone may solve without `cliques`, whose marginals and value then need not be computed.
-    inference: that of the model. clamped: what runs given the observed labels, where a loss needs that (EM).
+    Each loss calls inference at most twice: free, and given the observed labels (clamped, for EM).
+
+    Args:
+        inference: that of the model.
+        clamped: what runs given the observed labels.
+        gradient: how marginals are differentiated.
+        starts: what `next_starts` gave after the last evaluation on the same graph, which is right for methods run to
+            convergence only; None to start afresh.
     """
 
-    inference: Inference
-    clamped: Inference
-    solve: Solve
-    expect: Callable[[Inference, Scores], Expectations]
+    def __init__(
+        self,
+        inference: Inference,
+        clamped: Inference,
+        gradient: Gradient,
+        starts: Mapping[str, Floats] | None = None,
+    ) -> None:
+        self.inference, self.clamped, self.gradient, self.starts = inference, clamped, gradient, starts
+        self._results: dict[str, Result] = {}
+        self._differentiated: list[tuple[Inference, Result]] = []
+
+    def solve(self, scores: Scores, cliques: bool = True, clamped: bool = False) -> tuple[Result, Pull]:
+        """Inference, and what pulls cotangents of its marginals back.
+
+        Losses of variables alone may solve without `cliques`, whose marginals and value then need not be computed.
+        """
+        inference, name = self._method(clamped)
+        result, pull = self.gradient.solve(inference, scores, self._start(name, scores), cliques)
+        self._results[name] = result
+        self._differentiated.append((inference, result))
+        return result, pull
+
+    def expect(self, scores: Scores, clamped: bool = False) -> Expectations:
+        """The value of inference and its gradient by the scores."""
+        inference, name = self._method(clamped)
+        expected = inference.expectations(scores, self._start(name, scores))
+        if expected.result is not None:
+            self._results[name] = expected.result
+        return expected
+
+    def _method(self, clamped: bool) -> tuple[Inference, str]:
+        return (self.clamped, "clamped") if clamped else (self.inference, "free")
+
+    def _start(self, name: str, scores: Scores) -> Result | None:
+        """As much of an earlier result as a start needs."""
+        start = prefixed(self.starts or {}, f"{name}/")
+        if not start:
+            return None
+        result = Result(
+            graph=scores.graph, scores=scores, marginals={}, value=np.nan, bound="estimate", target="log_partition",
+            variable_marginals=start.get("marginals", _NONE), messages=start.get("messages"),
+            iterations=int(start["iterations"][0]), residual=np.inf, converged=False, best=Result.mpm,
+        )  # fmt: skip
+        if "cotangents" in start:
+            result.memo["cotangents"] = start["cotangents"]
+        return result
+
+    def next_starts(self) -> dict[str, Floats] | None:
+        """Where the next evaluation may start, as named arrays; None if evaluations start afresh."""
+        if self.starts is None:
+            return None
+        starts = {}
+        for name, result in self._results.items():
+            starts[f"{name}/iterations"] = np.array([result.iterations])
+            sent = isinstance(result.messages, np.ndarray)
+            starts[f"{name}/{'messages' if sent else 'marginals'}"] = (
+                result.messages if sent else result.variable_marginals
+            )
+            cotangents = result.memo.get("cotangents")
+            if cotangents is not None and np.isfinite(cotangents).all():  # others are no start
+                starts[f"{name}/cotangents"] = cotangents
+        return starts
+
+    def doubt(self) -> str | None:
+        """Why the gradient is inaccurate, in one sentence; None if nothing is known against it."""
+        doubts = (self.gradient.doubt(inference, result) for inference, result in self._differentiated)
+        return next(filter(None, doubts), None)
+
+
+_NONE = np.zeros((0, 0))
+
+
+def check_starts(graph: Graph, starts: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Saved arrays of `Methods.next_starts`, checked."""
+    # floats of message passing, or labels of every chain of Gibbs sampling
+    messages = Either(
+        Array("f8", None, below=np.inf, finite=False),
+        Array("i8", ("chains", graph.n_variables), low=0, below=graph.n_states),
+        optional=True,
+    )
+    marginals = Array("f8", (graph.n_variables, int(graph.n_states.max())), low=0.0, optional=True)
+    checked: dict[str, Floats] = {}
+    for name in {key.split("/")[0] for key in starts}:
+        schema: Schema = {
+            f"{name}/messages": messages,
+            f"{name}/marginals": marginals,
+            f"{name}/iterations": Array("i8", (1,), low=0, below=2**62),
+            f"{name}/cotangents": Array("f8", None, optional=True),
+        }
+        checked |= {key: array for key, array in check_state(schema, starts).items() if array is not None}
+    return checked
 
 
 class Loss(Registered, ABC):

@@ -38,7 +38,7 @@ class MarginalLoss(Loss):
     ) -> tuple[float, Tables]:
         """The loss and its gradient through inference."""
         _refuse_forbidden(scores, labels)
-        result, pull = methods.solve(methods.inference, scores, self.cliques)
+        result, pull = methods.solve(scores, self.cliques)
         value, cotangent = (self._of_cliques if self.cliques else self._of_variables)(
             scores, result, labels, weights
         )

@@ -21,8 +21,7 @@ from ..graph.cotangents import (
 from ..graph.flat import table_sizes
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result, add_marginals
-from .base import Gradient
-from .loss import Pull
+from .base import Gradient, Pull
 
 #: Weights of inference at theta + k r dQ/dmu, over r.
 _STENCILS = {

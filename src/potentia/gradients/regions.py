@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from ..base.types import Floats, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, split_flat
-from ..inference.base import Result
-from ..inference.engine import Updates, all_units
 from ..inference.mean_field import DenseMeanFieldEngine, MeanFieldEngine, softmax
 from ..inference.region_engine import RegionEngine
 from ..kernels import mean_field
 from ..kernels import regions as regions_reverse
+from .base import Reverse
 
 
-class RegionReverse:
+def _in_order(rounds: list[list[Ints]]) -> Ints:
+    """The units of rounds without barriers, one after another."""
+    return np.concatenate([units for lists in rounds for units in lists])
+
+
+class RegionReverse(Reverse):
     """Cotangents beside a `RegionEngine` whose messages are those of its last read-out."""
 
-    def __init__(self, engine: RegionEngine, result: Result, tape: Floats, fixed: bool) -> None:
+    def __init__(self, engine: RegionEngine, slots: Floats) -> None:
         if engine.regions.maximum:
             raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon.")
-        self.engine, self.tape = engine, tape
+        self.engine, self.slots = engine, slots
         self.d_theta, self.d_lam = np.zeros_like(engine.regions.theta), np.zeros_like(engine.regions.lam)
 
     def read(self, cotangent: MarginalCotangent) -> None:
@@ -31,10 +33,10 @@ class RegionReverse:
         d_belief = flat_cotangent(self.engine.scores, cotangent, g.belief_at, g.belief.size)
         regions_reverse.reverse_read(g, self.d_theta, self.d_lam, d_belief)
 
-    def undo(self, steps: Sequence[Updates], slot: int) -> None:
-        """Undo an iteration made of these steps; parents' tables are shared between them: one thread."""
-        engine, before = self.engine, self.tape[slot]
-        units = engine.order.units[all_units(steps)]
+    def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
+        """Undo an iteration of these rounds of units; parents' tables are shared between them: one thread."""
+        engine, before = self.engine, self.slots[slot]
+        units = engine.order.units[_in_order(rounds)]
         regions_reverse.reverse_regions(
             engine.regions, self.d_theta, self.d_lam, units, engine.damping, before
         )
@@ -43,9 +45,6 @@ class RegionReverse:
     def pending(self) -> Floats:
         """Cotangents of the messages, still to be pulled back."""
         return self.d_lam
-
-    def flush(self, used: int) -> None:
-        """Nothing is left on the tape."""
 
     def pull_start(self) -> None:
         """Pull what is left, the cotangents of uniform first messages, back to the scores they came from."""
@@ -57,11 +56,11 @@ class RegionReverse:
         return split_flat(self.engine.scores, self.d_theta, self.engine.regions.at)
 
 
-class MeanFieldReverse:
+class MeanFieldReverse(Reverse):
     """Cotangents beside a `MeanFieldEngine`."""
 
-    def __init__(self, engine: MeanFieldEngine, result: Result, tape: Floats, fixed: bool) -> None:
-        self.engine, self.tape = engine, tape
+    def __init__(self, engine: MeanFieldEngine, slots: Floats) -> None:
+        self.engine, self.slots = engine, slots
         self.d_theta, self.d_q = np.zeros_like(engine.theta), np.zeros_like(engine.q)
         self.d_spread, self.d_weight = np.zeros_like(engine.links.spread), np.zeros(len(engine.links.weight))
 
@@ -77,10 +76,10 @@ class MeanFieldReverse:
         flat = flat_cotangent(scores, cotangent, start, int(size.sum()))
         mean_field.reverse_products(regions, self.engine.q, taken, flat, start, self.d_q)
 
-    def undo(self, steps: Sequence[Updates], slot: int) -> None:
-        """Undo an iteration made of these steps."""
-        engine, before = self.engine, self.tape[slot]
-        variables = engine.variables[all_units(steps)]
+    def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
+        """Undo an iteration of these rounds of units."""
+        engine, before = self.engine, self.slots[slot]
+        variables = engine.variables[_in_order(rounds)]
         mean_field.reverse_variables(
             engine.scores.regions,
             engine.stars,
@@ -102,9 +101,6 @@ class MeanFieldReverse:
         """Cotangents of the marginals, still to be pulled back."""
         return self.d_q
 
-    def flush(self, used: int) -> None:
-        """Nothing is left on the tape."""
-
     def tables(self) -> Tables:
         """d_theta gathered so far."""
         scores, first = self.engine.scores, 0
@@ -121,16 +117,16 @@ class DenseMeanFieldReverse(MeanFieldReverse):
 
     engine: DenseMeanFieldEngine
 
-    def __init__(self, engine: DenseMeanFieldEngine, result: Result, tape: Floats, fixed: bool) -> None:
-        super().__init__(engine, result, tape, fixed)
+    def __init__(self, engine: DenseMeanFieldEngine, slots: Floats) -> None:
+        super().__init__(engine, slots)
         self.d_terms = {name: np.zeros(1) for name in engine.scores.dense}
 
-    def undo(self, steps: Sequence[Updates], slot: int) -> None:
-        """Undo an iteration made of these steps, then the fields that it began with."""
-        engine, before = self.engine, self.tape[slot]
+    def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
+        """Undo an iteration of these rounds of units, then the fields that it began with."""
+        engine, before = self.engine, self.slots[slot]
         gathered = self.d_theta[engine.singles_at]
         self.d_theta[engine.singles_at] = 0.0
-        super().undo(steps, slot)
+        super().undo(rounds, slot)
         d_field = self.d_theta[engine.singles_at]
         self.d_theta[engine.singles_at] += gathered
         for name, term in engine.scores.dense.items():

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..base.memory import borrow
 from ..base.options import check_count, check_number
-from ..base.types import Floats, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
-from ..inference.engine import Session, Updates, iterate, steps
+from ..inference.engine import Engine, Tape, pieces, unit_lists
 from ..inference.mean_field import DenseMeanFieldEngine, MeanFieldEngine
 from ..inference.pair_engine import PairEngine
 from ..inference.region_engine import RegionEngine
 from ..inference.weight_engine import WeightEngine
-from .base import Gradient, GradientError
-from .loss import Pull
-from .pairs import PairReverse, WeightReverse
+from .base import Gradient, GradientError, Pull, Reverse
+from .pairs import BinaryReverse, TableReverse, WeightReverse
 from .regions import DenseMeanFieldReverse, MeanFieldReverse, RegionReverse
-
-_REVERSE: dict[type, Any] = {
-    PairEngine: PairReverse,
-    WeightEngine: WeightReverse,
-    RegionEngine: RegionReverse,
-    MeanFieldEngine: MeanFieldReverse,
-    DenseMeanFieldEngine: DenseMeanFieldReverse,
-}
-
 
 #: Cotangents that have grown by this factor have no finite sum.
 _DIVERGED = 1e12
@@ -62,23 +50,20 @@ class Truncated(Gradient):
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
     ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
-        session = stepwise(inference, scores, start)
-        tape = _Tape(session, self.memory)
-        result = session.run(tape, cliques)
+        engine, tape = _engine_of(inference, scores, start), Tape(self.memory)
+        result = inference.solve(engine, tape, cliques)
 
         def pull(cotangent: MarginalCotangent) -> Tables:
-            reverse = _REVERSE[type(session.engine)](session.engine, result, tape.slots, fixed=False)
+            reverse = make_reverse(engine, result, tape.slots, fixed=False)
             reverse.read(cotangent)
             for first, last in tape.segments(result.iterations):
                 tape.fill(first, last)
-                for start, stop in reversed(pieces(first, last, session.engine.bulk)):
-                    run = steps(session.engine, session.schedule, session.seed, start, stop - start)
-                    reverse.undo(run, 1 + start - first)
+                for start, stop in reversed(pieces(first, last, engine.bulk)):
+                    reverse.undo(unit_lists(engine, start, stop - start), 1 + start - first, stop - start)
                 reverse.flush(1 + last - first)
-            if session.uniform:
+            if engine.from_scores:
                 reverse.pull_start()
-            tables: Tables = reverse.tables()
-            return tables
+            return reverse.tables()
 
         return result, pull
 
@@ -105,18 +90,17 @@ class BackPropagation(Gradient):
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
     ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
-        session = stepwise(inference, scores, start)
-        end = _End(session)
-        result = session.run(end, cliques)
+        engine, end = _engine_of(inference, scores, start), Tape(None)
+        result = inference.solve(engine, end, cliques)
         guess = None if start is None else start.memo.get("cotangents")
         if guess is not None and not np.isfinite(guess).all():
             guess = None
 
         def pull(cotangent: MarginalCotangent) -> Tables:
-            reverse = _REVERSE[type(session.engine)](session.engine, result, end.slots, fixed=True)
+            reverse = make_reverse(engine, result, end.slots, fixed=True)
             reverse.read(cotangent)
             # any order of updates has the same fixed point and gradient, so one order serves all iterations
-            order = steps(session.engine, session.schedule, session.seed, 0)
+            order = unit_lists(engine, 0)
             result.memo["cotangents"], settled, rate = self._settle(reverse, order, guess)
             # marginals are residual * rate / (1 - rate) from the fixed point, and their slopes change the faster, the
             # slower they converge
@@ -131,12 +115,13 @@ class BackPropagation(Gradient):
                     f"Inference converges so slowly that back-propagation may be off by a share of {off:.0e}; lower "
                     "the `tol` of inference and raise its `iterations`."
                 )
-            tables: Tables = reverse.tables()
-            return tables
+            return reverse.tables()
 
         return result, pull
 
-    def _settle(self, reverse: Any, order: list[Updates], guess: Floats | None) -> tuple[Floats, bool, float]:
+    def _settle(
+        self, reverse: Any, order: list[list[Ints]], guess: Floats | None
+    ) -> tuple[Floats, bool, float]:
         """Undo iterations until nothing is left; the sum of all cotangents that were undone, S = g + J' S.
 
         Then whether that was reached, and the factor by which cotangents fell per iteration at the end.
@@ -181,79 +166,31 @@ def _size(cotangents: Floats) -> float:
     return float(np.abs(cotangents).max(initial=0.0))
 
 
-def stepwise(inference: Inference, scores: Scores, start: Result | None) -> Session:
-    """The inference as iterations that can be undone, or a sentence why it is none."""
-    session = inference.session(scores, start)
-    if session is None:
+def _engine_of(inference: Inference, scores: Scores, start: Result | None) -> Engine:
+    """The engine whose iterations are to be undone, or a sentence why there is none."""
+    engine = inference.engine(scores, start)
+    if engine is None:
         raise PotentiaError(
             f"{type(inference).__name__} on this graph has no iterations to differentiate: "
             "use gradient='perturbation', or another inference."
         )
-    if session.schedule == "residual":
+    if engine.schedule == "residual":
         raise PotentiaError("the order of the residual schedule depends on the scores: use another schedule.")
-    return session
+    return engine
 
 
-def pieces(first: int, last: int, size: int) -> list[tuple[int, int]]:
-    """first..last in pieces of at most `size`."""
-    return [(start, min(start + size, last)) for start in range(first, last, size)]
+def make_reverse(engine: Engine, result: Result, slots: Any, fixed: bool) -> Reverse:
+    """The reverse of an engine whose read-out and iterations left these slots of a tape.
 
-
-class _End:
-    """Keeps what the read-out leaves, which at a fixed point is what any further iteration would."""
-
-    end_only = True
-
-    def __init__(self, session: Session) -> None:
-        self._session, self.slots = session, session.engine.tape(1)
-
-    def before(self, done: int) -> int:
-        """Nothing of the iterations themselves."""
-        return self._session.iterations
-
-    def reading(self) -> None:
-        """Slot 0."""
-        self._session.engine.record(self.slots, 0)
-
-
-class _Tape:
-    """Slot 0 of the read-out and one for every iteration: of all of them, or of a segment at a time."""
-
-    end_only = False
-
-    def __init__(self, session: Session, memory: int) -> None:
-        self._session = session
-        engine, n = session.engine, max(session.iterations, 1)
-        self._whole = (n + 1) * engine.slot_bytes <= memory
-        self._every = n if self._whole else math.isqrt(n - 1) + 1
-        self._checkpoints = borrow((0 if self._whole else -(-n // self._every), *engine.saved_shape))
-        self.slots = engine.tape(1 + self._every)
-
-    def before(self, done: int) -> int:
-        """Called before iterations of the forward run; how many may follow before the next call."""
-        if self._whole:
-            self._session.engine.record(self.slots, 1 + done)
-        elif done % self._every == 0:
-            self._session.engine.save(self._checkpoints[done // self._every])
-        return self._every - done % self._every
-
-    def reading(self) -> None:
-        """Called before the read-out."""
-        self._session.engine.record(self.slots, 0)
-
-    def segments(self, iterations: int) -> list[tuple[int, int]]:
-        """Ranges of iterations that are on the tape together, from the last to the first."""
-        return pieces(0, iterations, self._every)[::-1]
-
-    def fill(self, first: int, last: int) -> None:
-        """Run a segment again, for the tape; the engine's state afterwards is that of before."""
-        if self._whole:
-            return
-        engine = self._session.engine
-        after = borrow(engine.saved_shape)
-        engine.save(after)
-        engine.restore(self._checkpoints[first // self._every])
-        for start, stop in pieces(first, last, engine.bulk):
-            engine.record(self.slots, 1 + start - first)
-            iterate(engine, self._session.schedule, self._session.seed, start, stop - start, watch=False)
-        engine.restore(after)
+    fixed: all reversed iterations read slot 0, that of a fixed point, instead of one slot each.
+    """
+    if isinstance(engine, WeightEngine):
+        return WeightReverse(engine, result, slots, fixed)
+    if isinstance(engine, PairEngine):
+        return (BinaryReverse if engine.layout.n_states == 2 else TableReverse)(engine, result, slots, fixed)
+    if isinstance(engine, RegionEngine):
+        return RegionReverse(engine, slots)
+    if isinstance(engine, DenseMeanFieldEngine):
+        return DenseMeanFieldReverse(engine, slots)
+    assert isinstance(engine, MeanFieldEngine)
+    return MeanFieldReverse(engine, slots)

@@ -36,8 +36,7 @@ class PairLayout(NamedTuple):
     which pair a slot is and which end the lane's variable is; -1 in an empty slot. opposite (R, W): flat position
     of state 0 of the message at the pair's other end; empty slots point to a spare row of zeros at the end.
     pair_position (m, 2): row * W + lane of each end of each pair. variable_position (n): block * W + lane.
-    group_ptr: blocks of one group (a colour or a level) are independent of each other. reach: how far apart the blocks
-    at the ends of a pair are, each counted in its group. role (R): SENDS where all of a
+    group_ptr: blocks of one group (a colour or a level) are independent of each other. role (R): SENDS where all of a
     row's pairs lead to later groups, RECEIVES where all come from rows that send, else ALONE.
     """
 
@@ -50,7 +49,6 @@ class PairLayout(NamedTuple):
     pair_position: Ints
     variable_position: Ints
     group_ptr: Ints
-    reach: int
     role: NDArray[np.int8]
 
 
@@ -200,8 +198,6 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
     opposite[row, x] = row[other] * states * width + x[other]
     position = (row * width + x).reshape(2, m).T.copy()
     role = _roles(pair, group[ends] < group[ends[other]], row, row[other])
-    place = block - group_ptr[group]
-    reach = int(np.abs(place[pairs[:, 0]] - place[pairs[:, 1]]).max(initial=0))
     return PairLayout(
         states,
         variable,
@@ -212,7 +208,6 @@ def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
         position,
         block * width + lane,
         group_ptr,
-        reach,
         role,
     )
 

@@ -23,7 +23,7 @@ from ..kernels.mean_field import product_marginals
 from ..kernels.pairs import PairScores, read_pairs
 
 if TYPE_CHECKING:
-    from .engine import Session
+    from .engine import Engine, Outcome, Readout, Tape
     from .entropy import Entropy
 
 
@@ -64,6 +64,14 @@ class Result:
     diverged: bool = False
     upper: Callable[[Result], float] | None = field(default=None, repr=False)
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, scores: Scores, outcome: Outcome, read: Readout, **facts: Any) -> Result:
+        """The result of iterations from how they ended and what was read out; facts: `bound`, `best` and so on."""
+        return cls(
+            graph=scores.graph, scores=scores, marginals=read.marginals, variable_marginals=read.singles,
+            value=read.value, messages=read.messages, **outcome._asdict() | facts,
+        )  # fmt: skip
 
     @property
     def log_partition(self) -> float:
@@ -218,9 +226,16 @@ class Inference(Registered, ABC):
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Inference on validated scores."""
 
-    def session(self, scores: Scores, start: Result | None) -> Session | None:
-        """An iteration that the caller drives, for gradients through its steps; None if there are no such steps."""
+    def engine(self, scores: Scores, start: Result | None = None) -> Engine | None:
+        """What `solve` iterates, for gradients through iterations; None if the method has none."""
         return None
+
+    def solve(self, engine: Any, tape: Tape | None = None, cliques: bool = True) -> Result:
+        """Iterate an engine of `engine` and read out; `cliques` as in `Engine.read`.
+
+        tape: records what gradients through the iterations need.
+        """
+        raise NotImplementedError
 
     def maximise(self, scores: Scores) -> Ints:
         """The best labelling found, (n_variables,), without marginals."""
@@ -231,7 +246,7 @@ class Inference(Registered, ABC):
         return None
 
     def entropy_on(self, graph: Graph) -> Entropy | None:
-        """The entropy whose maximum over local marginals, with the scores, the marginals are; None if they are not."""
+        """The entropy this method maximises together with the scores; None if its marginals solve no such problem."""
         return None
 
     def expectations(self, scores: Scores, start: Result | None = None) -> Expectations:

@@ -1,269 +1,23 @@
-"""What a message-passing engine offers."""
+"""The loop of message passing and mean field: what an engine does, in which order, until when, and what it records."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ..base.memory import borrow
-from ..base.threads import PIECES, cut_ranges, map_items, pooled, run_team, teams_pay
+from ..base.threads import cut_ranges, map_items, pooled, run_team, teams_pay
 from ..base.types import Floats, Ints, PotentiaError, shown
+from ..graph.scores import Scores
 from ..kernels.machine.team import BARRIER, SOLO, TEAMS, Team, gather, release
-from .base import Result
-
-
-class Readout(NamedTuple):
-    """Marginals per kind, of every variable, the value, and the messages in users' order."""
-
-    marginals: Mapping[str, Floats | list[Floats]]
-    singles: Floats
-    value: float
-    messages: Any
-
-
-class Engine(Protocol):
-    """Units (blocks of variables, or regions) in groups; the units of one group are independent of each other."""
-
-    threads: int
-
-    @property
-    def group_ptr(self) -> Ints: ...
-
-    @property
-    def group_threads(self) -> int: ...
-
-    @property
-    def bulk(self) -> int:
-        """Iterations that one call of `sweep` may be given where nothing needs to be known between them."""
-        ...
-
-    def team(self, many: int) -> int:
-        """Threads that pay for this many iterations together; more than one only for a `TeamEngine`."""
-        ...
-
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
-        """Update units in this order; the largest change of a marginal, which need not be known without `watch`."""
-        ...
-
-    def read(self, cliques: bool = True) -> Readout:
-        """Marginals and value; without `cliques` those of larger regions and the value may be left out (nan)."""
-        ...
-
-    def messages(self) -> Any: ...
-
-    def set_messages(self, messages: Any) -> None: ...
-
-    @property
-    def state(self) -> Floats:
-        """What iterations change: messages, or marginals of mean field."""
-        ...
-
-    @property
-    def saved_shape(self) -> tuple[int, ...]: ...
-
-    def save(self, out: Floats) -> None: ...
-
-    def restore(self, saved: Floats) -> None: ...
-
-    @property
-    def slot_bytes(self) -> int:
-        """Memory of a slot of a tape."""
-        ...
-
-    def tape(self, slots: int) -> Any:
-        """Room for what this many iterations leave for their reverse."""
-        ...
-
-    def record(self, tape: Any, slot: int) -> None:
-        """Leave what the reverse of the next iteration (or read-out) needs in a slot of the tape."""
-        ...
-
-
-class TeamEngine(Engine, Protocol):
-    """An engine that makes updates of several iterations in one call, by threads that wait for each other inside it."""
-
-    @property
-    def reach(self) -> int:
-        """How far apart the numbers of linked units are, each counted in its group."""
-        ...
-
-    @property
-    def depth(self) -> int:
-        """Iterations that may be under way at once, each `reach` units behind the one before, in every group."""
-        ...
-
-    def update(self, updates: Ints, watch: bool, team: Team) -> Floats:
-        """A thread's share of the updates of whole iterations, see `steps.Step`; the largest changes by iteration."""
-        ...
-
-
-class ResidualEngine(Engine, Protocol):
-    """An engine that can update its units one at a time, the largest pending change first."""
-
-    def residual_sweep(self, priority: Floats) -> float:
-        """As many updates as there are units; the largest change that is pending then."""
-        ...
-
-
-class DampedEngine(Engine, Protocol):
-    """An engine whose messages can be damped."""
-
-    damping: float
-
-    def damp(self, damping: float) -> None:
-        """Give old messages this weight from now on."""
-        ...
-
-
-class WholeStates(ABC):
-    """An engine whose states are saved as they are, and whose reverse needs the state before an iteration."""
-
-    bulk = 1
-
-    def team(self, many: int) -> int:
-        """Threads do not wait for each other inside an iteration."""
-        return 1
-
-    @property
-    @abstractmethod
-    def state(self) -> Floats:
-        """What iterations change."""
-
-    @property
-    def saved_shape(self) -> tuple[int, ...]:
-        """Shape of a saved state."""
-        return self.state.shape
-
-    def save(self, out: Floats) -> None:
-        """Keep the state in `out`."""
-        out[...] = self.state
-
-    def restore(self, saved: Floats) -> None:
-        """Take up a saved state."""
-        self.state[...] = saved
-
-    @property
-    def slot_bytes(self) -> int:
-        """Memory of a slot of a tape."""
-        return self.state.nbytes
-
-    def tape(self, slots: int) -> Floats:
-        """Room for the states before this many iterations."""
-        return borrow((slots, *self.state.shape))
-
-    def record(self, tape: Floats, slot: int) -> None:
-        """Keep the state before an iteration."""
-        tape[slot] = self.state
-
-
-class Recorder(Protocol):
-    """Announce the iterations to come, so that the engine records what the reverse pass needs."""
-
-    #: Whether only where the iterations end counts, so that messages that oscillate may be damped.
-    end_only: bool
-
-    def before(self, done: int) -> int:
-        """Another iteration, after `done` of them; how many may follow before this is called again."""
-        ...
-
-    def reading(self) -> None:
-        """The read-out."""
-        ...
-
+from .entropy import Entropy
 
 T = TypeVar("T")
-
-
-class Updates(NamedTuple):
-    """Updates in order, in one list or in one for each of several threads; each is unit + n_units * iteration.
-
-    whole: lists make up whole iterations, with barriers where threads must wait for each other; else several lists are
-    of one group.
-    """
-
-    lists: list[Ints]
-    whole: bool = False
-
-    def run(self, function: Callable[[Ints, Team], T]) -> list[T]:
-        """function(updates, team) of every list."""
-        if not self.whole:
-            return map_items(lambda updates: function(updates, SOLO), self.lists, len(self.lists))
-        team = gather(len(self.lists))
-        return run_team(lambda updates: function(updates, team), self.lists, lambda: release(team))
-
-
-def steps(engine: Engine, schedule: str, seed: int, done: int, many: int = 1) -> list[Updates]:
-    """What iterations from number `done` on update, one step after another."""
-    ptr = engine.group_ptr
-    n = int(ptr[-1])
-    team = engine.team(many) if schedule == "coloured" and TEAMS and teams_pay() else 1
-    if schedule == "coloured" and (team > 1 or many > 1):
-        return [Updates(_together(cast(TeamEngine, engine), many, team), whole=True)]
-    numbers = range(many)
-    if schedule == "random":
-        rounds = [np.random.default_rng([seed, done + k]).permutation(n) + n * k for k in numbers]
-        return [Updates([np.concatenate(rounds)])]
-    back = [schedule == "sequential" and (done + k) % 2 == 1 for k in numbers]
-    threads = engine.group_threads
-    if threads == 1 or many > 1 or pooled():
-        return [Updates([np.concatenate([_ahead_or_back(n, b) + n * k for k, b in enumerate(back)])])]
-    groups = [
-        Updates([np.arange(*own) for own in cut_ranges(a, b, threads) if own[0] < own[1]])
-        for a, b in pairwise(ptr.tolist())
-        if a < b
-    ]
-    return groups[::-1] if back[0] else groups
-
-
-def _ahead_or_back(n: int, back: bool) -> Ints:
-    return np.arange(n)[::-1] if back else np.arange(n)
-
-
-def all_units(steps: Sequence[Updates]) -> Ints:
-    """The units of steps of one iteration without barriers, in order."""
-    return np.concatenate([units for step in steps for units in step.lists])
-
-
-def _together(engine: TeamEngine, many: int, threads: int) -> list[Ints]:
-    """Updates of this many iterations, by thread.
-
-    An update must wait for the latest one of every unit that it is linked to, and for no other. Where links do not
-    reach far, an iteration need not wait for the end of the one before it: several pass over the units at a distance
-    from each other, and what the first brings into the cache serves all. The results are the same. Threads would have
-    to wait for each other too often for that.
-    """
-    ptr = engine.group_ptr
-    sizes, groups = np.diff(ptr), len(ptr) - 1
-    # the number of each update's group among all groups of all iterations
-    turn = (np.repeat(np.arange(groups), sizes) + groups * np.arange(many)[:, None]).ravel()
-    depth = min(engine.depth, many) if threads == 1 else 1
-    if depth == 1:
-        return _in_order(turn, threads)
-    place = np.tile(np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], sizes), many)
-    # `depth` iterations are under way at any time: the next begins when the first of them ends
-    passes, within = np.divmod(turn, groups * depth)
-    time = place + engine.reach * within + passes * max(int(sizes.max()), engine.reach * groups * depth)
-    return _in_order(time * (groups * many) + turn, threads)  # at the same time, earlier turns first
-
-
-def _in_order(time: Ints, threads: int) -> list[Ints]:
-    """Updates ordered by their times, by thread; those of the same time are shared out and followed by a barrier."""
-    order = np.argsort(time, kind="stable")
-    if threads == 1:
-        return [order]
-    ordered = time[order]
-    times, first, size = np.unique(ordered, return_index=True, return_counts=True)
-    rank = np.arange(len(order)) - np.repeat(first, size)
-    thread = ((rank * PIECES // np.repeat(size, size) + 1) * threads - 1) // PIECES
-    lists = [order[thread == k] for k in range(threads)]
-    ends = [np.searchsorted(ordered[thread == k], times, "right") for k in range(threads)]
-    return [np.insert(own, end, BARRIER) for own, end in zip(lists, ends, strict=True)]
-
 
 SCHEDULES = ("coloured", "sequential", "random", "residual")
 
@@ -278,6 +32,15 @@ _STEADY, _CAUTION, _LOOKED = 0.97, 0.7, 3
 _ROUNDING = 2.0**-50
 
 
+class Readout(NamedTuple):
+    """Marginals per kind, of every variable, the value, and the messages in users' order."""
+
+    marginals: Mapping[str, Floats | list[Floats]]
+    singles: Floats
+    value: float
+    messages: Any
+
+
 class Outcome(NamedTuple):
     """How a run ended."""
 
@@ -287,26 +50,172 @@ class Outcome(NamedTuple):
     oscillating: bool = False
 
 
-def layout_order(schedule: str) -> str:
-    """Which order of `pair_layout` a schedule needs."""
+def check_schedule(schedule: object) -> None:
+    """Refuse anything but a schedule of `SCHEDULES`."""
     if not isinstance(schedule, str) or schedule not in SCHEDULES:
         raise PotentiaError(f"schedule must be one of {', '.join(SCHEDULES)}, not {shown(schedule)}.")
-    return "sequence" if schedule == "sequential" else "colours"
+
+
+def layout_order(schedule: str) -> str:
+    """The order of `pair_layout` that a schedule needs: "colours", "sequence" or "tree"."""
+    return {"sequential": "sequence", "tree": "tree"}.get(schedule, "colours")
+
+
+class Engine(ABC):
+    """What iterations change, for one graph, entropy and schedule: messages, or the marginals of mean field.
+
+    Units (blocks of variables, or regions) come in groups; the units of one group are independent of each other.
+    Schedules are those of `MessagePassingMethod`, and "tree": from the leaves to the roots, then back.
+    """
+
+    scores: Scores
+    entropy: Entropy
+    schedule: str
+    seed: int
+    threads: int
+    #: Group k holds the units group_ptr[k] .. group_ptr[k + 1], and this many threads are worth using for one group.
+    group_ptr: Ints
+    group_threads: int = 1
+    #: Most iterations that one call of `sweep` should make; more than one for the coloured schedule only.
+    bulk: int = 1
+    damping: float = 0.0
+    #: Whether the first messages are a function of the scores, which a gradient through all iterations must follow.
+    from_scores: bool = False
+
+    def team(self, many: int) -> int:
+        """Number of threads worth using for `many` iterations in one call, inside which they wait for each other."""
+        return 1
+
+    @abstractmethod
+    def sweep(
+        self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
+    ) -> Floats:
+        """Update units in this order, `iterations` times over; the largest change of a marginal in each, if watched.
+
+        Without `write` marginals are refreshed and messages stay.
+        """
+
+    def residual_sweep(self, priority: Floats) -> float:
+        """As many updates as there are units, the largest pending change first; the largest that is pending then."""
+        raise NotImplementedError
+
+    def damp(self, damping: float) -> None:
+        """Give old messages this weight from now on."""
+        self.damping = damping
+
+    @abstractmethod
+    def read(self, cliques: bool = True) -> Readout:
+        """Marginals and value; without `cliques` those of larger regions and the value may be left out (nan)."""
+
+    @abstractmethod
+    def messages(self) -> Any:
+        """The messages in users' order."""
+
+    @abstractmethod
+    def set_messages(self, messages: Any) -> None:
+        """Start from what `messages` gave."""
+
+    def start_uniform(self) -> None:
+        """Messages before any region has been heard, lam = (c / C) theta [MBL-tpami Algorithm 3, uniform messages]."""
+        raise NotImplementedError
+
+    # What gradients need: states to go back to, and a tape of what each iteration read.
+
+    @property
+    @abstractmethod
+    def state(self) -> Floats:
+        """What iterations change, in the engine's layout."""
+
+    @property
+    def saved_shape(self) -> tuple[int, ...]:
+        """Shape of a saved state."""
+        return self.state.shape
+
+    def save(self, out: Floats) -> None:
+        """Copy the state to `out`."""
+        out[...] = self.state
+
+    def restore(self, saved: Floats) -> None:
+        """Take up a saved state."""
+        self.state[...] = saved
+
+    @property
+    def slot_bytes(self) -> int:
+        """Memory of a slot of a tape."""
+        return self.state.nbytes
+
+    def new_slots(self, slots: int) -> Any:
+        """Room for what the reverse of this many iterations needs: the states before them."""
+        return borrow((slots, *self.state.shape))
+
+    def record(self, slots: Any, slot: int) -> None:
+        """Leave what the reverse of the next iterations (or read-out) needs in the slots from this one on."""
+        slots[slot] = self.state
+
+
+class Tape:
+    """What iterations leave for their reverse: slot 0 is of the read-out, slot 1 + k of iteration k.
+
+    memory: bytes that all slots may take. If they need more, only states before every sqrt(N)-th iteration are kept,
+    and `fill` runs a segment again: a second forward pass for 2 sqrt(N) instead of N slots. None records the read-out
+    only, which at a fixed point is what any further iteration would leave.
+    """
+
+    def __init__(self, memory: int | None) -> None:
+        self.memory = memory
+
+    @property
+    def end_only(self) -> bool:
+        """Whether only where the iterations end counts, so that messages that oscillate may be damped."""
+        return self.memory is None
+
+    def begin(self, engine: Engine, iterations: int) -> None:
+        """Make room for at most this many iterations."""
+        n = max(iterations, 1)
+        self.engine = engine
+        self._whole = self.memory is None or (n + 1) * engine.slot_bytes <= self.memory
+        self._every = n if self._whole else math.isqrt(n - 1) + 1
+        self._states = borrow((0 if self._whole else -(-n // self._every), *engine.saved_shape))
+        self.slots = engine.new_slots(1 if self.end_only else 1 + self._every)
+
+    def before(self, done: int) -> int:
+        """Called before iteration `done`; how many iterations may run before the next call."""
+        if not self._whole and done % self._every == 0:
+            self.engine.save(self._states[done // self._every])
+        elif self._whole and not self.end_only:
+            self.engine.record(self.slots, 1 + done)
+        return self._every - done % self._every
+
+    def segments(self, iterations: int) -> list[tuple[int, int]]:
+        """Ranges of iterations whose slots are filled together, from the last to the first."""
+        return pieces(0, iterations, self._every)[::-1]
+
+    def fill(self, first: int, last: int) -> None:
+        """Run a segment again to fill its slots; the engine's state afterwards is that of before."""
+        if self._whole:
+            return
+        engine, after = self.engine, borrow(self.engine.saved_shape)
+        engine.save(after)
+        engine.restore(self._states[first // self._every])
+        for start, stop in pieces(first, last, engine.bulk):
+            engine.record(self.slots, 1 + start - first)
+            iterate(engine, start, stop - start, watch=False)
+        engine.restore(after)
+        engine.record(self.slots, 0)
+
+
+def pieces(first: int, last: int, size: int) -> list[tuple[int, int]]:
+    """first..last in pieces of at most `size`."""
+    return [(start, min(start + size, last)) for start in range(first, last, size)]
 
 
 def drive(
-    engine: Engine,
-    schedule: str,
-    iterations: int,
-    tol: float,
-    seed: int,
-    recorder: Recorder | None = None,
-    adapt: bool = False,
+    engine: Engine, iterations: int, tol: float, tape: Tape | None = None, adapt: bool = False
 ) -> Outcome:
     """Iterate (every message once per iteration) until the largest change of a marginal is below `tol`.
 
-    Sequential and random schedules count the last two iterations: what is updated last in one may be updated first in
-    the next, where it finds nothing new.
+    Schedules that alternate or are random count the last two iterations: what is updated last in one may be updated
+    first in the next, where it finds nothing new.
 
     adapt: damp messages from the iteration on at which they turn out to oscillate.
     """
@@ -315,35 +224,38 @@ def drive(
     n_units = int(engine.group_ptr[-1])
     priority = np.full(n_units, np.inf)
     residual = before = np.inf if n_units else 0.0
-    lag = 2 if schedule in ("sequential", "random") else 1
+    lag = 1 if engine.schedule in ("coloured", "residual") else 2
     done = 0
+    if tape is not None:
+        tape.begin(engine, iterations)
     while done < iterations and n_units and not residual < tol:
-        room = iterations if recorder is None else recorder.before(done)
-        if schedule == "residual":
-            many = 1
-            residual = cast(ResidualEngine, engine).residual_sweep(priority)
+        room = iterations if tape is None else tape.before(done)
+        many = 1
+        if engine.schedule == "residual":
+            residual = engine.residual_sweep(priority)
             changes.append(residual)
         else:
             # a change is between two iterations; without tolerance only the last ones count
             unwatched = 0 if tol > 0 else iterations - 1 - lag - done
             watch = unwatched <= 0
-            likely = _likely_left(changes, tol) if watch and schedule == "coloured" else 1
-            many = min(room, engine.bulk, min(likely, iterations - done) if watch else unwatched)
-            found = iterate(engine, schedule, seed, done, many, watch).tolist()
+            if engine.bulk > 1:
+                left = min(_likely_left(changes, tol), iterations - done) if watch else unwatched
+                many = min(room, engine.bulk, left)
+            latest = iterate(engine, done, many, watch).tolist()
             if done == 0:
-                found[0] = np.inf  # the first iteration compares with nothing
-            residual, before = max(found[-1], before) if lag == 2 else found[-1], found[-1]
-            changes.extend([*found[:-1], residual])
+                latest[0] = np.inf  # the first iteration compares with nothing
+            residual, before = max(latest[-1], before) if lag == 2 else latest[-1], latest[-1]
+            changes.extend([*latest[:-1], residual])
         done += many
         if stages and _oscillate(changes, stages[0][1]):
-            cast(DampedEngine, engine).damp(stages.pop(0)[0])
+            engine.damp(stages.pop(0)[0])
             changes.clear()
     damped = adapt and len(stages) < len(_DAMPING)
     return Outcome(done, float(residual), bool(residual <= max(tol, _ROUNDING)), damped)
 
 
 def _likely_left(changes: list[float], tol: float) -> int:
-    """Iterations that will hardly be enough for changes to fall below `tol`, to judge by the latest; 1 at least."""
+    """A conservative estimate of how many more iterations are needed to reach `tol` (at least 1)."""
     latest = changes[-4:]
     if len(latest) < 4 or tol <= 0.0 or min(latest) <= 0.0 or not latest[-1] < latest[0] < np.inf:
         return 1
@@ -361,82 +273,76 @@ def _oscillate(changes: list[float], window: int) -> bool:
     return len(before) == window and min(recent) > max(_SMALL, _FALL * min(before))
 
 
-@dataclass(frozen=True)
-class Session:
-    """A loaded engine, how to drive it, and how to make a result of where it ends."""
+def settle(engine: Engine, iterations: int, tol: float, outcome: Outcome) -> tuple[Outcome, Readout]:
+    """Continue until value and messages no longer change either; not converged if the iterations run out first.
 
-    engine: Engine
-    schedule: str
-    iterations: int
-    tol: float
-    seed: int
-    finish: Callable[[Outcome, Readout], Result]
-    #: Whether marginals may hide what messages do, so that the value decides on convergence, too.
-    sharp: bool = False
-    #: Whether the messages began as functions of the scores, which a gradient through all iterations must follow.
-    uniform: bool = False
-    #: Whether to damp messages that oscillate.
-    adapt: bool = False
-
-    def run(self, recorder: Recorder | None = None, cliques: bool = True) -> Result:
-        """Iterate and read out; `cliques` as in `Engine.read`."""
-        # a gradient through iterations follows them as they are asked for
-        free = recorder is None or recorder.end_only
-        adapt = self.adapt and free and self.tol > 0  # without tolerance nothing is watched
-        outcome = drive(self.engine, self.schedule, self.iterations, self.tol, self.seed, recorder, adapt)
-        if free and (self.sharp or outcome.oscillating):
-            outcome, read = self._settle(outcome, self.engine.read())
-            if recorder is None:
-                return self.finish(outcome, read)
-        if recorder is not None:
-            recorder.reading()
-        return self.finish(outcome, self.engine.read(cliques))
-
-    def _settle(self, outcome: Outcome, read: Readout) -> tuple[Outcome, Readout]:
-        """Continue until value and messages no longer change either; not converged if the iterations run out first.
-
-        Large scores make marginals near 0 and 1, which no longer change while messages still move, and damping makes
-        messages move slowly.
-        """
-        # the residual schedule goes by pending changes, which seem to be none
-        schedule = "coloured" if self.schedule == "residual" else self.schedule
-        damping = cast(DampedEngine, self.engine).damping
-        calm = 0
-        while outcome.converged and outcome.iterations < self.iterations:
-            residual = float(iterate(self.engine, schedule, self.seed, outcome.iterations)[-1])
-            after = self.engine.read()
-            moved = max(abs(after.value - read.value), _largest_change(read.messages, after.messages))
-            moved /= 1.0 - damping  # what is damped moves by this share of the way that is left
-            still = moved <= self.tol * (1.0 + abs(read.value)) and residual <= self.tol
-            # a value that changes direction may not change for one iteration
-            calm = calm + 1 if still else 0
-            outcome, read = outcome._replace(iterations=outcome.iterations + 1, residual=residual), after
-            if calm == 2:
-                return outcome, read
-        return outcome._replace(converged=False), read
-
-
-def _largest_change(before: Floats, after: Floats) -> float:
-    """Of a message that is finite both times."""
-    finite = np.isfinite(before) & np.isfinite(after)
-    return float(np.abs(after[finite] - before[finite]).max(initial=0.0))
-
-
-def iterate(engine: Engine, schedule: str, seed: int, done: int, many: int = 1, watch: bool = True) -> Floats:
-    """Iterations from number `done` on of any schedule but the residual one.
-
-    The largest change of a marginal in each, if watched; `many` at most what `Engine.bulk` allows, and 1 if watched
-    under another schedule than "coloured".
+    Large scores make marginals near 0 and 1, which no longer change while messages still move, and damping makes
+    messages move slowly.
     """
+    calm, read = 0, engine.read()
+    while outcome.converged and outcome.iterations < iterations:
+        residual = float(iterate(engine, outcome.iterations)[-1])
+        after = engine.read()
+        finite = np.isfinite(read.messages) & np.isfinite(after.messages)
+        moved = float(np.abs(after.messages[finite] - read.messages[finite]).max(initial=0.0))
+        # what is damped moves by this share of the way that is left
+        moved = max(abs(after.value - read.value), moved) / (1.0 - engine.damping)
+        still = moved <= tol * (1.0 + abs(read.value)) and residual <= tol
+        # a value that changes direction may not change for one iteration
+        calm = calm + 1 if still else 0
+        outcome, read = outcome._replace(iterations=outcome.iterations + 1, residual=residual), after
+        if calm == 2:
+            return outcome, read
+    return outcome._replace(converged=False), read
+
+
+def iterate(engine: Engine, done: int, many: int = 1, watch: bool = True) -> Floats:
+    """`many` iterations from number `done` on, at most `engine.bulk`; the largest change of a marginal in each."""
     changes = np.zeros(many)
-    for step in steps(engine, schedule, seed, done, many):
-        for found in _make_step(engine, step, watch):
+    for lists in unit_lists(engine, done, many):
+        for found in run_lists(lists, lambda units, team: engine.sweep(units, many, watch=watch, team=team)):
             np.maximum(changes, found, out=changes)
     return changes
 
 
-def _make_step(engine: Engine, step: Updates, watch: bool) -> Sequence[float | Floats]:
-    if not step.whole:
-        return step.run(lambda units, _: engine.sweep(units, watch=watch))
-    together = cast(TeamEngine, engine)
-    return step.run(lambda updates, team: together.update(updates, watch, team))
+def unit_lists(engine: Engine, done: int, many: int = 1) -> list[list[Ints]]:
+    """Units in the order in which each of `many` iterations from number `done` on updates them.
+
+    Rounds that follow each other; the lists of a round are for one thread each, at the same time. Where they end with
+    `BARRIER`, threads wait for each other at their barriers. The residual schedule, whose order depends on messages,
+    is that of colours here.
+    """
+    schedule, ptr = engine.schedule, engine.group_ptr
+    n = int(ptr[-1])
+    if schedule == "random":
+        return [[np.random.default_rng([engine.seed, done]).permutation(n)]]
+    if (team := team_size(engine, many)) > 1:
+        shares = zip(*(cut_ranges(a, b, team) for a, b in pairwise(ptr.tolist())), strict=True)
+        return [[np.concatenate([np.append(np.arange(*own), BARRIER) for own in share]) for share in shares]]
+    back = schedule in ("sequential", "tree") and done % 2 == 1
+    threads = engine.group_threads
+    if threads == 1 or many > 1 or pooled():
+        return [[np.arange(n)[::-1] if back else np.arange(n)]]
+    rounds = [
+        [np.arange(*own) for own in cut_ranges(a, b, threads) if own[0] < own[1]]
+        for a, b in pairwise(ptr.tolist())
+        if a < b
+    ]
+    return rounds[::-1] if back else rounds
+
+
+def team_size(engine: Engine, many: int) -> int:
+    """Threads that make `many` iterations as a team, waiting for each other inside the kernel; 1 for no team."""
+    if engine.threads == 1 or engine.schedule != "coloured" or not TEAMS:
+        return 1
+    return engine.team(many) if teams_pay() else 1
+
+
+def run_lists(lists: list[Ints], function: Callable[[Ints, Team], T]) -> list[T]:
+    """function(units, team) of every list of a round, one thread each."""
+    if len(lists) == 1:
+        return [function(lists[0], SOLO)]
+    if lists[0][-1] != BARRIER:
+        return map_items(lambda units: function(units, SOLO), lists, len(lists))
+    team = gather(len(lists))
+    return run_team(lambda units: function(units, team), lists, lambda: release(team))

@@ -50,6 +50,10 @@ class Entropy:
         found: T = self._memo[key]
         return found
 
+    def largest_value(self, sizes: Ints) -> float:
+        """sum |c| log |alpha|: no value of this entropy is larger; sizes: of all tables."""
+        return self.cached("largest", lambda: float(np.abs(self.counting) @ np.log(sizes)))
+
 
 def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
     """Entropy-smoothed LP: c = epsilon on every region, every containment linked [ILR-chapter Eq. 1.7].

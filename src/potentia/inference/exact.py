@@ -16,7 +16,7 @@ from ..graph.structure import Graph
 from ..kernels.forest import descend
 from . import elimination
 from .base import Expectations, Inference, Result
-from .engine import Outcome, Readout, Session, drive
+from .engine import Tape, drive
 from .entropy import Entropy, bethe
 from .forest import best_labels, k_best, log_partition, parent_pairs
 from .pair_engine import PairEngine, suits_pairs
@@ -40,32 +40,20 @@ class Exact(Inference):
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Exact inference; `start` is ignored."""
         check_count("max_table", self.max_table, 1)
-        session = self.session(scores, start)
-        return elimination.eliminate(scores, self.max_table) if session is None else session.run()
+        engine = self.engine(scores)
+        return elimination.eliminate(scores, self.max_table) if engine is None else self.solve(engine)
 
-    def session(self, scores: Scores, start: Result | None) -> Session | None:
-        """Two passes over a forest that are still to be made; None for other graphs."""
-        if not _by_tree(scores.graph):
-            return None
-        engine = _tree_engine(scores)
+    def engine(self, scores: Scores, start: Result | None = None) -> PairEngine | None:
+        """Belief propagation whose two passes, from the leaves to the roots and back, are exact; forests only."""
+        return PairEngine(scores, bethe(scores.graph), "tree") if _by_tree(scores.graph) else None
 
-        def finish(outcome: Outcome, read: Readout) -> Result:
-            return Result(
-                graph=scores.graph,
-                marginals=read.marginals,
-                variable_marginals=read.singles,
-                value=read.value,
-                bound="exact",
-                target="log_partition",
-                iterations=outcome.iterations,
-                residual=0.0,
-                converged=True,
-                scores=scores,
-                best=_best_of,
-                messages=read.messages,
-            )
-
-        return Session(engine, "sequential", 2, 0.0, 0, finish)
+    def solve(self, engine: PairEngine, tape: Tape | None = None, cliques: bool = True) -> Result:
+        """The two passes and what they give."""
+        outcome = drive(engine, 2, 0.0, tape)._replace(residual=0.0, converged=True)
+        if tape is not None:
+            engine.record(tape.slots, 0)
+        facts = {"bound": "exact", "target": "log_partition", "best": _best_of}
+        return Result.of(engine.scores, outcome, engine.read(cliques), **facts)
 
     def maximise(self, scores: Scores) -> Ints:
         """The best labelling without marginals: one pass of maxima and one back."""
@@ -152,16 +140,11 @@ def _by_tree(graph: Graph) -> bool:
     return is_forest(graph) and suits_pairs(graph)
 
 
-def _tree_engine(scores: Scores) -> PairEngine:
-    """Belief propagation whose two passes, from the leaves to the roots and back, are exact on a forest."""
-    return PairEngine(scores, bethe(scores.graph), "tree", damping=0.0, threads=1)
-
-
 def _tree_samples(scores: Scores, rng: np.random.Generator, n: int) -> Ints:
     """Samples, top-down from messages."""
     graph = scores.graph
-    engine = _tree_engine(scores)
-    drive(engine, "sequential", 2, 0.0, 0)
+    engine = PairEngine(scores, bethe(graph), "tree")
+    drive(engine, 2, 0.0)
     read = engine.read()
     order, parent, pair, side, *_ = parent_pairs(graph)
     with np.errstate(divide="ignore"):

@@ -17,10 +17,11 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..graph.tables import Weighted
 from ..kernels import mean_field as kernels
+from ..kernels.machine.team import SOLO, Team
 from ..kernels.mean_field import DENSE, HOPELESS, LINEAR, WINDOW, WeightedPairs, expected_links, spread_all
 from .base import Inference, ProductMarginals, Result
 from .decode import best_labelling, feasible_labelling
-from .engine import Outcome, Readout, Session, WholeStates, layout_order
+from .engine import Engine, Readout, Tape, check_schedule, drive, layout_order
 
 
 def weighted_links(scores: Scores) -> WeightedPairs:
@@ -104,11 +105,11 @@ class _DistinctTables:
 _PARALLEL_WORK = 20_000
 
 
-class MeanFieldEngine(WholeStates):
+class MeanFieldEngine(Engine):
     """Variables in groups of which no two share a region, and the current product distribution."""
 
-    def __init__(self, scores: Scores, order: str, threads: int) -> None:
-        self.scores, self.threads = scores, threads
+    def __init__(self, scores: Scores, schedule: str, threads: int, seed: int) -> None:
+        self.scores, self.schedule, self.threads, self.seed = scores, schedule, threads, seed
         self.theta, self.at = scores.flat(leave=scores.weighted)
         np.maximum(self.theta, kernels.FORBIDDEN, out=self.theta)
         #: Regions with separate tables.
@@ -116,7 +117,9 @@ class MeanFieldEngine(WholeStates):
         self.stars = _stars_of(scores, self.written)
         self.pair_at = self.at[self.stars.pair]
         self.links = weighted_links(scores)
-        self.variables, self._group_ptr = variable_groups(scores.graph, order)
+        self.variables, self.group_ptr = variable_groups(scores.graph, layout_order(schedule))
+        if len(self.variables) >= _PARALLEL_WORK * (len(self.group_ptr) - 1):
+            self.group_threads = threads
         self.q = self._first_guess()
         spread_all(self.links, self.q)
 
@@ -135,16 +138,6 @@ class MeanFieldEngine(WholeStates):
         return (np.arange(allowed.shape[1]) == labels[:, None]).astype(float)
 
     @property
-    def group_ptr(self) -> Ints:
-        """Ranges of variables that share no region."""
-        return self._group_ptr
-
-    @property
-    def group_threads(self) -> int:
-        """Threads that pay for a group of average size."""
-        return self.threads if len(self.variables) >= _PARALLEL_WORK * (len(self._group_ptr) - 1) else 1
-
-    @property
     def state(self) -> Floats:
         """The product distribution itself."""
         return self.q
@@ -160,19 +153,23 @@ class MeanFieldEngine(WholeStates):
         self.q = np.where(total > 0, start / np.where(total > 0, total, 1.0), self.q)
         spread_all(self.links, self.q)
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
-        """Coordinate ascent over the variables at these positions, in this order."""
-        return float(
-            kernels.sweep_variables(
-                self.scores.regions,
-                self.stars,
-                self.links,
-                self.theta,
-                self.at,
-                self.pair_at,
-                self.variables[units],
-                self.q,
-            )
+    def sweep(
+        self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
+    ) -> Floats:
+        """Coordinate ascent over the variables at these positions, once in this order."""
+        return np.array(
+            [
+                kernels.sweep_variables(
+                    self.scores.regions,
+                    self.stars,
+                    self.links,
+                    self.theta,
+                    self.at,
+                    self.pair_at,
+                    self.variables[units],
+                    self.q,
+                )
+            ]
         )
 
     def read(self, cliques: bool = True) -> Readout:
@@ -192,7 +189,7 @@ class MeanFieldEngine(WholeStates):
         value = float(own.sum()) + float(expected_links(self.links, self.q))
         value -= float((positive * np.log(positive)).sum())
         q = self.q.copy()
-        return Readout(ProductMarginals(self.scores.graph, q, self.group_threads), q, value, self.q.copy())
+        return Readout(ProductMarginals(self.scores.graph, q, self.group_threads), q, value, None)
 
 
 def _written(scores: Scores) -> Bools:
@@ -225,8 +222,9 @@ class DenseMeanFieldEngine(MeanFieldEngine):
     Without other pairs that is the parallel update of dense CRFs, starting at the softmax of single scores.
     """
 
-    def __init__(self, scores: Scores, order: str, threads: int) -> None:
-        super().__init__(scores, order, threads)
+    def __init__(self, scores: Scores, schedule: str, threads: int, seed: int) -> None:
+        super().__init__(scores, schedule, threads, seed)
+        self.group_threads = 1  # an iteration is one call
         states = np.arange(self.q.shape[1])
         #: Where single scores lie in `theta`, (n, states), and what they are.
         self.singles_at: Ints = self.at[scores.regions.single][:, None] + states
@@ -243,11 +241,6 @@ class DenseMeanFieldEngine(MeanFieldEngine):
         kinds = [k for k, s in scores.graph.scopes.items() if s.shape[1] > 1 and k not in scores.weighted]
         return any(not np.isfinite(scores.kind(k)[0]).all() for k in kinds)
 
-    @property
-    def group_threads(self) -> int:
-        """One: an iteration is one call."""
-        return 1
-
     def dense_field(self, q: Floats) -> Floats:
         """Expected scores of every variable's labels under all Gaussian terms, (n, states)."""
         field = np.zeros_like(q)
@@ -255,10 +248,12 @@ class DenseMeanFieldEngine(MeanFieldEngine):
             field += term.weight * term.field(term.kernel.multiply(q))
         return field
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
+    def sweep(
+        self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
+    ) -> Floats:
         """One iteration over the variables at these positions."""
         self.theta[self.singles_at] = self.base + self.dense_field(self.q)
-        return super().sweep(units, write, watch)
+        return super().sweep(units)
 
     def read(self, cliques: bool = True) -> Readout:
         """Product marginals and E[theta] + H(q)."""
@@ -303,7 +298,7 @@ class MeanField(Inference):
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Coordinate ascent from uniform marginals or those of `start` (of any method)."""
-        return self.session(scores, start).run()
+        return self.solve(self.engine(scores, start))
 
     def on_one_thread(self) -> Self:
         """The same method with one thread."""
@@ -314,37 +309,31 @@ class MeanField(Inference):
         regions = flat_regions(graph)
         return (regions.order == 1).astype(float)
 
-    def session(self, scores: Scores, start: Result | None) -> Session:
-        """Coordinate ascent that is still to be driven."""
+    def engine(self, scores: Scores, start: Result | None = None) -> MeanFieldEngine:
+        """An engine at uniform marginals or those of `start`."""
         check_count("iterations", self.iterations)
         check_count("seed", self.seed)
         check_share("tol", self.tol)
-        order = layout_order(self.schedule)
+        check_schedule(self.schedule)
         if self.schedule == "residual":
             raise PotentiaError("mean field has no residual schedule; use coloured, sequential or random.")
         kind = DenseMeanFieldEngine if scores.dense else MeanFieldEngine
-        engine = kind(scores, order, thread_count(self.threads))
+        engine = kind(scores, self.schedule, thread_count(self.threads), self.seed)
+        engine.from_scores = bool(scores.dense) and start is None
         if start is not None:
             engine.set_messages(start.variable_marginals)
+        return engine
 
-        def finish(outcome: Outcome, read: Readout) -> Result:
-            if read.value < HOPELESS:
-                raise InfeasibleError(
-                    "mean field started from marginals that put weight on forbidden configurations."
-                )
-            return Result(
-                graph=scores.graph,
-                marginals=read.marginals,
-                variable_marginals=read.singles,
-                value=read.value,
-                bound="lower" if all(term.kernel.exact for term in scores.dense.values()) else "estimate",
-                target="log_partition",
-                iterations=outcome.iterations,
-                residual=outcome.residual,
-                converged=outcome.converged,
-                scores=scores,
-                best=Result.mpm if scores.dense else best_labelling,
+    def solve(self, engine: MeanFieldEngine, tape: Tape | None = None, cliques: bool = True) -> Result:
+        """Coordinate ascent until the tolerance is met or the iterations run out, and what it gives."""
+        scores, outcome = engine.scores, drive(engine, self.iterations, self.tol, tape)
+        if tape is not None:
+            engine.record(tape.slots, 0)
+        read = engine.read(cliques)
+        if read.value < HOPELESS:
+            raise InfeasibleError(
+                "mean field started from marginals that put weight on forbidden configurations."
             )
-
-        begun = bool(scores.dense) and start is None
-        return Session(engine, self.schedule, self.iterations, self.tol, self.seed, finish, uniform=begun)
+        bound = "lower" if all(term.kernel.exact for term in scores.dense.values()) else "estimate"
+        best = Result.mpm if scores.dense else best_labelling
+        return Result.of(scores, outcome, read, bound=bound, target="log_partition", best=best)

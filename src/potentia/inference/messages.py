@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from ..base.options import check_count, check_share
 from ..base.threads import thread_count
-from ..base.types import ArrayLike, Floats, PotentiaError, warn_caller
+from ..base.types import ArrayLike, Floats, PotentiaError
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from . import entropy as entropies
 from .base import Inference, Result
 from .decode import best_labelling
-from .engine import Outcome, Readout, Session, layout_order
+from .engine import Tape, check_schedule, drive, layout_order, settle
 from .entropy import Entropy
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine
@@ -34,6 +34,30 @@ _FAR = 100.0
 
 
 Schedule = Literal["coloured", "sequential", "random", "residual"]
+
+
+def make_engine(
+    scores: Scores,
+    entropy: Entropy,
+    schedule: str,
+    damping: float = 0.0,
+    threads: int = 1,
+    seed: int = 0,
+    regions: bool = False,
+) -> PairEngine | RegionEngine:
+    """The fastest engine for these scores, with messages at zero: the one place where it is chosen.
+
+    Pairs are updated in blocks: by their weights in O(L) per message where all tables are `pt.Potts` or one of its kin
+    with weights that are not negative, else by tables in O(L^2). Larger regions, very unequal numbers of states and the
+    residual schedule, which updates single variables, take the engine of regions, and so does `regions`.
+    """
+    check_schedule(schedule)
+    kind: type[PairEngine | RegionEngine] = PairEngine
+    if regions or schedule == "residual" or not suits_pairs(scores.graph):
+        kind = RegionEngine
+    elif scores.weighted and suits_weights(scores, entropy, layout_order(schedule)):
+        kind = WeightEngine
+    return kind(scores, entropy, schedule, damping, threads, seed)
 
 
 @dataclass(kw_only=True)
@@ -64,15 +88,8 @@ class MessagePassingMethod(Inference):
     seed: int = 0
     threads: int | None = None
 
-    def __post_init__(self) -> None:
-        if isinstance(self.schedule, str) and self.schedule == "greedy":
-            warn_caller("schedule='greedy' is now called 'residual'.", FutureWarning)
-            self.schedule = "residual"
-
-    @property
-    def upper_bound(self) -> Callable[[Result], float] | None:
-        """What computes an upper bound on log Z from a result's messages; None if there is none."""
-        return None
+    #: What computes an upper bound on log Z from a result's messages; None if there is none.
+    upper_bound: ClassVar[Any] = None
 
     @abstractmethod
     def entropy(self, graph: Graph) -> Entropy:
@@ -90,88 +107,62 @@ class MessagePassingMethod(Inference):
         """Those of its entropy."""
         return self.entropy(graph).counting.copy()
 
-    def engine(self, scores: Scores, entropy: Entropy) -> PairEngine | RegionEngine:
-        """An engine loaded with scores, its messages at zero."""
-        order, threads = layout_order(self.schedule), thread_count(self.threads)
-        damping = 0.0 if self.damping is None else float(self.damping)
-        # the residual schedule updates single variables, which the blocks of pairs cannot
-        if not suits_pairs(scores.graph) or self.schedule == "residual":
-            return RegionEngine(scores, entropy, order, damping, threads)
-        by_weights = suits_weights(scores, entropy, order)
-        return (WeightEngine if by_weights else PairEngine)(scores, entropy, order, damping, threads)
-
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Message passing from the method's first messages or those of `start`."""
-        return self.session(scores, start).run()
+        return self.solve(self.engine(scores, start))
 
-    def session(self, scores: Scores, start: Result | None) -> Session:
-        """Message passing that is still to be driven."""
-        return self.session_with(self.entropy(scores.graph), scores, start)
-
-    def session_with(self, entropy: Entropy, scores: Scores, start: Result | None) -> Session:
-        """The same with given counting numbers."""
-        self._check()
-        engine = self.engine(scores, entropy)
-        uniform = self.uniform_start and start is None
-        if uniform:
-            engine.start_uniform()
-        if start is not None:
-            if np.shape(start.messages) != engine.messages().shape:
-                raise PotentiaError(
-                    "start holds no messages of this kind; it must come from the same method."
-                )
-            # a message of -inf would keep dead what new scores allow again
-            same = scores.forbids_all_of(start.scores)
-            engine.set_messages(
-                start.messages if same else np.where(np.isneginf(start.messages), 0.0, start.messages)
-            )
-
-        largest, sizes = scores.largest(), scores.regions.size
-        # no fixed point has more: expected scores, and entropies times counting numbers
-        entropies = entropy.cached("most", lambda: float(np.abs(entropy.counting) @ np.log(sizes)))
-        most = 1.0 + len(sizes) * largest + entropies
-
-        # regions inside each other may have no stable fixed point, and messages that grow make sharp marginals
-        nested = not entropy.always and entropy.links != "star"
-
-        def finish(outcome: Outcome, read: Readout) -> Result:
-            diverged = not abs(read.value) <= (most if outcome.converged else _FAR * most)
-            if nested:  # large messages of both signs may cancel in the value
-                sent = np.abs(read.messages)
-                diverged = diverged or bool(sent.max(initial=0.0, where=sent < np.inf) > _FAR * most)
-            outcome = outcome._replace(converged=outcome.converged and not diverged)
-            fixed = entropy.always or (outcome.converged and outcome.residual <= _FIXED)
-            return Result(
-                graph=scores.graph,
-                marginals=read.marginals,
-                variable_marginals=read.singles,
-                value=read.value,
-                bound=entropy.bound if fixed else "estimate",
-                target=entropy.target,
-                iterations=outcome.iterations,
-                residual=outcome.residual,
-                converged=outcome.converged,
-                scores=scores,
-                best=best_labelling,
-                messages=read.messages,
-                oscillating=outcome.oscillating,
-                diverged=diverged,
-                upper=self.upper_bound,
-            )
-
-        sharp = bool(self.damping) or largest > _SHARP or nested
-        # a bound that holds at any messages falls in every update, so that they cannot oscillate
-        adapt = self.damping is None and not entropy.always
-        return Session(
-            engine, self.schedule, self.iterations, self.tol, self.seed, finish, sharp, uniform, adapt
-        )
-
-    def _check(self) -> None:
+    def engine(
+        self, scores: Scores, start: Result | None = None, entropy: Entropy | None = None
+    ) -> PairEngine | RegionEngine:
+        """An engine loaded with scores and first messages; entropy: instead of the method's own."""
         check_count("iterations", self.iterations)
         check_count("seed", self.seed)
         check_share("tol", self.tol)
         if self.damping is not None:
             check_share("damping", self.damping, 1.0)
+        entropy, threads = entropy or self.entropy(scores.graph), thread_count(self.threads)
+        engine = make_engine(scores, entropy, self.schedule, self.damping or 0.0, threads, self.seed)
+        if start is None:
+            if self.uniform_start:
+                engine.start_uniform()
+            return engine
+        if np.shape(start.messages) != engine.messages().shape:
+            raise PotentiaError("start holds no messages of this kind; it must come from the same method.")
+        # a message of -inf would keep dead what new scores allow again
+        dead = np.isneginf(start.messages) & (not scores.forbids_all_of(start.scores))
+        engine.set_messages(np.where(dead, 0.0, start.messages))
+        return engine
+
+    def solve(
+        self, engine: PairEngine | RegionEngine, tape: Tape | None = None, cliques: bool = True
+    ) -> Result:
+        """Message passing until the tolerance is met or the iterations run out, and what it gives."""
+        scores, entropy, largest = engine.scores, engine.entropy, engine.scores.largest()
+        # a gradient through iterations follows them as they are asked for
+        free = tape is None or tape.end_only
+        # a bound that holds at any messages falls in every update, so that they cannot oscillate
+        adapt = free and self.damping is None and self.tol > 0 and not entropy.always
+        outcome, read = drive(engine, self.iterations, self.tol, tape, adapt), None
+        # regions inside each other may have no stable fixed point, and messages that grow make sharp marginals
+        nested = not entropy.always and entropy.links != "star"
+        if free and (nested or self.damping or outcome.oscillating or largest > _SHARP):
+            outcome, read = settle(engine, self.iterations, self.tol, outcome)
+        if tape is not None:
+            engine.record(tape.slots, 0)
+        if read is None or tape is not None:
+            read = engine.read(cliques)
+        # no fixed point has more: expected scores, and entropies times counting numbers
+        limit = 1.0 + len(entropy.counting) * largest + entropy.largest_value(scores.regions.size)
+        diverged = not abs(read.value) <= (limit if outcome.converged else _FAR * limit)
+        if nested:  # large messages of both signs may cancel in the value
+            sizes = np.abs(read.messages)
+            diverged = diverged or bool(sizes.max(initial=0.0, where=sizes < np.inf) > _FAR * limit)
+        outcome = outcome._replace(converged=outcome.converged and not diverged)
+        fixed = entropy.always or (outcome.converged and outcome.residual <= _FIXED)
+        return Result.of(
+            scores, outcome, read, bound=entropy.bound if fixed else "estimate", target=entropy.target,
+            best=best_labelling, diverged=diverged, upper=self.upper_bound,
+        )  # fmt: skip
 
 
 @dataclass
@@ -208,27 +199,21 @@ class TRW(MessagePassingMethod):
     rho: float | ArrayLike | None = None
     optimise_rho: bool = False
 
-    @property
-    def upper_bound(self) -> Callable[[Result], float]:
-        """The average over the forests behind the default weights."""
-        return forest_bound
+    #: The average over the forests behind the default weights.
+    upper_bound: ClassVar[Any] = staticmethod(forest_bound)
 
     def entropy(self, graph: Graph) -> Entropy:
+        if self.optimise_rho:
+            raise PotentiaError("weights chosen by optimise_rho have no gradient; use fixed ones (rho=).")
         return entropies.reweighted(graph, self.rho)
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Message passing from uniform messages or those of `start`, with the given or chosen weights."""
         if not self.optimise_rho:
-            return super().run(scores, start)
+            return self.solve(self.engine(scores, start))
         if self.rho is not None:
             raise PotentiaError("optimise_rho chooses rho itself; leave rho=None.")
         return optimise_rho(self, scores, start)
-
-    def session(self, scores: Scores, start: Result | None) -> Session:
-        """Message passing that is still to be driven."""
-        if self.optimise_rho:
-            raise PotentiaError("weights chosen by optimise_rho have no gradient; use fixed ones (rho=).")
-        return super().session(scores, start)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""How much there is to do for a graph of pairs, how many threads pay for it, and what stays in the cache."""
+"""Message passing on graphs of variables and pairs: tables, messages and beliefs in blocks, and their cost model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..base.memory import borrow, borrow_like, borrow_zeros
 from ..base.threads import map_ranges
 from ..base.types import Floats, InfeasibleError, Ints
 from ..graph.flat import flat_regions
-from ..graph.layout import PairLayout, pair_layout, pairs_of
+from ..graph.layout import pair_layout, pairs_of
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import binary, star, star_product
 from ..kernels import pairs as pair_kernels
 from ..kernels.machine.simd import CHUNK
-from ..kernels.machine.team import BARRIER, SOLO, Team
+from ..kernels.machine.team import SOLO, Team
 from ..kernels.star_blocks import (
     ALONE,
     LOG,
@@ -31,12 +31,11 @@ from ..kernels.star_blocks import (
     RECEIVES,
     SAFE_RANGE,
     SAFE_RANGE_SINGLE,
-    SENDS,
     MessageRecord,
     PairBlocks,
 )
 from .base import PairMarginals
-from .engine import Readout
+from .engine import Engine, Readout, layout_order
 from .entropy import Entropy, check_counting
 from .forest import pair_tables
 
@@ -48,98 +47,16 @@ _HAND_OVER, _WAIT = 500_000, 100_000
 _GATHER = 2
 #: Entries of all tables from which on products are shared: 16 MiB, about what caches hold.
 _SHARED_FROM = 2**21
-#: Bytes that iterations under way at once may keep in the cache.
-_CACHE = 2**23
-#: Multiply-adds of one call, where iterations are done together: less than a tenth of a second.
+#: Multiply-adds of one call: less than a tenth of a second.
 _CALL_WORK = 400_000_000
 #: What an update takes without exponentials of messages, in updates with them.
 _LOGARITHMS = 5
-
-
-class PairWork:
-    """What engines of pairs tell those who drive them."""
-
-    threads: int
-    layout: PairLayout
-    blocks: PairBlocks
-    #: Whether all pairs have one table.
-    shared: bool
-    #: Whether blocks hold exponentials of messages.
-    exponentials: bool
-    #: Multiply-adds of an iteration, and groups that it updates one after another.
-    work: int
-    n_groups: int
-
-    @property
-    def group_ptr(self) -> Ints:
-        """Ranges of blocks that are independent of each other."""
-        return self.layout.group_ptr
-
-    @property
-    def group_threads(self) -> int:
-        """Threads that pay for a group of average size."""
-        return self._pay(self.work // (self.n_groups * _HAND_OVER))
-
-    def team(self, many: int) -> int:
-        """Threads that pay for this many iterations together."""
-        most = int(many) * self.work // (_GATHER * _HAND_OVER)
-        return 1 if most < 2 else self._pay(min(most, self.work // (self.n_groups * _WAIT)))
-
-    @property
-    def reach(self) -> int:
-        """How far apart the blocks at the ends of a pair are, each counted in its group."""
-        return self.layout.reach
-
-    @property
-    def depth(self) -> int:
-        """Iterations that may be under way at once, each `reach` blocks behind the one before, in every group."""
-        if not self.far:
-            return 1
-        held = (self.blocks.table.nbytes + 2 * self.blocks.lam.nbytes) * self.n_groups / len(self.blocks.mode)
-        return max(1, int(_CACHE / (held * max(self.reach, 1))))
-
-    @property
-    def far(self) -> bool:
-        """Whether tables have to be read from memory in every iteration."""
-        return not self.shared and self.blocks.table.size >= _SHARED_FROM
-
-    @property
-    def pass_threads(self) -> int:
-        """Threads that pay for a pass over all blocks."""
-        return self._pay(self.work // _HAND_OVER)
-
-    def _pay(self, threads: int) -> int:
-        return min(self.threads, threads) if threads > 1 else 1
-
-    @property
-    def bulk(self) -> int:
-        """Iterations that one call of `sweep` may be given, so few that it soon comes back."""
-        return max(1, _CALL_WORK // (self.work if self.exponentials else _LOGARITHMS * self.work))
-
-    def count_work(self) -> int:
-        """Multiply-adds of an iteration."""
-        rows, states, width = self.blocks.lam.shape
-        return rows * width * states * states + (rows + len(self.blocks.node)) * width * 8 * states
-
-    def over_groups(self, function: Callable[[int, int], T]) -> list[T]:
-        """function(a, b) over ranges of blocks: one group after another if threads share them, else all in one call."""
-        threads = self._pay(self.work // (self.n_groups * _WAIT))
-        if threads == 1:
-            return [function(0, int(self.group_ptr[-1]))]
-        ranges = pairwise(self.group_ptr.tolist())
-        return [found for a, b in ranges for found in map_ranges(function, a, b, threads)]
-
-    def over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
-        """function(a, b) over ranges that make up 0..n, in as many threads as pay for a pass over all blocks."""
-        return map_ranges(function, 0, n, self.pass_threads)
-
-
-#: Held while messages are sent that were not when they changed.
-_sending = Lock()
-
 #: Counting numbers of pairs that are quick powers, where C is 1.
 _POWERS = (1.0, 0.5)
 _NOTHING = np.empty((0, 0, 0))
+
+#: Held while products are computed that no sweep has sent.
+_sending = Lock()
 
 
 def suits_pairs(graph: Graph) -> bool:
@@ -154,28 +71,79 @@ def suits_pairs(graph: Graph) -> bool:
     return graph.cached("suits_pairs", check)
 
 
-class PairEngine(PairWork):
-    """Tables, messages and beliefs in blocks, for one graph, entropy and order of update."""
+class PairEngine(Engine):
+    """Tables, messages and beliefs in blocks of variables; see `kernels.star`."""
 
-    def __init__(self, scores: Scores, entropy: Entropy, order: str, damping: float, threads: int) -> None:
-        self.graph, self.entropy, self.damping, self.threads = scores.graph, entropy, damping, threads
-        self.pairs = pairs_of(self.graph)
+    #: Whether an end of a pair may compute the other end's product, too, while the pair's table is in the cache.
+    shares_products = True
+
+    def __init__(
+        self,
+        scores: Scores,
+        entropy: Entropy,
+        schedule: str = "coloured",
+        damping: float = 0.0,
+        threads: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self.graph, self.scores, self.entropy = scores.graph, scores, entropy
+        self.schedule, self.damping, self.threads, self.seed = schedule, damping, threads, seed
+        self.pairs, order = pairs_of(self.graph), layout_order(schedule)
         self._pair_kinds = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
         self.count, self.counting, self.total = entropy.cached("pairs", self._weights)
         self.shared = self._one_table(scores)
+        #: Largest minus smallest score of all pairs; infinite if some are -inf.
+        self._span = self._score_span()
         # a tree is read twice only, and its results are called exact
         single = scores.single and not self.shared and order != "tree"
-        self.single = single and self._spans(scores, SAFE_RANGE_SINGLE)
+        self.single = single and self._spans_at_most(SAFE_RANGE_SINGLE)
         self.layout = pair_layout(self.graph, order, oriented=self.shared)
+        self.group_ptr = self.layout.group_ptr
         self.blocks = self._allocate(*entropy.cached((order, self.shared), self._in_lanes))
         self._record = NO_RECORD
+        self._written: pair_kernels.PairScores | None = None
         #: Whether tables of rows that receive their products are needed, too.
         self._reversible = False
+        #: Whether blocks hold exponentials of messages.
         self.exponentials = False
         self._has_messages = False
+        #: Multiply-adds of an iteration, and groups that it updates one after another.
         self.work, self.n_groups = self.count_work(), max(len(self.group_ptr) - 1, 1)
-        self.load(scores)
+        self.group_threads = self._worth(self.work // (self.n_groups * _HAND_OVER))
+        #: Threads worth using for a pass over all blocks.
+        self.pass_threads = self._worth(self.work // _HAND_OVER)
+        pair_kernels.to_lanes(self.layout.variable, scores.singles, self.blocks.node)
+        self._load_tables()
         self.reset()
+
+    # -- how much there is to do --------------------------------------------------------------------------------
+
+    def count_work(self) -> int:
+        """Multiply-adds of an iteration."""
+        rows, states, width = self.blocks.lam.shape
+        return rows * width * states * states + (rows + len(self.blocks.node)) * width * 8 * states
+
+    def _worth(self, threads: int) -> int:
+        return max(1, min(self.threads, threads))
+
+    def team(self, many: int) -> int:
+        """Number of threads worth using for `many` iterations in one call, inside which they wait for each other."""
+        most = many * self.work // (_GATHER * _HAND_OVER)
+        return self._worth(min(most, self.work // (self.n_groups * _WAIT)))
+
+    def over_groups(self, function: Callable[[int, int], T]) -> list[T]:
+        """function(a, b) over ranges of blocks: one group after another if threads share them, else all in one call."""
+        threads = self._worth(self.work // (self.n_groups * _WAIT))
+        if threads == 1:
+            return [function(0, int(self.group_ptr[-1]))]
+        ranges = pairwise(self.group_ptr.tolist())
+        return [found for a, b in ranges for found in map_ranges(function, a, b, threads)]
+
+    def over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
+        """function(a, b) over ranges that make up 0..n, in as many threads as are worth using for all blocks."""
+        return map_ranges(function, 0, n, self.pass_threads)
+
+    # -- tables -------------------------------------------------------------------------------------------------
 
     def _weights(self) -> tuple[Floats, Floats, Floats]:
         """c of pairs and of variables, and C of variables."""
@@ -209,6 +177,7 @@ class PairEngine(PairWork):
         rows, width = layout.pair.shape
         n_blocks, states = len(layout.variable), layout.n_states
         size = states * states
+        entries = 2 * size if self.shared else (rows - 1) * self._slot_entries * width
         return PairBlocks(
             slot_ptr=layout.slot_ptr,
             opposite=layout.opposite,
@@ -217,9 +186,7 @@ class PairEngine(PairWork):
             inverse=inverse,
             node=borrow_zeros((n_blocks, states, width)),
             own=_NOTHING,
-            table=borrow((2 * size,))
-            if self.shared
-            else self._tables((rows - 1) * self._slot_entries * width),
+            table=borrow_like((entries,), np.float32 if self.single else np.float64),
             base=layout.side[:, 0].astype(np.int64) * size if self.shared else np.arange(rows) * size * width,
             shared=self.shared,
             mode=np.full(n_blocks, MAXIMUM if self.entropy.maximum else PRODUCT, dtype=np.int64),
@@ -236,49 +203,43 @@ class PairEngine(PairWork):
         """Numbers by which blocks hold the table of a slot."""
         return self.layout.n_states**2
 
-    def _tables(self, size: int) -> Floats:
-        """Memory for tables, in single precision where scores are."""
-        return borrow_like((size,), np.float32 if self.single else np.float64)
+    def _score_span(self) -> float:
+        bounds = [self.scores.bounds(kind) for kind in self._pair_kinds if len(self.graph.scopes[kind])]
+        finite = [both for both in bounds if both is not None]
+        if len(finite) < len(bounds):
+            return math.inf
+        return float(np.ptp(finite)) if finite else 0.0
 
-    def _spans(self, scores: Scores, widest: float) -> bool:
-        """Whether all pairs' scores are finite and differ by at most `widest` times the smallest counting number."""
-        kinds = [kind for kind in self._pair_kinds if len(self.graph.scopes[kind])]
-        bounds = [b for kind in kinds if (b := scores.bounds(kind)) is not None]
-        if len(bounds) < len(kinds) or not kinds:
-            return False
-        span = max(high for _, high in bounds) - min(low for low, _ in bounds)
-        return span <= widest * float(self.count.min())
+    def _spans_at_most(self, widest: float) -> bool:
+        """Whether scores of pairs differ by at most `widest` times the smallest counting number."""
+        return len(self.pairs) > 0 and self._span <= widest * float(self.count.min())
 
-    def load(self, scores: Scores) -> None:
-        """Take new scores; messages stay."""
-        self.scores = scores
-        self._written: pair_kernels.PairScores | None = None
-        blocks, layout = self.blocks, self.layout
-        pair_kernels.to_lanes(layout.variable, scores.singles, blocks.node)
+    def _load_tables(self) -> None:
+        """Scale the scores of pairs and write them into the blocks, in the form that the kernel reads."""
         if self.shared:
             self._fill_shared()
         else:
             self._high = self._choose_modes()
             #: What tables were lowered by, of all pairs.
             self.shift = float(self._high.sum())
-        self._sweep = self._kernel()
+        self._choose_kernel()
         if not self.shared:
             self._fill()
 
-    def _fill(self, rest: bool = False) -> None:
-        """Write the tables; with `rest` those of rows that receive their products, else those of all others."""
+    def _fill(self, receiving: bool = False) -> None:
+        """Write the tables of rows that compute their own products, or of those that receive them."""
         layout, scores, high, blocks = self.layout, self.pair_scores, self._high, self.blocks
         self.over(
             len(layout.variable),
-            lambda a, b: pair_kernels.fill_tables(a, b, layout, scores, high, rest, blocks),
+            lambda a, b: pair_kernels.fill_tables(a, b, layout, scores, high, receiving, blocks),
         )
-        if self._reversible and not rest:
-            self._fill(rest=True)
+        if self._reversible and not receiving:
+            self._fill(receiving=True)
 
     def _choose_modes(self) -> Floats:
         """Set the modes of blocks; what to lower each pair's table by."""
         blocks, n = self.blocks, len(self.pairs)
-        if self._spans(self.scores, SAFE_RANGE):
+        if self._spans_at_most(SAFE_RANGE):
             blocks.mode[:] = MAXIMUM if self.entropy.maximum else PRODUCT
             return np.full(n, max(bounds[1] for k in self._pair_kinds if (bounds := self.scores.bounds(k))))
         high, low_of, scores = np.empty(n), np.empty(n), self.pair_scores
@@ -287,48 +248,49 @@ class PairEngine(PairWork):
             pair_kernels.choose_modes(self.layout, scores, high, low_of, blocks.mode)
         return high
 
-    def _kernel(self) -> Callable[..., int]:
-        """The quickest kernel that can update all blocks; each is compiled at its first use only."""
-        _, states, width = self.blocks.lam.shape
-        kept = not self.damping and not width % CHUNK and bool(np.all(self.blocks.mode == PRODUCT))
-        self._keep_exponentials(kept and self._bounded())
-        self._share_products(self.exponentials and states > 2 and self.far)
-        power = self._power()
-        if not self.exponentials:
-            return star.sweep
-        return partial(binary.sweep if states == 2 else star_product.sweep, power)
+    def _choose_kernel(self) -> None:
+        """Take the fastest kernel that can update all blocks; each is compiled at its first use only."""
+        products = (
+            not self.damping
+            and not self.blocks.lam.shape[2] % CHUNK
+            and bool(np.all(self.blocks.mode == PRODUCT))
+        )
+        self._keep_exponentials(products and self._bounded())
+        self._share_products()
+        power, (logarithms, exponentials) = self._power(), self._kernels()
+        self._sweep = partial(exponentials, power) if self.exponentials else logarithms
+        steps = _CALL_WORK // (self.work if self.exponentials else _LOGARITHMS * self.work)
+        self.bulk = max(1, steps) if self.schedule == "coloured" else 1
 
-    def _share_products(self, wanted: bool) -> None:
-        """Give rows the roles of the layout, or none; see `star_product`."""
+    def _kernels(self) -> tuple[Callable[..., int], Callable[..., int]]:
+        """The kernels that update messages, and their exponentials."""
+        return star.sweep, binary.sweep if self.layout.n_states == 2 else star_product.sweep
+
+    def _share_products(self) -> None:
+        """Give rows the roles of the layout where tables have to be read from memory in every iteration."""
         blocks, role = self.blocks, self.layout.role
+        far = not self.shared and blocks.table.size >= _SHARED_FROM and self.layout.n_states > 2
+        wanted = self.shares_products and self.exponentials and far
         blocks.role[:] = role if wanted else ALONE
         if wanted and not len(blocks.sent) and np.any(role == RECEIVES):
             # an empty slot is never sent anything
             self.blocks = blocks._replace(sent=borrow(blocks.lam.shape))
             self.blocks.sent.fill(1.0)
-        #: Whether each block has messages that it still has to send.
-        self._behind = np.zeros(len(blocks.mode), dtype=bool)
-        self._messages_changed()
+        #: Whether messages changed otherwise than by sweeps, which send the products that others receive.
+        self._unsent = True
 
-    def _messages_changed(self) -> None:
-        """Called where messages changed otherwise than by a sweep."""
-        sending = np.flatnonzero(self.blocks.role == SENDS)
-        self._behind[np.searchsorted(self.blocks.slot_ptr, sending, "right") - 1] = True
-
-    def _catch_up(self, units: Ints, write: bool) -> None:
-        """See to it that what the updates of `units` are to receive has been sent."""
-        n = len(self._behind)
-        if write and len(units) >= n and np.array_equal(units[:n], np.arange(n)):
-            return  # all are updated, senders before receivers
-        # receivers are in later groups than their senders; those of a group may be at work in several threads
-        group = np.searchsorted(self.group_ptr, (units % n).max(initial=0), "right") - 1
+    def _send(self, units: Ints, write: bool) -> None:
+        """Compute pending products that `units` will read."""
         with _sending:
-            for u in np.flatnonzero(self._behind[: self.group_ptr[group]]):
-                star_product.send(u, u + 1, self.blocks)
-                self._behind[u] = False
+            n = len(self.blocks.mode)
+            # senders come before receivers in a sweep over all blocks in order
+            in_order = write and len(units) == n and np.array_equal(units, np.arange(n))
+            if self._unsent and not in_order and np.any(self.blocks.role == RECEIVES):
+                star_product.send(0, n, self.blocks)
+            self._unsent = False
 
     def _power(self) -> float:
-        """`_common`; blocks hold variables' own factors where powers are quick; see `kernels.exponentials`."""
+        """`_common`, or 0; blocks hold variables' own factors where powers are quick; see `kernels.exponentials`."""
         common, blocks = self._common() if self.exponentials else 0.0, self.blocks
         if common in _POWERS and np.all(self.total == 1.0):
             own = blocks.own if blocks.own.size else borrow(blocks.node.shape)
@@ -353,12 +315,7 @@ class PairEngine(PairWork):
 
     def _steepest(self) -> float:
         """The largest range of a pair's scores over its counting number; infinite where it is not known."""
-        bounds = [self.scores.bounds(k) for k in self._pair_kinds if len(self.graph.scopes[k])]
-        finite = [b for b in bounds if b is not None]
-        if len(finite) < len(bounds):
-            return math.inf
-        span = max((high for _, high in finite), default=0.0) - min((low for low, _ in finite), default=0.0)
-        return span / float(self.count.min(initial=math.inf))
+        return self._span / float(self.count.min(initial=math.inf))
 
     def _bounded(self) -> bool:
         """Whether no exponential of a message can underflow, so that exponentials may be kept instead."""
@@ -410,26 +367,24 @@ class PairEngine(PairWork):
         if dead.any():
             forbidden = 0.0 if self.exponentials else -np.inf
             lam[:-1][np.repeat(dead, np.diff(self.blocks.slot_ptr), axis=0)] = forbidden
-        self._messages_changed()
+        self._unsent = True
 
     def damp(self, damping: float) -> None:
         """Give old messages this weight from now on."""
         self.damping = damping
         before = self.blocks.role.copy()
-        self._sweep = self._kernel()
+        self._choose_kernel()
         if not np.array_equal(before, self.blocks.role):
             self._fill()
 
     def start_uniform(self) -> None:
-        """Messages before any pair has been heard, lam = (c / C) theta [MBL-tpami Algorithm 3, uniform messages].
-
-        In units of c they are equal for all pairs of a variable.
-        """
+        """lam = (c / C) theta; in units of c, messages of a variable to all its pairs are equal."""
         blocks = self.blocks
         own = blocks.own if blocks.own.size else self._own_parts(borrow(blocks.node.shape))
         owner = np.repeat(np.arange(len(own)), np.diff(blocks.slot_ptr))
         np.take(own, owner, axis=0, out=blocks.lam[: len(owner)], mode="clip")
-        self._messages_changed()
+        self.from_scores = True
+        self._unsent = True
 
     def set_messages(self, messages: Floats) -> None:
         """Start from messages of `messages()`, in score units."""
@@ -437,7 +392,7 @@ class PairEngine(PairWork):
         self._keep_exponentials(False)
         pair_kernels.messages_in(self.layout.pair_position, self.count, messages, self.blocks.lam)
         self._keep_exponentials(kept)
-        self._messages_changed()
+        self._unsent = True
 
     @property
     def state(self) -> Floats:
@@ -450,17 +405,17 @@ class PairEngine(PairWork):
         """Memory of a slot of a tape, with the factors that the reverse puts beside it."""
         return 8 * math.prod(self.saved_shape) * (1 if self.layout.n_states == 2 else 2)
 
-    def tape(self, slots: int) -> MessageRecord:
-        """Room for what this many iterations leave for their reverse."""
+    def new_slots(self, slots: int) -> MessageRecord:
+        """Room for the messages that this many iterations read."""
         if not self._reversible:
             self._reversible = True
             if np.any(self.blocks.role == RECEIVES):
-                self._fill(rest=True)
+                self._fill(receiving=True)
         return MessageRecord(borrow((slots * math.prod(self.saved_shape),)), 0)
 
-    def record(self, tape: MessageRecord, slot: int) -> None:
-        """Leave what the reverse of the next iteration (or read-out) needs in a slot of the tape."""
-        self._record = tape._replace(slot=slot)
+    def record(self, slots: MessageRecord, slot: int) -> None:
+        """Leave what the reverse of the next iterations (or read-out) needs in the slots from this one on."""
+        self._record = slots._replace(slot=slot)
 
     @property
     def saved_shape(self) -> tuple[int, ...]:
@@ -489,7 +444,7 @@ class PairEngine(PairWork):
         else:
             np.minimum(saved[:, 0], 0.0, out=lam[:, 1])
             np.minimum(-saved[:, 0], 0.0, out=lam[:, 0])
-        self._messages_changed()
+        self._unsent = True
 
     def messages(self) -> Floats:
         """lam of both ends of every pair in score units, (m, 2, states)."""
@@ -498,28 +453,18 @@ class PairEngine(PairWork):
         pair_kernels.messages_out(layout.pair, layout.side, self.count, lam, self.exponentials, out)
         return out
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
-        """Update blocks in this order (or only refresh beliefs); the largest change of a belief."""
-        if self._behind.any():
-            self._catch_up(units, write)
-        return float(self._update(units, write, watch, SOLO).max())
-
-    def update(self, updates: Ints, watch: bool, team: Team) -> Floats:
-        """A thread's share of the updates of whole iterations; the largest changes of a belief, by iteration."""
-        return self._update(updates, True, watch, team)
-
-    def _update(self, updates: Ints, write: bool, watch: bool, team: Team) -> Floats:
-        changes = np.zeros(updates.max(initial=0) // len(self._behind) + 1)
-        empty = self._sweep(self.blocks, updates, self.damping, write, watch, changes, self._record, team)
-        if write:
-            self._behind[updates[updates != BARRIER] % len(self._behind)] = False
+    def sweep(
+        self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
+    ) -> Floats:
+        """Update blocks in this order (or only refresh beliefs); the largest change of a belief, by iteration."""
+        if self._unsent and team is SOLO:
+            self._send(units, write)
+        self._unsent = False  # a team updates all blocks in order
+        changes = np.zeros(iterations)
+        empty = self._sweep(self.blocks, units, changes, self.damping, write, watch, self._record, team)
         if empty >= 0:
             raise InfeasibleError("no labelling has a finite score: some variable is left without a state.")
         return changes
-
-    def beliefs(self) -> Floats:
-        """What is in `blocks.belief`, of all variables in their order, (n, states)."""
-        return self.by_variable(self.blocks.belief)
 
     def by_variable(self, lanes: Floats) -> Floats:
         """Tables of blocks, (blocks, states, lanes), in the order of variables, (n, states)."""
@@ -530,12 +475,23 @@ class PairEngine(PairWork):
     def read(self, cliques: bool = True) -> Readout:
         """Marginals and value from the current messages; marginals of pairs are made when they are asked for."""
         self.over(len(self.layout.variable), lambda a, b: self.sweep(np.arange(a, b), write=False))
-        singles = self.beliefs()
+        singles = self.by_variable(self.blocks.belief)
         if self.entropy.maximum:
             singles = (np.arange(singles.shape[1]) == singles.argmax(axis=1)[:, None]).astype(float)
         lam = self.messages()
         pairs = self._pair_values(lam) if self.single else self.shift
-        self.over(len(self.layout.variable), self._add_variable_values)
+        self.over(
+            len(self.layout.variable),
+            lambda a, b: pair_kernels.add_variable_values(
+                a,
+                b,
+                self.blocks,
+                self.exponentials,
+                self.layout.variable,
+                self.counting,
+                self.entropy.maximum,
+            ),
+        )
         value = float(self.blocks.value.sum()) + pairs
         # the result must not keep the engine alive
         tables = partial(_pair_scores, self.scores, self.pairs, self.count, self.single)
@@ -548,17 +504,6 @@ class PairEngine(PairWork):
         found, scores, maximum = np.empty(len(self.pairs)), self.pair_scores, self.entropy.maximum
         self.over(len(found), lambda a, b: pair_kernels.pair_values(a, b, scores, maximum, lam, found))
         return float(found.sum())
-
-    def _add_variable_values(self, first: int, last: int) -> None:
-        pair_kernels.add_variable_values(
-            first,
-            last,
-            self.blocks,
-            self.exponentials,
-            self.layout.variable,
-            self.counting,
-            self.entropy.maximum,
-        )
 
 
 def _pair_scores(scores: Scores, pairs: Ints, count: Floats, single: bool) -> pair_kernels.PairScores:

@@ -13,8 +13,9 @@ from ..graph.layout import colours, levels
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import regions as region_kernels
+from ..kernels.machine.team import SOLO, Team
 from .base import all_singles, marginals_by_kind
-from .engine import Readout, WholeStates
+from .engine import Engine, Readout, layout_order
 from .entropy import Entropy, check_counting
 
 #: Table entries a group of regions must hold before a second thread pays.
@@ -65,14 +66,24 @@ def _csr(keys: Ints, n: int) -> tuple[Ints, Ints]:
     )
 
 
-class RegionEngine(WholeStates):
+class RegionEngine(Engine):
     """Scores, messages and beliefs of all regions, for one graph, entropy and order of update."""
 
-    def __init__(self, scores: Scores, entropy: Entropy, order: str, damping: float, threads: int) -> None:
-        self.graph, self.damping, self.threads, self.scores = scores.graph, damping, threads, scores
+    def __init__(
+        self,
+        scores: Scores,
+        entropy: Entropy,
+        schedule: str = "coloured",
+        damping: float = 0.0,
+        threads: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self.graph, self.scores, self.entropy = scores.graph, scores, entropy
+        self.schedule, self.damping, self.threads, self.seed = schedule, damping, threads, seed
         regions, links = scores.regions, region_links(scores.graph, entropy.links)
         n = len(regions.size)
-        self.order = region_order(self.graph, entropy.links, order)
+        self.order = region_order(self.graph, entropy.links, layout_order(schedule))
+        self.group_ptr = self.order.group_ptr
         total = check_counting(self.graph, entropy.counting, links.parent, links.child)
         up_ptr, up = _csr(links.child, n)
         down_ptr, down = _csr(links.parent, n)
@@ -87,18 +98,9 @@ class RegionEngine(WholeStates):
             lam=np.zeros(int(sizes.sum())), belief=np.zeros(int(regions.size.sum())),
             belief_at=np.concatenate([[0], np.cumsum(regions.size)[:-1]]).astype(np.int64),
         )  # fmt: skip
+        work = regions.size[links.parent].sum() / max(len(self.group_ptr) - 1, 1)
+        self.group_threads = threads if work >= _PARALLEL_WORK else 1
         self.reset()
-
-    @property
-    def group_ptr(self) -> Ints:
-        """Ranges of units that are independent of each other."""
-        return self.order.group_ptr
-
-    @property
-    def group_threads(self) -> int:
-        """Threads that pay for a group of average size."""
-        work = self.regions.size[self.regions.parent].sum() / max(len(self.group_ptr) - 1, 1)
-        return self.threads if work >= _PARALLEL_WORK else 1
 
     def reset(self) -> None:
         """Zero messages, -inf at configurations that the child's own score forbids."""
@@ -107,6 +109,7 @@ class RegionEngine(WholeStates):
     def start_uniform(self) -> None:
         """Messages before any region has been heard, lam = (c / C) theta [MBL-tpami Algorithm 3, uniform messages]."""
         self.regions.lam[:] = self.own_scores() * self.start_weights()
+        self.from_scores = True
 
     def own_scores(self) -> Floats:
         """The scores of every message's child, in the layout of the messages."""
@@ -137,17 +140,15 @@ class RegionEngine(WholeStates):
         """Start from messages of an earlier run; what the child's own score forbids stays so."""
         self.regions.lam[:] = np.where(np.isneginf(self.regions.lam), -np.inf, messages)
 
-    def sweep(self, units: Ints, write: bool = True, watch: bool = True) -> float:
-        """Update the units at these positions in this order; the largest change of a belief."""
+    def sweep(
+        self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
+    ) -> Floats:
+        """Update the units at these positions once in this order; the largest change of a belief."""
         change, empty = region_kernels.sweep_regions(
             self.regions, self.order.units[units], self.damping, write
         )
         self._refuse_empty(empty)
-        return float(change)
-
-    def damp(self, damping: float) -> None:
-        """Give old messages this weight from now on."""
-        self.damping = damping
+        return np.array([change])
 
     def residual_sweep(self, priority: Floats) -> float:
         """As many updates as there are units, each of the one with the highest pending change."""

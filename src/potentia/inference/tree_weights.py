@@ -12,7 +12,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +23,7 @@ from ..graph.forests import Forests, heaviest_forest, spanning_forests
 from ..graph.scores import Scores, shape_tables
 from ..graph.structure import Graph
 from .base import Result
-from .engine import Session
-from .entropy import Entropy, reweighted
+from .entropy import reweighted
 from .exact import Exact
 
 #: Conditional-gradient steps at most, the longest and the shortest of them, and the relative fall that ends them.
@@ -60,16 +59,8 @@ def forest_bound(result: Result, forests: Forests | None = None) -> float:
     return float(total)
 
 
-class Reweighted(Protocol):
-    """TRW with counting numbers given from outside."""
-
-    tol: float
-
-    def session_with(self, entropy: Entropy, scores: Scores, start: Result | None) -> Session: ...
-
-
-def optimise_rho(method: Reweighted, scores: Scores, start: Result | None) -> Result:
-    """The result of TRW with the weights that minimise its value, by conditional gradient over forests.
+def optimise_rho(method: Any, scores: Scores, start: Result | None) -> Result:
+    """The result of `method`, a TRW, with the weights that minimise its value, by conditional gradient over forests.
 
     The value is convex in rho with derivative -I_e, the information of a clique, so each step goes towards the forest
     of the most information. Messages are only iterated to the method's own tolerance once the weights are found.
@@ -77,8 +68,10 @@ def optimise_rho(method: Reweighted, scores: Scores, start: Result | None) -> Re
     graph, rough = scores.graph, copy(method)
     rough.tol = max(method.tol, _ROUGH)
 
-    def run(method: Reweighted, forests: Forests, start: Result | None) -> Result:
-        return method.session_with(reweighted(graph, forests.shares, valid=True), scores, start).run()
+    def run(method: Any, forests: Forests, start: Result | None) -> Result:
+        entropy = reweighted(graph, forests.shares, valid=True)
+        result: Result = method.solve(method.engine(scores, start, entropy))
+        return result
 
     forests = spanning_forests(graph)
     result = run(rough, forests, start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from ..graph.flat import flat_regions
 from ..graph.layout import pair_layout
 from ..graph.scores import Scores
 from ..graph.tables import Cost
-from ..kernels import pairs as pair_kernels
 from ..kernels import parametric
 from ..kernels.machine.simd import CHUNK
 from ..kernels.star_blocks import MAXIMUM, PRODUCT, SAFE_RANGE
@@ -50,11 +50,13 @@ def _one_cost(scores: Scores) -> Cost | None:
 class WeightEngine(PairEngine):
     """A `PairEngine` whose blocks hold a few numbers per slot instead of a table; see `kernels.parametric`."""
 
-    def __init__(self, scores: Scores, entropy: Entropy, order: str, damping: float, threads: int) -> None:
+    shares_products = False
+
+    def __init__(self, scores: Scores, entropy: Entropy, *args: Any) -> None:
         cost = _one_cost(scores)
         assert cost is not None
         self.profile = _profile(cost, int(scores.graph.n_states.max()))
-        super().__init__(scores, entropy, order, damping, threads)
+        super().__init__(scores, entropy, *args)
 
     def _one_table(self, scores: Scores) -> bool:
         """Weights are kept per slot, even where they are equal."""
@@ -70,24 +72,18 @@ class WeightEngine(PairEngine):
         per_state = 16 if self.profile.linear else 4 + 2 * int(self.profile.reach)
         return rows * width * states * per_state + (rows + len(self.blocks.node)) * width * 8 * states
 
-    def load(self, scores: Scores) -> None:
-        """Take new scores, which `suits_weights` must have approved; messages stay."""
-        self.scores, self._written, self.shift = scores, None, 0.0
+    def _load_tables(self) -> None:
+        """A few numbers per slot from the weights, which `suits_weights` must have approved."""
         blocks, maximum = self.blocks, self.entropy.maximum
         blocks.mode[:] = MAXIMUM if maximum else PRODUCT
-        pair_kernels.to_lanes(self.layout.variable, scores.singles, blocks.node)
+        self.shift = 0.0
         parametric.fill(
             self.profile, maximum, self.layout.pair, self._weight_of_pairs(), self.count, blocks.table
         )
-        self._sweep = self._kernel()
+        self._choose_kernel()
 
-    def _kernel(self) -> Callable[..., int]:
-        self._share_products(False)
-        self._keep_exponentials(not self.entropy.maximum and self.damping == 0.0 and self._bounded())
-        power = self._power()
-        if self.exponentials:
-            return partial(parametric.sweep_products, self.profile, power)
-        return partial(parametric.sweep, self.profile)
+    def _kernels(self) -> tuple[Callable[..., int], Callable[..., int]]:
+        return partial(parametric.sweep, self.profile), partial(parametric.sweep_products, self.profile)
 
     def _steepest(self) -> float:
         """The largest range of a pair's scores over its counting number."""

@@ -25,25 +25,27 @@ from .machine.simd import (
     zero8,
 )
 from .machine.team import BARRIER, wait
-from .star_blocks import LOG, block_of, fetch_ahead, following, most_rows, note_change, packed, slot_of
+from .star_blocks import LOG, fetch_ahead, following, most_rows, packed, slot_of
 from .vecmath import KERNEL, exp, log
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(common, blocks, updates, damping, write, watch, changes, record, team):
+def sweep(common, blocks, units, changes, damping, write, watch, record, team):
     """`star_product.sweep` for two states, on exponentials of messages of which the larger is 1."""
     W = blocks.lam.shape[2]
-    widest = most_rows(blocks, updates)
+    widest = most_rows(blocks, units)
     scratch, p = np.empty((2, widest * W)), np.empty((2, W))
-    for k in range(updates.size):
-        if updates[k] == BARRIER:
-            wait(team)
-            continue
-        u = block_of(blocks, updates[k])
-        fetch_ahead(blocks, blocks.lam, following(blocks, updates, k))
-        _update(common, blocks, u, write, scratch, p, slot_of(record, blocks, updates[k]))
-        if watch:
-            note_change(changes, blocks, updates[k], _refresh(blocks.belief[u], p))
+    for iteration in range(changes.size):
+        here = slot_of(record, iteration)
+        for k in range(units.size):
+            if units[k] == BARRIER:
+                wait(team)
+                continue
+            u = units[k]
+            fetch_ahead(blocks, blocks.lam, following(units, k))
+            _update(common, blocks, u, write, scratch, p, here)
+            if watch:
+                changes[iteration] = max(changes[iteration], _refresh(blocks.belief[u], p))
     return -1
 
 
@@ -238,37 +240,38 @@ class BinaryCotangents(NamedTuple):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse(blocks, cotangents, record, updates, damping, team):
-    """Undo `updates`, which were made in this order and left this record."""
+def reverse(blocks, cotangents, record, units, iterations, damping, team):
+    """Undo `iterations` updates of the blocks `units`, made in this order, which left this record."""
     W = blocks.lam.shape[2]
     lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
-    total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(most_rows(blocks, updates) * W)
+    total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(most_rows(blocks, units) * W)
     moved = scratch[0]
     keep = 1.0 - damping
-    for k in range(updates.size - 1, -1, -1):
-        if updates[k] == BARRIER:
-            wait(team)
-            continue
-        u = block_of(blocks, updates[k])
-        here = slot_of(record, blocks, updates[k])
-        first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
-        if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
-            _pull_block(blocks, cotangents, here, u, keep, damping, moved_all)
-            continue
-        for x in range(W):
-            total[x] = 0.0
-        for row in range(first, last):
+    for iteration in range(iterations - 1, -1, -1):
+        here = slot_of(record, iteration)
+        for k in range(units.size - 1, -1, -1):
+            if units[k] == BARRIER:
+                wait(team)
+                continue
+            u = units[k]
+            first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
+            if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
+                _pull_block(blocks, cotangents, here, u, keep, damping, moved_all)
+                continue
             for x in range(W):
-                total[x] += keep * lam[row, 0, x]
-        for x in range(W):
-            total[x] *= inverse[u, x]
-        for row in range(first, last):
+                total[x] = 0.0
+            for row in range(first, last):
+                for x in range(W):
+                    total[x] += keep * lam[row, 0, x]
             for x in range(W):
-                moved[x] = count[row, x] * total[x] - keep * lam[row, 0, x]
-                lam[row, 0, x] *= damping
-            _pull_row(blocks, cotangents, here, u, row, scratch)
-        for x in range(W):
-            cotangents.node[u, x] += total[x]
+                total[x] *= inverse[u, x]
+            for row in range(first, last):
+                for x in range(W):
+                    moved[x] = count[row, x] * total[x] - keep * lam[row, 0, x]
+                    lam[row, 0, x] *= damping
+                _pull_row(blocks, cotangents, here, u, row, scratch)
+            for x in range(W):
+                cotangents.node[u, x] += total[x]
 
 
 @njit(allocates=True, **KERNEL)

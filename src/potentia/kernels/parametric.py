@@ -23,7 +23,7 @@ import numpy as np
 from .machine.jit import njit
 from .machine.simd import CHUNK, add8, fma8, load8, max8, mul8, spread8, store8, sub8, zero8
 from .machine.team import BARRIER, wait
-from .star_blocks import MAXIMUM, block_of, fetch_ahead, following, most_rows, note_change, slot_of, write_row
+from .star_blocks import MAXIMUM, fetch_ahead, following, most_rows, slot_of, write_row
 from .star_product import SCRATCH, gather, pair_values, potentials, refresh, take_largest, write_messages
 from .vecmath import KERNEL, exp, log
 
@@ -59,35 +59,37 @@ def fill(profile, maximum, pair, weight, count, table):
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(profile, blocks, updates, damping, write, watch, changes, record, team):
+def sweep(profile, blocks, units, changes, damping, write, watch, record, team):
     """`star.sweep` for tables of this profile; lanes come in chunks."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = most_rows(blocks, updates)
+    widest = most_rows(blocks, units)
     width = W
     while width > CHUNK and (widest + 3) * L * width > SCRATCH:
         width //= 2
     incoming, p, logm = np.empty(L * width), np.empty(L * width), np.empty((widest, L * width))
     sums = np.empty((2, width))
-    for k in range(updates.size):
-        if updates[k] == BARRIER:
-            wait(team)
-            continue
-        u = block_of(blocks, updates[k])
-        soft = blocks.mode[u] != MAXIMUM
-        fetch_ahead(blocks, blocks.lam, following(blocks, updates, k))
-        if not write:
-            blocks.value[u] = 0.0
-        for x in range(0, W, width):
-            _beliefs(
-                profile, blocks, u, x, incoming, logm, p, sums, write, slot_of(record, blocks, updates[k])
-            )
-            if write:
-                lag = _write(blocks, u, x, p, logm, damping, width)
-                note_change(changes, blocks, updates[k], lag)
-            if watch and soft:
-                note_change(changes, blocks, updates[k], _refresh(blocks.belief, u, x, p, sums, L))
-            elif watch:
-                note_change(changes, blocks, updates[k], _refresh_maximum(blocks.belief, u, x, p, sums, L))
+    for iteration in range(changes.size):
+        here = slot_of(record, iteration)
+        for k in range(units.size):
+            if units[k] == BARRIER:
+                wait(team)
+                continue
+            u = units[k]
+            soft = blocks.mode[u] != MAXIMUM
+            fetch_ahead(blocks, blocks.lam, following(units, k))
+            if not write:
+                blocks.value[u] = 0.0
+            for x in range(0, W, width):
+                _beliefs(profile, blocks, u, x, incoming, logm, p, sums, write, here)
+                if write:
+                    lag = _write(blocks, u, x, p, logm, damping, width)
+                    changes[iteration] = max(changes[iteration], lag)
+                if watch and soft:
+                    changes[iteration] = max(changes[iteration], _refresh(blocks.belief, u, x, p, sums, L))
+                elif watch:
+                    changes[iteration] = max(
+                        changes[iteration], _refresh_maximum(blocks.belief, u, x, p, sums, L)
+                    )
     return -1
 
 
@@ -336,36 +338,37 @@ def _refresh(belief, u, x0, p, sums, L):
 
 
 @njit(allocates=True, **KERNEL)
-def sweep_products(profile, common, blocks, updates, damping, write, watch, changes, record, team):
+def sweep_products(profile, common, blocks, units, changes, damping, write, watch, record, team):
     """`parametric.sweep_products` for sums without damping; `common`: the counting number that all pairs have, or 0."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = most_rows(blocks, updates)
+    widest = most_rows(blocks, units)
     incoming, p, scratch = np.empty(L * CHUNK), np.empty(L * CHUNK), np.empty(L * CHUNK)
     sums, ends, most = np.empty((widest, L * CHUNK)), np.empty(CHUNK), np.zeros(CHUNK)
-    for k in range(updates.size):
-        if updates[k] == BARRIER:
-            wait(team)
-            continue
-        u = block_of(blocks, updates[k])
-        fetch_ahead(blocks, blocks.lam, following(blocks, updates, k))
-        here = slot_of(record, blocks, updates[k])
-        value = 0.0
-        for x in range(0, W, CHUNK):
-            for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
-                gather(blocks, row, x, incoming, here)
-                at = row * profile.fields * W + x
-                sum_messages(
-                    profile, blocks.table, at, W, incoming, sums[row - blocks.slot_ptr[u]], 0, L, CHUNK
-                )
+    for iteration in range(changes.size):
+        here = slot_of(record, iteration)
+        for k in range(units.size):
+            if units[k] == BARRIER:
+                wait(team)
+                continue
+            u = units[k]
+            fetch_ahead(blocks, blocks.lam, following(units, k))
+            value = 0.0
+            for x in range(0, W, CHUNK):
+                for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+                    gather(blocks, row, x, incoming, here)
+                    at = row * profile.fields * W + x
+                    sum_messages(
+                        profile, blocks.table, at, W, incoming, sums[row - blocks.slot_ptr[u]], 0, L, CHUNK
+                    )
+                if not write:
+                    value += pair_values(blocks, u, x, sums, ends)
+                potentials(blocks, u, x, sums, common, p, scratch)
+                if write:
+                    write_messages(blocks, u, x, p, sums)
+                if watch:
+                    refresh(blocks.belief, u, x, p, most)
             if not write:
-                value += pair_values(blocks, u, x, sums, ends)
-            potentials(blocks, u, x, sums, common, p, scratch)
-            if write:
-                write_messages(blocks, u, x, p, sums)
+                blocks.value[u] = value
             if watch:
-                refresh(blocks.belief, u, x, p, most)
-        if not write:
-            blocks.value[u] = value
-        if watch:
-            note_change(changes, blocks, updates[k], take_largest(most))
+                changes[iteration] = max(changes[iteration], take_largest(most))
     return -1

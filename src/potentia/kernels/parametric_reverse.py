@@ -15,7 +15,7 @@ from .machine.jit import njit
 from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sub8, zero8
 from .machine.team import BARRIER, wait
 from .parametric import sum_messages
-from .star_blocks import block_of, fetch_ahead, preceding, slot_of, take_row
+from .star_blocks import fetch_ahead, preceding, slot_of, take_row
 from .star_reverse import (
     _TINY,
     _add_node,
@@ -37,25 +37,27 @@ class WeightCotangents(NamedTuple):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse(profile, blocks, cotangents, record, updates, damping, centre, team):
-    """Undo `updates`, which were made in this order and left this record."""
+def reverse(profile, blocks, cotangents, record, units, iterations, damping, centre, team):
+    """Undo `iterations` updates of the blocks `units`, made in this order, which left this record."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     scratch, moved = _scratch(L, W), np.empty((L, W))
     keep = 1.0 - damping
-    for k in range(updates.size - 1, -1, -1):
-        if updates[k] == BARRIER:
-            wait(team)
-            continue
-        u = block_of(blocks, updates[k])
-        fetch_ahead(blocks, cotangents.lam, preceding(blocks, updates, k))
-        first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
-        if centre:
-            _centre(blocks, cotangents.lam, u, scratch)
-        _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
-        for row in range(first, last):
-            _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
-            _pull_row(profile, blocks, cotangents, slot_of(record, blocks, updates[k]), row, scratch, moved)
-        _add_node(blocks, cotangents.node, u, scratch.dp)
+    for iteration in range(iterations - 1, -1, -1):
+        here = slot_of(record, iteration)
+        for k in range(units.size - 1, -1, -1):
+            if units[k] == BARRIER:
+                wait(team)
+                continue
+            u = units[k]
+            fetch_ahead(blocks, cotangents.lam, preceding(units, k))
+            first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
+            if centre:
+                _centre(blocks, cotangents.lam, u, scratch)
+            _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
+            for row in range(first, last):
+                _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
+                _pull_row(profile, blocks, cotangents, here, row, scratch, moved)
+            _add_node(blocks, cotangents.node, u, scratch.dp)
 
 
 @njit(allocates=True, **KERNEL)

@@ -24,14 +24,12 @@ from .star_blocks import (
     LOG,
     MAXIMUM,
     PRODUCT,
-    block_of,
     chunk_at,
     fetch_ahead,
     following,
     keep_row,
     keep_two,
     most_rows,
-    note_change,
     peak_of,
     refresh_belief,
     slot_of,
@@ -41,36 +39,37 @@ from .vecmath import KERNEL, exp, log
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(blocks, updates, damping, write, watch, changes, record, team):
-    """Make `updates` one after another; without `write` only beliefs are refreshed.
+def sweep(blocks, units, changes, damping, write, watch, record, team):
+    """Update the blocks `units` in this order, as many times over as `changes` has entries; see `Team` for barriers.
 
-    They may be of several iterations, with barriers; see `Team`. changes: raised to the largest change of a belief in
-    each iteration. Returns a block in which some variable has no state left (-1: none). Without `watch` the beliefs
-    of PRODUCT blocks, where no variable loses its last state, are left as they were: no message depends on them.
+    Without `write` only beliefs are refreshed. changes: raised to the largest change of a belief in each iteration.
+    Returns a block in which some variable has no state left (-1: none). Without `watch` the beliefs of PRODUCT blocks,
+    where no variable loses its last state, are left as they were: no message depends on them.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = most_rows(blocks, updates)
+    widest = most_rows(blocks, units)
     incoming, sums, p = np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
     logm = np.empty((widest, L, W))
     peak, total, moves = np.empty(W), np.empty(W), np.empty(W)
     empty = -1
-    for k in range(updates.size):
-        if updates[k] == BARRIER:
-            wait(team)
-            continue
-        u = block_of(blocks, updates[k])
-        fetch_ahead(blocks, blocks.lam, following(blocks, updates, k))
-        here = slot_of(record, blocks, updates[k])
-        _beliefs(blocks, u, incoming, sums, logm, p, peak, total, here, write)
-        if write:
-            lag = _write_messages(blocks, u, p, logm, peak, damping)
-            note_change(changes, blocks, updates[k], lag)
-        if not watch and blocks.mode[u] == PRODUCT:
-            continue
-        note_change(changes, blocks, updates[k], refresh_belief(blocks, u, p, peak, total, moves))
-        for x in range(W):
-            if peak[x] == -np.inf:
-                empty = u
+    for iteration in range(changes.size):
+        here = slot_of(record, iteration)
+        for k in range(units.size):
+            if units[k] == BARRIER:
+                wait(team)
+                continue
+            u = units[k]
+            fetch_ahead(blocks, blocks.lam, following(units, k))
+            _beliefs(blocks, u, incoming, sums, logm, p, peak, total, here, write)
+            if write:
+                lag = _write_messages(blocks, u, p, logm, peak, damping)
+                changes[iteration] = max(changes[iteration], lag)
+            if not watch and blocks.mode[u] == PRODUCT:
+                continue
+            changes[iteration] = max(changes[iteration], refresh_belief(blocks, u, p, peak, total, moves))
+            for x in range(W):
+                if peak[x] == -np.inf:
+                    empty = u
     return empty
 
 

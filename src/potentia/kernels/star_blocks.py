@@ -130,56 +130,37 @@ def chunk_at(blocks, u, row, x):
 # loop scalar; hence two-dimensional scratch, and views made outside the loops.
 
 
-# Lists of updates hold block + B * iteration of each, in the order in which they are made.
-
-
 @njit(inline="always", **KERNEL)
-def block_of(blocks, update):
-    """The block that an update is of."""
-    return update % blocks.mode.size
-
-
-@njit(inline="always", **KERNEL)
-def slot_of(record, blocks, update):
-    """The record of an update, where each iteration has a slot."""
-    return MessageRecord(record.inputs, record.slot + update // blocks.mode.size)
-
-
-@njit(inline="always", **KERNEL)
-def note_change(changes, blocks, update, change):
-    """Raise the largest change of the update's iteration to this one."""
-    k = update // blocks.mode.size
-    changes[k] = max(changes[k], change)
+def slot_of(record, iteration):
+    """The record of an iteration of a call: each has a slot."""
+    return MessageRecord(record.inputs, record.slot + iteration)
 
 
 @njit(inner=True, **KERNEL)
-def most_rows(blocks, updates):
-    """Rows of the block that has most."""
+def most_rows(blocks, units):
+    """Rows of the block that has most, of those in a list of blocks and barriers."""
     most = 0
-    for update in updates:
-        if update != BARRIER:
-            u = block_of(blocks, update)
+    for u in units:
+        if u != BARRIER:
             most = max(most, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
     return most
 
 
 @njit(inline="always", **KERNEL)
-def following(blocks, updates, k):
-    """The block of the update after the k-th, or that itself before a barrier and at the end."""
-    near = k + 1 if k + 1 < updates.size and updates[k + 1] != BARRIER else k
-    return block_of(blocks, updates[near])
+def following(units, k):
+    """The block after the k-th, or that itself before a barrier and at the end."""
+    return units[k + 1] if k + 1 < units.size and units[k + 1] != BARRIER else units[k]
 
 
 @njit(inline="always", **KERNEL)
-def preceding(blocks, updates, k):
-    """The block of the update before the k-th, or that itself after a barrier and at the beginning."""
-    near = k - 1 if k > 0 and updates[k - 1] != BARRIER else k
-    return block_of(blocks, updates[near])
+def preceding(units, k):
+    """The block before the k-th, or that itself after a barrier and at the beginning."""
+    return units[k - 1] if k > 0 and units[k - 1] != BARRIER else units[k]
 
 
 @njit(inline="always", **KERNEL)
 def fetch_ahead(blocks, messages, u):
-    """Call for what block u will gather of `messages`: scattered reads whose delay would otherwise be waited for."""
+    """Prefetch the messages that block u will gather."""
     lam, opposite = messages.reshape(-1), blocks.opposite
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):

@@ -31,12 +31,10 @@ from .machine.team import BARRIER, wait
 from .star_blocks import (
     RECEIVES,
     SENDS,
-    block_of,
     chunk_at,
     fetch_ahead,
     following,
     most_rows,
-    note_change,
     slot_of,
 )
 from .vecmath import KERNEL, exp, log
@@ -207,13 +205,13 @@ AHEAD = 256
 
 
 @njit(allocates=True, **KERNEL)
-def sweep(common, blocks, updates, damping, write, watch, changes, record, team):
+def sweep(common, blocks, units, changes, damping, write, watch, record, team):
     """`star.sweep` where all blocks are PRODUCT, lanes come in chunks and nothing is damped.
 
     common: the counting number that all pairs have if a variable's M may be multiplied, else 0.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    widest = most_rows(blocks, updates)
+    widest = most_rows(blocks, units)
     width = W
     while width > CHUNK and (
         (widest + 3) * L * width > SCRATCH if blocks.shared else widest * L * L * width > NEAR
@@ -223,44 +221,45 @@ def sweep(common, blocks, updates, damping, write, watch, changes, record, team)
     incoming, sums = np.empty((widest, L * width)), np.empty((widest, L * width))
     ends, most = np.empty(CHUNK), np.zeros(CHUNK)
     far = blocks.sent.size > 0
-    for k in range(updates.size):
-        if updates[k] == BARRIER:
-            wait(team)
-            continue
-        u = block_of(blocks, updates[k])
-        if not far:
-            fetch_ahead(blocks, blocks.lam, following(blocks, updates, k))
-        here = slot_of(record, blocks, updates[k])
-        value = 0.0
-        for x in range(0, W, width):
-            after, y = (u, x + width) if x + width < W else (following(blocks, updates, k), 0)
-            for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
-                s = row - blocks.slot_ptr[u]
-                if blocks.role[row] != RECEIVES or here.inputs.size > 0:
-                    gather(blocks, row, x, incoming[s], here)
-                if blocks.role[row] == RECEIVES:
-                    _receive(blocks.sent, row, x, sums[s], width)
-                elif blocks.shared:
-                    _shared_product(blocks.table, blocks.base[row], incoming[s], sums[s], L, width)
-            if not blocks.shared:
-                _products(blocks, u, x, incoming, sums, width)
-            if far:
-                _fetch_outputs(blocks, u, x, width)
+    for iteration in range(changes.size):
+        here = slot_of(record, iteration)
+        for k in range(units.size):
+            if units[k] == BARRIER:
+                wait(team)
+                continue
+            u = units[k]
+            if not far:
+                fetch_ahead(blocks, blocks.lam, following(units, k))
+            value = 0.0
+            for x in range(0, W, width):
+                after, y = (u, x + width) if x + width < W else (following(units, k), 0)
+                for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
+                    s = row - blocks.slot_ptr[u]
+                    if blocks.role[row] != RECEIVES or here.inputs.size > 0:
+                        gather(blocks, row, x, incoming[s], here)
+                    if blocks.role[row] == RECEIVES:
+                        _receive(blocks.sent, row, x, sums[s], width)
+                    elif blocks.shared:
+                        _shared_product(blocks.table, blocks.base[row], incoming[s], sums[s], L, width)
+                if not blocks.shared:
+                    _products(blocks, u, x, incoming, sums, width)
+                if far:
+                    _fetch_outputs(blocks, u, x, width)
+                if not write:
+                    value += pair_values(blocks, u, x, sums, ends)
+                potentials(blocks, u, x, sums, common, p, scratch)
+                if write:
+                    write_messages(blocks, u, x, p, sums)
+                if far:
+                    _fetch_inputs(blocks, after, y, width)
+                if far and write:
+                    _send(blocks, u, x, width, scratch)
+                if watch:
+                    refresh(blocks.belief, u, x, p, most)
             if not write:
-                value += pair_values(blocks, u, x, sums, ends)
-            potentials(blocks, u, x, sums, common, p, scratch)
-            if write:
-                write_messages(blocks, u, x, p, sums)
-            if far:
-                _fetch_inputs(blocks, after, y, width)
-            if far and write:
-                _send(blocks, u, x, width, scratch)
+                blocks.value[u] = value
             if watch:
-                refresh(blocks.belief, u, x, p, most)
-        if not write:
-            blocks.value[u] = value
-        if watch:
-            note_change(changes, blocks, updates[k], take_largest(most))
+                changes[iteration] = max(changes[iteration], take_largest(most))
     return -1
 
 

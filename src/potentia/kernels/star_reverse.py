@@ -34,7 +34,7 @@ from .machine.simd import (
     zero8,
 )
 from .machine.team import BARRIER, wait
-from .star_blocks import LOG, PRODUCT, block_of, chunk_at, fetch_ahead, preceding, slot_of, take_row
+from .star_blocks import LOG, PRODUCT, chunk_at, fetch_ahead, preceding, slot_of, take_row
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.
@@ -60,28 +60,30 @@ class PairCotangents(NamedTuple):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse(blocks, cotangents, record, add, updates, damping, centre, team):
-    """Undo `updates`, which were made in this order and left this record.
+def reverse(blocks, cotangents, record, add, units, iterations, damping, centre, team):
+    """Undo `iterations` updates of the blocks `units`, made in this order, which left this record.
 
     The factors r go to the same slot of `ratios`, with `add` on top of what is there.
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     scratch = _scratch(L, W)
     keep = 1.0 - damping
-    for k in range(updates.size - 1, -1, -1):
-        if updates[k] == BARRIER:
-            wait(team)
-            continue
-        u = block_of(blocks, updates[k])
-        fetch_ahead(blocks, cotangents.lam, preceding(blocks, updates, k))
-        first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
-        if centre:
-            _centre(blocks, cotangents.lam, u, scratch)
-        _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
-        for row in range(first, last):
-            _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
-            _pull_row(blocks, cotangents, slot_of(record, blocks, updates[k]), add, u, row, scratch)
-        _add_node(blocks, cotangents.node, u, scratch.dp)
+    for iteration in range(iterations - 1, -1, -1):
+        here = slot_of(record, iteration)
+        for k in range(units.size - 1, -1, -1):
+            if units[k] == BARRIER:
+                wait(team)
+                continue
+            u = units[k]
+            fetch_ahead(blocks, cotangents.lam, preceding(units, k))
+            first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
+            if centre:
+                _centre(blocks, cotangents.lam, u, scratch)
+            _sum_rows(cotangents.lam, first, last, keep, scratch.dp)
+            for row in range(first, last):
+                _split(blocks, cotangents.lam, u, row, keep, damping, scratch)
+                _pull_row(blocks, cotangents, here, add, u, row, scratch)
+            _add_node(blocks, cotangents.node, u, scratch.dp)
 
 
 @njit(allocates=True, **KERNEL)

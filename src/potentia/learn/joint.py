@@ -71,7 +71,7 @@ class JointPart(Part):
             if kind not in self.shapes:
                 continue
             potential.ready(self.n_rows(kind))
-            if kind in self.settings.kept and not self.is_shared(kind, potential):
+            if kind in self.settings.kept and not (self.is_shared(kind, potential) or self._by_weight(kind)):
                 self._score(kind, potential)
 
     def _score(self, kind: str, potential: Potential) -> None:
@@ -109,20 +109,29 @@ class JointPart(Part):
                 losses[kind] += loss
         return losses
 
+    def _by_weight(self, kind: str) -> bool:
+        """Whether theta of a kind is a weight per pair times one table, which is not written out."""
+        return self.potentials[kind].by_weight and self.delta.get(kind) is None
+
     def _loss(self, kind: str, shard: Shard, f: Floats) -> float:
         batch = self.rows(kind).take(shard.rows[kind])
+        if self._by_weight(kind):
+            f = self.function(kind, shard.rows[kind], self.potentials[kind])
         table = np.ascontiguousarray(np.broadcast_to(f, (batch.n_rows, f.shape[1])))
         return float(loss_rows(table, *batch.targets, NO_ROWS))
 
     def _functions(self, shard: Shard) -> dict[str, Floats]:
+        """f of a shard's rows, or their weights, per kind; of one row where all are equal."""
         return {
-            kind: self.function(kind, shard.rows[kind], self.potentials[kind])
+            kind: (self.numbers if self._by_weight(kind) else self.function)(
+                kind, shard.rows[kind], self.potentials[kind]
+            )
             for kind, scope in shard.graph.scopes.items()
             if len(scope)
         }
 
-    def _theta(self, shard: Shard, f: Mapping[str, Floats], with_delta: bool) -> dict[str, Floats]:
-        """w (epsilon f + Delta) of a shard; one table where all regions share it."""
+    def _theta(self, shard: Shard, f: Mapping[str, Floats], with_delta: bool) -> dict[str, Any]:
+        """w (epsilon f + Delta) of a shard; one table, or weight, where all regions share it."""
         found = {}
         for kind, scores in f.items():
             rows, weights = shard.rows[kind], self.weights[kind]
@@ -133,9 +142,12 @@ class JointPart(Part):
                 table = table + delta[rows]
             if weights is not None:
                 table = table * weights[rows, None]
-            shape = self.shapes[kind]
             still = shared and delta is None and weights is None
-            found[kind] = table.reshape(shape) if still else table.reshape(len(table), *shape)
+            shape = self.shapes[kind]
+            if self._by_weight(kind):
+                found[kind] = self.potentials[kind].as_theta(table, shape, still)
+            else:
+                found[kind] = table.reshape(shape if still else (len(table), *shape))
         return found
 
     def clamp(self, iterations: int) -> None:

@@ -17,8 +17,9 @@ from ..base.types import Floats, PotentiaError
 from ..graph.flat import flat_regions
 from ..graph.layout import pairs_of
 from ..graph.scores import Scores
-from ..inference.engine import Engine, drive, layout_order
+from ..inference.engine import Engine, drive
 from ..inference.entropy import Entropy
+from ..inference.messages import make_engine
 from ..inference.pair_engine import PairEngine, suits_pairs
 from ..inference.region_engine import RegionEngine
 from ..kernels.pairs import pair_bias, take_messages
@@ -74,7 +75,7 @@ class Messages:
         self.part, self.epsilons, self.delta, self.observed = part, dict(epsilons), dict(delta), observed
         self.schedule = schedule
         self._entropies: dict[int, Entropy] = {}
-        self._pairwise = all(suits_pairs(shard.graph) for shard in part.shards)
+        self._pairwise = schedule != "residual" and all(suits_pairs(shard.graph) for shard in part.shards)
         #: Messages and biases of all kinds, and what `keep` remembers of them, under the names of a checkpoint.
         self._arrays: dict[str, Floats] = {}
         self._kept: dict[str, Floats] = {}
@@ -104,23 +105,23 @@ class Messages:
             self._entropies[key] = Entropy(counting, "containment", "max_score", "upper", always=True)
         return self._entropies[key]
 
-    def run(self, number: int, theta: Mapping[str, Floats], iterations: int, tol: float) -> Engine:
+    def run(self, number: int, theta: Mapping[str, Any], iterations: int, tol: float) -> Engine:
         """Message passing on a shard; its engine, whose messages are stored.
 
         Without iterations nothing is stored: an engine may hold messages in a form that changes their last bits.
         """
         engine = self._engine(number, theta)
         if iterations:
-            drive(engine, self.schedule, iterations, tol, 0)
+            drive(engine, iterations, tol)
             self._store(number, engine)
         return engine
 
-    def _engine(self, number: int, theta: Mapping[str, Floats]) -> Engine:
+    def _engine(self, number: int, theta: Mapping[str, Any]) -> Engine:
         shard = self.part.shards[number]
         labels = shard.labels if self.observed else None
-        kind = PairEngine if self._pairwise else RegionEngine
-        scores = Scores(shard.graph, theta, labels)
-        engine = kind(scores, self._entropy(number), layout_order(self.schedule), 0.0, threads=1)
+        scores, entropy = Scores(shard.graph, theta, labels), self._entropy(number)
+        # messages of all shards have one layout, which is that of regions where one shard has larger ones
+        engine = make_engine(scores, entropy, self.schedule, regions=not self._pairwise)
         if isinstance(engine, PairEngine):
             engine.set_messages(self._shard_messages(shard))
         elif (flat := self._flat[number]) is not None:

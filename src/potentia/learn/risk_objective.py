@@ -16,8 +16,8 @@ from ..base.schema import prefixed
 from ..base.threads import map_items, thread_count
 from ..base.types import Floats
 from ..gradients.base import GradientError
-from ..gradients.entry import Gradient, Memory, evaluate, gradient_of
-from ..gradients.loss import Loss
+from ..gradients.entry import Gradient, evaluate, gradient_of
+from ..gradients.loss import Loss, check_starts
 from ..gradients.losses import loss_of
 from ..graph.scores import Scores
 from ..inference.base import Inference
@@ -63,7 +63,8 @@ class _Evaluator:
             # shards are what threads share out: work inside one takes one
             self.inference = self.inference.on_one_thread()
             self.clamped = None if self.clamped is None else self.clamped.on_one_thread()
-        self.memories = [Memory() if settings.warm else None for _ in part.shards]
+        #: Of every shard, where its inference starts next; None to start afresh each time.
+        self.starts: list[dict[str, Floats] | None] = [{} if settings.warm else None for _ in part.shards]
 
     def evaluate(self, potentials: Mapping[str, Potential]) -> PartRisk:
         """The summed loss and its gradient; an infinite loss has none."""
@@ -109,9 +110,9 @@ class _Evaluator:
                 table = scores[kind] if one else scores[kind][shard.rows[kind]]
                 theta[kind] = part.theta_of(kind, potentials[kind], table, one)
         try:
-            value, d_theta, doubt = evaluate(
+            value, d_theta, doubt, self.starts[number] = evaluate(
                 settings.loss, self.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
-                shard.weights, self.clamped, self.memories[number],
+                shard.weights, self.clamped, self.starts[number],
             )  # fmt: skip
         except GradientError as error:
             return np.inf, {}, str(error)
@@ -128,16 +129,17 @@ class _Evaluator:
         """Where inference starts next."""
         return {
             f"{number}/{name}": array
-            for number, memory in enumerate(self.memories)
-            if memory is not None
-            for name, array in memory.state().items()
+            for number, starts in enumerate(self.starts)
+            for name, array in (starts or {}).items()
         }
 
     def restore(self, arrays: Mapping[str, Floats]) -> None:
         """Take back what `state` gave."""
-        for number, memory in enumerate(self.memories):
-            if memory is not None:
-                memory.restore(prefixed(arrays, f"{number}/"))
+        if self.settings.warm:
+            self.starts = [
+                check_starts(shard.graph, prefixed(arrays, f"{number}/"))
+                for number, shard in enumerate(self.part.shards)
+            ]
 
 
 class Stage(NamedTuple):

@@ -80,9 +80,9 @@ def _graph_rows(name: str, graph: pt.Graph, quick: bool) -> list[dict[str, Any]]
     rows: Rows = []
     for method, entropy in (("TRW", reweighted(graph, None)), ("smoothed", smoothed(graph, 0.1))):
         for threads in (1, 2):
-            engine = PairEngine(scores, entropy, "colours", damping=0.0, threads=threads)
-            iterate(engine, "coloured", 0, 0)
-            seconds = best_time(lambda e=engine: iterate(e, "coloured", 0, 0), budget)  # type: ignore[misc]
+            engine = PairEngine(scores, entropy, threads=threads)
+            iterate(engine, 0)
+            seconds = best_time(lambda e=engine: iterate(e, 0), budget)  # type: ignore[misc]
             time = seconds / messages * 1e9
             # each pair's table is used by both of its messages
             floors = {"table_floor_ns": 2 * table / messages * 1e9, "log_floor_ns": log / messages * 1e9}

@@ -14,10 +14,10 @@ from torch.autograd.function import once_differentiable
 from ...base.options import check_choice
 from ...base.threads import thread_count
 from ...base.types import ArrayLike, ConvergenceWarning, Floats, Ints, PotentiaError, shown, warn_caller
+from ...gradients.base import Pull
 from ...gradients.entry import Gradient, evaluate, gradient_of, variable_weights
 from ...gradients.loss import Loss
 from ...gradients.losses import loss_of
-from ...gradients.truncated import Pull
 from ...graph.cotangents import MarginalCotangent, Tables, clique_kinds, flat_marginals, zero_tables
 from ...graph.labels import check_labels
 from ...graph.scores import Scores
