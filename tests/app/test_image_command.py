@@ -30,7 +30,6 @@ from potentia.app.image_files import (
 from potentia.app.intensity import learn_intensity
 from potentia.app.pixels import Sample, cross_fit
 from potentia.app.training import Run
-from potentia.base.saving import write_file
 
 Image = pytest.importorskip("PIL.Image")
 tifffile = pytest.importorskip("tifffile")
@@ -217,8 +216,6 @@ def test_images_have_the_number_type_of_training(trained_on, given, taken):
         with pytest.raises(pt.PotentiaError, match="type int64"):
             learned.apply(image + 200)
     assert learn_intensity([image], 2, "image").types is None
-    learned.types = None  # of older files
-    learned.apply(image)
 
 
 def test_mixed_number_types_are_refused_unless_comparable():
@@ -264,15 +261,6 @@ def test_a_saved_pipeline_refuses_files_of_another_number_type(trained, tmp_path
     with pytest.raises(pt.PotentiaError, match=r"b\.tif: the image holds numbers of type uint16"):
         found.predict_files(tmp_path / "new", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    content, arrays = found.state()
-    settings = found.settings()
-    del settings["intensity"]["types"]
-    write_file(
-        tmp_path / "older", "pipeline", {"form": "images", "settings": settings, "model": content}, arrays
-    )
-    older = pt.load(tmp_path / "older")
-    assert older.intensity.types is None
-    older.predict(image / 255)
 
 
 # -- windows -----------------------------------------------------------------------------------------------------

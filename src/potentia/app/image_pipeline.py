@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..base.options import check_number
-from ..base.schema import FLAG, TEXT, Choice, Count, Items, Kind, Number, Schema, Section, prefixed
+from ..base.schema import FLAG, TEXT, Choice, Count, Items, Number, Schema, Section, prefixed
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.colour import resize, upsample_marginals
 from ..features.edges import edge_features
@@ -132,18 +132,17 @@ class ImagePipeline(Pipeline):
         "node": TEXT,
         "edge": TEXT,
         "reduce": Number(),
-        "superpixels": Count(least=1, optional=True),
-        "axes": Count(least=2, most=3, optional=True),
-        "typical": Items(Number(), optional=True),
+        "superpixels": Count(least=1, nullable=True),
+        "axes": Count(least=2, most=3),
+        "typical": Items(Number(), nullable=True),
         "intensity": Section(
             {
                 "how": TEXT,
                 "channels": Count(least=1),
                 "low": Items(Number()),
                 "high": Items(Number()),
-                "types": Items(Choice(NUMBER_TYPES), optional=True),
-            },
-            optional=True,
+                "types": Items(Choice(NUMBER_TYPES), nullable=True),
+            }
         ),
         "rows": Section(
             {
@@ -153,7 +152,7 @@ class ImagePipeline(Pipeline):
                 "channels": Count(least=1),
                 "axes": Count(least=2, most=3),
             },
-            optional=True,
+            nullable=True,
         ),
         "classes": Section(
             {
@@ -162,8 +161,8 @@ class ImagePipeline(Pipeline):
                 "colours": Items(Count(most=2**24 - 1), "K"),
                 "void": Items(Count(most=2**24 - 1)),
                 "coloured": FLAG,
-                "palette": Items(Count(most=255), optional=True),
-                "nearest": Kind((bool,), optional=True),
+                "palette": Items(Count(most=255), nullable=True),
+                "nearest": FLAG,
             }
         ),
     }
@@ -191,7 +190,7 @@ class ImagePipeline(Pipeline):
         check_number("reduce", settings["reduce"], 0.0, 1.0)
         own = {name: value for name, value in arrays.items() if not name.startswith(("pixels:", "second:"))}
         stage = None
-        if settings.get("rows") is not None:
+        if settings["rows"] is not None:
             stage = PixelStage.restore(PixelRows(**settings["rows"]), content, arrays)
         return cls(
             CRF.from_state(content, own),
@@ -200,10 +199,10 @@ class ImagePipeline(Pipeline):
             settings["edge"],
             settings["reduce"],
             settings["superpixels"],
-            Intensity(**settings["intensity"]) if settings.get("intensity") else Intensity("type", 3),
+            Intensity(**settings["intensity"]),
             stage,
-            settings.get("typical"),
-            settings.get("axes") or 2,
+            settings["typical"],
+            settings["axes"],
         )
 
     def facts(self) -> dict[str, Any]:
@@ -368,6 +367,20 @@ class ImagePipeline(Pipeline):
             if folder is not None and not wanted:
                 raise PotentiaError(f"the model was trained without --{option}.")
         return input_reader(files, features, probabilities, self.axes)
+
+    def detail_tables(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Scores per class, the confusion matrix and the reliability curve."""
+        shown = {"iou": "IoU", "f1": "F1", "boundary_f1": "boundary F1"}
+        classes = [{shown.get(k, k): v for k, v in line.items()} for line in facts.pop("classes")]
+        names = [line["class"] for line in classes]
+        confusion = [
+            {"truth": name, **dict(zip(names, counts, strict=True))}
+            for name, counts in zip(names, facts.pop("confusion"), strict=True)
+        ]
+        images = sorted(facts.pop("images"), key=lambda line: -line["error"])
+        tables = {"classes": classes, "pixels by truth and prediction": confusion, "worst images": images[:5]}
+        reliability = facts.pop("reliability", None)
+        return tables | ({"calibration": reliability} if reliability else {})
 
     def predict_files(self, source: Path, out: Path, **options: Any) -> dict[str, Any]:
         """Label maps and overlays of a folder's images, see `predict_images`."""

@@ -30,7 +30,7 @@ class Intensity:
         how: one of `NORMALISATIONS`.
         channels: number of channels.
         low, high: per channel the range that becomes [0, 1], for "set".
-        types: the number types that are taken, "float" for all floats; None for any, as in older files and for "image".
+        types: the number types that are taken, "float" for all floats; None for any, as for "image".
     """
 
     how: str

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.files import naming
 from ..base.saving import digest_of
-from ..base.schema import TEXT, Choice, Items, Kind, Number, Rule, Schema, Section
+from ..base.schema import FLAG, TEXT, Choice, Items, Number, Rule, Schema, Section
 from ..base.types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
 from ..learn.backends.connection import current, map_anywhere
 from ..metrics import all_measures
@@ -122,8 +122,8 @@ class TablePipeline(Pipeline):
                     "name": TEXT,
                     "mean": Number(),
                     "scale": Number(),
-                    "texts": Items(TEXT, optional=True),
-                    "missing": Kind((bool,), optional=True),
+                    "texts": Items(TEXT, nullable=True),
+                    "missing": FLAG,
                 }
             )
         ),
@@ -132,7 +132,7 @@ class TablePipeline(Pipeline):
             lambda found: (
                 all(feature["scale"] > 0 for feature in found["features"])
                 and all(
-                    1 <= len(label["values"]) <= 2 and len(label["texts"]) in (0, len(label["values"]))
+                    1 <= len(label["values"]) <= 2 and len(label["texts"]) == len(label["values"])
                     for label in found["labels"]
                 )
             ),

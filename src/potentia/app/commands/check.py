@@ -20,8 +20,7 @@ from ...inference.linear_program import LinearProgram
 from ...inference.mean_field import MeanField
 from ...inference.messages import TRW, Kikuchi, LoopyBP, MessagePassingMethod, Schedule, Smoothed
 from ...potentials.weighted import Potts, Scaled, TruncatedLinear, TruncatedQuadratic
-from ..forms import whole_number
-from .common import SEED, json_text
+from .common import SEED, json_text, whole_number
 
 TEXT = "Check every inference method against enumeration on random small models."
 EXAMPLE = "potentia check --models 1000 --seed 1"
