@@ -11,7 +11,7 @@ import pytest
 import potentia as pt
 from own_data import make_images, make_sequences, make_table
 from potentia.app import images, sequences, tables
-from potentia.app.classes import Classes, find_classes
+from potentia.app.classes import find_classes
 from potentia.app.image_files import Mask, paired_files, read_image, read_mask, write_mask
 from potentia.app.pipeline import Staging
 from potentia.app.table_files import Label, learn_feature, learn_label, read_table, write_table
@@ -757,11 +757,6 @@ def test_progress_goes_to_the_error_stream_as_a_bar_or_as_lines(capsys, monkeypa
     with Bar(False) as bar:
         assert list(bar.over([1], "counting")) == [1]
     assert capsys.readouterr().err == ""
-
-
-def test_classes_survive_json():
-    classes = Classes([1, 2], ["a", "b"], [0, 5], [255], False, None)
-    assert Classes(**classes.to_json()) == classes
 
 
 @pytest.mark.parametrize("trained_on", [["a"], None])

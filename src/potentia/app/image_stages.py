@@ -1,8 +1,8 @@
-"""How much memory training on images needs, said before it begins."""
+"""The stages of training on images: a classifier of pixels, and examples for pairs of its out-of-fold predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,20 +17,23 @@ from ..features.example import Example
 from ..learn.data import PART_ENTRIES
 from ..learn.joint import MAX_KEPT_SCORES
 from ..potentials import Potential
-from .image_inputs import Given, Window, bands, draw_window, tiles, whole, window_size
-from .image_options import ImageOptions
-from .image_pipeline import ImagePipeline, PixelStage, grid
+from .cross_fitting import CrossFitted, Sample, boosted_pixels, cross_fit
+from .image_files import Given, InputReader
+from .image_pipeline import ImagePipeline, grid
 from .pixels import (
     TILE_SIDES,
     Context,
-    CrossFitted,
     PixelRows,
-    Sample,
-    boosted_pixels,
+    PixelStage,
+    Window,
+    bands,
     coarse_size,
-    cross_fit,
+    draw_window,
     n_context,
     places_in,
+    tiles,
+    whole,
+    window_size,
 )
 from .training import Run, make_potential
 
@@ -111,9 +114,8 @@ class TrainingImages:
     """Training images: reading them, their labels at the size that the CRF sees, and the weights of classes."""
 
     pipeline: ImagePipeline
-    read: Callable[[int], tuple[np.ndarray, Given]]
+    read: InputReader
     labels: list[np.ndarray]
-    names: list[str]
     weights: Floats | None
 
     def image(self, k: int) -> tuple[np.ndarray, Given]:
@@ -166,15 +168,25 @@ class CrossStage:
 
 
 def two_stages(
-    training: TrainingImages, own: Sequence[int], held: Sequence[int], options: ImageOptions, run: Run
+    training: TrainingImages,
+    own: Sequence[int],
+    held: Sequence[int],
+    nodes: Sequence[str],
+    position: str | None,
+    n_pixels: int | None,
+    run: Run,
 ) -> tuple[list[Example], dict[str, Any]]:
-    """Fit the pixel classifier, where there is one; examples for the CRF in windows of the images."""
+    """Fit the pixel classifier, where there is one; examples for the CRF in windows of the images.
+
+    own, held: numbers of the images to train on, and of those held out. nodes: functions of pixels to try. position:
+    "yes", "no" or None to try both. n_pixels: that pairs are trained on, at most.
+    """
     pipeline, rng = training.pipeline, np.random.default_rng(run.seed)
     units = training.units(own)
     n = len(pipeline.classes)
-    n_rows, n_wanted = n_drawn(options.pixels, n, pipeline.axes)
+    n_rows, n_wanted = n_drawn(n_pixels, n, pipeline.axes)
     chosen, windows = _draw_windows(training, units, n_wanted, rng)
-    rows = None if pipeline.node == "probabilities" else _pixel_rows(training, own[0], options)
+    rows = None if pipeline.node == "probabilities" else _pixel_rows(training, own[0], position != "no")
     sizes = [training.labels[k].shape for k in (*own, *held)]
     paired = [int(np.prod(window_size(window))) for window in windows]
     say_estimate(run, sizes, rows, paired, n, n_rows, pipeline.reduce)
@@ -182,7 +194,7 @@ def two_stages(
     facts: dict[str, Any] = {}
     crossed = None
     if rows is not None:
-        crossed = _classify(training, rows, units, n_rows, options, run)
+        crossed = _classify(training, rows, units, n_rows, nodes, position, run)
         facts = {"pixel_features": crossed.n_features, "pixel_loss": crossed.loss}
         pipeline.pixels = crossed.final()
     examples = []
@@ -192,13 +204,11 @@ def two_stages(
     return examples, facts
 
 
-def _pixel_rows(training: TrainingImages, first: int, options: ImageOptions) -> PixelRows:
+def _pixel_rows(training: TrainingImages, first: int, position: bool) -> PixelRows:
     """What the classifier may see of a pixel."""
     pipeline, given = training.pipeline, training.read(first)[1].features
     n_given = 0 if given is None else int(given.shape[-1])
-    return PixelRows(
-        pipeline.node, options.position != "no", n_given, pipeline.intensity.channels, pipeline.axes
-    )
+    return PixelRows(pipeline.node, position, n_given, pipeline.intensity.channels, pipeline.axes)
 
 
 def n_drawn(limit: int | None, n_states: int, axes: int = 2) -> tuple[int, int]:
@@ -230,9 +240,11 @@ def _classify(
     rows: PixelRows,
     units: Sequence[tuple[int, Window]],
     n_rows: int,
-    options: ImageOptions,
+    nodes: Sequence[str],
+    position: str | None,
     run: Run,
 ) -> CrossStage:
+    """The cross-fitted classifier of the function with the lowest loss, with context where that helps."""
     rng = np.random.default_rng([run.seed, 1])
     with Bar(run.progress) as bar:
         samples = [
@@ -240,11 +252,11 @@ def _classify(
             for k, window in bar.over(units, "features")
         ]
     found = {}
-    position = None if options.position is None else options.position == "yes"
-    for node in options.nodes:
+    for node in nodes:
         positions = rows.axes if rows.position else 0
-        found[node] = _cross_fit(training, node, run, samples, positions, position)
-        if len(options.nodes) > 1:
+        use = None if position is None else position == "yes"
+        found[node] = _cross_fit(training, node, run, samples, positions, use)
+        if len(nodes) > 1:
             run.say(f"--node {node}: cross-validated loss of pixels {found[node].loss:.4f}")
     node, first = min(found.items(), key=lambda item: item[1].loss)
     _say_position(first, run)
@@ -343,7 +355,9 @@ def _window_example(
     else:
         context = None if crossed.second is None else Context(crossed.coarse[k])
         scores = crossed.unseen(number).scores(values, window, given, context)
-    return pipeline.window_example(values, window, scores, training.labels[k][window], training.names[k])
+    return pipeline.window_example(
+        values, window, scores, training.labels[k][window], training.read.files[k].name
+    )
 
 
 def held_examples(training: TrainingImages, held: Sequence[int]) -> list[Example]:

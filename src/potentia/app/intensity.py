@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -38,10 +37,6 @@ class Intensity:
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     types: list[str] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """All attributes."""
-        return asdict(self)
 
     def apply(self, image: np.ndarray, axes: int = 2) -> np.ndarray:
         """An image or volume (*size) or (*size, channels) as float32 (*size, channels).

@@ -65,11 +65,11 @@ class Pipeline(ABC):
         """The pipeline of these settings, around the model whose state is (content, arrays)."""
 
     @abstractmethod
-    def predict_files(self, source: Path, out: Path, **options: Any) -> dict[str, Any]:
+    def predict_files(self, source: Path, out: Path, *, progress: bool = False) -> dict[str, Any]:
         """Predict the data in `source` and write what was found to `out`, all of it or nothing; facts to show."""
 
     @abstractmethod
-    def evaluate_files(self, source: Path, **options: Any) -> dict[str, Any]:
+    def evaluate_files(self, source: Path, *, progress: bool = False) -> dict[str, Any]:
         """How well the labels in `source` are predicted, as facts to show."""
 
     def detail_tables(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -109,7 +109,13 @@ class SequencePipeline(Pipeline):
     # -- files ---------------------------------------------------------------------------------------------
 
     def predict_files(
-        self, source: Path, out: Path, *, decode: str | None = None, encoding: str | None = None, **_: Any
+        self,
+        source: Path,
+        out: Path,
+        *,
+        decode: str | None = None,
+        encoding: str | None = None,
+        progress: bool = False,
     ) -> dict[str, Any]:
         """The columns of a file and the predicted label last, separated by tabs; `out` is a folder if `source` is."""
         files = spans_by_file(source, encoding)
@@ -168,7 +174,7 @@ class SequencePipeline(Pipeline):
         decode: str | None = None,
         encoding: str | None = None,
         count_unknown: bool = False,
-        **_: Any,
+        progress: bool = False,
     ) -> dict[str, Any]:
         """Share of tokens right and, where labels are spans (B-, I-), precision, recall and F1 of whole spans by type.
 

@@ -204,7 +204,7 @@ class TablePipeline(Pipeline):
         id: Sequence[str] = (),
         probabilities: bool = False,
         scores: bool = False,
-        **_: Any,
+        progress: bool = False,
     ) -> dict[str, Any]:
         """The predicted label columns of a table, row by row, as CSV or Parquet by the name of `out`.
 
@@ -247,7 +247,7 @@ class TablePipeline(Pipeline):
                     UserWarning,
                 )
 
-    def evaluate_files(self, source: Path, **_: Any) -> dict[str, Any]:
+    def evaluate_files(self, source: Path, *, progress: bool = False) -> dict[str, Any]:
         """The five measures of multi-label prediction."""
         pieces = self._by_rows(source, partial(self._compared, seen_by_workers(source)))
         truth, found = (np.concatenate(part) for part in zip(*pieces, strict=True))
