@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.progress import Bar
 from ..base.types import Floats, Ints, PotentiaError
 from ..potentials import Boosting, Potential
 
@@ -71,7 +72,7 @@ def cross_fit(
     position: bool | None = None,
     class_weight: Floats | None = None,
     seed: int = 0,
-    advance: Callable[[str], None] = lambda text: None,
+    progress: bool = False,
 ) -> CrossFitted:
     """Classifiers fitted to all samples but those of a fold each, and one fitted to all.
 
@@ -80,25 +81,29 @@ def cross_fit(
         samples: of images that must be distinguished; the last `positions` columns are positions.
         position: whether to use those; None uses them if the loss is lower in every fold.
         class_weight: weight of every class.
-        advance: called after every fit with a text.
+        progress: show a bar.
     """
     n_folds = min(_FOLDS, len(samples))
     folds = np.random.default_rng(seed).permutation(np.arange(len(samples)) % n_folds)
-    fits = _Fits(make, samples, n_states, folds, class_weight, positions, advance)
     tried: dict[bool, float] = {}
-    if not positions or n_folds == 1:
-        position = bool(positions) and position is not False
-    elif position is None:
-        losses = {use: np.array([fits.fold(k, use, 1).loss for k in range(n_folds)]) for use in (False, True)}
-        tried = {use: float(own.mean()) for use, own in losses.items()}
-        # few images show chance positions, too: a mean alone would take them up
-        position = bool(np.all(losses[True] < losses[False]))
-    found = [fits.fold(k, position) for k in range(n_folds)]
-    stages = int(np.median([fit.stages for fit in found]))
-    final = fits.all(position, stages)
-    loss = float(np.mean([fit.loss for fit in found]))
-    by_fold = [fit.function for fit in found] if n_folds > 1 else [final]
-    return CrossFitted(final, by_fold, folds, position, loss, tried, stages)
+    with Bar(progress) as bar:
+        bar.begin("pixels", 5 if position is not None or not positions else 13)
+        fits = _Fits(make, samples, n_states, folds, class_weight, positions, bar)
+        if not positions or n_folds == 1:
+            position = bool(positions) and position is not False
+        elif position is None:
+            losses = {
+                use: np.array([fits.fold(k, use, 1).loss for k in range(n_folds)]) for use in (False, True)
+            }
+            tried = {use: float(loss.mean()) for use, loss in losses.items()}
+            # few images show chance positions, too: a mean alone would take them up
+            position = bool(np.all(losses[True] < losses[False]))
+        by_fold = [fits.fold(k, position) for k in range(n_folds)]
+        stages = int(np.median([fit.stages for fit in by_fold]))
+        final = fits.all(position, stages)
+    loss = float(np.mean([fit.loss for fit in by_fold]))
+    functions = [fit.function for fit in by_fold] if n_folds > 1 else [final]
+    return CrossFitted(final, functions, folds, position, loss, tried, stages)
 
 
 class _Fit(NamedTuple):
@@ -107,51 +112,46 @@ class _Fit(NamedTuple):
     stages: int
 
 
+@dataclass
 class _Fits:
     """Fits to some of the samples, each made once."""
 
-    def __init__(
-        self,
-        make: Callable[[], Potential],
-        samples: Sequence[Sample],
-        n_states: int,
-        folds: Ints,
-        class_weight: Floats | None,
-        positions: int,
-        advance: Callable[[str], None],
-    ) -> None:
-        self.make, self.samples, self.n_states, self.folds = make, samples, n_states, folds
-        self.class_weight, self.positions, self.advance = class_weight, positions, advance
-        self.limit = _STAGES if make().grows else 1
-        self.done: dict[tuple[int, bool, int], _Fit] = {}
+    make: Callable[[], Potential]
+    samples: Sequence[Sample]
+    n_states: int
+    folds: Ints
+    class_weight: Floats | None
+    positions: int
+    bar: Bar
+    done: dict[tuple[int, bool, int], _Fit] = field(default_factory=dict)
 
     def fold(self, number: int, position: bool, limit: int = _STAGES) -> _Fit:
         """The classifier that does not see a fold, stopped once its loss there no longer falls."""
-        key = number, position, min(limit, self.limit)
+        most = _STAGES if self.make().grows else 1
+        key = number, position, min(limit, most)
         if key not in self.done:
             held = self.folds == number
             if not held.all() and held.any():
-                self.done[key] = self._stopped(
-                    self._rows(~held, position), self._rows(held, position), key[2]
-                )
+                self.done[key] = self._stopped(~held, held, position, key[2])
             else:
-                self.done[key] = _Fit(self.make(), np.nan, self.limit)
-            self.advance(f"pixels, fold {number + 1}")
+                self.done[key] = _Fit(self.make(), np.nan, most)
+            self.bar.advance(text=f"pixels, fold {number + 1}")
         return self.done[key]
 
     def all(self, position: bool, stages: int) -> Potential:
         """The classifier that sees everything."""
-        function, (x, y) = self.make(), self._rows(np.ones(len(self.samples), dtype=bool), position)
+        function, rows = self.make(), self._rows(np.ones(len(self.samples), dtype=bool), position)
         for _ in range(stages):
-            function.fit(x, y, weight=self._weights(y), n_outputs=self.n_states)
-        self.advance("pixels, all images")
+            function.fit(**rows, n_outputs=self.n_states)
+        self.bar.advance(text="pixels, all images")
         return function
 
-    def _stopped(self, own: tuple[np.ndarray, Ints], held: tuple[np.ndarray, Ints], limit: int) -> _Fit:
+    def _stopped(self, own: np.ndarray, held: np.ndarray, position: bool, limit: int) -> _Fit:
+        seen, unseen = self._rows(own, position), self._rows(held, position)
         function, best = self.make(), None
         for stage in range(1, limit + 1):
-            function.fit(*own, weight=self._weights(own[1]), n_outputs=self.n_states)
-            loss = function.loss(*held, weight=self._weights(held[1])) / len(held[1])
+            function.fit(**seen, n_outputs=self.n_states)
+            loss = function.loss(**unseen) / len(unseen["y"])
             if best is None or loss < best.loss:
                 falling = best is None or loss < (1 - _ENOUGH) * best.loss
                 best = _Fit(copy.deepcopy(function), loss, stage)
@@ -161,14 +161,12 @@ class _Fits:
         assert best is not None
         return best
 
-    def _rows(self, chosen: np.ndarray, position: bool) -> tuple[np.ndarray, Ints]:
-        taken = [s for s, own in zip(self.samples, chosen, strict=True) if own]
-        x = np.concatenate([s.x for s in taken])
-        labels = np.concatenate([s.labels for s in taken])
-        if len(labels) == 0:
+    def _rows(self, chosen: np.ndarray, position: bool) -> dict[str, Any]:
+        """Features, labels and weights of samples, as functions are fitted to them."""
+        taken = [sample for sample, use in zip(self.samples, chosen, strict=True) if use]
+        x = np.concatenate([sample.x for sample in taken])
+        y = np.concatenate([sample.labels for sample in taken])
+        if len(y) == 0:
             raise PotentiaError("no pixel with a known class was drawn from the images to train on.")
-        cut = 0 if position else self.positions
-        return (x[:, : x.shape[1] - cut] if cut else x), labels
-
-    def _weights(self, labels: Ints) -> Floats | None:
-        return None if self.class_weight is None else self.class_weight[labels]
+        weight = None if self.class_weight is None else self.class_weight[y]
+        return {"x": x if position else x[:, : x.shape[1] - self.positions], "y": y, "weight": weight}

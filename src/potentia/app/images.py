@@ -29,7 +29,7 @@ from .image_files import (
     read_mask,
 )
 from .image_pipeline import BOUNDARY, ImagePipeline
-from .image_stages import TrainingImages, held_examples, two_stages
+from .image_stages import TrainingImages, two_stages
 from .intensity import learn_intensity
 from .training import (
     PIXEL_FUNCTIONS,
@@ -191,14 +191,14 @@ def train(
     check_pairs(any(y.size > 1 for y in small))
     if not chosen.search:
         run.check_resumable(fit_marks(pipeline.model, digest))
-    training = TrainingImages(pipeline, read, small, weights)
+    training = TrainingImages(pipeline, read, small, weights, own, held, run)
     nodes = NODES if chosen.search else (chosen.functions[0],)
-    examples, more = two_stages(training, own, held, nodes, chosen.position, chosen.pixels, run)
+    examples, more = two_stages(training, nodes, chosen.position, chosen.pixels)
     facts |= more
     if chosen.search:
         pipeline.model, more = search_pairs(examples, run, chosen.budget, chosen.iterations, weights)
         facts |= more
-    fitted = fit(pipeline.model, examples, held_examples(training, held), digest, run)
+    fitted = fit(pipeline.model, examples, training.held_examples(), digest, run)
     fitted["cross_fitted_accuracy"] = fitted.pop("training_accuracy")
     return pipeline, facts | fitted
 

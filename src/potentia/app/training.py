@@ -13,7 +13,6 @@ import numpy as np
 from ..base.saving import digest_of
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.example import Example
-from ..features.parts import Examples, Parts
 from ..inference.base import Inference
 from ..inference.mean_field import MeanField
 from ..inference.messages import TRW, LoopyBP, Smoothed
@@ -159,22 +158,21 @@ def make_learner(
     return MaxMargin(inference=best, iterations=_or(iterations, 50), track_error=tracked, seed=run.seed)
 
 
-def fit(model: CRF, train: Examples, held: Examples, digest: str, run: Run) -> dict[str, Any]:
+def fit(
+    model: CRF, train: Sequence[Example], held: Sequence[Example], digest: str, run: Run
+) -> dict[str, Any]:
     """Fit, resuming from the run's checkpoint if there is one; return facts of the fit.
 
     `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.
     """
-    check_pairs(isinstance(train, Parts) or any(_has_neighbours(example) for example in train))
+    scopes = [scope for example in train for scope in example.graph.scopes.values()]
+    check_pairs(any(len(scope) and scope.shape[1] > 1 for scope in scopes))
     with run.resumable(fit_marks(model, digest)) as checkpoint:
         model.fit(train, validation=held if len(held) else None, progress=run.progress, checkpoint=checkpoint)
         facts = {"iterations": len(model.history_), "objective": model.history_[-1]["objective"]}
         facts |= cluster_facts(model.history_)
         parts = {"training": train, "validation": held}
         return facts | {f"{name}_accuracy": model.score(part) for name, part in parts.items() if len(part)}
-
-
-def _has_neighbours(example: Example) -> bool:
-    return any(len(scope) and scope.shape[1] > 1 for scope in example.graph.scopes.values())
 
 
 def cluster_facts(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
