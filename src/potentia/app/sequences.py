@@ -101,10 +101,11 @@ class SequencePipeline(Pipeline):
         return self.model.predict_marginals(self._attributes(sentences))
 
     def _attributes(self, sentences: Sequence[Sentence]) -> Iterator[Iterator[list[str]]]:
-        """The names of every token's indicators."""
+        """The names of every token's indicators, and one that all have."""
         for number, sentence in enumerate(sentences):
             _check_sentence(number, sentence, self.n_columns)
-            yield attributes(self.features, sentence[: self.n_columns - 1])
+            names = self.features.names(sentence[: self.n_columns - 1])
+            yield ([*token, _BIAS] for token in names)
 
     # -- files ---------------------------------------------------------------------------------------------
 
@@ -183,9 +184,9 @@ class SequencePipeline(Pipeline):
         files = spans_by_file(source, encoding)
         items = [(span, None) for spans in files.values() for span in spans]
         judged = list(iterate_anywhere(partial(_judge, self, decode, count_unknown), items))
-        for path, spans in files.items():
-            own, judged = judged[: len(spans)], [*judged[len(spans) :], *judged[: len(spans)]]
-            if not any(counts.sentences for counts in own):
+        with_tokens = {item[0].path for item, counts in zip(items, judged, strict=True) if counts.sentences}
+        for path in files:
+            if path not in with_tokens:
                 raise no_tokens(path)
         counts = reduce(_Counts.plus, judged)
         return {"sentences": counts.sentences, "tokens": counts.tokens} | counts.scores(self.model.classes_)
@@ -252,11 +253,6 @@ def _judge(pipeline: SequencePipeline, decode: str | None, count_unknown: bool, 
     found = pipeline.predict(sentences, decode)
     right = sum(a == b for x, y in zip(truth, found, strict=True) for a, b in zip(x, y, strict=True))
     return _Counts(len(truth), sum(map(len, truth)), right, count_spans(truth, found))
-
-
-def attributes(features: TokenFeatures, inputs: Sentence) -> Iterator[list[str]]:
-    """The names of every token's indicators, and one that all have."""
-    return ([*names, _BIAS] for names in features.names(inputs))
 
 
 def train(
