@@ -12,9 +12,10 @@ import pytest
 from scipy import ndimage
 
 import potentia as pt
-from potentia.app import image_inputs, image_pipeline, image_stages, images, pixels
+from potentia.app import image_pipeline, image_stages, images, pixels
 from potentia.app.classes import find_classes
 from potentia.app.cli import main
+from potentia.app.cross_fitting import Sample, cross_fit
 from potentia.app.image_files import (
     ImageFile,
     Mask,
@@ -28,9 +29,7 @@ from potentia.app.image_files import (
     write_tiff,
 )
 from potentia.app.intensity import learn_intensity
-from potentia.app.pixels import Sample, cross_fit
 from potentia.app.training import Run
-from potentia.base.saving import write_file
 
 Image = pytest.importorskip("PIL.Image")
 tifffile = pytest.importorskip("tifffile")
@@ -217,8 +216,6 @@ def test_images_have_the_number_type_of_training(trained_on, given, taken):
         with pytest.raises(pt.PotentiaError, match="type int64"):
             learned.apply(image + 200)
     assert learn_intensity([image], 2, "image").types is None
-    learned.types = None  # of older files
-    learned.apply(image)
 
 
 def test_mixed_number_types_are_refused_unless_comparable():
@@ -264,15 +261,6 @@ def test_a_saved_pipeline_refuses_files_of_another_number_type(trained, tmp_path
     with pytest.raises(pt.PotentiaError, match=r"b\.tif: the image holds numbers of type uint16"):
         found.predict_files(tmp_path / "new", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    content, arrays = found.state()
-    settings = found.settings()
-    del settings["intensity"]["types"]
-    write_file(
-        tmp_path / "older", "pipeline", {"form": "images", "settings": settings, "model": content}, arrays
-    )
-    older = pt.load(tmp_path / "older")
-    assert older.intensity.types is None
-    older.predict(image / 255)
 
 
 # -- windows -----------------------------------------------------------------------------------------------------
@@ -281,12 +269,12 @@ def test_a_saved_pipeline_refuses_files_of_another_number_type(trained, tmp_path
 @pytest.mark.parametrize("size", [(7, 9), (30, 50), (6, 20, 11)])
 def test_tiles_cover_an_image_once_and_blending_keeps_what_is_smooth(size):
     count = np.zeros(size, dtype=int)
-    for tile in image_inputs.tiles(image_inputs.whole(size), 8):
+    for tile in pixels.tiles(pixels.whole(size), 8):
         count[tile] += 1
-        assert max(image_inputs.window_size(tile)) <= 8
+        assert max(pixels.window_size(tile)) <= 8
     assert (count == 1).all()
     values = np.random.default_rng(0).random((*size, 2)).astype(np.float32)
-    assert np.allclose(image_inputs.blend(size, 8, 2, lambda window: values[window]), values, atol=1e-6)
+    assert np.allclose(pixels.blend(size, 8, 2, lambda window: values[window]), values, atol=1e-6)
 
 
 def test_drawn_windows_lie_inside_and_hold_something_known():
@@ -295,11 +283,11 @@ def test_drawn_windows_lie_inside_and_hold_something_known():
     known[33, 2] = True
     outer = (slice(10, 50), slice(5, 55))
     for _ in range(20):
-        window = image_inputs.draw_window(outer, 100, known, rng)
-        assert np.prod(image_inputs.window_size(window)) <= 150
-        place = image_inputs.inside(window, outer)
+        window = pixels.draw_window(outer, 100, known, rng)
+        assert np.prod(pixels.window_size(window)) <= 150
+        place = pixels.inside(window, outer)
         assert known[place].any()
-    assert image_inputs.draw_window(outer, 10**6, known, rng) == outer
+    assert pixels.draw_window(outer, 10**6, known, rng) == outer
 
 
 def write_deep_png(path, values):
@@ -398,7 +386,7 @@ def test_context_is_what_a_classifier_says_around_a_pixel():
     # every pixel of the coarse grid is in exactly one tile, at its own place
     count = np.zeros(soft.shape[:2], dtype=int)
     rows, columns = np.indices(size)
-    for tile in image_inputs.tiles(image_inputs.whole(size), 11):
+    for tile in pixels.tiles(pixels.whole(size), 11):
         inner, outer = pixels.coarse_window(tile)
         count[outer] += 1
         assert np.array_equal(rows[tile][inner], 4 * np.indices(soft.shape[:2])[0][outer])

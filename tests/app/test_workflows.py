@@ -1,22 +1,17 @@
 """Pipelines on user data, below the command line."""
 
 import gzip
-import json
 import re
 import time
 import warnings
-from types import SimpleNamespace
-from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import potentia as pt
-from cli_examples import cli_examples
 from own_data import make_images, make_sequences, make_table
-from potentia.app import Form, Option, Pipeline, forms, images, sequences, tables
-from potentia.app.classes import Classes, find_classes
-from potentia.app.cli import main
+from potentia.app import images, sequences, tables
+from potentia.app.classes import find_classes
 from potentia.app.image_files import Mask, paired_files, read_image, read_mask, write_mask
 from potentia.app.pipeline import Staging
 from potentia.app.table_files import Label, learn_feature, learn_label, read_table, write_table
@@ -344,7 +339,7 @@ def test_a_constant_label_knows_one_other_value():
 
 @pytest.mark.parametrize(("value", "state"), [("1", 1), ("0", 0), ("yes", 0)])
 def test_labels_constant_in_training_know_one_value_from_all_others(value, state):
-    label = Label("a", [value])
+    label = Label("a", [value], [value])
     assert label.encode([value, "other"]).tolist() == [state, 1 - state]
     assert label.decode(np.array([state])) == [value]
 
@@ -764,117 +759,14 @@ def test_progress_goes_to_the_error_stream_as_a_bar_or_as_lines(capsys, monkeypa
     assert capsys.readouterr().err == ""
 
 
-def test_classes_survive_json():
-    classes = Classes([1, 2], ["a", "b"], [0, 5], [255], False, None)
-    assert Classes(**classes.to_json()) == classes
-
-
-# -- forms -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def doubling():
-    """A form whose pipeline multiplies numbers, known as long as the test runs."""
-
-    class Doubled(Pipeline):
-        forms = "numbers"
-        model = pt.LMSBN()
-
-        def settings(self):
-            return {}
-
-        @classmethod
-        def restore(cls, settings, content, arrays):
-            return cls()
-
-        def save(self, path):
-            write_file(path, "pipeline", {"form": self.form, "settings": {}, "model": {}}, {})
-
-        def predict_files(self, source, out, *, times=2, **_):
-            out.write_text(str(times * int(source.read_text())))
-            return {"written": [str(out)]}
-
-        def evaluate_files(self, source, **_):
-            return {"accuracy": 1.0}
-
-    class Numbers(Form):
-        name = "numbers"
-        help = "a number"
-        options: ClassVar = {
-            "train": {
-                "learner": Option("how", choices=("best", "worst")),
-                "many_times": Option("x", flag=True),
-            },
-            "predict": {"times": Option("factor", int, required=True)},
-        }
-        examples: ClassVar = {"train": "--numbers n.txt --out model"}
-
-        def train(self, source, *, run, **options):
-            return Doubled(), {"options": sorted(options.items()), "seed": run.seed}
-
-        def pipeline(self):
-            return Doubled
-
-        def detail(self, facts):
-            return {"all": [{"measure": name, "value": facts[name]} for name in facts]}
-
-    yield
-    del forms._FORMS["numbers"]
-
-
-def test_a_custom_form_is_known_to_every_command(doubling, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "n.txt").write_text("21")
-    assert (
-        main(
-            [
-                "train",
-                "--numbers",
-                "n.txt",
-                "--learner",
-                "best",
-                "--many-times",
-                "--seed",
-                "3",
-                "--out",
-                "m",
-                "--json",
-            ]
-        )
-        == 0
+@pytest.mark.parametrize("trained_on", [["a"], None])
+def test_a_pipeline_of_an_unknown_form_or_without_a_field_is_damaged(trained_on, tmp_path):
+    content = {"form": "numbers" if trained_on else "table", "settings": {}, "model": {}}
+    write_file(
+        tmp_path / "model", "pipeline", content | ({"trained_on": trained_on} if trained_on else {}), {}
     )
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["options"] == [["learner", "best"], ["many_times", True]]
-    assert facts["seed"] == 3
-    assert main(["predict", "m", "--numbers", "n.txt", "--times", "2", "--out", "found"]) == 0
-    assert (tmp_path / "found").read_text() == "42"
-    assert main(["evaluate", "m", "--numbers", "n.txt"]) == 0
-    assert "measure" in capsys.readouterr().out
-    assert "--numbers n.txt --out model" in " ".join(cli_examples()["train"])
-    for line, words in (
-        (
-            "train --numbers n.txt --learner ilr --out m",
-            "--learner ilr cannot be combined with --numbers: use best, worst",
-        ),
-        ("train --numbers n.txt --masks x --out m", "--masks cannot be combined with --numbers"),
-        ("predict m --numbers n.txt --out found", "--numbers needs --times to predict"),
-        ("predict m --table n.txt --out found", "m was trained on --numbers, not on --table"),
-    ):
-        assert main(line.split()) == 2
-        assert words in capsys.readouterr().err
-
-
-def test_a_pipeline_of_an_unknown_form_says_what_to_import(tmp_path):
-    write_file(tmp_path / "model", "pipeline", {"form": "numbers", "settings": {}, "model": {}}, {})
-    with pytest.raises(pt.PotentiaError, match="'numbers' is not known; import the module that defines it"):
+    wrong = (
+        "form is 'numbers', not one of images, table, sequences" if trained_on else "trained_on is missing"
+    )
+    with pytest.raises(pt.PotentiaError, match=f"the saved pipeline is damaged: {wrong}"):
         pt.load(tmp_path / "model")
-
-
-def test_forms_of_installed_packages_are_imported_once(monkeypatch):
-    loaded = []
-    entry = SimpleNamespace(load=lambda: loaded.append("imported"))
-    monkeypatch.setattr(forms, "entry_points", lambda group: [entry] if group == "potentia.forms" else [])
-    forms._import_forms.cache_clear()
-    for _ in range(2):
-        assert {"images", "table", "sequences"} <= set(forms.all_forms())
-    assert loaded == ["imported"]

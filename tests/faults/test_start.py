@@ -143,7 +143,7 @@ def test_kernels_are_loaded_without_what_compiles_them(kept):
 def test_importing_the_commands_is_light():
     heavy = ("scipy.linalg", "scipy.ndimage", "scipy.sparse", "sklearn", "matplotlib", "asyncio")
     run("import potentia")  # whether Numba is one that is known is found out once
-    found = run(f"import sys, potentia.app.forms; print([m for m in {heavy} if m in sys.modules])")
+    found = run(f"import sys, potentia.app.cli; print([m for m in {heavy} if m in sys.modules])")
     assert found.stdout == "[]\n", found.stderr
 
 

@@ -76,7 +76,7 @@ def make(folder):
 
 
 def predictions(folder):
-    """What the models of a folder predict, as JSON."""
+    """What the models of a folder predict, as JSON; pipelines of the command line are not kept."""
     X, Y = rows()
     found = {}
     for name in ("crf", "crf-risk"):
@@ -87,10 +87,6 @@ def predictions(folder):
         found[name] = [model.predict(X).tolist(), model.decision_function(X[:5]).tolist()]
     for name in ("lmsbn", "lmbm"):
         found[name].append(pt.load(folder / name).labelling_loss(X, Y).tolist())
-    found["sequences"] = pt.load(folder / "sequences").predict([[["a", "cat", "the"]]])
-    found["table"] = pt.load(folder / "table").predict(
-        {"size": ["0.3", None, "-2"], "colour": ["red", "green", "blue"]}
-    )
     return found
 
 

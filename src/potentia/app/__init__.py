@@ -1,12 +1,10 @@
 """The user's own data, from files to a saved pipeline and from a pipeline to files.
 
 `images` (folders of images and masks), `tables` (rows with several labels), `sequences` (tokens in columns): each
-has `train`, which gives a `Pipeline`, and a pipeline class that predicts and evaluates; `forms` declares them to the
-command line.
+has `train`, which gives a `Pipeline`, and a pipeline class that predicts and evaluates; `cli` is the command line.
 """
 
-from .forms import Form, Option
-from .pipeline import Pipeline, check_target, write_text
-from .training import Run, fit
+from .pipeline import Pipeline
+from .training import Run
 
-__all__ = ["Form", "Option", "Pipeline", "Run", "check_target", "fit", "write_text"]
+__all__ = ["Pipeline", "Run"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import colorsys
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -51,10 +50,6 @@ class Classes:
 
     def __len__(self) -> int:
         return len(self.codes)
-
-    def to_json(self) -> dict[str, Any]:
-        """All attributes."""
-        return asdict(self)
 
     def labels(self, mask: Mask, path: Path) -> Ints:
         """A mask's class numbers (h, w), -1 where void; refuses values that are no class."""

@@ -1,8 +1,9 @@
-"""TIFF files as microscopes and satellites write them: stacks of pages, 16 bits, any number of channels."""
+"""Files of images, masks and arrays beside images: which belong together, reading and writing them."""
 
 from __future__ import annotations
 
 import zipfile
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -397,3 +398,52 @@ def _load(path: Path) -> np.ndarray:
         raise
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise PotentiaError(f"{path}: this is not a readable array file ({error}).") from None
+
+
+class Given(NamedTuple):
+    """What the user gives beside an image: features and probabilities (*size, n), or None."""
+
+    features: np.ndarray | None = None
+    probabilities: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class InputReader:
+    """Reads image number k and the arrays given beside it; workers of a cluster can, too.
+
+    Attributes:
+        files: the images.
+        features, probabilities: the array files of all images, or None.
+        axes: 2 for images, 3 for volumes.
+    """
+
+    files: list[ImageFile]
+    features: list[ImageFile] | None
+    probabilities: list[ImageFile] | None
+    axes: int
+
+    def __call__(self, k: int) -> tuple[np.ndarray, Given]:
+        image = read_image(self.files[k])
+        if image.ndim not in (self.axes, self.axes + 1):
+            raise PotentiaError(
+                f"{self.files[k].path}: the image has shape {image.shape}, not {self.axes} axes and channels."
+            )
+        size = image.shape[: self.axes]
+        beside = (self.features, self.probabilities)
+        return image, Given(*(None if own is None else read_given(own[k], size) for own in beside))
+
+
+def input_reader(
+    files: list[ImageFile], features: Path | None, probabilities: Path | None, axes: int
+) -> InputReader:
+    """A reader of images and of the arrays of their names in folders."""
+    beside = [
+        None if folder is None else absolute(given_files(folder, files, option))
+        for option, folder in (("features", features), ("probabilities", probabilities))
+    ]
+    return InputReader(absolute(files), beside[0], beside[1], axes)
+
+
+def absolute(files: list[ImageFile]) -> list[ImageFile]:
+    """The files with paths that hold in every folder."""
+    return [file._replace(path=file.path.absolute()) for file in files]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ..base.files import naming
 from ..base.options import check_number
-from ..base.schema import FLAG, TEXT, Choice, Count, Items, Kind, Number, Schema, Section, prefixed
+from ..base.progress import Bar
+from ..base.schema import FLAG, TEXT, Choice, Count, Items, Number, Schema, Section
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.colour import resize, upsample_marginals
 from ..features.edges import edge_features
@@ -19,83 +22,34 @@ from ..features.example import Example
 from ..features.image import image_example, log_probabilities, probability_pairs, reduced_size
 from ..features.superpixel import superpixel_example
 from ..graph.structure import Graph
+from ..learn.backends.connection import iterate_anywhere
 from ..models.crf import CRF
-from ..potentials import Potential
-from . import pixels as pixel_classifier
-from .classes import Classes
-from .image_files import ImageFile
-from .image_inputs import Given, InputReader, Window, blend, input_reader, inside, tiles, whole, window_size
-from .intensity import NUMBER_TYPES, Intensity
-from .pipeline import Pipeline
-from .pixels import TILE_SIDES, Context, PixelRows, coarse_size, coarse_window, n_context
+from ..models.segmentation import Calibration, boundary_counts, confusion_matrix, segmentation_scores
+from .classes import Classes, parse_void
+from .image_files import (
+    Given,
+    ImageFile,
+    InputReader,
+    absolute,
+    check_same_size,
+    image_files,
+    input_reader,
+    paired_files,
+    read_mask,
+    write_image,
+    write_mask,
+)
+from .intensity import NUMBER_TYPES, Intensity, as_shown
+from .pipeline import Pipeline, Staging
+from .pixels import TILE_SIDES, PixelRows, PixelStage, Window, blend, whole, window_size
 
 #: Images whose tables have more entries than this are predicted in tiles, which overlap by `_OVERLAP` pixels a side.
 _MOST_ENTRIES = 16_000_000
 _OVERLAP = {2: 32, 3: 8}
+#: Images that a report shows of the worst, and of the best.
+_SHOWN = 3
 #: The set of pair features of a model that is no paper's.
 BOUNDARY = "boundary"
-
-
-@dataclass
-class PixelStage:
-    """The classifier of single pixels, whose log-probabilities are the CRF's features.
-
-    Attributes:
-        rows: what it sees.
-        function: fitted to all training images.
-        second: the classifier that also sees `function`'s probabilities around a pixel, and takes its place.
-    """
-
-    rows: PixelRows
-    function: Potential
-    second: Potential | None = None
-
-    def context(self, values: np.ndarray, given: Given) -> Context | None:
-        """What the second classifier sees of a whole image beside the first one's features."""
-        if self.second is None:
-            return None
-        size = values.shape[:-1]
-        found = np.empty((*coarse_size(size), self.function.n_outputs_), dtype=np.float32)
-        self.fill_coarse(found, values, whole(size), given)
-        return Context(found)
-
-    def fill_coarse(self, found: np.ndarray, values: np.ndarray, window: Window, given: Given) -> None:
-        """Write the first classifier's probabilities of a window's pixels into the coarse grid over an image."""
-        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
-            inner, outer = coarse_window(tile)
-            x = self.rows.rows(values, tile, given.features).reshape(*window_size(tile), -1)[inner]
-            scores = pixel_classifier.log_probabilities(self.function, x.reshape(-1, x.shape[-1]))
-            found[outer] = np.exp(scores).reshape(found[outer].shape)
-
-    def scores(self, values: np.ndarray, window: Window, given: Given, context: Context | None) -> np.ndarray:
-        """Log-probabilities (*window, n_classes) in float32, tile by tile."""
-        function = self.function if self.second is None else self.second
-        found = np.empty((*window_size(window), function.n_outputs_), dtype=np.float32)
-        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
-            x = self.rows.rows(values, tile, given.features, context)
-            place = inside(tile, window)
-            found[place] = pixel_classifier.log_probabilities(function, x).reshape(found[place].shape)
-        return found
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The classifiers and their arrays, by name."""
-        content: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
-        for name, function in (("pixels", self.function), ("second", self.second)):
-            if function is not None:
-                content[name], own = function.state()
-                arrays |= {f"{name}:{key}": value for key, value in own.items()}
-        return content, arrays
-
-    @classmethod
-    def restore(cls, rows: PixelRows, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> PixelStage:
-        """The stage that `state` describes."""
-        stage = cls(rows, _restored("pixels", content, arrays))
-        stage.function.check_features(rows.n_features)
-        if "second" in content:
-            stage.second = _restored("second", content, arrays)
-            stage.second.check_features(rows.n_features + n_context(stage.function.n_outputs_, rows.axes))
-        return stage
 
 
 @dataclass(repr=False)
@@ -132,18 +86,17 @@ class ImagePipeline(Pipeline):
         "node": TEXT,
         "edge": TEXT,
         "reduce": Number(),
-        "superpixels": Count(least=1, optional=True),
-        "axes": Count(least=2, most=3, optional=True),
-        "typical": Items(Number(), optional=True),
+        "superpixels": Count(least=1, nullable=True),
+        "axes": Count(least=2, most=3),
+        "typical": Items(Number(), nullable=True),
         "intensity": Section(
             {
                 "how": TEXT,
                 "channels": Count(least=1),
                 "low": Items(Number()),
                 "high": Items(Number()),
-                "types": Items(Choice(NUMBER_TYPES), optional=True),
-            },
-            optional=True,
+                "types": Items(Choice(NUMBER_TYPES), nullable=True),
+            }
         ),
         "rows": Section(
             {
@@ -153,7 +106,7 @@ class ImagePipeline(Pipeline):
                 "channels": Count(least=1),
                 "axes": Count(least=2, most=3),
             },
-            optional=True,
+            nullable=True,
         ),
         "classes": Section(
             {
@@ -162,8 +115,8 @@ class ImagePipeline(Pipeline):
                 "colours": Items(Count(most=2**24 - 1), "K"),
                 "void": Items(Count(most=2**24 - 1)),
                 "coloured": FLAG,
-                "palette": Items(Count(most=255), optional=True),
-                "nearest": Kind((bool,), optional=True),
+                "palette": Items(Count(most=255), nullable=True),
+                "nearest": FLAG,
             }
         ),
     }
@@ -172,9 +125,9 @@ class ImagePipeline(Pipeline):
         """Classes, features and sizes."""
         names = ("node", "edge", "reduce", "superpixels", "axes", "typical")
         kept = {name: getattr(self, name) for name in names}
-        rows = None if self.pixels is None else self.pixels.rows.to_json()
+        rows = None if self.pixels is None else asdict(self.pixels.rows)
         return kept | {
-            "classes": self.classes.to_json(), "intensity": self.intensity.to_json(), "rows": rows,
+            "classes": asdict(self.classes), "intensity": asdict(self.intensity), "rows": rows,
         }  # fmt: skip
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -191,7 +144,7 @@ class ImagePipeline(Pipeline):
         check_number("reduce", settings["reduce"], 0.0, 1.0)
         own = {name: value for name, value in arrays.items() if not name.startswith(("pixels:", "second:"))}
         stage = None
-        if settings.get("rows") is not None:
+        if settings["rows"] is not None:
             stage = PixelStage.restore(PixelRows(**settings["rows"]), content, arrays)
         return cls(
             CRF.from_state(content, own),
@@ -200,10 +153,10 @@ class ImagePipeline(Pipeline):
             settings["edge"],
             settings["reduce"],
             settings["superpixels"],
-            Intensity(**settings["intensity"]) if settings.get("intensity") else Intensity("type", 3),
+            Intensity(**settings["intensity"]),
             stage,
-            settings.get("typical"),
-            settings.get("axes") or 2,
+            settings["typical"],
+            settings["axes"],
         )
 
     def facts(self) -> dict[str, Any]:
@@ -352,10 +305,131 @@ class ImagePipeline(Pipeline):
 
     # -- files -----------------------------------------------------------------------------------------------
 
-    def inputs(
-        self, files: list[ImageFile], features: Path | None, probabilities: Path | None
+    def predict_files(
+        self,
+        source: Path,
+        out: Path,
+        *,
+        marginals: str | None = None,
+        features: Path | None = None,
+        probabilities: Path | None = None,
+        progress: bool = False,
+    ) -> dict[str, Any]:
+        """Label maps, overlays and, if requested, marginals ("npz" or "png") of a folder's images."""
+        if marginals == "png" and self.axes == 3:
+            raise PotentiaError("marginals of volumes are written as npz: give --marginals npz.")
+        files = image_files(source, self._stacks)
+        read = self._reader(files, features, probabilities)
+        # of an earlier run with other options
+        stale = re.compile(
+            rf"marginals/({'|'.join(re.escape(file.name) for file in files)})(\.\d+-[^/]*)?\.(npz|png)"
+        )
+        with Staging(out, stale) as staging, Bar(progress) as bar:
+            done = iterate_anywhere(partial(self._predict_file, staging, marginals, read), range(len(files)))
+            for _file in bar.over(files, "predicting"):
+                next(done)
+        written = ["labels", "overlays", *(["marginals"] if marginals else [])]
+        return {"n_images": len(files), "written": [str(out / part) for part in written]}
+
+    def _predict_file(self, staging: Staging, marginals: str | None, read: InputReader, k: int) -> None:
+        """Predict one image and write what was found."""
+        name, (image, given) = read.files[k].name, read(k)
+        soft = self.predict_marginals(image, *given) if marginals or self.by_marginals else None
+        labels = (
+            self.predict(image, *given) if soft is None or not self.by_marginals else soft.argmax(axis=-1)
+        )
+        suffix = "tif" if self.axes == 3 else "png"
+        write_mask(staging.path("labels", f"{name}.{suffix}"), self.classes.mask(labels))
+        shown = as_shown(self.intensity.apply(image, self.axes))
+        write_image(
+            staging.path("overlays", f"{name}.{suffix}"), shown // 2 + self.classes.paint(labels) // 2
+        )
+        if soft is not None and marginals == "npz":
+            names, codes = np.array(self.classes.names), np.array(self.classes.codes)
+            with staging.path("marginals", f"{name}.npz").open("wb") as file:
+                np.savez_compressed(file, marginals=soft.astype(np.float32), names=names, values=codes)
+        elif soft is not None and marginals == "png":
+            for number, label in enumerate(self.classes.names):
+                safe = re.sub(r"[^\w#-]", "_", label)
+                grey = np.round(255 * soft[..., number]).astype(np.uint8)
+                write_image(staging.path("marginals", f"{name}.{number}-{safe}.png"), grey)
+
+    def evaluate_files(
+        self,
+        source: Path,
+        *,
+        masks: Path | None = None,
+        void: str | None = None,
+        features: Path | None = None,
+        probabilities: Path | None = None,
+        progress: bool = False,
+    ) -> dict[str, Any]:
+        """Accuracy, recall, precision, F1, IoU and boundary F1 per class, the confusion matrix (truth by prediction)
+        and, where predictions come from marginals, calibration; the error of every image; and "shown": the worst and
+        the best images as arrays, for a report.
+
+        void: values of these masks that mean unknown, beside those that training had.
+        """
+        if masks is None:
+            raise PotentiaError("Images are evaluated against masks: give their folder.")
+        unknown = [*self.classes.void, *parse_void(void, self.classes.coloured)]
+        classes = replace(self.classes, void=unknown)
+        files = paired_files(source, masks, self._stacks)
+        targets = absolute([mask for _, mask in files])
+        read = self._reader([file for file, _ in files], features, probabilities, classes, targets)
+        n, calibration, images = len(classes), Calibration(), []
+        confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
+        shown: list[dict[str, Any]] = []
+        with Bar(progress) as bar:
+            done = iterate_anywhere(partial(self._evaluate_file, classes, read, targets), range(len(files)))
+            for _file in bar.over(files, "evaluating"):
+                one = next(done)
+                confusion += one.confusion
+                boundary += one.boundary
+                calibration.merge(one.calibration)
+                images.append({key: one.shown[key] for key in ("name", "error")})
+                ordered = sorted([*shown, one.shown], key=lambda image: -image["error"])
+                shown = ordered[:_SHOWN] + ordered[_SHOWN:][-_SHOWN:]
+        facts = {"n_images": len(files), **segmentation_scores(confusion, classes.names, boundary)}
+        if self.by_marginals:
+            facts |= {"calibration_error": calibration.error(), "reliability": calibration.curve()}
+        return facts | {"images": images, "shown": shown}
+
+    def _evaluate_file(
+        self, classes: Classes, read: InputReader, masks: list[ImageFile], k: int
+    ) -> _Evaluated:
+        """Predict one image and compare."""
+        image, given = read(k)
+        truth, soft, n = _read_truth(classes, masks[k], image), None, len(classes)
+        calibration = Calibration()
+        if self.by_marginals:
+            soft = self.predict_marginals(image, *given)
+            calibration.add(truth, soft)
+        labels = self.predict(image, *given) if soft is None else soft.argmax(axis=-1)
+        confusion = confusion_matrix(truth, labels, n)
+        shown = {
+            "name": read.files[k].name,
+            "error": 1.0 - float(np.trace(confusion)) / max(1, int(confusion.sum())),
+            "input": as_shown(self.intensity.apply(image, self.axes)),
+            "truth": truth,
+            "marginals": np.eye(n)[labels] if soft is None else soft,
+            "prediction": labels,
+        }
+        return _Evaluated(confusion, boundary_counts(truth, labels, n), calibration, shown)
+
+    @property
+    def _stacks(self) -> str:
+        return "volumes" if self.axes == 3 else "images"
+
+    def _reader(
+        self,
+        files: list[ImageFile],
+        features: Path | None,
+        probabilities: Path | None,
+        classes: Classes | None = None,
+        masks: list[ImageFile] | None = None,
     ) -> InputReader:
-        """Reads image number k with what is given beside it; refuses what is missing before any work."""
+        """Reads image number k with what is given beside it; refuses before any work what is missing or unreadable."""
         needs = {
             "features": (features, bool(self.pixels is not None and self.pixels.rows.given)),
             "probabilities": (probabilities, self.node == "probabilities"),
@@ -367,23 +441,43 @@ class ImagePipeline(Pipeline):
                 )
             if folder is not None and not wanted:
                 raise PotentiaError(f"the model was trained without --{option}.")
-        return input_reader(files, features, probabilities, self.axes)
+        read = input_reader(files, features, probabilities, self.axes)
+        for k, file in enumerate(files):
+            image = read(k)[0]
+            if classes is not None and masks is not None:
+                _read_truth(classes, masks[k], image)
+            with naming(file.path):
+                self.intensity.apply(image, self.axes)
+        return read
 
-    def predict_files(self, source: Path, out: Path, **options: Any) -> dict[str, Any]:
-        """Label maps and overlays of a folder's images, see `predict_images`."""
-        from .image_prediction import predict_images
+    def detail_tables(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Scores per class, the confusion matrix and the reliability curve."""
+        shown = {"iou": "IoU", "f1": "F1", "boundary_f1": "boundary F1"}
+        classes = [{shown.get(k, k): v for k, v in line.items()} for line in facts.pop("classes")]
+        names = [line["class"] for line in classes]
+        confusion = [
+            {"truth": name, **dict(zip(names, counts, strict=True))}
+            for name, counts in zip(names, facts.pop("confusion"), strict=True)
+        ]
+        images = sorted(facts.pop("images"), key=lambda line: -line["error"])
+        tables = {"classes": classes, "pixels by truth and prediction": confusion, "worst images": images[:5]}
+        reliability = facts.pop("reliability", None)
+        return tables | ({"calibration": reliability} if reliability else {})
 
-        return predict_images(self, source, out, **options)
 
-    def evaluate_files(self, source: Path, **options: Any) -> dict[str, Any]:
-        """Scores of the predictions of a folder's images against its masks, see `evaluate_images`."""
-        from .image_prediction import evaluate_images
+class _Evaluated(NamedTuple):
+    """Counts of one image, and the image with its prediction."""
 
-        return evaluate_images(self, source, **options)
+    confusion: Ints
+    boundary: Ints
+    calibration: Calibration
+    shown: dict[str, Any]
 
 
-def _restored(name: str, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Potential:
-    return Potential.from_state(content[name], prefixed(arrays, f"{name}:"))
+def _read_truth(classes: Classes, mask: ImageFile, image: np.ndarray) -> Ints:
+    own = read_mask(mask)
+    check_same_size(image, own.codes, mask.path)
+    return classes.labels(own, mask.path)
 
 
 def _squeezed(values: np.ndarray) -> np.ndarray:

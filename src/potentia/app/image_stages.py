@@ -1,10 +1,10 @@
-"""How much memory training on images needs, said before it begins."""
+"""The stages of training on images: a classifier of pixels, and examples for pairs of its out-of-fold predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,21 +16,23 @@ from ..features.edges import typical_contrast
 from ..features.example import Example
 from ..learn.data import PART_ENTRIES
 from ..learn.joint import MAX_KEPT_SCORES
-from ..potentials import Potential
-from .image_inputs import Given, Window, bands, draw_window, tiles, whole, window_size
-from .image_options import ImageOptions
-from .image_pipeline import ImagePipeline, PixelStage, grid
+from .cross_fitting import CrossFitted, Sample, boosted_pixels, cross_fit
+from .image_files import Given, InputReader
+from .image_pipeline import ImagePipeline, grid
 from .pixels import (
     TILE_SIDES,
     Context,
-    CrossFitted,
     PixelRows,
-    Sample,
-    boosted_pixels,
+    PixelStage,
+    Window,
+    bands,
     coarse_size,
-    cross_fit,
+    draw_window,
     n_context,
     places_in,
+    tiles,
+    whole,
+    window_size,
 )
 from .training import Run, make_potential
 
@@ -76,27 +78,6 @@ def _paired_bytes(windows: Sequence[int], n_states: int, axes: int) -> float:
     return held + 8.0 * (_COPIES * part + (kept if kept <= MAX_KEPT_SCORES else 0))
 
 
-def say_estimate(
-    run: Run,
-    sizes: Sequence[tuple[int, ...]],
-    rows: PixelRows | None,
-    windows: Sequence[int],
-    n_states: int,
-    n_rows: int,
-    reduce: float,
-) -> None:
-    """Tell the user how much memory is needed, and what would halve it; refuse more than there is."""
-    needed = estimate_bytes(sizes, rows, n_rows, windows, n_states)
-    largest = max(sizes, key=lambda size: float(np.prod(size)))
-    shown = " x ".join(map(str, largest[::-1]))
-    fewer = f"--pixels {max(1, sum(windows) // 2)} trains pairs on half as many pixels"
-    if len(largest) == 2:
-        fewer += f", --reduce {0.7 * reduce:.2g} on half-size images"
-    images = f"{len(sizes)} images of up to {shown}" if len(sizes) > 1 else f"one image of {shown}"
-    check_memory(needed, f"training on {images}", fewer)
-    run.say(f"{images}, {n_states} classes: about {needed / 1e9:.1f} GB of memory. {fewer}.")
-
-
 #: Pixels drawn for the classifier, and those that pairs are trained on: fewer where more classes make tables large.
 _N_ROWS, _N_PAIRED, _LEAST_PAIRED = 150_000, 200_000, 20_000
 _PAIR_ENTRIES = 16_000_000
@@ -108,13 +89,24 @@ _FEW_IMAGES, _BANDS = 3, 4
 
 @dataclass(frozen=True, eq=False)
 class TrainingImages:
-    """Training images: reading them, their labels at the size that the CRF sees, and the weights of classes."""
+    """Images to train on.
+
+    Attributes:
+        pipeline: not fitted yet.
+        read: reads image k.
+        labels: by image, at the size that the CRF sees, -1 where unknown.
+        weights: of classes, or None.
+        own, held: numbers of the images to train on, and of those held out.
+        run: how to train.
+    """
 
     pipeline: ImagePipeline
-    read: Callable[[int], tuple[np.ndarray, Given]]
+    read: InputReader
     labels: list[np.ndarray]
-    names: list[str]
     weights: Floats | None
+    own: list[int]
+    held: list[int]
+    run: Run
 
     def image(self, k: int) -> tuple[np.ndarray, Given]:
         """An image as the CRF sees it, and what is given beside it."""
@@ -122,11 +114,27 @@ class TrainingImages:
         values = self.pipeline.prepare(image)
         return values, self.pipeline.prepare_given(given, image.shape[: self.pipeline.axes])
 
-    def units(self, chosen: Sequence[int]) -> list[tuple[int, Window]]:
+    @cached_property
+    def units(self) -> list[tuple[int, Window]]:
         """Parts of images that are held out together: whole ones, or bands of few."""
-        if len(chosen) >= _FEW_IMAGES:
-            return [(k, whole(self.labels[k].shape)) for k in chosen]
-        return [(k, band) for k in chosen for band in bands(self.labels[k].shape, _BANDS)]
+        if len(self.own) >= _FEW_IMAGES:
+            return [(k, whole(self.labels[k].shape)) for k in self.own]
+        return [(k, band) for k in self.own for band in bands(self.labels[k].shape, _BANDS)]
+
+    def held_examples(self) -> list[Example]:
+        """Whole images that are held out, seen by the final classifier."""
+        return [self.example(k, whole(self.labels[k].shape)) for k in self.held]
+
+    def example(self, k: int, window: Window, crossed: CrossStage | None = None, number: int = 0) -> Example:
+        """A window of image k with scores by classifiers that did not see unit `number`, or else the pipeline's own."""
+        values, given = self.image(k)
+        if crossed is None:
+            scores = self.pipeline.node_scores(values, given)(window)
+        else:
+            context = None if crossed.second is None else Context(crossed.coarse[k])
+            scores = crossed.unseen(number).scores(values, window, given, context)
+        labels, name = self.labels[k][window], self.read.files[k].name
+        return self.pipeline.window_example(values, window, scores, labels, name)
 
 
 @dataclass(eq=False)
@@ -166,39 +174,37 @@ class CrossStage:
 
 
 def two_stages(
-    training: TrainingImages, own: Sequence[int], held: Sequence[int], options: ImageOptions, run: Run
+    images: TrainingImages, nodes: Sequence[str], position: str | None, n_pixels: int | None
 ) -> tuple[list[Example], dict[str, Any]]:
-    """Fit the pixel classifier, where there is one; examples for the CRF in windows of the images."""
-    pipeline, rng = training.pipeline, np.random.default_rng(run.seed)
-    units = training.units(own)
-    n = len(pipeline.classes)
-    n_rows, n_wanted = n_drawn(options.pixels, n, pipeline.axes)
-    chosen, windows = _draw_windows(training, units, n_wanted, rng)
-    rows = None if pipeline.node == "probabilities" else _pixel_rows(training, own[0], options)
-    sizes = [training.labels[k].shape for k in (*own, *held)]
-    paired = [int(np.prod(window_size(window))) for window in windows]
-    say_estimate(run, sizes, rows, paired, n, n_rows, pipeline.reduce)
-    pipeline.typical = _typical(training, own, pipeline.axes)
+    """Fit the pixel classifier, where there is one; examples for the CRF in windows of the images.
+
+    nodes: functions of pixels to try. position: "yes", "no" or None to try both. n_pixels: that pairs are trained on,
+    at most.
+    """
+    pipeline, run = images.pipeline, images.run
+    n_rows, n_wanted = n_drawn(n_pixels, len(pipeline.classes), pipeline.axes)
+    chosen, windows = _draw_windows(images, n_wanted, np.random.default_rng(run.seed))
+    rows = None if pipeline.node == "probabilities" else _pixel_rows(images, position != "no")
+    _say_memory(images, rows, n_rows, [int(np.prod(window_size(window))) for window in windows])
+    pipeline.typical = _typical(images)
     facts: dict[str, Any] = {}
     crossed = None
     if rows is not None:
-        crossed = _classify(training, rows, units, n_rows, options, run)
+        crossed = _classify(images, rows, n_rows, nodes, position)
         facts = {"pixel_features": crossed.n_features, "pixel_loss": crossed.loss}
         pipeline.pixels = crossed.final()
     examples = []
     with Bar(run.progress) as bar:
         for number, window in zip(bar.over(chosen, "out-of-fold predictions"), windows, strict=False):
-            examples.append(_window_example(training, units[number][0], window, crossed, number))
+            examples.append(images.example(images.units[number][0], window, crossed, number))
     return examples, facts
 
 
-def _pixel_rows(training: TrainingImages, first: int, options: ImageOptions) -> PixelRows:
+def _pixel_rows(images: TrainingImages, position: bool) -> PixelRows:
     """What the classifier may see of a pixel."""
-    pipeline, given = training.pipeline, training.read(first)[1].features
+    pipeline, given = images.pipeline, images.read(images.own[0])[1].features
     n_given = 0 if given is None else int(given.shape[-1])
-    return PixelRows(
-        pipeline.node, options.position != "no", n_given, pipeline.intensity.channels, pipeline.axes
-    )
+    return PixelRows(pipeline.node, position, n_given, pipeline.intensity.channels, pipeline.axes)
 
 
 def n_drawn(limit: int | None, n_states: int, axes: int = 2) -> tuple[int, int]:
@@ -209,96 +215,95 @@ def n_drawn(limit: int | None, n_states: int, axes: int = 2) -> tuple[int, int]:
 
 
 def _draw_windows(
-    training: TrainingImages, units: Sequence[tuple[int, Window]], n_pixels: int, rng: np.random.Generator
+    images: TrainingImages, n_pixels: int, rng: np.random.Generator
 ) -> tuple[list[int], list[Window]]:
     """Windows of about `n_pixels` in all, and the numbers of their units.
 
     Where there are too many units for windows of a useful size, some are left out: in small windows, most of which show
     one class only, pairs would learn to make everything one class.
     """
-    count = min(len(units), max(_FEWEST_WINDOWS, n_pixels // _WINDOW_PIXELS))
-    chosen = np.sort(rng.choice(len(units), count, replace=False)).tolist()
+    count = min(len(images.units), max(_FEWEST_WINDOWS, n_pixels // _WINDOW_PIXELS))
+    chosen = np.sort(rng.choice(len(images.units), count, replace=False)).tolist()
     windows = []
     for number in chosen:
-        k, window = units[number]
-        windows.append(draw_window(window, max(1, n_pixels // count), training.labels[k][window] >= 0, rng))
+        k, window = images.units[number]
+        windows.append(draw_window(window, max(1, n_pixels // count), images.labels[k][window] >= 0, rng))
     return chosen, windows
 
 
+def _say_memory(images: TrainingImages, rows: PixelRows | None, n_rows: int, windows: Sequence[int]) -> None:
+    """Tell the user how much memory is needed, and what would halve it; refuse more than there is."""
+    sizes = [images.labels[k].shape for k in (*images.own, *images.held)]
+    n_states = len(images.pipeline.classes)
+    needed = estimate_bytes(sizes, rows, n_rows, windows, n_states)
+    largest = max(sizes, key=lambda size: float(np.prod(size)))
+    shown = " x ".join(map(str, largest[::-1]))
+    fewer = f"--pixels {max(1, sum(windows) // 2)} trains pairs on half as many pixels"
+    if len(largest) == 2:
+        fewer += f", --reduce {0.7 * images.pipeline.reduce:.2g} on half-size images"
+    what = f"{len(sizes)} images of up to {shown}" if len(sizes) > 1 else f"one image of {shown}"
+    check_memory(needed, f"training on {what}", fewer)
+    images.run.say(f"{what}, {n_states} classes: about {needed / 1e9:.1f} GB of memory. {fewer}.")
+
+
 def _classify(
-    training: TrainingImages,
-    rows: PixelRows,
-    units: Sequence[tuple[int, Window]],
-    n_rows: int,
-    options: ImageOptions,
-    run: Run,
+    images: TrainingImages, rows: PixelRows, n_rows: int, nodes: Sequence[str], position: str | None
 ) -> CrossStage:
-    rng = np.random.default_rng([run.seed, 1])
+    """The cross-fitted classifier of the function with the lowest loss, with context where that helps."""
+    run, rng = images.run, np.random.default_rng([images.run.seed, 1])
+    n = max(1, n_rows // len(images.units))
     with Bar(run.progress) as bar:
         samples = [
-            _sample(training, rows, k, window, max(1, n_rows // len(units)), rng)
-            for k, window in bar.over(units, "features")
+            _sample(images, rows, k, window, n, rng) for k, window in bar.over(images.units, "features")
         ]
-    found = {}
-    position = None if options.position is None else options.position == "yes"
-    for node in options.nodes:
-        positions = rows.axes if rows.position else 0
-        found[node] = _cross_fit(training, node, run, samples, positions, position)
-        if len(options.nodes) > 1:
-            run.say(f"--node {node}: cross-validated loss of pixels {found[node].loss:.4f}")
-    node, first = min(found.items(), key=lambda item: item[1].loss)
-    _say_position(first, run)
+    fitted = {}
+    for node in nodes:
+        positions, use = rows.axes if rows.position else 0, None if position is None else position == "yes"
+        fitted[node] = _cross_fit(images, node, samples, positions=positions, position=use)
+        if len(nodes) > 1:
+            run.say(f"--node {node}: cross-validated loss of pixels {fitted[node].loss:.4f}")
+    node, first = min(fitted.items(), key=lambda item: item[1].loss)
+    if first.tried:
+        use_text, needed = (
+            ("with", "") if first.position else ("without", "; positions are used only if every fold gains")
+        )
+        run.say(
+            f"pixels are classified {use_text} their position: the cross-validated loss is {first.tried[True]:.4f} "
+            f"with it and {first.tried[False]:.4f} without{needed}."
+        )
     crossed = CrossStage(replace(rows, position=first.position), first)
     if len(first.by_fold) > 1:
-        _add_context(crossed, training, units, samples, node, run)
+        _add_context(crossed, images, samples, node)
     return crossed
 
 
-def _cross_fit(
-    training: TrainingImages,
-    node: str,
-    run: Run,
-    samples: Sequence[Sample],
-    positions: int = 0,
-    position: bool | None = None,
-) -> CrossFitted:
-    with Bar(run.progress) as bar:
-        bar.begin("pixels", 5 if position is not None or not positions else 13)
-        return cross_fit(
-            partial(_classifier, node, run.seed),
-            samples,
-            len(training.pipeline.classes),
-            positions=positions,
-            position=position,
-            class_weight=training.weights,
-            seed=run.seed,
-            advance=partial(bar.advance, None),
-        )
+def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **options: Any) -> CrossFitted:
+    run = images.run
+    make = (
+        partial(boosted_pixels, run.seed) if node == "boosting" else partial(make_potential, node, run.seed)
+    )
+    return cross_fit(
+        make, samples, len(images.pipeline.classes), class_weight=images.weights, seed=run.seed,
+        progress=run.progress, **options,
+    )  # fmt: skip
 
 
-def _add_context(
-    crossed: CrossStage,
-    training: TrainingImages,
-    units: Sequence[tuple[int, Window]],
-    samples: Sequence[Sample],
-    node: str,
-    run: Run,
-) -> None:
+def _add_context(crossed: CrossStage, images: TrainingImages, samples: Sequence[Sample], node: str) -> None:
     """Fit the second classifier, and keep it if its cross-validated loss is lower."""
-    with Bar(run.progress) as bar:
-        for number, (k, window) in enumerate(bar.over(units, "context")):
-            values, given = training.image(k)
+    with Bar(images.run.progress) as bar:
+        for number, (k, window) in enumerate(bar.over(images.units, "context")):
+            values, given = images.image(k)
             if k not in crossed.coarse:
                 size = coarse_size(values.shape[:-1])
-                crossed.coarse[k] = np.empty((*size, len(training.pipeline.classes)), dtype=np.float32)
+                crossed.coarse[k] = np.empty((*size, len(images.pipeline.classes)), dtype=np.float32)
             crossed.unseen(number).fill_coarse(crossed.coarse[k], values, window, given)
-    more = []
-    for (k, _), own in zip(units, samples, strict=True):
-        seen = own.x[:, : crossed.rows.n_features]
-        more.append(own._replace(x=np.hstack([seen, Context(crossed.coarse[k]).at(own.places)])))
-    second = _cross_fit(training, node, run, more)
+    wider = []
+    for (k, _), sample in zip(images.units, samples, strict=True):
+        seen = sample.x[:, : crossed.rows.n_features]
+        wider.append(sample._replace(x=np.hstack([seen, Context(crossed.coarse[k]).at(sample.places)])))
+    second = _cross_fit(images, node, wider)
     chosen = "with" if second.loss < crossed.first.loss else "without"
-    run.say(
+    images.run.say(
         f"pixels are classified {chosen} the predictions around them: the cross-validated loss is "
         f"{second.loss:.4f} with them and {crossed.first.loss:.4f} without."
     )
@@ -306,69 +311,35 @@ def _add_context(
         crossed.second = second
 
 
-def _classifier(node: str, seed: int) -> Potential:
-    return boosted_pixels(seed) if node == "boosting" else make_potential(node, seed)
-
-
 def _sample(
-    training: TrainingImages, rows: PixelRows, k: int, window: Window, n: int, rng: np.random.Generator
+    images: TrainingImages, rows: PixelRows, k: int, window: Window, n: int, rng: np.random.Generator
 ) -> Sample:
     """About n pixels of a window, with features computed tile by tile."""
-    values, given = training.image(k)
-    labels = training.labels[k]
+    values, given = images.image(k)
+    labels = images.labels[k]
     known = int(np.count_nonzero(labels[window] >= 0))
-    found = []
+    drawn = []
     for tile in tiles(window, TILE_SIDES[rows.axes]):
-        own = labels[tile].ravel()
-        places = np.flatnonzero(own >= 0)
+        y = labels[tile].ravel()
+        places = np.flatnonzero(y >= 0)
         wanted = min(len(places), round(n * len(places) / max(1, known)))
         if wanted:
             chosen = np.sort(rng.choice(places, wanted, replace=False))
             x = rows.rows(values, tile, given.features)[chosen]
-            found.append(Sample(x, own[chosen].astype(np.int64), places_in(tile)[chosen]))
-    if not found:
+            drawn.append(Sample(x, y[chosen].astype(np.int64), places_in(tile)[chosen]))
+    if not drawn:
         nothing = np.zeros((0, rows.n_features), dtype=np.float32)
         return Sample(nothing, np.zeros(0, dtype=np.int64), np.zeros((0, rows.axes), dtype=np.int32))
-    return Sample(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    return Sample(*(np.concatenate(parts) for parts in zip(*drawn, strict=True)))
 
 
-def _window_example(
-    training: TrainingImages, k: int, window: Window, crossed: CrossStage | None = None, number: int = 0
-) -> Example:
-    """A window of image k with scores by classifiers that did not see unit `number`, or else the pipeline's own."""
-    pipeline = training.pipeline
-    values, given = training.image(k)
-    if crossed is None:
-        scores = pipeline.node_scores(values, given)(window)
-    else:
-        context = None if crossed.second is None else Context(crossed.coarse[k])
-        scores = crossed.unseen(number).scores(values, window, given, context)
-    return pipeline.window_example(values, window, scores, training.labels[k][window], training.names[k])
-
-
-def held_examples(training: TrainingImages, held: Sequence[int]) -> list[Example]:
-    """Whole images that are held out, seen by the final classifier."""
-    return [_window_example(training, k, whole(training.labels[k].shape)) for k in held]
-
-
-def _say_position(crossed: CrossFitted, run: Run) -> None:
-    if crossed.tried:
-        chosen, needed = (
-            ("with", "") if crossed.position else ("without", "; positions are used only if every fold gains")
-        )
-        run.say(
-            f"pixels are classified {chosen} their position: the cross-validated loss is {crossed.tried[True]:.4f} "
-            f"with it and {crossed.tried[False]:.4f} without{needed}."
-        )
-
-
-def _typical(training: TrainingImages, own: Sequence[int], axes: int) -> list[float]:
+def _typical(images: TrainingImages) -> list[float]:
     """The units of pair features: means over up to ten images, in one tile of each."""
-    found = []
-    for k in own[:: -(-len(own) // 10)]:
-        values, _ = training.image(k)
+    axes, contrasts = images.pipeline.axes, []
+    for k in images.own[:: -(-len(images.own) // 10)]:
+        values, _ = images.image(k)
         tile = tiles(whole(values.shape[:-1]), TILE_SIDES[axes])[0]
-        pairs = grid(window_size(tile), len(training.pipeline.classes)).scopes["edge"]
-        found.append(typical_contrast(values[tile], pairs, axes=axes))
-    means: list[float] = np.mean(found, axis=0).tolist()
+        pairs = grid(window_size(tile), len(images.pipeline.classes)).scopes["edge"]
+        contrasts.append(typical_contrast(values[tile], pairs, axes=axes))
+    means: list[float] = np.mean(contrasts, axis=0).tolist()
     return means

@@ -2,37 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from ..base.options import check_positive
 from ..base.saving import digest_of
-from ..base.types import Floats, PotentiaError
+from ..base.types import ConvergenceWarning, Floats, PotentiaError
 from ..features.colour import reduce_labels
+from ..features.example import Example
 from ..models.crf import CRF
+from ..potentials import Linear, Potential, Temperature
 from .classes import Classes, find_classes
-from .image_files import ImageFile, check_same_size, paired_files, read_mask
-from .image_inputs import InputReader, input_reader
-from .image_options import ImageOptions, search_pairs
+from .image_files import (
+    STACKS,
+    ImageFile,
+    InputReader,
+    check_same_size,
+    input_reader,
+    paired_files,
+    read_mask,
+)
 from .image_pipeline import BOUNDARY, ImagePipeline
-from .image_stages import TrainingImages, held_examples, two_stages
+from .image_stages import TrainingImages, two_stages
 from .intensity import learn_intensity
 from .training import (
+    PIXEL_FUNCTIONS,
+    TRAINABLE,
     Run,
     check_pairs,
     fit,
     fit_marks,
     make_learner,
     make_potential,
-    probability_node,
 )
 
 __all__ = ["ImagePipeline", "train"]
 
 #: The papers' sets of features of pixels and of pairs: a linear function needs expanded ones.
 _PAPERS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr", "potts": "mbl"}
+#: Options that only some learners have.
+_OF_LEARNERS = {"epsilon": ("ilr",), "inference": ("marginal",), "class_weight": ("ilr", "marginal")}
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """What `train` can be told beside where the images and masks are.
+
+    Attributes:
+        palette: a file of lines `value,name[,#rrggbb]`; None takes every value in the masks as a class.
+        void: values that mean unknown, with commas between. rare: what to do with values in a few pixels only, see
+            `find_classes`.
+        node, edge: functions of pixels and of pairs; node None is boosting, with the papers' features where the
+            learner can train it, else linear. edge None is potts, and linear with the papers' features, of superpixels
+            and where the learner cannot train potts. learner: of `TRAINABLE`.
+        iterations, epsilon, inference: see `make_learner`.
+        class_weight: "balanced" (each class weighs the same in all), or numbers with commas between.
+        feature_set: "filters" (default), "papers", or "given": only what `features` has.
+        features, probabilities: folders with an array (h, w, n) for each image. Probabilities replace the classifier.
+        position: "yes", "no" or None to find out by cross-validation whether the classifier sees positions.
+        normalise: see `Intensity`; stacks: whether pages of TIFF files are "images" or "volumes".
+        reduce, superpixels: see `ImagePipeline`.
+        pixels: number of pixels that pairs are trained on, at most.
+        search: choose node, edge, learner and epsilon by cross-validation over images; budget: seconds for pairs.
+    """
+
+    palette: Path | None = None
+    void: str | None = None
+    rare: str | None = None
+    node: str | None = None
+    edge: str | None = None
+    learner: str = "ilr"
+    iterations: int | None = None
+    epsilon: float | None = None
+    inference: str | None = None
+    class_weight: str | None = None
+    feature_set: str | None = None
+    features: Path | None = None
+    probabilities: Path | None = None
+    position: str | None = None
+    normalise: str | None = None
+    stacks: str = "images"
+    reduce: float | None = None
+    superpixels: int | None = None
+    pixels: int | None = None
+    search: bool = False
+    budget: float = 600.0
+
+    @property
+    def single_stage(self) -> bool:
+        """Whether the CRF is fitted to features at once, without a classifier of pixels before it."""
+        return self.superpixels is not None or self.feature_set == "papers"
+
+    @property
+    def axes(self) -> int:
+        """2 for images, 3 for volumes."""
+        return 3 if self.stacks == "volumes" else 2
+
+    @property
+    def functions(self) -> tuple[str, str]:
+        """The functions of pixels and of pairs."""
+        node, edge = self.node, self.edge
+        if node is None:
+            node = "boosting" if self.learner == "ilr" or not self.single_stage else "linear"
+        if edge is None:
+            edge = "linear" if self.single_stage or "potts" not in TRAINABLE[self.learner] else "potts"
+        return node, edge
+
+    def check(self) -> None:
+        """Refuse options that exclude each other."""
+        self._check_inputs()
+        if self.search and (self.single_stage or self.node is not None):
+            raise PotentiaError(
+                "--search chooses functions itself: leave out --node, --superpixels and the papers' features."
+            )
+        if self.search and self.budget <= 0:
+            raise PotentiaError(f"--budget is a number of seconds above zero, not {self.budget:g}.")
+        node, edge = self.functions
+        if node not in PIXEL_FUNCTIONS:
+            raise PotentiaError(f"node must be one of {', '.join(PIXEL_FUNCTIONS)}, not {node!r}.")
+        able = TRAINABLE[self.learner]
+        for kind, name in {**({"node": node} if self.single_stage else {}), "edge": edge}.items():
+            if name not in able:
+                raise PotentiaError(
+                    f"--learner {self.learner} cannot train --{kind} {name}: take {', '.join(able)}."
+                )
+        for option, learners in _OF_LEARNERS.items():
+            if getattr(self, option) is not None and self.learner not in learners:
+                raise PotentiaError(
+                    f"--{option.replace('_', '-')} cannot be combined with --learner {self.learner}."
+                )
+        if self.epsilon is not None:
+            check_positive("epsilon", self.epsilon)
+
+    def _check_inputs(self) -> None:
+        if self.stacks not in STACKS:
+            raise PotentiaError(f"stacks must be one of {', '.join(STACKS)}, not {self.stacks!r}.")
+        if self.superpixels is not None and self.reduce is not None:
+            raise PotentiaError("superpixels are made of the whole image: give --superpixels or --reduce.")
+        if self.axes == 3 and (self.single_stage or self.reduce is not None):
+            raise PotentiaError(
+                "--stacks volumes goes with neither --superpixels, --reduce nor the papers' features."
+            )
+        alone = "--superpixels" if self.superpixels is not None else "--feature-set papers"
+        for option in ("features", "probabilities"):
+            if self.single_stage and getattr(self, option) is not None:
+                raise PotentiaError(f"{alone} cannot be combined with --{option}.")
+        if self.probabilities is not None and self.feature_set is not None:
+            raise PotentiaError(
+                "--probabilities take the classifier's place: to use them beside filters, give --features."
+            )
+        if self.feature_set == "given" and self.features is None:
+            raise PotentiaError("--feature-set given takes the features in --features, which is missing.")
 
 
 def train(
@@ -46,120 +172,71 @@ def train(
     """
     run, chosen = run or Run(), ImageOptions(**options)
     chosen.check()
-    source = _read_source(paired_files(images, masks, chosen.stacks), chosen)
-    weights = _class_weights(chosen.class_weight, source.labels, source.classes)
-    pipeline = _unfitted(chosen, source, weights, run)
-    marks = [chosen.functions[0], chosen.position, chosen.pixels, chosen.class_weight]
-    digest = _digest(pipeline, source, marks)
-    facts: dict[str, Any] = {"n_images": len(source.names), "classes": source.classes.names}
+    files = paired_files(images, masks, chosen.stacks)
+    read = input_reader([image for image, _ in files], chosen.features, chosen.probabilities, chosen.axes)
+    classes, labels = _read_masks([mask for _, mask in files], read, chosen)
+    weights = _class_weights(chosen.class_weight, labels, classes)
+    pipeline = _unfitted(chosen, read, classes, weights, run)
+    digest = _digest(pipeline, read, labels, chosen)
+    facts: dict[str, Any] = {"n_images": len(files), "classes": classes.names}
+    own, held = (part.tolist() for part in run.split(len(files)))
     if chosen.single_stage:
-        return pipeline, facts | _fit_at_once(pipeline, source, digest, run)
-    return pipeline, facts | _fit_in_stages(pipeline, source, chosen, weights, digest, run)
-
-
-class _Source(NamedTuple):
-    """Images with masks: their names, classes and labels, and a reader by number."""
-
-    names: list[str]
-    read: InputReader
-    classes: Classes
-    labels: list[np.ndarray]
-
-
-def _unfitted(chosen: ImageOptions, source: _Source, weights: Floats | None, run: Run) -> ImagePipeline:
-    """The pipeline before its model and its classifier of pixels are fitted."""
-    (node, edge), learner = chosen.functions, chosen.learner
-    given = "filters" if chosen.probabilities is None else "probabilities"
-    potentials = {
-        "node": make_potential(node, run.seed) if chosen.single_stage else probability_node(learner),
-        "edge": make_potential(edge, run.seed),
-    }
-    fitter = make_learner(
-        learner, potentials, chosen.iterations, run, chosen.epsilon, chosen.inference, weights
-    )
-    return ImagePipeline(
-        CRF(potentials, fitter),
-        source.classes,
-        _PAPERS[node] if chosen.single_stage else chosen.feature_set or given,
-        _PAPERS[edge] if chosen.single_stage else BOUNDARY,
-        1.0 if chosen.reduce is None else chosen.reduce,
-        chosen.superpixels,
-        learn_intensity(
-            (source.read(k)[0] for k in range(len(source.names))),
-            chosen.axes,
-            chosen.normalise,
-            [str(file.path) for file in source.read.files],
-        ),
-        axes=chosen.axes,
-    )
-
-
-def _fit_at_once(pipeline: ImagePipeline, source: _Source, digest: str, run: Run) -> dict[str, Any]:
-    """Fit a CRF to whole images with the papers' features, or to superpixels."""
-    made = [
-        pipeline.paper_example(source.read(k)[0], source.labels[k].astype(np.int64), name)[0]
-        for k, name in enumerate(source.names)
-    ]
-    own, held = ([made[k] for k in part] for part in run.split(len(made)))
-    return fit(pipeline.model, own, held, digest, run)
-
-
-def _fit_in_stages(
-    pipeline: ImagePipeline,
-    source: _Source,
-    chosen: ImageOptions,
-    weights: Floats | None,
-    digest: str,
-    run: Run,
-) -> dict[str, Any]:
-    """Fit the pixel classifier, where there is one, and then the CRF, chosen within a budget of seconds if given."""
-    small = [_reduced(own, pipeline.small_size(own.shape), len(source.classes)) for own in source.labels]
-    check_pairs(any(own.size > 1 for own in small))
+        examples = [
+            pipeline.paper_example(read(k)[0], y.astype(np.int64), read.files[k].name)[0]
+            for k, y in enumerate(labels)
+        ]
+        parts = [[examples[k] for k in part] for part in (own, held)]
+        return pipeline, facts | fit(pipeline.model, parts[0], parts[1], digest, run)
+    small = [_reduced(y, pipeline.small_size(y.shape), len(classes)) for y in labels]
+    check_pairs(any(y.size > 1 for y in small))
     if not chosen.search:
         run.check_resumable(fit_marks(pipeline.model, digest))
-    training = TrainingImages(pipeline, source.read, small, source.names, weights)
-    own, held = (part.tolist() for part in run.split(len(small)))
-    examples, facts = two_stages(training, own, held, chosen, run)
+    training = TrainingImages(pipeline, read, small, weights, own, held, run)
+    nodes = NODES if chosen.search else (chosen.functions[0],)
+    examples, more = two_stages(training, nodes, chosen.position, chosen.pixels)
+    facts |= more
     if chosen.search:
-        pipeline.model, found = search_pairs(examples, run, chosen.budget, chosen.iterations, weights)
-        facts |= found
-    fitted = fit(pipeline.model, examples, held_examples(training, held), digest, run)
+        pipeline.model, more = search_pairs(examples, run, chosen.budget, chosen.iterations, weights)
+        facts |= more
+    fitted = fit(pipeline.model, examples, training.held_examples(), digest, run)
     fitted["cross_fitted_accuracy"] = fitted.pop("training_accuracy")
-    return facts | fitted
+    return pipeline, facts | fitted
 
 
-def _read_source(files: Sequence[tuple[ImageFile, ImageFile]], chosen: ImageOptions) -> _Source:
-    """Read all masks, and look at every image once."""
-    sources = [image for image, _ in files]
-    read = input_reader(sources, chosen.features, chosen.probabilities, chosen.axes)
-    found = [read_mask(mask) for _, mask in files]
-    for k, (own, (_, mask)) in enumerate(zip(found, files, strict=True)):
-        if own.codes.ndim != chosen.axes:
-            raise PotentiaError(f"{mask.path}: a mask has {chosen.axes} axes, not shape {own.codes.shape}.")
-        check_same_size(read(k)[0], own.codes, mask.path)
-    classes = find_classes(found, chosen.palette, chosen.void, chosen.rare)
+def _read_masks(
+    masks: Sequence[ImageFile], read: InputReader, chosen: ImageOptions
+) -> tuple[Classes, list[np.ndarray]]:
+    """The classes, and the labels (*size) of every image; looks at every image once."""
+    raw = [read_mask(mask) for mask in masks]
+    for k, (values, mask) in enumerate(zip(raw, masks, strict=True)):
+        if values.codes.ndim != chosen.axes:
+            raise PotentiaError(
+                f"{mask.path}: a mask has {chosen.axes} axes, not shape {values.codes.shape}."
+            )
+        check_same_size(read(k)[0], values.codes, mask.path)
+    classes = find_classes(raw, chosen.palette, chosen.void, chosen.rare)
     labels: list[np.ndarray] = []
-    for own, (_, mask) in zip(found, files, strict=True):
-        labels.append(classes.labels(own, mask.path).astype(np.int16))
+    for values, mask in zip(raw, masks, strict=True):
+        labels.append(classes.labels(values, mask.path).astype(np.int16))
         if not np.any(labels[-1] >= 0):
             raise PotentiaError(f"{mask.path}: every pixel is void, so there is nothing to learn.")
-    return _Source([image.name for image in sources], read, classes, labels)
+    return classes, labels
 
 
 def _reduced(labels: np.ndarray, size: tuple[int, ...], n_states: int) -> np.ndarray:
     return labels if labels.shape == size else reduce_labels(labels, size, n_states).astype(labels.dtype)
 
 
-def _class_weights(given: str | None, labels: Sequence[np.ndarray], classes: Classes) -> Floats | None:
-    """Weights of classes: "balanced" (each class weighs the same in all), or numbers with commas between."""
-    if given is None:
+def _class_weights(text: str | None, labels: Sequence[np.ndarray], classes: Classes) -> Floats | None:
+    """The weight of every class; None for 1."""
+    if text is None:
         return None
     n = len(classes)
-    if given == "balanced":
-        counts = sum(np.bincount(own[own >= 0].ravel(), minlength=n) for own in labels)
+    if text == "balanced":
+        counts = sum(np.bincount(y[y >= 0].ravel(), minlength=n) for y in labels)
         return np.asarray(np.sum(counts) / (n * np.maximum(counts, 1)), dtype=np.float64)
     try:
-        weights = np.array([float(part) for part in given.split(",")])
+        weights = np.array([float(part) for part in text.split(",")])
     except ValueError:
         weights = np.zeros(0)
     if weights.shape != (n,) or not np.all((weights > 0) & np.isfinite(weights)):
@@ -169,10 +246,123 @@ def _class_weights(given: str | None, labels: Sequence[np.ndarray], classes: Cla
     return weights
 
 
-def _digest(pipeline: ImagePipeline, source: _Source, options: Sequence[Any]) -> str:
-    parts: list[str | bytes] = [repr(pipeline.settings()), repr(list(options))]
-    for k, name in enumerate(source.names):
-        image, given = source.read(k)
-        beside = [own.tobytes() for own in given if own is not None]
-        parts += [name, image.tobytes(), source.labels[k].tobytes(), *beside]
+def _unfitted(
+    chosen: ImageOptions, read: InputReader, classes: Classes, weights: Floats | None, run: Run
+) -> ImagePipeline:
+    """The pipeline before its model and its classifier of pixels are fitted."""
+    node, edge = chosen.functions
+    function = make_potential(node, run.seed) if chosen.single_stage else _probability_node(chosen.learner)
+    features = chosen.feature_set or ("filters" if chosen.probabilities is None else "probabilities")
+    model = _crf(
+        function, edge, chosen.learner, run, chosen.iterations, weights, chosen.epsilon, chosen.inference
+    )
+    images = (read(k)[0] for k in range(len(read.files)))
+    names = [str(file.path) for file in read.files]
+    return ImagePipeline(
+        model,
+        classes,
+        _PAPERS[node] if chosen.single_stage else features,
+        _PAPERS[edge] if chosen.single_stage else BOUNDARY,
+        1.0 if chosen.reduce is None else chosen.reduce,
+        chosen.superpixels,
+        learn_intensity(images, chosen.axes, chosen.normalise, names),
+        axes=chosen.axes,
+    )
+
+
+def _crf(
+    node: Potential,
+    edge: str,
+    learner: str,
+    run: Run,
+    iterations: int | None,
+    weights: Floats | None,
+    epsilon: float | None = None,
+    inference: str | None = None,
+) -> CRF:
+    potentials = {"node": node, "edge": make_potential(edge, run.seed)}
+    return CRF(potentials, make_learner(learner, potentials, run, iterations, weights, epsilon, inference))
+
+
+def _probability_node(learner: str) -> Potential:
+    """The potential of variables whose features are log-probabilities: one weight where the learner can train it."""
+    return Linear() if learner == "margin" else Temperature()
+
+
+def _digest(
+    pipeline: ImagePipeline, read: InputReader, labels: Sequence[np.ndarray], chosen: ImageOptions
+) -> str:
+    """A digest of the data and of the options that the model does not tell."""
+    options = [chosen.functions[0], chosen.position, chosen.pixels, chosen.class_weight]
+    parts: list[str | bytes] = [repr(pipeline.settings()), repr(options)]
+    for k, file in enumerate(read.files):
+        image, given = read(k)
+        beside = [array.tobytes() for array in given if array is not None]
+        parts += [file.name, image.tobytes(), labels[k].tobytes(), *beside]
     return digest_of(parts)
+
+
+#: What `search_pairs` tries, the default first.
+CANDIDATES: tuple[Mapping[str, Any], ...] = (
+    {"learner": "ilr", "edge": "potts", "epsilon": 1.0},
+    {"learner": "ilr", "edge": "linear", "epsilon": 1.0},
+    {"learner": "ilr", "edge": "potts", "epsilon": 0.3},
+    {"learner": "ilr", "edge": "potts", "epsilon": 3.0},
+    {"learner": "marginal", "edge": "potts"},
+    {"learner": "ilr", "edge": "mlp", "epsilon": 1.0},
+)
+#: Functions of pixels that are tried.
+NODES = ("boosting", "linear")
+_FOLDS = 3
+#: Steps of a fit while searching; the chosen one is fitted in full.
+_ITERATIONS = 30
+
+
+def search_pairs(
+    examples: Sequence[Example], run: Run, budget: float, iterations: int | None, weights: Floats | None
+) -> tuple[CRF, dict[str, Any]]:
+    """The model with the lowest cross-validated error of those tried before the budget (seconds) was used up."""
+    begun = time.perf_counter()
+    errors: list[float] = []
+    for candidate in CANDIDATES:
+        if errors and (time.perf_counter() - begun) * (len(errors) + 1) / len(errors) > budget:
+            break
+        errors.append(_error(candidate, examples, run, weights))
+        run.say(f"{_options_text(candidate)}: cross-validated error {errors[-1]:.4f}")
+    best = int(np.argmin(errors))
+    left_out = len(CANDIDATES) - len(errors)
+    more = f"; {left_out} others did not fit in the budget of {budget:g} s" if left_out else ""
+    text = _options_text(CANDIDATES[best])
+    run.say(f"chosen: {text}, with the lowest cross-validated error of {len(errors)} choices{more}.")
+    return _candidate(CANDIDATES[best], run, iterations, weights), {
+        "chosen": text,
+        "search_error": errors[best],
+    }
+
+
+def _error(
+    candidate: Mapping[str, Any], examples: Sequence[Example], run: Run, weights: Floats | None
+) -> float:
+    """The share of wrong pixels of held-out examples."""
+    folds = np.random.default_rng(run.seed).permutation(np.arange(len(examples)) % min(_FOLDS, len(examples)))
+    wrong = known = 0.0
+    for fold in range(int(folds.max()) + 1 if folds.max() else 0):
+        own = [e for e, f in zip(examples, folds, strict=True) if f != fold]
+        held = [e for e, f in zip(examples, folds, strict=True) if f == fold]
+        model = _candidate(candidate, replace(run, validation=None), _ITERATIONS, weights)
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+            model.fit(own)
+        size = sum(int(np.count_nonzero(e.labels >= 0)) for e in held if e.labels is not None)
+        if size:
+            wrong += (1.0 - model.score(held)) * size
+            known += size
+    return wrong / known if known else float("nan")
+
+
+def _candidate(candidate: Mapping[str, Any], run: Run, iterations: int | None, weights: Floats | None) -> CRF:
+    node = _probability_node(candidate["learner"])
+    return _crf(node, run=run, iterations=iterations, weights=weights, **candidate)
+
+
+def _options_text(candidate: Mapping[str, Any]) -> str:
+    return ", ".join(f"--{name} {value}" for name, value in candidate.items())

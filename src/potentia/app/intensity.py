@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,7 +29,7 @@ class Intensity:
         how: one of `NORMALISATIONS`.
         channels: number of channels.
         low, high: per channel the range that becomes [0, 1], for "set".
-        types: the number types that are taken, "float" for all floats; None for any, as in older files and for "image".
+        types: the number types that are taken, "float" for all floats; None for any, as for "image".
     """
 
     how: str
@@ -38,10 +37,6 @@ class Intensity:
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     types: list[str] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """All attributes."""
-        return asdict(self)
 
     def apply(self, image: np.ndarray, axes: int = 2) -> np.ndarray:
         """An image or volume (*size) or (*size, channels) as float32 (*size, channels).

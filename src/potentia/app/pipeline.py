@@ -28,12 +28,17 @@ from ..base.files import (
 )
 from ..base.html import facts_table
 from ..base.saving import read_file, reading, write_file
-from ..base.schema import TEXT, Items, Schema, check
+from ..base.schema import TEXT, Choice, Items, Kind, Schema, check
 from ..base.types import PotentiaError
 from ..learn.backends.connection import current
 
-#: What a file holds beside the model and its settings.
-_SAVED: Schema = {"trained_on": Items(TEXT, optional=True)}
+#: What a file holds beside arrays; models check their part.
+_SAVED: Schema = {
+    "form": Choice(("images", "table", "sequences")),
+    "settings": Kind((dict,)),
+    "model": Kind((dict,)),
+    "trained_on": Items(TEXT),
+}
 
 
 class Pipeline(ABC):
@@ -42,10 +47,10 @@ class Pipeline(ABC):
     A file of a pipeline is the model's own JSON and arrays together with `settings`; see `save` and `load_pipeline`.
     """
 
-    #: The name of its `Form`, which is also the command line's option for the data.
+    #: The form of data, which is also the command line's option for them.
     form: ClassVar[str]
-    #: What `settings` holds, checked on loading; settings that are not named here are not checked.
-    saved: ClassVar[Schema] = {}
+    #: What `settings` holds, checked on loading.
+    saved: ClassVar[Schema]
     model: Any
     #: Digests of the files that it was trained on, where known.
     trained_on: Sequence[str] = ()
@@ -60,12 +65,16 @@ class Pipeline(ABC):
         """The pipeline of these settings, around the model whose state is (content, arrays)."""
 
     @abstractmethod
-    def predict_files(self, source: Path, out: Path, **options: Any) -> dict[str, Any]:
+    def predict_files(self, source: Path, out: Path, *, progress: bool = False) -> dict[str, Any]:
         """Predict the data in `source` and write what was found to `out`, all of it or nothing; facts to show."""
 
     @abstractmethod
-    def evaluate_files(self, source: Path, **options: Any) -> dict[str, Any]:
+    def evaluate_files(self, source: Path, *, progress: bool = False) -> dict[str, Any]:
         """How well the labels in `source` are predicted, as facts to show."""
+
+    def detail_tables(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Takes out of an evaluation's facts what is better shown as tables: lines by title, cells by heading."""
+        return {}
 
     def facts(self) -> dict[str, Any]:
         """A summary in one line."""
@@ -92,18 +101,28 @@ class Pipeline(ABC):
 
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
     """The pipeline that `save` wrote; predictions are identical, and nothing in the file is executed."""
-    from .forms import all_forms  # which names pipelines
-
     with reading(path):
         content, arrays = read_file(path, "pipeline")
-        name, forms = content["form"], all_forms()
-        if name not in forms:
-            raise PotentiaError(f"the form of data {name!r} is not known; import the module that defines it.")
-        kind = forms[name].pipeline()
-        settings = {**content["settings"], **check(kind.saved, content["settings"], "pipeline")}
-        found = kind.restore(settings, content["model"], arrays)
-        found.trained_on = check(_SAVED, content, "pipeline")["trained_on"] or ()
-        return found
+        whole = check(_SAVED, content, "pipeline")
+        kind = _pipeline_class(whole["form"])
+        pipeline = kind.restore(check(kind.saved, whole["settings"], "pipeline"), whole["model"], arrays)
+        pipeline.trained_on = whole["trained_on"]
+        return pipeline
+
+
+def _pipeline_class(form: str) -> type[Pipeline]:
+    """The class of pipelines of a form of data; imported here, because each brings large libraries along."""
+    if form == "images":
+        from .image_pipeline import ImagePipeline
+
+        return ImagePipeline
+    if form == "table":
+        from .tables import TablePipeline
+
+        return TablePipeline
+    from .sequences import SequencePipeline
+
+    return SequencePipeline
 
 
 def file_digests(source: Path) -> list[str]:

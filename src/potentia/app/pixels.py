@@ -1,189 +1,118 @@
-"""A classifier of single pixels whose predictions on its own training images are made by models that did not see them.
-
-Pairs are trained on these out-of-fold predictions: on images that it was fitted to, a boosted classifier looks nearly
-perfect, and pairs would learn that it needs no help.
-"""
+"""Single pixels: windows of images, the features of their pixels, and the classifier that scores them."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
 from scipy.special import log_softmax
 
-from ..base.types import Floats, Ints, PotentiaError
+from ..base.schema import prefixed
+from ..base.types import Ints, PotentiaError
 from ..features.pixels import filter_bank, filter_reach, n_filters
-from ..potentials import Boosting, Potential
-from .image_inputs import Window, inside, widened, window_size
+from ..potentials import Potential
+from .image_files import Given
 
-#: Folds of images.
-_FOLDS = 4
-#: Fits of fifty trees each, and by how much of itself the held-out loss must fall for another one.
-_STAGES, _ENOUGH = 5, 1e-3
-#: Log-probabilities are at least this.
-_LEAST = np.log(1e-4)
+#: A part of an image: a slice per axis.
+Window = tuple[slice, ...]
 
 
-class Sample(NamedTuple):
-    """Pixels drawn from one image or a part of it: features (n, d), labels (n,), where they are (n, axes)."""
-
-    x: np.ndarray
-    labels: Ints
-    places: np.ndarray
+def whole(size: Sequence[int]) -> Window:
+    """All of an image."""
+    return tuple(slice(0, side) for side in size)
 
 
-@dataclass
-class CrossFitted:
-    """Classifiers of a training set.
+def widened(window: Window, margin: int, size: Sequence[int]) -> Window:
+    """A window with a margin around it, as far as the image goes."""
+    return tuple(
+        slice(max(0, own.start - margin), min(side, own.stop + margin))
+        for own, side in zip(window, size, strict=True)
+    )
 
-    Attributes:
-        final: fitted to all samples; predicts new images.
-        by_fold: fitted to all samples but those of a fold.
-        folds: the fold of every sample.
-        position: whether the last columns, positions, are used.
-        loss: mean log-loss of the samples by the models that did not see them.
-        tried: that with and without position after one fit, where both were tried.
-        stages: fits that each model took.
+
+def inside(window: Window, outer: Window) -> Window:
+    """A window relative to one around it."""
+    return tuple(
+        slice(own.start - around.start, own.stop - around.start)
+        for own, around in zip(window, outer, strict=True)
+    )
+
+
+def window_size(window: Window) -> tuple[int, ...]:
+    """The sides of a window."""
+    return tuple(own.stop - own.start for own in window)
+
+
+def tiles(window: Window, side: int) -> list[Window]:
+    """A window cut into windows of about equal sides, at most `side`."""
+    axes = []
+    for own in window:
+        length = own.stop - own.start
+        cuts = np.linspace(own.start, own.stop, -(-length // side) + 1).round().astype(int)
+        axes.append([slice(int(a), int(b)) for a, b in itertools.pairwise(cuts)])
+    return list(itertools.product(*axes))
+
+
+def bands(size: Sequence[int], count: int) -> list[Window]:
+    """An image cut along its first axis into `count` parts, or fewer where it has fewer than two rows for each."""
+    count = max(1, min(count, size[0] // 2))
+    cuts = np.linspace(0, size[0], count + 1).round().astype(int)
+    return [(slice(int(a), int(b)), *whole(size[1:])) for a, b in itertools.pairwise(cuts)]
+
+
+def draw_window(window: Window, n_pixels: int, known: np.ndarray, rng: np.random.Generator) -> Window:
+    """A window of about `n_pixels` at a random place inside another, around a pixel where `known` (of that window)."""
+    sides = window_size(window)
+    share = (n_pixels / max(1, int(np.prod(sides)))) ** (1 / len(sides))
+    if share >= 1.0:
+        return window
+    own = [max(1, round(share * side)) for side in sides]
+    places: Ints = np.argwhere(known)
+    centre = places[rng.integers(len(places))] if len(places) else np.array(sides) // 2
+    found = []
+    for around, side, full, at in zip(window, own, sides, centre.tolist(), strict=True):
+        first = min(max(0, at - int(rng.integers(side))), full - side)
+        found.append(slice(around.start + first, around.start + first + side))
+    return tuple(found)
+
+
+def blend(
+    size: Sequence[int], side: int, overlap: int, predict: Callable[[Window], np.ndarray]
+) -> np.ndarray:
+    """predict(window) of shape (*window, k) over a whole image, tile by tile, averaged where tiles overlap.
+
+    Tiles reach `overlap` pixels into their neighbours; their weights rise linearly from their borders, so that seams do
+    not show.
     """
-
-    final: Potential
-    by_fold: list[Potential]
-    folds: Ints
-    position: bool
-    loss: float
-    tried: dict[bool, float]
-    stages: int
-
-    def unseen(self, number: int) -> Potential:
-        """The classifier that did not see sample `number`."""
-        return self.by_fold[int(self.folds[number])]
-
-
-def boosted_pixels(seed: int) -> Boosting:
-    """Boosted trees that generalise to other images: small ones, in small steps."""
-    return Boosting(rounds=50, more_rounds=50, shrinkage=0.1, max_leaves=16, seed=seed)
+    total: np.ndarray | None = None
+    weights = np.zeros(tuple(size), dtype=np.float32)
+    for tile in tiles(whole(size), side):
+        window = widened(tile, overlap, size)
+        values = predict(window)
+        weight = _ramp(window, size, 2 * overlap)
+        if total is None:
+            total = np.zeros((*size, values.shape[-1]), dtype=np.float32)
+        total[window] += weight[..., None] * values
+        weights[window] += weight
+    assert total is not None
+    total /= weights[..., None]
+    return total
 
 
-def log_probabilities(function: Potential, x: np.ndarray) -> np.ndarray:
-    """Log-probabilities (n, n_classes) in float32 of pixels."""
-    found = log_softmax(function.scores(x, trusted=True), axis=1)
-    return np.maximum(found, _LEAST).astype(np.float32)
-
-
-def cross_fit(
-    make: Callable[[], Potential],
-    samples: Sequence[Sample],
-    n_states: int,
-    *,
-    positions: int = 0,
-    position: bool | None = None,
-    class_weight: Floats | None = None,
-    seed: int = 0,
-    advance: Callable[[str], None] = lambda text: None,
-) -> CrossFitted:
-    """Classifiers fitted to all samples but those of a fold each, and one fitted to all.
-
-    Args:
-        make: an unfitted classifier.
-        samples: of images that must be distinguished; the last `positions` columns are positions.
-        position: whether to use those; None uses them if the loss is lower in every fold.
-        class_weight: weight of every class.
-        advance: called after every fit with a text.
-    """
-    n_folds = min(_FOLDS, len(samples))
-    folds = np.random.default_rng(seed).permutation(np.arange(len(samples)) % n_folds)
-    fits = _Fits(make, samples, n_states, folds, class_weight, positions, advance)
-    tried: dict[bool, float] = {}
-    if not positions or n_folds == 1:
-        position = bool(positions) and position is not False
-    elif position is None:
-        losses = {use: np.array([fits.fold(k, use, 1).loss for k in range(n_folds)]) for use in (False, True)}
-        tried = {use: float(own.mean()) for use, own in losses.items()}
-        # few images show chance positions, too: a mean alone would take them up
-        position = bool(np.all(losses[True] < losses[False]))
-    found = [fits.fold(k, position) for k in range(n_folds)]
-    stages = int(np.median([fit.stages for fit in found]))
-    final = fits.all(position, stages)
-    loss = float(np.mean([fit.loss for fit in found]))
-    by_fold = [fit.function for fit in found] if n_folds > 1 else [final]
-    return CrossFitted(final, by_fold, folds, position, loss, tried, stages)
-
-
-class _Fit(NamedTuple):
-    function: Potential
-    loss: float
-    stages: int
-
-
-class _Fits:
-    """Fits to some of the samples, each made once."""
-
-    def __init__(
-        self,
-        make: Callable[[], Potential],
-        samples: Sequence[Sample],
-        n_states: int,
-        folds: Ints,
-        class_weight: Floats | None,
-        positions: int,
-        advance: Callable[[str], None],
-    ) -> None:
-        self.make, self.samples, self.n_states, self.folds = make, samples, n_states, folds
-        self.class_weight, self.positions, self.advance = class_weight, positions, advance
-        self.limit = _STAGES if make().grows else 1
-        self.done: dict[tuple[int, bool, int], _Fit] = {}
-
-    def fold(self, number: int, position: bool, limit: int = _STAGES) -> _Fit:
-        """The classifier that does not see a fold, stopped once its loss there no longer falls."""
-        key = number, position, min(limit, self.limit)
-        if key not in self.done:
-            held = self.folds == number
-            if not held.all() and held.any():
-                self.done[key] = self._stopped(
-                    self._rows(~held, position), self._rows(held, position), key[2]
-                )
-            else:
-                self.done[key] = _Fit(self.make(), np.nan, self.limit)
-            self.advance(f"pixels, fold {number + 1}")
-        return self.done[key]
-
-    def all(self, position: bool, stages: int) -> Potential:
-        """The classifier that sees everything."""
-        function, (x, y) = self.make(), self._rows(np.ones(len(self.samples), dtype=bool), position)
-        for _ in range(stages):
-            function.fit(x, y, weight=self._weights(y), n_outputs=self.n_states)
-        self.advance("pixels, all images")
-        return function
-
-    def _stopped(self, own: tuple[np.ndarray, Ints], held: tuple[np.ndarray, Ints], limit: int) -> _Fit:
-        function, best = self.make(), None
-        for stage in range(1, limit + 1):
-            function.fit(*own, weight=self._weights(own[1]), n_outputs=self.n_states)
-            loss = function.loss(*held, weight=self._weights(held[1])) / len(held[1])
-            if best is None or loss < best.loss:
-                falling = best is None or loss < (1 - _ENOUGH) * best.loss
-                best = _Fit(copy.deepcopy(function), loss, stage)
-                if falling:
-                    continue
-            break
-        assert best is not None
-        return best
-
-    def _rows(self, chosen: np.ndarray, position: bool) -> tuple[np.ndarray, Ints]:
-        taken = [s for s, own in zip(self.samples, chosen, strict=True) if own]
-        x = np.concatenate([s.x for s in taken])
-        labels = np.concatenate([s.labels for s in taken])
-        if len(labels) == 0:
-            raise PotentiaError("no pixel with a known class was drawn from the images to train on.")
-        cut = 0 if position else self.positions
-        return (x[:, : x.shape[1] - cut] if cut else x), labels
-
-    def _weights(self, labels: Ints) -> Floats | None:
-        return None if self.class_weight is None else self.class_weight[labels]
+def _ramp(window: Window, size: Sequence[int], length: int) -> np.ndarray:
+    """Weights of a tile: 1 inside, falling to its borders, but not where those are the image's."""
+    weight = np.ones(window_size(window), dtype=np.float32)
+    for axis, (own, side) in enumerate(zip(window, size, strict=True)):
+        at = np.arange(own.start, own.stop)
+        left = at - own.start + 1 if own.start > 0 else np.full(len(at), length + 1)
+        right = own.stop - at if own.stop < side else np.full(len(at), length + 1)
+        line = np.minimum(np.minimum(left, right) / (length + 1), 1.0)
+        weight *= line.astype(np.float32).reshape([-1 if a == axis else 1 for a in range(len(size))])
+    return weight
 
 
 #: Probabilities are computed at every n-th pixel along each axis.
@@ -283,10 +212,6 @@ class PixelRows:
     channels: int
     axes: int = 2
 
-    def to_json(self) -> dict[str, Any]:
-        """All attributes."""
-        return asdict(self)
-
     @property
     def n_features(self) -> int:
         """The number of features."""
@@ -331,3 +256,79 @@ class PixelRows:
         if context is not None:
             flat[:, self.n_features :] = context.at(places_in(window))
         return flat
+
+
+#: Log-probabilities are at least this.
+_LEAST = np.log(1e-4)
+
+
+def log_probabilities(function: Potential, x: np.ndarray) -> np.ndarray:
+    """Log-probabilities (n, n_classes) in float32 of pixels."""
+    found = log_softmax(function.scores(x, trusted=True), axis=1)
+    return np.maximum(found, _LEAST).astype(np.float32)
+
+
+@dataclass
+class PixelStage:
+    """The classifier of single pixels, whose log-probabilities are the CRF's features.
+
+    Attributes:
+        rows: what it sees.
+        function: fitted to all training images.
+        second: the classifier that also sees `function`'s probabilities around a pixel, and takes its place.
+    """
+
+    rows: PixelRows
+    function: Potential
+    second: Potential | None = None
+
+    def context(self, values: np.ndarray, given: Given) -> Context | None:
+        """What the second classifier sees of a whole image beside the first one's features."""
+        if self.second is None:
+            return None
+        size = values.shape[:-1]
+        found = np.empty((*coarse_size(size), self.function.n_outputs_), dtype=np.float32)
+        self.fill_coarse(found, values, whole(size), given)
+        return Context(found)
+
+    def fill_coarse(self, found: np.ndarray, values: np.ndarray, window: Window, given: Given) -> None:
+        """Write the first classifier's probabilities of a window's pixels into the coarse grid over an image."""
+        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
+            inner, outer = coarse_window(tile)
+            x = self.rows.rows(values, tile, given.features).reshape(*window_size(tile), -1)[inner]
+            scores = log_probabilities(self.function, x.reshape(-1, x.shape[-1]))
+            found[outer] = np.exp(scores).reshape(found[outer].shape)
+
+    def scores(self, values: np.ndarray, window: Window, given: Given, context: Context | None) -> np.ndarray:
+        """Log-probabilities (*window, n_classes) in float32, tile by tile."""
+        function = self.function if self.second is None else self.second
+        found = np.empty((*window_size(window), function.n_outputs_), dtype=np.float32)
+        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
+            x = self.rows.rows(values, tile, given.features, context)
+            place = inside(tile, window)
+            found[place] = log_probabilities(function, x).reshape(found[place].shape)
+        return found
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The classifiers and their arrays, by name."""
+        content: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
+        for name, function in (("pixels", self.function), ("second", self.second)):
+            if function is not None:
+                content[name], own = function.state()
+                arrays |= {f"{name}:{key}": value for key, value in own.items()}
+        return content, arrays
+
+    @classmethod
+    def restore(cls, rows: PixelRows, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> PixelStage:
+        """The stage that `state` describes."""
+        stage = cls(rows, _restored("pixels", content, arrays))
+        stage.function.check_features(rows.n_features)
+        if "second" in content:
+            stage.second = _restored("second", content, arrays)
+            stage.second.check_features(rows.n_features + n_context(stage.function.n_outputs_, rows.axes))
+        return stage
+
+
+def _restored(name: str, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Potential:
+    return Potential.from_state(content[name], prefixed(arrays, f"{name}:"))

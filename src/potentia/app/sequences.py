@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,11 +22,7 @@ from ..features.sequences import DOCUMENT_START, TokenSpan, no_tokens
 from ..features.spans import SpanCounts, count_spans
 from ..features.tokens import Sentence, TokenFeatures
 from ..learn.backends.connection import iterate_anywhere, map_anywhere
-from ..learn.chain_data import all_features
-from ..learn.chain_objective import ChainWeights
 from ..models.chain_crf import ChainCRF
-from ..models.crf import CRF
-from ..potentials.linear import Linear
 from .pipeline import Pipeline, Staging, check_target, write_stream
 from .sequence_files import (
     Chosen,
@@ -71,10 +67,7 @@ class SequencePipeline(Pipeline):
         "window": Count(most=1000),
         "spelling": FLAG,
         "columns": Count(least=2),
-        "gazetteers": Named(Items(TEXT), optional=True),
-        # of files of version 0.1
-        "labels": Items(TEXT, optional=True),
-        "indicators": Items(TEXT, optional=True),
+        "gazetteers": Named(Items(TEXT)),
     }
 
     def settings(self) -> dict[str, Any]:
@@ -86,12 +79,9 @@ class SequencePipeline(Pipeline):
     @classmethod
     def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> SequencePipeline:
         """The pipeline that `settings` and the model's state describe."""
-        gazetteers = {name: Gazetteer(own) for name, own in (settings["gazetteers"] or {}).items()}
+        gazetteers = {name: Gazetteer(phrases) for name, phrases in settings["gazetteers"].items()}
         features = TokenFeatures(settings["window"], 1, settings["spelling"], gazetteers)
-        if settings["indicators"] is None:
-            return cls(ChainCRF.from_state(content, arrays), features, settings["columns"])
-        model = _chain_of(CRF.from_state(content, arrays), settings["labels"] or [], settings["indicators"])
-        return cls(model, features, settings["columns"])
+        return cls(ChainCRF.from_state(content, arrays), features, settings["columns"])
 
     def facts(self) -> dict[str, Any]:
         """Labels, the number of indicators, and the model."""
@@ -111,15 +101,22 @@ class SequencePipeline(Pipeline):
         return self.model.predict_marginals(self._attributes(sentences))
 
     def _attributes(self, sentences: Sequence[Sentence]) -> Iterator[Iterator[list[str]]]:
-        """The names of every token's indicators."""
+        """The names of every token's indicators, and one that all have."""
         for number, sentence in enumerate(sentences):
             _check_sentence(number, sentence, self.n_columns)
-            yield attributes(self.features, sentence[: self.n_columns - 1])
+            names = self.features.names(sentence[: self.n_columns - 1])
+            yield ([*token, _BIAS] for token in names)
 
     # -- files ---------------------------------------------------------------------------------------------
 
     def predict_files(
-        self, source: Path, out: Path, *, decode: str | None = None, encoding: str | None = None, **_: Any
+        self,
+        source: Path,
+        out: Path,
+        *,
+        decode: str | None = None,
+        encoding: str | None = None,
+        progress: bool = False,
     ) -> dict[str, Any]:
         """The columns of a file and the predicted label last, separated by tabs; `out` is a folder if `source` is."""
         files = spans_by_file(source, encoding)
@@ -178,7 +175,7 @@ class SequencePipeline(Pipeline):
         decode: str | None = None,
         encoding: str | None = None,
         count_unknown: bool = False,
-        **_: Any,
+        progress: bool = False,
     ) -> dict[str, Any]:
         """Share of tokens right and, where labels are spans (B-, I-), precision, recall and F1 of whole spans by type.
 
@@ -187,12 +184,16 @@ class SequencePipeline(Pipeline):
         files = spans_by_file(source, encoding)
         items = [(span, None) for spans in files.values() for span in spans]
         judged = list(iterate_anywhere(partial(_judge, self, decode, count_unknown), items))
-        for path, spans in files.items():
-            own, judged = judged[: len(spans)], [*judged[len(spans) :], *judged[: len(spans)]]
-            if not any(counts.sentences for counts in own):
+        with_tokens = {item[0].path for item, counts in zip(items, judged, strict=True) if counts.sentences}
+        for path in files:
+            if path not in with_tokens:
                 raise no_tokens(path)
         counts = reduce(_Counts.plus, judged)
         return {"sentences": counts.sentences, "tokens": counts.tokens} | counts.scores(self.model.classes_)
+
+    def detail_tables(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Scores per type of span."""
+        return {"spans": facts.pop("spans")} if "spans" in facts else {}
 
     def read(self, span: TokenSpan, labelled: bool) -> list[list[list[str]]]:
         """The sentences of a span, whose last column may be left out where labels are not needed."""
@@ -252,11 +253,6 @@ def _judge(pipeline: SequencePipeline, decode: str | None, count_unknown: bool, 
     found = pipeline.predict(sentences, decode)
     right = sum(a == b for x, y in zip(truth, found, strict=True) for a, b in zip(x, y, strict=True))
     return _Counts(len(truth), sum(map(len, truth)), right, count_spans(truth, found))
-
-
-def attributes(features: TokenFeatures, inputs: Sentence) -> Iterator[list[str]]:
-    """The names of every token's indicators, and one that all have."""
-    return ([*names, _BIAS] for names in features.names(inputs))
 
 
 def train(
@@ -356,19 +352,3 @@ def _check_sentence(number: int, sentence: Sentence, n_columns: int) -> None:
     lengths = {len(column) for column in sentence}
     if len(lengths) > 1:
         raise PotentiaError(f"the columns of sentence {number} have {sorted(lengths)} tokens.")
-
-
-def _chain_of(crf: CRF, labels: Sequence[str], indicators: Sequence[str]) -> ChainCRF:
-    """The chain that a CRF of version 0.1 is, with the same marginals."""
-    node, n = cast(Linear, crf.potentials_["node"]), len(labels)
-    names = (*indicators, _BIAS)
-    state = crf.scales_["node"] * np.vstack([node.coef_, node.intercept_])
-    pairs = crf.scales_["edge"] * crf.potentials_["edge"].scores(np.zeros((1, 0))).reshape(n, n)
-    content = {
-        "params": {**ChainCRF().get_params(), "decode": crf.decode or "mpm"},
-        "labels": list(labels),
-        "history": crf.history_,
-        "columns": {},
-    }
-    weights = ChainWeights(all_features(len(names), n), state.ravel(), pairs, np.zeros((0, n)))
-    return ChainCRF.from_state(content, weights.arrays(names))

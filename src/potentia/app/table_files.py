@@ -6,7 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -154,39 +154,11 @@ def _text(value: Any) -> str | None:
 
 #: Words for a label that is present, and for one that is absent.
 _YES = {
-    "yes",
-    "y",
-    "true",
-    "t",
-    "ja",
-    "j",
-    "wahr",
-    "oui",
-    "vrai",
-    "si",
-    "sí",
-    "sim",
-    "da",
-    "positive",
-    "pos",
-    "on",
-}
+    "yes", "y", "true", "t", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sim", "da", "positive", "pos", "on"
+}  # fmt: skip
 _NO = {
-    "no",
-    "n",
-    "false",
-    "f",
-    "nein",
-    "falsch",
-    "non",
-    "faux",
-    "não",
-    "net",
-    "nej",
-    "negative",
-    "neg",
-    "off",
-}
+    "no", "n", "false", "f", "nein", "falsch", "non", "faux", "não", "net", "nej", "negative", "neg", "off"
+}  # fmt: skip
 #: Names of columns that number rows.
 _ROW_NAMES = frozenset({"", "id", "index", "row", "row_id"})
 #: Different texts beyond which a column names rows rather than sorts them.
@@ -208,13 +180,13 @@ class Feature:
     name: str
     mean: float = 0.0
     scale: float = 1.0
-    texts: list[str] | None = field(default=None)
-    missing: bool | None = None
+    texts: list[str] | None = None
+    missing: bool = False
 
     @property
     def width(self) -> int:
         """How many features the column has."""
-        return 1 + bool(self.missing) if self.texts is None else len(self.texts)
+        return 1 + self.missing if self.texts is None else len(self.texts)
 
     def knows(self, column: Column) -> bool | None:
         """Whether training had any of a column's texts; None for columns of numbers or without values."""
@@ -270,7 +242,7 @@ class Label:
 
     name: str
     values: list[str]
-    texts: list[str] = field(default_factory=list)
+    texts: list[str]
 
     @property
     def present(self) -> int:
@@ -281,8 +253,9 @@ class Label:
     @property
     def shown(self) -> str:
         """Its name for columns of probabilities, with the value that counts as present where values are texts."""
-        texts = self.texts or self.values
-        return self.name if all(map(_is_number, texts)) else f"{self.name}={texts[-1 if self.present else 0]}"
+        if all(map(_is_number, self.texts)):
+            return self.name
+        return f"{self.name}={self.texts[-1 if self.present else 0]}"
 
     def encode(self, column: Column) -> Ints:
         """1 where present, 0 where absent; refuses values that training did not have."""
@@ -298,8 +271,7 @@ class Label:
 
     def decode(self, states: Ints) -> list[str]:
         """States as training's texts."""
-        texts = self.texts or self.values
-        return [texts[-1] if state == self.present else texts[0] for state in states]
+        return [self.texts[-1] if state == self.present else self.texts[0] for state in states]
 
 
 def learn_label(name: str, column: Column) -> Label:

@@ -1,4 +1,4 @@
-"""The multi-label models of tables by their names on the command line."""
+"""Rows with several labels: from a table to a pipeline that predicts the labels of other rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.files import naming
 from ..base.saving import digest_of
-from ..base.schema import TEXT, Choice, Items, Kind, Number, Rule, Schema, Section
+from ..base.schema import FLAG, TEXT, Choice, Items, Number, Rule, Schema, Section
 from ..base.types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
 from ..learn.backends.connection import current, map_anywhere
 from ..metrics import all_measures
@@ -46,11 +46,6 @@ MODELS: dict[str, type[ResumableClassifier]] = {
 
 #: Models that the workers of a cluster learn label by label; of others one worker does all the work.
 _BY_LABEL = ("lmsbn", "independent")
-
-
-def learned_by_label(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether all workers of a cluster learn a model; with a kernel it holds the rows, so one worker does."""
-    return name in _BY_LABEL and options.get("kernel") != "rbf"
 
 
 def make_model(name: str, seed: int, **options: Any) -> ResumableClassifier:
@@ -122,8 +117,8 @@ class TablePipeline(Pipeline):
                     "name": TEXT,
                     "mean": Number(),
                     "scale": Number(),
-                    "texts": Items(TEXT, optional=True),
-                    "missing": Kind((bool,), optional=True),
+                    "texts": Items(TEXT, nullable=True),
+                    "missing": FLAG,
                 }
             )
         ),
@@ -132,7 +127,7 @@ class TablePipeline(Pipeline):
             lambda found: (
                 all(feature["scale"] > 0 for feature in found["features"])
                 and all(
-                    1 <= len(label["values"]) <= 2 and len(label["texts"]) in (0, len(label["values"]))
+                    1 <= len(label["values"]) <= 2 and len(label["texts"]) == len(label["values"])
                     for label in found["labels"]
                 )
             ),
@@ -204,7 +199,7 @@ class TablePipeline(Pipeline):
         id: Sequence[str] = (),
         probabilities: bool = False,
         scores: bool = False,
-        **_: Any,
+        progress: bool = False,
     ) -> dict[str, Any]:
         """The predicted label columns of a table, row by row, as CSV or Parquet by the name of `out`.
 
@@ -247,7 +242,7 @@ class TablePipeline(Pipeline):
                     UserWarning,
                 )
 
-    def evaluate_files(self, source: Path, **_: Any) -> dict[str, Any]:
+    def evaluate_files(self, source: Path, *, progress: bool = False) -> dict[str, Any]:
         """The five measures of multi-label prediction."""
         pieces = self._by_rows(source, partial(self._compared, seen_by_workers(source)))
         truth, found = (np.concatenate(part) for part in zip(*pieces, strict=True))
@@ -291,28 +286,31 @@ def train(
     spec = TableSpec(source, tuple(labels), tuple(ignore), tuple(categorical), run.validation, run.seed)
     estimator = make_model(model, run.seed, **options)
     if current() is None:
-        found, X = spec.read()
+        table, X = spec.read()
     else:
         spec = replace(spec, source=seen_by_workers(source))
-        found = map_anywhere(_describe, [spec])[0]
-        X = RemoteRows(TableRows(spec, found.digest), found.shape)
-    for message in found.messages:
+        table = map_anywhere(TableSpec.describe, [spec])[0]
+        X = RemoteRows(replace(spec, key=table.digest), table.shape)
+    for message in table.messages:
         run.say(message)
-    own, held = run.split(len(found.y))
-    pipeline = TablePipeline(estimator, model, found.features, found.labels)
+    own, held = run.split(len(table.y))
+    # a model with a kernel holds the rows
+    by_one = isinstance(X, RemoteRows) and (model not in _BY_LABEL or options.get("kernel") == "rbf")
     try:
-        with naming(source), run.resumable([found.digest, repr(estimator)]) as checkpoint:
-            if isinstance(X, RemoteRows) and not learned_by_label(model, options):
-                pipeline.model = estimator = _fit_by_one(estimator, X[own], found.y[own])
+        with naming(source), run.resumable([table.digest, repr(estimator)]) as checkpoint:
+            if by_one:
+                estimator = _fit_by_one(estimator, X[own], table.y[own])
             else:
-                estimator.fit(X[own], found.y[own], progress=run.progress, checkpoint=checkpoint)
-        facts = {"rows": len(found.y), "features": X.shape[1], "labels": list(labels), **chosen(estimator)}
+                estimator.fit(X[own], table.y[own], progress=run.progress, checkpoint=checkpoint)
+        facts = {"rows": len(table.y), "features": X.shape[1], "labels": list(labels), **chosen(estimator)}
         for name, part in {"training": own, "validation": held}.items():
             if len(part):
-                facts |= _measured(name, found.y[part], _predict(estimator, X[part]))
+                rows = X[part]
+                y = rows.ask(estimator.predict) if isinstance(X, RemoteRows) else estimator.predict(rows)
+                facts |= {f"{name}_{key}": value for key, value in all_measures(table.y[part], y).items()}
     finally:
         _forget_all()
-    return pipeline, facts
+    return TablePipeline(estimator, model, table.features, table.labels), facts
 
 
 class Described(NamedTuple):
@@ -328,7 +326,10 @@ class Described(NamedTuple):
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table and what its columns are; features are learned from the rows that are not held out."""
+    """A table and what its columns are; features are learned from the rows that are not held out.
+
+    key: the digest of the table that was described, where others read it again.
+    """
 
     source: Path
     labels: tuple[str, ...]
@@ -336,6 +337,18 @@ class TableSpec:
     categorical: tuple[str, ...]
     validation: float | None
     seed: int
+    key: str = ""
+
+    def describe(self) -> Described:
+        """What training needs beside the features."""
+        return self.read()[0]
+
+    def rows(self) -> Floats:
+        """The features (n, d), for workers; the table must be the one that was described."""
+        table, X = self.read()
+        if table.digest != self.key:
+            raise PotentiaError(f"{self.source} is not the same for all workers, or has changed.")
+        return X
 
     def read(self) -> tuple[Described, Floats]:
         """Read the table; its description and the features (n, d) of all rows."""
@@ -377,25 +390,6 @@ class TableSpec:
         return Described(features, labels, y, (len(X), X.shape[1]), digest, messages), X
 
 
-@dataclass(frozen=True)
-class TableRows:
-    """The features of a table, for workers to read; the table must be the one that was described."""
-
-    spec: TableSpec
-    key: str
-
-    def rows(self) -> Floats:
-        """The features (n, d)."""
-        found, X = self.spec.read()
-        if found.digest != self.key:
-            raise PotentiaError(f"{self.spec.source} is not the same for all workers, or has changed.")
-        return X
-
-
-def _describe(spec: TableSpec) -> Described:
-    return spec.read()[0]
-
-
 def _fit_by_one(estimator: ResumableClassifier, rows: RemoteRows, y: Ints) -> ResumableClassifier:
     """Fit by one worker, whose warnings are given here."""
     fitted, messages = rows.ask(partial(_fit, estimator, y))
@@ -409,14 +403,6 @@ def _fit(estimator: ResumableClassifier, y: Ints, X: Floats) -> tuple[ResumableC
         fitted = estimator.fit(X, y)
     own = (UserWarning, ConvergenceWarning)
     return fitted, [(str(w.message), w.category) for w in caught if w.category in own]
-
-
-def _predict(estimator: ResumableClassifier, X: Any) -> Ints:
-    """Labels of rows, predicted where they are."""
-    if isinstance(X, RemoteRows):
-        return X.ask(estimator.predict)
-    found: Ints = estimator.predict(X)
-    return found
 
 
 @lru_cache(maxsize=1)
@@ -447,10 +433,6 @@ def _forget_all() -> None:
     connection = current()
     if connection is not None:
         connection.everywhere(_forget)
-
-
-def _measured(part: str, truth: Ints, found: Ints) -> dict[str, float]:
-    return {f"{part}_{name}": value for name, value in all_measures(truth, found).items()}
 
 
 def _n_rows(table: Table) -> int:

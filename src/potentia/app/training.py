@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..base.options import check_positive
 from ..base.saving import digest_of
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.example import Example
-from ..features.parts import Examples, Parts
 from ..inference.base import Inference
 from ..inference.mean_field import MeanField
 from ..inference.messages import TRW, LoopyBP, Smoothed
@@ -23,7 +21,7 @@ from ..learn.iterated import IteratedLogistic, Solver
 from ..learn.max_margin import MaxMargin
 from ..learn.risk import MarginalRisk
 from ..models.crf import CRF
-from ..potentials import MLP, Boosting, Constant, Linear, Potential, Potts, Temperature
+from ..potentials import MLP, Boosting, Constant, Linear, Potential, Potts
 
 #: Functions of pixels.
 PIXEL_FUNCTIONS = ("boosting", "linear", "mlp", "constant")
@@ -120,48 +118,22 @@ def make_potential(name: str, seed: int) -> Potential:
     return made[name]
 
 
-def probability_node(learner: str) -> Potential:
-    """The potential of variables whose features are log-probabilities: one weight where the learner can train it."""
-    return Linear() if learner == "margin" else Temperature()
-
-
-def check_trainable(learner: str, **functions: str) -> None:
-    """Refuse functions, given as kind=name, that a learner cannot train."""
-    for kind, name in functions.items():
-        if name not in TRAINABLE[learner]:
-            able = ", ".join(TRAINABLE[learner])
-            raise PotentiaError(f"--learner {learner} cannot train --{kind} {name}: take {able}.")
-
-
 def make_learner(
     name: str,
     potentials: Mapping[str, Potential],
-    iterations: int | None,
     run: Run,
+    iterations: int | None = None,
+    class_weight: Floats | None = None,
     epsilon: float | None = None,
     inference: str | None = None,
-    class_weight: Sequence[float] | Floats | None = None,
 ) -> Any:
     """A learner for images by its name on the command line, with defaults for graphs that have loops.
 
-    epsilon: smoothing of "ilr", by default 0.1, or 1 where all functions are smooth.
-    inference: of "marginal", a name of `INFERENCE`. class_weight: of all but "margin".
+    class_weight: of all but "margin". epsilon: smoothing of "ilr", by default 0.1, or 1 where all functions are smooth.
+    inference: of "marginal", a name of `INFERENCE`.
     """
-    wrong = [
-        option
-        for option, value, owners in (
-            ("epsilon", epsilon, ("ilr",)),
-            ("inference", inference, ("marginal",)),
-            ("class-weight", class_weight, ("ilr", "marginal")),
-        )
-        if value is not None and name not in owners
-    ]
-    if wrong:
-        raise PotentiaError(f"--{wrong[0]} cannot be combined with --learner {name}.")
     tracked = run.validation is not None
-    weights = None if class_weight is None else [float(weight) for weight in class_weight]
-    if epsilon is not None:
-        check_positive("epsilon", epsilon)
+    weights = None if class_weight is None else class_weight.tolist()
     if name == "ilr":
         smooth = all(potential.differentiable or potential.shared for potential in potentials.values())
         # linear functions move slowly when fitted in turn with others: "mixed" steps them together
@@ -175,9 +147,8 @@ def make_learner(
             track_error=tracked,
         )
     if name == "marginal":
-        method = INFERENCE[inference or "trw"]()
         return MarginalRisk(
-            inference=method,
+            inference=INFERENCE[inference or "trw"](),
             iterations=_or(iterations, 200),
             class_weight=weights,
             track_error=tracked,
@@ -187,22 +158,21 @@ def make_learner(
     return MaxMargin(inference=best, iterations=_or(iterations, 50), track_error=tracked, seed=run.seed)
 
 
-def fit(model: CRF, train: Examples, held: Examples, digest: str, run: Run) -> dict[str, Any]:
+def fit(
+    model: CRF, train: Sequence[Example], held: Sequence[Example], digest: str, run: Run
+) -> dict[str, Any]:
     """Fit, resuming from the run's checkpoint if there is one; return facts of the fit.
 
     `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.
     """
-    check_pairs(isinstance(train, Parts) or any(_has_neighbours(example) for example in train))
+    scopes = [scope for example in train for scope in example.graph.scopes.values()]
+    check_pairs(any(len(scope) and scope.shape[1] > 1 for scope in scopes))
     with run.resumable(fit_marks(model, digest)) as checkpoint:
         model.fit(train, validation=held if len(held) else None, progress=run.progress, checkpoint=checkpoint)
         facts = {"iterations": len(model.history_), "objective": model.history_[-1]["objective"]}
         facts |= cluster_facts(model.history_)
         parts = {"training": train, "validation": held}
         return facts | {f"{name}_accuracy": model.score(part) for name, part in parts.items() if len(part)}
-
-
-def _has_neighbours(example: Example) -> bool:
-    return any(len(scope) and scope.shape[1] > 1 for scope in example.graph.scopes.values())
 
 
 def cluster_facts(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

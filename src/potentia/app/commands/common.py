@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -15,7 +15,19 @@ from typing import Any, NoReturn
 from ...base.threads import using_threads
 from ...base.types import ConvergenceWarning, printable
 from ...learn.backends.connection import cluster
-from ..forms import whole_number
+
+
+def whole_number(least: int = 1, most: int | None = None) -> Callable[[str], int]:
+    """The type of an option that is a whole number."""
+    wanted = "above zero" if least == 1 and most is None else f"from {least} to {most}"
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {wanted}")
+        return int(text)
+
+    return number
+
 
 #: The type of an option that numbers what is random.
 SEED = whole_number(0, 2**32 - 1)

@@ -1,25 +1,28 @@
-"""`potentia train | predict | evaluate`: from the user's own files to a pipeline, and from a pipeline to files."""
+"""`potentia train | predict | evaluate`: from the user's files to a pipeline, and from a pipeline to files."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...base.types import PotentiaError
+from ...features.schemes import SCHEMES
 from ...learn.checkpoint import Checkpoint
-from ..forms import Form, Option, all_forms
+from ..classes import RARE
+from ..image_files import STACKS
+from ..intensity import NORMALISATIONS
 from ..pipeline import Pipeline, check_target, file_digests, load_pipeline
 from ..report.images import pack
 from ..report.rows import append_row, read_rows, versions
-from ..training import Run
+from ..training import INFERENCE, PIXEL_FUNCTIONS, TRAINABLE, Run
 from .common import (
     SEED,
     add_quiet_and_threads,
@@ -30,6 +33,7 @@ from .common import (
     plain,
     show_facts,
     show_lines,
+    whole_number,
 )
 
 TEXTS = {
@@ -37,30 +41,220 @@ TEXTS = {
     "predict": "Predict with a model that `potentia train` saved.",
     "evaluate": "Compare a saved model's predictions with the truth.",
 }
+#: The forms of data: the option that names a source, its placeholder and its help.
+_FORMS = {
+    "images": ("DIR", "folder of images (PNG, JPEG, TIFF), or one file"),
+    "table": ("FILE", "rows with several labels (CSV, Parquet)"),
+    "sequences": ("FILE", "a token per line in columns, labels last (.gz too), or a folder of such files"),
+}
+_EXAMPLES = {
+    "train": (
+        "--images photos --masks masks --out model",
+        "--table data.csv --labels a,b,c --out model",
+        "--sequences train.tsv --out model",
+    ),
+    "predict": (
+        "model --images photos --out predicted",
+        "model --table data.csv --out predicted.csv",
+        "model --sequences test.tsv --out predicted.tsv",
+    ),
+    "evaluate": (
+        "model --images photos --masks masks",
+        "model --table data.csv",
+        "model --sequences test.tsv",
+    ),
+}
 _PATHS = "Workers of a --cluster need the same paths as the command."
 _NOTES = {
-    "train": f"After Ctrl-C the same command resumes from a checkpoint. {_PATHS}",
-    "predict": _PATHS,
-    "evaluate": _PATHS,
+    "train": (
+        "Images and masks of one name (a.tif, a.png or a_mask.png) belong together; masks are PNG or TIFF. "
+        "Every value in the masks is a class unless --void or a --palette says otherwise.",
+        "In tables, numeric columns are standardised; other columns, and those that --categorical names, are "
+        "one-hot encoded. A missing number is replaced by the mean (with an indicator column if several are "
+        "missing), a missing text has no indicator; missing are empty cells, ?, NA, N/A, NaN, null and none "
+        "in any case.",
+        f"After Ctrl-C the same command resumes from a checkpoint. {_PATHS}",
+    ),
+    "predict": (
+        "For images, --out is a folder with label maps in the masks' own values (labels/), images with "
+        "the classes' colours over them (overlays/) and, if requested, marginals/.",
+        "For tables, --out is a CSV or Parquet file of the label columns.",
+        "For sequences, --out has the file's columns and the predicted label.",
+        _PATHS,
+    ),
+    "evaluate": (_PATHS,),
 }
+
+
+class Option(NamedTuple):
+    """An option that some forms of data have.
+
+    Attributes:
+        name: with underscores, as functions take it.
+        forms: those that have it.
+        required: whether these need it.
+        parsed: what `add_argument` takes.
+    """
+
+    name: str
+    forms: tuple[str, ...]
+    required: bool
+    parsed: dict[str, Any]
+
+
+def _option(name: str, forms: str, text: str, required: bool = False, **parsed: Any) -> Option:
+    return Option(name, tuple(forms.split(", ")), required, {"help": f"{forms}: {text}", **parsed})
+
+
+def _split(text: str) -> list[str]:
+    """Names with commas between."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _paths(text: str) -> list[Path]:
+    return [Path(name) for name in _split(text)]
+
+
+_MASKS = _option(
+    "masks", "images", "folder of masks (PNG, TIFF), or one file", required=True, type=Path, metavar="DIR"
+)
+_FEATURES = _option(
+    "features", "images", "folder of precomputed features, an array (h, w, n) per image (.npy, .npz, .tif)",
+    type=Path, metavar="DIR",
+)  # fmt: skip
+_PROBABILITIES = _option(
+    "probabilities", "images", "folder of another model's probabilities or logits, (h, w, classes) per image",
+    type=Path, metavar="DIR",
+)  # fmt: skip
+_DECODE = _option(
+    "decode", "sequences", "map (default): best whole sequence; mpm: best label of each token",
+    choices=("map", "mpm"),
+)  # fmt: skip
+_ENCODING = _option(
+    "encoding", "sequences", "of the file, such as latin-1 (default: UTF-8, or UTF-16 with a byte-order mark)",
+    metavar="NAME",
+)  # fmt: skip
+_FLAG: dict[str, Any] = {"action": "store_const", "const": True}
+_OPTIONS = {
+    "train": (
+        _MASKS,
+        _option("palette", "images", "lines value,name[,#rrggbb] of classes", type=Path, metavar="FILE"),
+        _option("void", "images", "values that mean unknown, such as 255 or #000000", metavar="VALUES"),
+        _option("rare", "images", "how to treat mask values that occur in few pixels", choices=RARE),
+        _option(
+            "feature_set", "images", "filters (default), papers, or given: only what --features has",
+            choices=("filters", "papers", "given"),
+        ),
+        _FEATURES,
+        _PROBABILITIES,
+        _option(
+            "position", "images", "use positions of pixels (default: decided by cross-validation)",
+            choices=("yes", "no"),
+        ),
+        _option(
+            "normalise", "images",
+            "intensities by type, over the set, or per image (default: type for 8 bits, else set)",
+            choices=NORMALISATIONS,
+        ),
+        _option("stacks", "images", "pages of TIFF files are images (default) or volumes", choices=STACKS),
+        _option("node", "images", "function of pixels (default: boosting)", choices=PIXEL_FUNCTIONS),
+        _option(
+            "edge", "images",
+            "function of neighbours (default: potts; linear for the papers' features, superpixels and margin)",
+            choices=TRAINABLE["ilr"],
+        ),
+        _option("reduce", "images", "share of the sides to keep, such as 0.25", type=float, metavar="SHARE"),
+        _option(
+            "superpixels", "images", "label about N regions, not pixels", type=whole_number(), metavar="N"
+        ),
+        _option(
+            "search", "images", "choose node, edge, learner and epsilon by cross-validation over images", **_FLAG
+        ),
+        _option("budget", "images", "seconds for --search of pairs (default: 600)", type=float, metavar="SECONDS"),
+        _option("pixels", "images", "train pairs on at most N pixels", type=whole_number(), metavar="N"),
+        _option("learner", "images", "ilr (default), marginal, margin", choices=tuple(TRAINABLE)),
+        _option(
+            "epsilon", "images", "smoothing of ilr (default: 1 if all functions are smooth, else 0.1)",
+            type=float, metavar="E",
+        ),
+        _option("inference", "images", "of --learner marginal (default: trw)", choices=tuple(INFERENCE)),
+        _option(
+            "class_weight", "images", "'balanced', or a number per class with commas between", metavar="WEIGHTS"
+        ),
+        _option("iterations", "images, sequences", "limit on iterations", type=whole_number(), metavar="N"),
+        _option("labels", "table", "label columns, with commas between", required=True, metavar="COLUMNS"),
+        _option("ignore", "table", "columns to leave out of the features", metavar="COLUMNS"),
+        _option("categorical", "table", "columns whose numbers are codes of categories", metavar="COLUMNS"),
+        _option(
+            "model", "table", "network (default), lmsbn, lmbm, independent",
+            choices=("network", "lmsbn", "lmbm", "independent"),
+        ),
+        _option(
+            "kernel", "table", "linear, rbf (default: both in network, else linear)", choices=("linear", "rbf")
+        ),
+        _option(
+            "order", "table",
+            "of labels: frequency (default of network), f-score, index, learned, cv (default of lmsbn)",
+            choices=("frequency", "f-score", "index", "learned", "cv"),
+        ),
+        _option(
+            "loss", "table", "what network predicts best: exact_match (default), hamming_loss",
+            choices=("exact_match", "hamming_loss"),
+        ),
+        _option("alpha", "table", "how much to regularise (lmsbn: chosen by cross-validation)", type=float),
+        _option("c1", "sequences", "coefficient of absolute weights, for small models (default: 0.1)", type=float),
+        _option("c2", "sequences", "coefficient of squared weights, of the whole file (default: 0.1)", type=float),
+        _option(
+            "scheme", "sequences", "tag scheme to enforce (default: recognised from the labels)",
+            choices=(*SCHEMES, "none"),
+        ),
+        _option(
+            "gazetteers", "sequences", "text files with a known phrase per line, commas between",
+            type=_paths, metavar="FILES",
+        ),
+        _ENCODING,
+    ),
+    "predict": (
+        _option("marginals", "images", "also write marginals", choices=("npz", "png")),
+        _FEATURES,
+        # a folder of images and a flag of tables: the parser takes both, `_check_probabilities` what the form has
+        Option(
+            "probabilities", ("images", "table"), False,
+            {
+                **_PROBABILITIES.parsed, "nargs": "?", "const": True,
+                "help": f"{_PROBABILITIES.parsed['help']}; table: also write each label's probability",
+            },
+        ),
+        _option("id", "table", "columns to copy to the output", type=_split, metavar="COLUMNS"),
+        _option("scores", "table", "also write each label's score", **_FLAG),
+        _DECODE,
+        _ENCODING,
+    ),
+    "evaluate": (
+        _MASKS,
+        _option("void", "images", "values of these masks that mean unknown, such as 255", metavar="VALUES"),
+        _FEATURES,
+        _PROBABILITIES,
+        _option("count_unknown", "sequences", "labels that training did not have count as wrong", **_FLAG),
+        _DECODE,
+        _ENCODING,
+    ),
+}  # fmt: skip
 
 
 def examples(command: str) -> str:
     """What --help shows below "example:"."""
-    forms = all_forms().values()
-    lines = [f"\n  potentia {command} {form.examples[command]}" for form in forms if command in form.examples]
-    notes = [*(form.notes[command] for form in forms if command in form.notes), _NOTES.get(command, "")]
-    return "".join(lines) + "\n\n" + "\n".join(fill(note, 110) for note in notes if note)
+    lines = [f"\n  potentia {command} {line}" for line in _EXAMPLES[command]]
+    return "".join(lines) + "\n\n" + "\n".join(fill(text, 110) for text in _NOTES[command])
 
 
 def add_options(command: str, parser: argparse.ArgumentParser) -> None:
-    """The options of all forms and those of the command."""
+    """The options of the command, and those of all forms."""
     if command != "train":
         parser.add_argument("model", type=Path, help="a file that `potentia train` wrote")
-    forms = all_forms()
     source = parser.add_mutually_exclusive_group(required=True)
-    for form in forms.values():
-        source.add_argument(f"--{form.name}", type=Path, metavar=form.metavar, help=form.help)
+    for form, (metavar, text) in _FORMS.items():
+        source.add_argument(f"--{form}", type=Path, metavar=metavar, help=text)
     if command != "evaluate":
         text = "the model file to write" if command == "train" else "file or folder to write"
         parser.add_argument("--out", type=Path, required=True, metavar="PATH", help=text)
@@ -75,66 +269,69 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         metavar="WHERE",
         help="run on a Dask cluster, whose workers read the data: a scheduler's address (tcp://...) or 'local'",
     )
-    shared: dict[str, dict[str, Option]] = {}
-    for form in forms.values():
-        for name, option in form.options.get(command, {}).items():
-            shared.setdefault(name, {})[form.name] = option
-    for name, owners in shared.items():
-        _add_shared(parser, name, owners)
+    for option in _OPTIONS[command]:
+        more = ["--epochs"] if option.name == "iterations" else []
+        parser.add_argument(_flag(option.name), *more, **option.parsed)
 
 
-def _add_shared(parser: argparse.ArgumentParser, name: str, owners: Mapping[str, Option]) -> None:
-    """An option that one or several forms have; each form checks its own choices later."""
-    option = next((own for own in owners.values() if not own.flag), next(iter(owners.values())))
-    helps = {
-        own.help: [f for f, other in owners.items() if other.help == own.help] for own in owners.values()
-    }
-    text = "; ".join(f"{', '.join(names)}: {part}" for part, names in helps.items())
-    flags = [f"--{name.replace('_', '-')}", *([option.alias] if option.alias else [])]
-    if option.flag:
-        parser.add_argument(*flags, action="store_const", const=True, help=text)
-        return
-    several = [choice for own in owners.values() for choice in own.choices or ()]
-    choices = list(dict.fromkeys(several)) or None
-    # a flag of some forms and a value of others: the parser takes both, `_check_value` what the form has
-    bare: dict[str, Any] = {"nargs": "?", "const": True} if any(own.flag for own in owners.values()) else {}
-    parser.add_argument(*flags, type=option.type, metavar=option.metavar, choices=choices, help=text, **bare)
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
-def _given(arguments: argparse.Namespace, command: str) -> tuple[Form, Path, dict[str, Any]]:
+def _given(arguments: argparse.Namespace, command: str) -> tuple[str, Path, dict[str, Any]]:
     """The form of data, where it is, and the form's options that were given; refuses those of other forms."""
-    forms = all_forms()
-    form = next(form for form in forms.values() if getattr(arguments, form.name) is not None)
-    if arguments.cluster is not None and not form.distributed:
+    form = next(form for form in _FORMS if getattr(arguments, form) is not None)
+    options = {}
+    for name, forms, required, _ in _OPTIONS[command]:
+        value = getattr(arguments, name)
+        if value is not None and form not in forms:
+            raise PotentiaError(f"{_flag(name)} cannot be combined with --{form}.")
+        if value is None and required and form in forms:
+            raise PotentiaError(f"--{form} needs {_flag(name)} to {command}.")
+        if value is not None:
+            options[name] = value
+    if command == "predict" and "probabilities" in options:
+        _check_probabilities(form, options["probabilities"])
+    columns = ("labels", "ignore", "categorical")
+    options |= {name: _columns(name, options[name]) for name in columns if name in options}
+    return form, getattr(arguments, form), options
+
+
+def _check_probabilities(form: str, value: Any) -> None:
+    """Refuse the flag of tables with a value, and the folder of images without one."""
+    if form == "table" and value is not True:
         raise PotentiaError(
-            f"--cluster does not go with --{form.name}, which one process works on; --threads says on how many cores."
+            f"--probabilities takes no value with --table, but is followed by {str(value)!r}."
         )
-    own = form.options.get(command, {})
-    for name in sorted(
-        {name for other in forms.values() for name in other.options.get(command, {})} - set(own)
-    ):
-        if getattr(arguments, name) is not None:
-            raise PotentiaError(f"--{name.replace('_', '-')} cannot be combined with --{form.name}.")
-    options = {name: getattr(arguments, name) for name in own if getattr(arguments, name) is not None}
-    for name, option in own.items():
-        _check_value(form, name, option, options.get(name))
-        if option.required and name not in options:
-            raise PotentiaError(f"--{form.name} needs --{name.replace('_', '-')} to {command}.")
-        if option.choices and options.get(name, option.choices[0]) not in option.choices:
-            able = ", ".join(option.choices)
-            raise PotentiaError(
-                f"--{name} {options[name]} cannot be combined with --{form.name}: use {able}."
-            )
-    return form, getattr(arguments, form.name), options
+    if form == "images" and value is True:
+        text = _PROBABILITIES.parsed["help"].removeprefix("images: ")
+        raise PotentiaError(f"--probabilities needs a value with --images: {text}.")
 
 
-def _check_value(form: Form, name: str, option: Option, given: Any) -> None:
-    """Refuse a flag with a value, and an option without one, where other forms use the name in the other way."""
-    flag = f"--{name.replace('_', '-')}"
-    if given is not None and option.flag and given is not True:
-        raise PotentiaError(f"{flag} takes no value with --{form.name}, but is followed by {str(given)!r}.")
-    if given is True and not option.flag:
-        raise PotentiaError(f"{flag} needs a value with --{form.name}: {option.help}.")
+def _columns(name: str, text: str) -> list[str]:
+    """The columns that an option names."""
+    columns = _split(text)
+    twice = [column for k, column in enumerate(columns) if column in columns[:k]]
+    if twice:
+        raise PotentiaError(f"--{name} names {twice[0]!r} twice.")
+    if name == "labels" and not columns:
+        raise PotentiaError("--labels names no column.")
+    return columns
+
+
+def _trainer(form: str) -> Callable[..., tuple[Pipeline, dict[str, Any]]]:
+    """The function that trains on a form of data; imported here, because each brings large libraries along."""
+    if form == "images":
+        from ..images import train as train_images
+
+        return train_images
+    if form == "table":
+        from ..tables import train as train_table
+
+        return train_table
+    from ..sequences import train as train_sequences
+
+    return train_sequences
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -151,7 +348,7 @@ def train(arguments: argparse.Namespace) -> None:
     )
     begun = time.perf_counter()
     with command_context(arguments):
-        pipeline, facts = form.train(source, run=run, **options)
+        pipeline, facts = _trainer(form)(source, run=run, **options)
         pipeline.trained_on = file_digests(source)
         pipeline.save(arguments.out)
     # training that has begun with the same checkpoint meanwhile keeps it
@@ -193,7 +390,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
             arguments,
             f"the model was trained on {seen} of the files evaluated on, so the scores are better than on new data.",
         )
-    tables = form.detail(facts)
+    tables = pipeline.detail_tables(facts)
     show_facts(arguments, f"{arguments.model} on {source}", facts)
     for title, lines in tables.items():
         show_lines(arguments, title, lines)
@@ -216,10 +413,10 @@ def _keep(arguments: argparse.Namespace, model: Path, *run: Any) -> None:
         )
 
 
-def _load(path: Path, form: Form) -> Pipeline:
+def _load(path: Path, form: str) -> Pipeline:
     pipeline = load_pipeline(path)
-    if pipeline.form != form.name:
-        raise PotentiaError(f"{path} was trained on --{pipeline.form}, not on --{form.name}.")
+    if pipeline.form != form:
+        raise PotentiaError(f"{path} was trained on --{pipeline.form}, not on --{form}.")
     return pipeline
 
 
