@@ -1,6 +1,5 @@
 """Spans that labels encode: what schemes allow, and scores beside seqeval's."""
 
-import itertools
 import warnings
 
 import numpy as np
@@ -8,24 +7,9 @@ import pytest
 
 from potentia.base.types import PotentiaError
 from potentia.features import span_scores, span_table
-from potentia.features.schemes import SCHEMES, allowed_tags, find_scheme
+from potentia.features.schemes import SCHEMES, find_scheme
 from potentia.features.spans import spans
-
-MARKS = {"BIO": "BI", "BIOES": "BIES", "IOB1": "BI"}
-
-
-def tags(scheme):
-    return ["O", *(f"{mark}-{kind}" for mark in MARKS[scheme] for kind in ("X", "Y-Z"))]
-
-
-def legal(scheme, n):
-    """All sequences of n tags that a scheme allows."""
-    names = tags(scheme)
-    allowed = allowed_tags(names, scheme)
-    for row in itertools.product(range(len(names)), repeat=n):
-        pairs = all(allowed.transitions[a, b] for a, b in itertools.pairwise(row))
-        if pairs and allowed.start[row[0]] and allowed.end[row[-1]]:
-            yield [names[k] for k in row]
+from tags import legal, tags
 
 
 def test_spans_count_as_the_shared_task_does():

@@ -10,7 +10,6 @@ from sklearn.preprocessing import PolynomialFeatures
 import potentia as pt
 from data_sets import DATA, needs
 from potentia.kernels.frank_wolfe import assemble, maximise_on_simplex
-from potentia.kernels.sequences import best_path
 from potentia.learn import margin_problem, margin_solvers
 from potentia.learn.margin_problem import AnyOracle, ChainOracle
 
@@ -119,33 +118,6 @@ def triple():
 
 
 # -- kernels ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_viterbi_equals_brute_force(shared):
-    rng = np.random.default_rng(0)
-    lengths, L = [1, 4, 2, 5], 3
-    ptr = np.concatenate([[0], np.cumsum(lengths)])
-    node = rng.normal(size=(ptr[-1], L))
-    pair = rng.normal(size=(1 if shared else ptr[-1], L, L))
-    node[rng.random(node.shape) < 0.2] = -np.inf
-    pair[rng.random(pair.shape) < 0.1] = -np.inf
-    which = np.zeros(ptr[-1], dtype=np.int64) if shared else np.arange(ptr[-1])
-    value, back = np.empty((2, L)), np.empty((max(lengths), L), dtype=np.int64)
-    for a, b in itertools.pairwise(ptr):
-        y = np.empty(b - a, dtype=np.int64)
-        tables = node.ravel(), np.arange(ptr[-1]) * L, pair.ravel(), which * L * L
-        score = best_path(*tables, a, b, value, back, y)
-        values = [
-            sum(node[i, s] for i, s in zip(range(a, b), y, strict=True))
-            + sum(pair[which[i], y[i - a], y[i - a + 1]] for i in range(a, b - 1))
-            for y in itertools.product(range(L), repeat=int(b - a))
-        ]
-        assert score == pytest.approx(max(values))
-        own = node[range(a, b), y].sum() + sum(
-            pair[which[i], y[i - a], y[i - a + 1]] for i in range(a, b - 1)
-        )
-        assert own == pytest.approx(score)
 
 
 def test_a_program_on_the_simplex_is_solved():

@@ -19,6 +19,7 @@ from potentia.features.schemes import allowed_tags
 from potentia.learn.chain_data import ChainData, chain_sources
 from potentia.learn.chain_fit import ChainFit, ChainOptions
 from potentia.learn.chain_layout import Constraints, likeliest_labels, scheme_constraints
+from tags import legal
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 
@@ -291,8 +292,6 @@ def test_dense_features_say_what_indicators_say():
 @pytest.mark.parametrize("scheme", ["BIO", "IOB1", "BIOES"])
 @pytest.mark.parametrize("decode", ["map", "mpm"])
 def test_schemes_are_kept_in_training_and_decoding(scheme, decode):
-    from test_spans import legal
-
     rng = np.random.default_rng(0)
     pool = [row for n in range(1, 5) for row in legal(scheme, n)]
     y = [pool[k] for k in rng.integers(len(pool), size=40)]

@@ -12,9 +12,7 @@ from ..graph.cotangents import Tables, add_singles, split_pairs
 from ..graph.layout import pairs_of, tree_order
 from ..graph.scores import Scores
 from ..graph.structure import Graph
-from ..kernels import forest as descent
 from ..kernels import forest as kernels
-from ..kernels import forest as ranking
 
 #: Largest log-range of a variable's sums that cannot underflow.
 _SAFE_RANGE = 600.0
@@ -52,15 +50,16 @@ def parent_pairs(graph: Graph) -> _Plan:
 def log_partition(scores: Scores) -> tuple[float, Tables] | None:
     """log Z and its gradient by scores (marginals, summed where tables are shared); None beyond the safe range."""
     forest = _load(scores)
-    if kernels.largest_range(forest, scores.singles) > _SAFE_RANGE:
+    factors = _room_for_factors(scores.graph, forest)
+    if kernels.largest_range(forest, factors, scores.singles) > _SAFE_RANGE:
         return None
-    kernels.fill_psi(forest)
+    kernels.fill_psi(forest, factors)
     up, message = borrow(scores.singles.shape), borrow(scores.singles.shape)
-    mu, d_psi = borrow_zeros(scores.singles.shape), borrow_zeros(forest.psi.shape)
-    value = kernels.upward(forest, scores.singles, up, message)
-    kernels.downward(forest, up, message, mu, d_psi)
+    mu, d_psi = borrow_zeros(scores.singles.shape), borrow_zeros(factors.psi.shape)
+    value = kernels.upward(forest, factors, scores.singles, up, message)
+    kernels.downward(forest, factors, up, message, mu, d_psi)
     d_values = np.zeros(len(forest.values))
-    kernels.add_tables(forest, d_psi, d_values)
+    kernels.add_tables(forest, factors, d_psi, d_values)
     tables = split_pairs(scores, d_values)
     add_singles(scores, mu, tables)
     return float(value), tables
@@ -85,45 +84,31 @@ def pair_tables(scores: Scores, single: bool = False) -> tuple[Floats, Ints]:
 
 def best_labels(scores: Scores) -> Ints:
     """The best labelling of a forest, (n_variables,); linear in its size."""
-    plan, (values, offset) = parent_pairs(scores.graph), pair_tables(scores)
-    own = offset[plan.pair] if len(offset) else plan.pair
     labels = np.empty(scores.graph.n_variables, dtype=np.int64)
-    descent.best_labels(
-        plan.order, plan.parent, plan.side, scores.graph.n_states, values, own, scores.singles.copy(), labels
-    )
+    message = np.empty(scores.singles.shape[1])
+    kernels.best_labels(_load(scores), scores.singles.copy(), message, labels)
     return labels
 
 
 def k_best(scores: Scores, k: int) -> tuple[Ints, Floats]:
     """The k best labellings of a forest, (m, n_variables), and scores, best first; m < k if no more are allowed."""
-    plan, (values, offset) = parent_pairs(scores.graph), pair_tables(scores)
-    own = offset[plan.pair] if len(offset) else plan.pair
     labels, best = np.zeros((k, scores.graph.n_variables), dtype=np.int64), np.empty(k)
-    ranking.k_best(
-        plan.order, plan.parent, plan.side, scores.graph.n_states, values, own, scores.singles, labels, best
-    )
-    found = int((best > -np.inf).sum())
-    return labels[:found], best[:found]
+    kernels.k_best(_load(scores), scores.singles, labels, best)
+    n_allowed = int((best > -np.inf).sum())
+    return labels[:n_allowed], best[:n_allowed]
 
 
 def _load(scores: Scores) -> kernels.Forest:
-    graph, plan = scores.graph, parent_pairs(scores.graph)
-    values, offset = pair_tables(scores)
-    shared = len(offset) > 1 and bool(np.all(offset == offset[0]))
-    own = offset[plan.pair] if len(offset) else plan.pair
-    if shared:
-        size = len(values)
-        psi, psi_at = borrow((2 * size,)), plan.side * size
-    else:
-        psi, psi_at = borrow((plan.size,)), plan.psi_at
-    return kernels.Forest(
-        plan.order,
-        plan.parent,
-        plan.side,
-        graph.n_states,
-        values,
-        own,
-        psi,
-        psi_at,
-        np.zeros(graph.n_variables),
-    )
+    plan, (values, offset) = parent_pairs(scores.graph), pair_tables(scores)
+    of_child = offset[plan.pair] if len(offset) else plan.pair
+    return kernels.Forest(plan.order, plan.parent, plan.side, scores.graph.n_states, values, of_child)
+
+
+def _room_for_factors(graph: Graph, forest: kernels.Forest) -> kernels.PairFactors:
+    """Room for a table of each pair, or for one table and its transpose if all pairs share their scores."""
+    plan, top = parent_pairs(graph), np.zeros(graph.n_variables)
+    child_offsets = forest.offset[plan.parent >= 0]
+    if len(child_offsets) > 1 and np.all(child_offsets == child_offsets[0]):
+        size = len(forest.values)
+        return kernels.PairFactors(borrow((2 * size,)), plan.side * size, top)
+    return kernels.PairFactors(borrow((plan.size,)), plan.psi_at, top)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .lanes import backward, best_states, forward
+from .lanes import backward, best_states, forward, log_backward, log_forward
 from .machine.jit import njit
 from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .vecmath import KERNEL
@@ -178,13 +178,6 @@ def score_tokens(tokens, layout, flat, first, last, scores):
 
 
 @njit(**KERNEL)
-def add_tokens(tokens, layout, flat, first, last, mu):
-    """Add mu (flat rows of `width`) of tokens first .. last - 1 to their attributes' weights."""
-    for t in range(first, last):
-        _add(tokens, layout, flat, t, mu, (t - first) * layout.width)
-
-
-@njit(**KERNEL)
 def _longest(tokens, first, last):
     most = 1
     for k in range(first, last):
@@ -193,12 +186,13 @@ def _longest(tokens, first, last):
 
 
 @njit(allocates=True, **KERNEL)
-def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_flat, d_psi, value):
-    """Weighted log Z of sequences first .. last - 1, and the gradient of their sum added to d_flat and d_psi.
+def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_flat, d_psi, d_pair, value):
+    """log Z of sequences first .. last - 1 into `value`, and the gradient of their weighted sum.
 
-    labels: as in `lanes.forward`. value[k] is log Z of sequence k, NaN where it needs logarithms; such a sequence adds
+    The gradient is added to d_flat, d_psi (L * P,) and, of sequences that need logarithms, d_pair (L * P,); empty
+    arrays for none. labels: as in `lanes.forward`. value[k] is -inf if no labelling is allowed; such a sequence adds
     nothing. dense: scores to start from, of the tokens of these sequences, replaced by the weighted marginals; empty
-    for none. No gradient is made if d_psi is empty and dense is.
+    for none.
     """
     P, size = layout.width, _longest(tokens, first, last) * layout.width
     u, alpha, m = np.empty(size), np.empty(size), np.empty(size)
@@ -216,10 +210,13 @@ def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_fl
         for t in range(n):
             _score(tokens, layout, flat, begin + t, u, t * P)
         value[k] = forward(lanes, labels, begin, n, u, alpha, m) if lanes.safe else np.nan
-        if not value[k] > -np.inf:
-            continue
-        if d_psi.size > 0 or dense.size > 0:
+        if value[k] > -np.inf:
             backward(lanes, weight[k], n, u, alpha, m, d_psi)
+        else:
+            value[k] = log_forward(lanes, labels, begin, n, u, alpha, m)
+            if not value[k] > -np.inf:
+                continue
+            log_backward(lanes, weight[k], n, value[k], u, alpha, m, d_pair)
         if d_flat.size > 0:
             for t in range(n):
                 _add(tokens, layout, d_flat, begin + t, u, t * P)

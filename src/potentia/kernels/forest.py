@@ -1,12 +1,12 @@
-"""log Z of a forest and its gradient in two passes over probabilities, rescaled at every variable.
+"""The dynamic program over forests of pairs: log Z with its gradient, the best and the k best labellings, samples.
 
 With root-first order, parent p(i) and psi_i(b, a) = exp theta between i in state b and its parent in state a:
 
     up_i(b) ~ exp theta_i(b) prod over children m_c(b) ;   m_i(a) = sum_b psi_i(b, a) up_i(b)
     r_i(a) = mu_p(a) / m_i(a) ;   mu_i(b) = up_i(b) sum_a psi_i(b, a) r_i(a) ;   mu_pair = psi_i(b, a) up_i(b) r_i(a)
 
-No logarithm per state and no exponential per configuration of a shared table, which is what makes it fast; scores
-must be of a range that leaves no sum empty, see `largest_range`.
+Sums run over probabilities, rescaled at every variable: no logarithm per state and no exponential per configuration of
+a shared table, which is what makes them fast. Scores must be of a range that leaves no sum empty, see `largest_range`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ _SUMS = KERNEL | {"fastmath": {"contract", "reassoc"}}
 class Forest(NamedTuple):
     """A forest of pairs with scores.
 
-    order: variables, roots first. parent: -1 at roots. offset: where the scores of the pair with the parent begin in
-    `values`. side: which end of that pair the variable is. psi: exp(scores - top) as [child][parent] tables, that of
-    variable i at psi_at[i]; pairs that share scores and side may share psi.
+    order: variables, roots first. parent: -1 at roots. side: which end of the pair with its parent a variable is.
+    offset: where the scores of that pair, C-ordered, begin in `values`.
     """
 
     order: Any
@@ -36,14 +35,22 @@ class Forest(NamedTuple):
     n_states: Any
     values: Any
     offset: Any
+
+
+class PairFactors(NamedTuple):
+    """psi = exp(scores - top) of the pairs of variables with their parents, as [child][parent] tables.
+
+    at: where the table of each variable begins; pairs that share scores and side may share it. top: per variable.
+    """
+
     psi: Any
-    psi_at: Any
+    at: Any
     top: Any
 
 
 @njit(allocates=True, **KERNEL)
-def largest_range(forest, singles):
-    """Fill `top`; the largest log-range that a variable's scores and its pairs' tables can add up to.
+def largest_range(forest, factors, singles):
+    """Fill `factors.top`; the largest log-range that a variable's scores and its pairs' tables can add up to.
 
     Infinite where some score is -inf.
     """
@@ -56,7 +63,7 @@ def largest_range(forest, singles):
             if forest.offset[i] != known:
                 known = forest.offset[i]
                 top, spread = _range_of(forest.values[known : known + n * forest.n_states[p]])
-            forest.top[i] = top
+            factors.top[i] = top
             total[i] += spread
             total[p] += spread
     return np.max(total)
@@ -71,32 +78,32 @@ def _range_of(values):
 
 
 @njit(allocates=True, **KERNEL)
-def fill_psi(forest):
+def fill_psi(forest, factors):
     """psi of every pair, once where it is shared."""
-    done = np.zeros(forest.psi.size, dtype=np.bool_)
+    done = np.zeros(factors.psi.size, dtype=np.bool_)
     for i in range(forest.parent.size):
-        p, at = forest.parent[i], forest.psi_at[i]
+        p, at = forest.parent[i], factors.at[i]
         if p < 0 or done[at]:
             continue
         done[at] = True
         n, width = forest.n_states[i], forest.n_states[p]
         entries = forest.values[forest.offset[i] : forest.offset[i] + n * width]
-        out = forest.psi[at : at + n * width]
+        out = factors.psi[at : at + n * width]
         if forest.side[i] == 0:
             for k in range(n * width):
-                out[k] = exp(entries[k] - forest.top[i])
+                out[k] = exp(entries[k] - factors.top[i])
         else:
             for b in range(n):
                 for a in range(width):
-                    out[b * width + a] = exp(entries[a * n + b] - forest.top[i])
+                    out[b * width + a] = exp(entries[a * n + b] - factors.top[i])
 
 
 @njit(allocates=True, **KERNEL)
-def add_tables(forest, d_psi, out):
+def add_tables(forest, factors, d_psi, out):
     """Add psi times d_psi, [child][parent], to cotangents of the scores, once where it is shared."""
-    done = np.zeros(forest.psi.size, dtype=np.bool_)
+    done = np.zeros(factors.psi.size, dtype=np.bool_)
     for i in range(forest.parent.size):
-        p, at = forest.parent[i], forest.psi_at[i]
+        p, at = forest.parent[i], factors.at[i]
         if p < 0 or done[at]:
             continue
         done[at] = True
@@ -105,11 +112,11 @@ def add_tables(forest, d_psi, out):
             for a in range(width):
                 k = at + b * width + a
                 to = first + (b * width + a if forest.side[i] == 0 else a * n + b)
-                out[to] += forest.psi[k] * d_psi[k]
+                out[to] += factors.psi[k] * d_psi[k]
 
 
 @njit(**_SUMS)
-def upward(forest, singles, up, message):
+def upward(forest, factors, singles, up, message):
     """Fill `up` and the messages to parents; returns log Z."""
     n_states, value = forest.n_states, 0.0
     for i in range(up.shape[0]):
@@ -133,17 +140,17 @@ def upward(forest, singles, up, message):
             value += np.log(scale)
             scale = 1.0
         if forest.parent[i] >= 0:
-            _send(forest, i, up, message)
-            value += forest.top[i]
+            _send(forest, factors, i, up, message)
+            value += factors.top[i]
     return value + np.log(scale)
 
 
 @njit(inline="always", **_SUMS)
-def _send(forest, i, up, message):
+def _send(forest, factors, i, up, message):
     """m_i, multiplied to the parent's `up`."""
     p = forest.parent[i]
     n, width = forest.n_states[i], forest.n_states[p]
-    psi = forest.psi[forest.psi_at[i] : forest.psi_at[i] + n * width].reshape(n, width)
+    psi = factors.psi[factors.at[i] : factors.at[i] + n * width].reshape(n, width)
     m, above = message[i], up[p]
     for a in range(width):
         m[a] = 0.0
@@ -156,7 +163,7 @@ def _send(forest, i, up, message):
 
 
 @njit(allocates=True, **_SUMS)
-def downward(forest, up, message, mu, d_psi):
+def downward(forest, factors, up, message, mu, d_psi):
     """Marginals of variables into `mu`; adds up(b) r(a), pair marginals over psi, to d_psi."""
     ratio, sums = np.empty(mu.shape[1]), np.empty(mu.shape[1])
     for k in range(up.shape[0]):
@@ -167,8 +174,8 @@ def downward(forest, up, message, mu, d_psi):
                 mu[i, b] = up[i, b]
             continue
         width = forest.n_states[p]
-        psi = forest.psi[forest.psi_at[i] : forest.psi_at[i] + n * width].reshape(n, width)
-        part = d_psi[forest.psi_at[i] : forest.psi_at[i] + n * width].reshape(n, width)
+        psi = factors.psi[factors.at[i] : factors.at[i] + n * width].reshape(n, width)
+        part = d_psi[factors.at[i] : factors.at[i] + n * width].reshape(n, width)
         for a in range(width):
             ratio[a] = mu[p, a] / message[i, a]
         for b in range(n):
@@ -206,28 +213,36 @@ def descend(order, parent, parent_pair, side, scores, lam, root, noise, labels):
 
 
 @njit(**KERNEL)
-def best_labels(order, parent, side, n_states, values, offset, up, labels):
-    """The best labelling of a forest by max-product, leaves to roots and back; its score.
+def best_labels(forest, up, message, labels):
+    """The best labelling by max-product, leaves to roots and back; its score, -inf where all are forbidden.
 
-    up (n, states): scores of the variables, overwritten. offset: where the scores of the pair with the parent begin
-    in `values`, C-ordered; side: which end of that pair the variable is. -inf where all labellings are forbidden.
+    up (n, states): scores of the variables, overwritten. message (states,): work space. The smallest state wins ties.
     """
-    for k in range(order.size - 1, -1, -1):
-        i = order[k]
-        p = parent[i]
+    values, n_states = forest.values, forest.n_states
+    for k in range(forest.order.size - 1, -1, -1):
+        i = forest.order[k]
+        p, at = forest.parent[i], forest.offset[i]
         if p < 0:
             continue
-        for a in range(n_states[p]):
-            best = -np.inf
-            for b in range(n_states[i]):
-                best = max(best, up[i, b] + values[entry(side, n_states, offset, i, b, p, a)])
-            up[p, a] += best
+        n, width = n_states[i], n_states[p]
+        message[:width] = -np.inf
+        if forest.side[i] == 0:
+            for b in range(n):  # the parent's states lie side by side: no sum of this loop waits for another
+                for a in range(width):
+                    v = up[i, b] + values[at + b * width + a]
+                    message[a] = v if v > message[a] else message[a]
+        else:
+            for a in range(width):
+                for b in range(n):
+                    message[a] = max(message[a], up[i, b] + values[at + a * n + b])
+        for a in range(width):
+            up[p, a] += message[a]
     total = 0.0
-    for i in order:
-        p, best = parent[i], -np.inf
+    for i in forest.order:
+        p, best = forest.parent[i], -np.inf
         labels[i] = 0
         for b in range(n_states[i]):
-            v = up[i, b] if p < 0 else up[i, b] + values[entry(side, n_states, offset, i, b, p, labels[p])]
+            v = up[i, b] if p < 0 else up[i, b] + values[_entry(forest, i, b, p, labels[p])]
             if v > best:
                 best, labels[i] = v, b
         total += best if p < 0 else 0.0
@@ -235,31 +250,57 @@ def best_labels(order, parent, side, n_states, values, offset, up, labels):
 
 
 @njit(inline="always", **KERNEL)
-def entry(side, n_states, offset, i, b, p, a):
+def _entry(forest, i, b, p, a):
     """Where the score of variable i in state b beside its parent p in state a stands."""
-    return offset[i] + (b * n_states[p] + a if side[i] == 0 else a * n_states[i] + b)
+    return forest.offset[i] + (
+        b * forest.n_states[p] + a if forest.side[i] == 0 else a * forest.n_states[i] + b
+    )
+
+
+@njit(inline="always", **KERNEL)
+def _offer(values, more, x, best, first, second):
+    """Insert values + more, in descending order, into the full descending list `best`, with origins (x, rank)."""
+    k = best.size
+    for rank in range(values.size):
+        v = values[rank] + more
+        if not v > best[k - 1]:
+            return
+        at = k - 1
+        while at > 0 and best[at - 1] < v:
+            best[at], first[at], second[at] = best[at - 1], first[at - 1], second[at - 1]
+            at -= 1
+        best[at], first[at], second[at] = v, x, rank
 
 
 @njit(**KERNEL)
-def _insert(values, first, second, v, x, y):
-    """Put v, with its origin (x, y), into a list in descending order that is full; the last one drops out."""
-    at = values.size - 1
-    if not v > values[at]:
-        return
-    while at > 0 and values[at - 1] < v:
-        values[at], first[at], second[at] = values[at - 1], first[at - 1], second[at - 1]
-        at -= 1
-    values[at], first[at], second[at] = v, x, y
+def _merge_lists(forest, up, state, rank, own, below, message, merged):
+    """The upward pass of `k_best`: fill the lists and the origins of their entries."""
+    order, parent, n_states, n, k = forest.order, forest.parent, forest.n_states, up.shape[0] - 1, merged.size
+    for at in range(n - 1, -1, -1):
+        i = order[at]
+        p = parent[i] if parent[i] >= 0 else n
+        for a in range(n_states[p] if p < n else 1):
+            message[:] = -np.inf
+            merged[:] = -np.inf
+            row_state, row_rank, row_own, row_below = state[i, a], rank[i, a], own[i, a], below[i, a]
+            for b in range(n_states[i]):
+                score = forest.values[_entry(forest, i, b, p, a)] if p < n else 0.0
+                _offer(up[i, b], score, b, message, row_state, row_rank)
+            for s in range(k):  # what is at rank (s + 1)(t + 1) or later cannot be among the first k
+                _offer(message[: k // (s + 1)], up[p, a, s], s, merged, row_own, row_below)
+            for s in range(k):
+                up[p, a, s] = merged[s]
 
 
 @njit(allocates=True, **KERNEL)
-def k_best(order, parent, side, n_states, values, offset, singles, labels, scores):
+def k_best(forest, singles, labels, scores):
     """Fill labels (k, n_variables) and scores (k), best first; -inf from where there are no more labellings.
 
     Every state of a variable keeps the k best scores of the subtree below it. A child's lists, with the pair's score
     added, are merged into its parent's one child after another; roots merge into a variable of one state above them.
-    Arguments as those of `forest_descent.best_labels`. Costs O(n L^2 k^2) at worst.
+    singles (n, states): scores of the variables. Costs O(n L^2 k^2) at worst.
     """
+    order, parent = forest.order, forest.parent
     k, n = labels.shape
     width = singles.shape[1]
     up = np.full((n + 1, width, k), -np.inf)
@@ -269,22 +310,7 @@ def k_best(order, parent, side, n_states, values, offset, singles, labels, score
     state, rank = np.zeros((n, width, k), dtype=np.int32), np.zeros((n, width, k), dtype=np.int32)
     own, below = np.zeros((n, width, k), dtype=np.int32), np.zeros((n, width, k), dtype=np.int32)
     message, merged = np.empty(k), np.empty(k)
-    for at in range(n - 1, -1, -1):
-        i = order[at]
-        p = parent[i] if parent[i] >= 0 else n
-        for a in range(n_states[p] if p < n else 1):
-            message[:] = -np.inf
-            merged[:] = -np.inf
-            for b in range(n_states[i]):
-                score = values[entry(side, n_states, offset, i, b, p, a)] if p < n else 0.0
-                for r in range(k):
-                    _insert(message, state[i, a], rank[i, a], up[i, b, r] + score, b, r)
-            for s in range(k):
-                for t in range(
-                    k // (s + 1)
-                ):  # what is at rank (s + 1)(t + 1) or later cannot be among the first k
-                    _insert(merged, own[i, a], below[i, a], up[p, a, s] + message[t], s, t)
-            up[p, a] = merged
+    _merge_lists(forest, up, state, rank, own, below, message, merged)
     scores[:] = up[n, 0]
     ranks = np.empty(n + 1, dtype=np.int64)
     for row in range(k):

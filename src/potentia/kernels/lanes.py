@@ -1,13 +1,18 @@
-"""Sums and best paths of chains whose states are lanes: vectors of eight, padded with lanes that are always zero.
+"""The dynamic program over chains: log Z, marginals and best paths.
 
-A sequence's arrays are flat: step t begins at t * P, where P is the number of states L rounded up to eight. With
-u_t the scores of step t and psi = exp(transition - top),
+States are lanes: vectors of eight, padded with lanes that are always zero. A sequence's arrays are flat: step t begins
+at t * P, where P is the number of states L rounded up to eight. With u_t the scores of step t and
+psi = exp(transition - top),
 
     m_t(b) = sum_a alpha_{t-1}(a) psi(a, b) ;   alpha_t(b) ~ m_t(b) exp(u_t(b) - peak), rescaled to sum 1
     r_t(b) = mu_t(b) / m_t(b) ;   mu_{t-1}(a) = alpha_{t-1}(a) sum_b psi(a, b) r_t(b)
     d psi(a, b) += alpha_{t-1}(a) r_t(b)
 
-The last sum runs over a sequence's steps at once, with running sums in registers.
+The last sum runs over a sequence's steps at once, with running sums in registers. Scores whose range is too large for
+these products are summed by `log_forward` and `log_backward`, where alpha and m are logarithms:
+
+    m_t(b) = log sum_a exp(alpha_{t-1}(a) + transition(a, b)) ;   alpha_t(b) = u_t(b) + m_t(b)
+    mu_{t-1, t}(a, b) = mu_t(b) exp(alpha_{t-1}(a) + transition(a, b) - m_t(b))
 """
 
 from __future__ import annotations
@@ -17,9 +22,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, add8, fma8, load8, max8, spread8, store8, zero8
-from .sequences import LOG_LOWEST, LOWEST
+from .machine.simd import (
+    CHUNK,
+    above8,
+    add8,
+    div8,
+    fma8,
+    load8,
+    max8,
+    min8,
+    mul8,
+    pick8,
+    spread8,
+    store8,
+    sum8,
+    zero8,
+)  # fmt: skip
 from .vecmath import KERNEL, exp
+
+#: Smallest positive factor; the product of three is still a normal number.
+LOWEST = 1e-100
+LOG_LOWEST = -230.0
 
 # sums over states may be taken in any order; infinities do not occur there
 _SUMS = KERNEL | {"fastmath": {"contract", "reassoc"}}
@@ -45,6 +68,19 @@ class Lanes(NamedTuple):
     start: Any
     end: Any
     safe: bool
+
+
+def make_lanes(pair: Any, start: Any = True, end: Any = True) -> Lanes:
+    """Tables of scores `pair` (L, L), -inf where forbidden, and of states that may begin or end a chain (L,)."""
+    n, width = len(pair), -(-len(pair) // CHUNK) * CHUNK
+    finite = pair[pair > -np.inf]
+    top = float(finite.max(initial=-np.inf)) if finite.size else 0.0
+    safe = bool(finite.size == 0 or finite.min() - top >= LOG_LOWEST)
+    psi = np.exp(pair - top)
+    tables, ends = np.zeros((3, n, width)), np.zeros((2, width))
+    tables[:, :, :n] = pair, psi, psi.T
+    ends[0, :n], ends[1, :n] = start, end
+    return Lanes(n, *tables.reshape(3, -1), top, *ends, safe)
 
 
 @njit(inline="always", **KERNEL)
@@ -97,7 +133,7 @@ def _product(table, L, P, x, at, out, to):
 
 @njit(inner=True, **_SUMS)
 def forward(lanes, labels, first, n, u, alpha, m):
-    """log Z of n steps with scores u; fills alpha and m. NaN where the scores' range needs logarithms.
+    """log Z of n steps with scores u (-inf forbids); fills alpha and m. NaN where the scores' range needs logarithms.
 
     labels: of all tokens, the chain's from `first` on: others than a label that is not -1 are left out; empty for none.
     """
@@ -105,24 +141,27 @@ def forward(lanes, labels, first, n, u, alpha, m):
     value, scale = 0.0, 1.0
     for t in range(n):
         at = t * P
-        peak, low = u[at], u[at]
-        for b in range(1, L):
-            peak = max(peak, u[at + b])
-            low = min(low, u[at + b])
+        peak, low = -np.inf, np.inf
+        for b in range(at, at + L):
+            peak = max(peak, u[b])
+            low = min(low, u[b] if u[b] > -np.inf else np.inf)
+        if peak == -np.inf:
+            return -np.inf
         if not low - peak > LOG_LOWEST:
             return np.nan
-        for b in range(L, P):
-            u[at + b] = peak
-        for b in range(P):
-            alpha[at + b] = exp(u[at + b] - peak)
+        if t > 0:
+            _product(lanes.psi, L, P, alpha, at - P, m, at)
+            value += lanes.top
+        for b in range(at, at + L):
+            alpha[b] = exp(u[b] - peak)
+        for b in range(at + L, at + P):
+            alpha[b] = 0.0
         if t == 0:
             for b in range(P):
-                alpha[at + b] *= lanes.start[b]
+                alpha[b] *= lanes.start[b]
         else:
-            _product(lanes.psi, L, P, alpha, at - P, m, at)
-            for b in range(P):
-                alpha[at + b] *= m[at + b]
-            value += lanes.top
+            for c in range(at, at + P, CHUNK):
+                store8(alpha, c, mul8(load8(alpha, c), load8(m, c)))
         if t == n - 1:
             for b in range(P):
                 alpha[at + b] *= lanes.end[b]
@@ -136,11 +175,12 @@ def forward(lanes, labels, first, n, u, alpha, m):
             total += alpha[at + b]
         if total == 0.0:
             return -np.inf
-        inverse, least = 1.0 / total, 1.0
-        for b in range(P):
-            alpha[at + b] *= inverse
-            least = min(least, alpha[at + b] if alpha[at + b] > 0.0 else 1.0)
-        if least < LOWEST:
+        sums, least, one = spread8(total), spread8(1.0), spread8(1.0)
+        for c in range(at, at + P, CHUNK):
+            v = div8(load8(alpha, c), sums)
+            store8(alpha, c, v)
+            least = min8(above8(v, one), least)
+        if sum8(pick8(least, spread8(LOWEST), one, zero8())) > 0.0:
             return np.nan
         value += peak
         scale *= total
@@ -157,37 +197,109 @@ def backward(lanes, weight, n, u, alpha, m, d_psi):
     last = (n - 1) * P
     for b in range(P):
         u[last + b] = weight * alpha[last + b]
-    for t in range(n - 1, 0, -1):
-        at = t * P
-        for b in range(P):
-            m[at + b] = u[at + b] / m[at + b] if m[at + b] > 0.0 else 0.0
+    for at in range(last, 0, -P):
+        for c in range(at, at + P, CHUNK):
+            v = load8(m, c)
+            store8(m, c, pick8(zero8(), v, div8(load8(u, c), v), zero8()))
         _product(lanes.psi_t, L, P, m, at, u, at - P)
-        for b in range(P):
-            u[at - P + b] *= alpha[at - P + b]
+        for c in range(at - P, at, CHUNK):
+            store8(u, c, mul8(load8(u, c), load8(alpha, c)))
     if n > 1 and d_psi.size > 0:
         _add_outer(alpha, m, n, L, P, d_psi)
 
 
 @njit(inline="always", **KERNEL)
 def _add_outer(alpha, ratio, n, L, P, d_psi):
-    """d_psi[a, b] += sum_t alpha_{t-1}(a) ratio_t(b)."""
-    for a in range(L):
+    """d_psi[a, b] += sum_t alpha_{t-1}(a) ratio_t(b): two states a at a time share what is read of ratio."""
+    last = (n - 1) * P
+    for a in range(0, L - 1, 2):
         c = 0
         while c + 2 * CHUNK <= P:
             k = a * P + c
-            s0, s1 = load8(d_psi, k), load8(d_psi, k + CHUNK)
-            for at in range(0, (n - 1) * P, P):
-                e = spread8(alpha[at + a])
-                s0 = fma8(e, load8(ratio, at + P + c), s0)
-                s1 = fma8(e, load8(ratio, at + P + c + CHUNK), s1)
+            s0, s1, s2, s3 = (
+                load8(d_psi, k),
+                load8(d_psi, k + CHUNK),
+                load8(d_psi, k + P),
+                load8(d_psi, k + P + CHUNK),
+            )
+            for at in range(0, last, P):
+                e, f = spread8(alpha[at + a]), spread8(alpha[at + a + 1])
+                r, q = load8(ratio, at + P + c), load8(ratio, at + P + c + CHUNK)
+                s0 = fma8(e, r, s0)
+                s1 = fma8(e, q, s1)
+                s2 = fma8(f, r, s2)
+                s3 = fma8(f, q, s3)
             store8(d_psi, k, s0)
             store8(d_psi, k + CHUNK, s1)
+            store8(d_psi, k + P, s2)
+            store8(d_psi, k + P + CHUNK, s3)
             c += 2 * CHUNK
         if c < P:
-            s0 = load8(d_psi, a * P + c)
-            for at in range(0, (n - 1) * P, P):
-                s0 = fma8(spread8(alpha[at + a]), load8(ratio, at + P + c), s0)
-            store8(d_psi, a * P + c, s0)
+            k = a * P + c
+            s0, s1 = load8(d_psi, k), load8(d_psi, k + P)
+            for at in range(0, last, P):
+                r = load8(ratio, at + P + c)
+                s0 = fma8(spread8(alpha[at + a]), r, s0)
+                s1 = fma8(spread8(alpha[at + a + 1]), r, s1)
+            store8(d_psi, k, s0)
+            store8(d_psi, k + P, s1)
+    if L % 2 == 1:
+        for c in range(0, P, CHUNK):
+            s0 = load8(d_psi, (L - 1) * P + c)
+            for at in range(0, last, P):
+                s0 = fma8(spread8(alpha[at + L - 1]), load8(ratio, at + P + c), s0)
+            store8(d_psi, (L - 1) * P + c, s0)
+
+
+@njit(inner=True, **KERNEL)
+def log_forward(lanes, labels, first, n, u, alpha, m):
+    """As `forward` with logarithms in alpha and m, for scores of any range; NaN where a score is."""
+    L, P = lanes.n_states, lanes.start.size
+    for t in range(n):
+        at = t * P
+        for b in range(L):
+            m[at + b] = 0.0 if t > 0 or lanes.start[b] > 0.0 else -np.inf
+            if t > 0:
+                m[at + b] = _log_sum(alpha, at - P, lanes.pair, b, P, L)
+            alpha[at + b] = u[at + b] + m[at + b]
+            if t == n - 1 and lanes.end[b] == 0.0:
+                alpha[at + b] = -np.inf
+            if labels.size > 0 and labels[first + t] >= 0 and labels[first + t] != b:
+                alpha[at + b] = -np.inf
+    return _log_sum(alpha, (n - 1) * P, alpha, 0, 0, L) if n > 0 else 0.0
+
+
+@njit(inline="always", **KERNEL)
+def _log_sum(x, at, table, first, stride, L):
+    """log sum_a exp(x[at + a] + table[first + a * stride]), -inf if all are; without the table if stride is 0."""
+    peak = -np.inf
+    for a in range(L):
+        peak = max(peak, x[at + a] + (table[first + a * stride] if stride > 0 else 0.0))
+    if peak == -np.inf:
+        return peak
+    total = 0.0
+    for a in range(L):
+        total += exp(x[at + a] + (table[first + a * stride] if stride > 0 else 0.0) - peak)
+    return peak + np.log(total)
+
+
+@njit(inner=True, **KERNEL)
+def log_backward(lanes, weight, n, log_z, u, alpha, m, d_pair):
+    """As `backward` after `log_forward`, which gave log_z; adds marginals of pairs times weight to d_pair (L * P,)."""
+    L, P = lanes.n_states, lanes.start.size
+    u[: n * P] = 0.0
+    last = (n - 1) * P
+    for b in range(L):
+        u[last + b] = weight * exp(alpha[last + b] - log_z)
+    for at in range(last, 0, -P):
+        for b in range(L):
+            if u[at + b] == 0.0:
+                continue
+            for a in range(L):
+                mu = u[at + b] * exp(alpha[at - P + a] + lanes.pair[a * P + b] - m[at + b])
+                u[at - P + a] += mu
+                if d_pair.size > 0:
+                    d_pair[a * P + b] += mu
 
 
 @njit(inline="always", **KERNEL)

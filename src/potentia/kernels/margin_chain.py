@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .forest import Forest, best_labels
 from .frank_wolfe import fill_scores, most_entries, remember, visit
 from .machine.jit import njit
-from .sequences import best_path
 from .vecmath import KERNEL
 
 
@@ -25,16 +25,17 @@ class MarginChains(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Space for the longest example: scores, a direction, augmented scores, and what Viterbi needs."""
+    """Space for the longest example: scores, a direction, augmented scores, a message, labels.
+
+    chain: a forest in which the parent of a variable is the next one, so that the root is the last.
+    """
 
     theta: Any
     d: Any
     node: Any
     pair: Any
-    value: Any
-    back: Any
-    node_place: Any
-    pair_place: Any
+    message: Any
+    chain: Any
     labels: Any
     answer: Any
 
@@ -69,11 +70,14 @@ def _workspace(design, chains, L):
     for k in range(chains.variable_ptr.size - 1):
         longest = max(longest, chains.variable_ptr[k + 1] - chains.variable_ptr[k])
     own_pairs = longest if chains.pair_delta.shape[0] > 0 else 0
+    theta, pair = np.empty(most), np.empty(own_pairs * L * L)
+    chain = Forest(
+        order=np.arange(longest)[::-1].copy(), parent=np.empty(longest, dtype=np.int64),
+        side=np.zeros(longest, dtype=np.int64), n_states=np.full(longest, L),
+        values=pair if own_pairs > 0 else theta, offset=np.empty(longest, dtype=np.int64),
+    )  # fmt: skip
     return _Work(
-        theta=np.empty(most), d=np.empty(most),
-        node=np.empty((longest, L)), pair=np.empty((own_pairs, L * L)),
-        value=np.empty((2, L)), back=np.empty((longest, L), dtype=np.int64),
-        node_place=np.arange(longest) * L, pair_place=np.empty(longest, dtype=np.int64),
+        theta=theta, d=np.empty(most), node=np.empty((longest, L)), pair=pair, message=np.empty(L), chain=chain,
         labels=np.empty(longest, dtype=np.int64), answer=np.empty(2 * longest, dtype=np.int64),
     )  # fmt: skip
 
@@ -82,31 +86,22 @@ def _workspace(design, chains, L):
 def _answer(design, chains, k, work):
     """Entries of example k's best loss-augmented labelling into work.answer, variables first; returns its Delta."""
     first, T = chains.variable_ptr[k], chains.variable_ptr[k + 1] - chains.variable_ptr[k]
-    start, L = design.at[design.row_ptr[k]], work.value.shape[1]
+    start, L, chain = design.at[design.row_ptr[k]], work.message.size, work.chain
     for i in range(T):
         for c in range(L):
             work.node[i, c] = work.theta[chains.node_at[first + i] - start + c]
             if chains.node_delta.shape[0] > 0:
                 work.node[i, c] += chains.node_delta[first + i, c]
-        work.pair_place[i] = chains.pair_at[first + i] - start
-    pair = work.theta
-    if work.pair.shape[0] > 0:
-        pair = work.pair.reshape(-1)
+        chain.offset[i] = chains.pair_at[first + i] - start
+        chain.parent[i] = i + 1 if i + 1 < T else -1
+    if work.pair.size > 0:
         for i in range(T - 1):
             for c in range(L * L):
-                pair[i * L * L + c] = work.theta[work.pair_place[i] + c] + chains.pair_delta[first + i, c]
-            work.pair_place[i] = i * L * L
-    best_path(
-        work.node.reshape(-1),
-        work.node_place,
-        pair,
-        work.pair_place,
-        0,
-        T,
-        work.value,
-        work.back,
-        work.labels,
-    )
+                work.pair[i * L * L + c] = work.theta[chain.offset[i] + c] + chains.pair_delta[first + i, c]
+            chain.offset[i] = i * L * L
+    order = chain.order[chain.order.size - T :]
+    forest = Forest(order, chain.parent, chain.side, chain.n_states, chain.values, chain.offset)
+    best_labels(forest, work.node, work.message, work.labels)
     return _write(chains, first, T, L, work.labels, work.answer)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..base.backend import Backend
 from ..base.optimise import LBFGS, OWLQN
 from ..base.threads import map_items
-from ..base.types import Bools, Floats, InfeasibleError, PotentiaError
+from ..base.types import Bools, Floats
 from ..kernels import attributes as kernels
 from ..kernels import sequences
 from .base import Fit, SavedFit, stuck
@@ -22,10 +22,9 @@ from .chain_objective import (
     ChainTables,
     ChainWeights,
     TokenBlock,
-    add_by_logarithms,
     batches,
     dense_scores,
-    one_chain,
+    refuse_infeasible,
     scores_of,
 )
 
@@ -174,13 +173,10 @@ def marginals(chains: TokenBlock, tables: ChainTables, threads: int) -> Floats:
                 scores = np.zeros(int(ends[b] - ends[a]) * tables.layout.kernel.width)
             kernels.sum_up(
                 chains.tokens, tables.layout.kernel, tables.flat, tables.lanes, NO_LABELS, weight, a, b, scores,
-                NONE, NONE, log_z,
+                NONE, NONE, NONE, log_z,
             )  # fmt: skip
-            rows = scores.reshape(int(ends[b] - ends[a]), -1)[:, :n]
-            found[ends[a] : ends[b]] = rows
-            for k in (a + np.flatnonzero(~(log_z[a:b] > -np.inf))).tolist():
-                log_z[k], mu, _ = add_by_logarithms(chains, tables, NO_LABELS, 1.0, k, NONE)
-                found[ends[k] : ends[k + 1]] = mu[:, :n]
+            refuse_infeasible(log_z[a:b], chains.first + a)
+            found[ends[a] : ends[b]] = scores.reshape(int(ends[b] - ends[a]), -1)[:, :n]
 
     map_items(piece, _pieces(chains), threads)
     return found
@@ -195,28 +191,17 @@ def _k_best(chains: TokenBlock, tables: ChainTables, number: int, k: int) -> lis
     begin, end = chains.tokens.sequence_ptr[number : number + 2].tolist()
     if begin == end:
         return [([], 0.0)]
-    chain = one_chain(scores_of(chains, tables, begin, end)[:, : tables.layout.n_labels], NO_LABELS, tables)
-    sequences.upward(chain, 0, 1)
-    labels, score = np.empty((1, k, end - begin), dtype=np.int64), np.empty((1, k))
-    sequences.k_best_labels(chain, labels, score)
-    refuse_infeasible(score[:, 0], chains.first + number)
-    return [
-        (labels[0, j].tolist(), float(score[0, j] - chain.value[0]))
-        for j in range(k)
-        if score[0, j] > -np.inf
-    ]
-
-
-def refuse_infeasible(score: Floats, first: int = 0) -> None:
-    """Refuse sequences of which no labelling is allowed; messages number them from `first` on."""
-    if np.isnan(score).any():
-        raise PotentiaError(
-            f"the scores of sequence {first + int(np.argmax(np.isnan(score)))} are not finite."
-        )
-    if np.any(score == -np.inf):
-        raise InfeasibleError(
-            f"sequence {first + int(np.argmin(score))} has no labelling that the scheme allows."
-        )
+    n = tables.layout.n_labels
+    labels, score = np.empty((k, end - begin), dtype=np.int64), np.empty(k)
+    u = scores_of(chains, tables, begin, end)
+    log_z = np.zeros(chains.n_sequences)
+    kernels.sum_up(
+        chains.tokens, tables.layout.kernel, tables.flat, tables.lanes, NO_LABELS, np.ones(chains.n_sequences),
+        number, number + 1, dense_scores(chains, tables, number, number + 1)[1], NONE, NONE, NONE, log_z,
+    )  # fmt: skip
+    refuse_infeasible(log_z[number : number + 1], chains.first + number)
+    sequences.k_best_states(tables.lanes, u[:, :n], labels, score)
+    return [(labels[j].tolist(), float(score[j] - log_z[number])) for j in range(k) if score[j] > -np.inf]
 
 
 def _pieces(chains: TokenBlock) -> Any:

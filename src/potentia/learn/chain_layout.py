@@ -11,9 +11,7 @@ import numpy as np
 from ..base.types import Bools, Floats, Ints, PotentiaError, real_numbers, shown
 from ..features.schemes import allowed_tags
 from ..kernels import attributes as kernels
-from ..kernels.lanes import Lanes
 from ..kernels.machine.simd import CHUNK
-from ..kernels.sequences import LOG_LOWEST
 
 #: An attribute with at least this share of all labels has a row for all of them.
 _ROW_SHARE = 0.25
@@ -113,30 +111,6 @@ class ChainLayout:
         own[self.place] = True
         own_pairs[...], own_dense[...] = pairs, True
         return vector
-
-
-def make_lanes(pairs: Floats, allowed: Constraints) -> Lanes:
-    """Tables for the kernels; transitions that are not allowed are -inf."""
-    n, width = len(pairs), -(-len(pairs) // CHUNK) * CHUNK
-    table = np.where(allowed.transitions, pairs, -np.inf)
-    finite = table[allowed.transitions]
-    top = float(finite.max(initial=-np.inf)) if finite.size else 0.0
-    safe = bool(finite.size == 0 or finite.min() - top >= LOG_LOWEST)
-
-    def padded(values: Any) -> Floats:
-        rows = np.zeros((n, width))
-        rows[:, :n] = values
-        return rows.ravel()
-
-    def ends(given: Bools) -> Floats:
-        row = np.zeros(width)
-        row[:n] = given
-        return row
-
-    psi = np.exp(table - top)
-    return Lanes(
-        n, padded(table), padded(psi), padded(psi.T), top, ends(allowed.start), ends(allowed.end), safe
-    )
 
 
 def observed_features(

@@ -13,9 +13,8 @@ from ..base.threads import iterate_items
 from ..base.types import Floats, InfeasibleError, Ints, PotentiaError
 from ..features.attributes import AttributeIndex, presence_name
 from ..kernels import attributes as kernels
-from ..kernels import sequences
-from ..kernels.lanes import Lanes
-from .chain_layout import MAX_LABELS, AttributeLabels, ChainLayout, Constraints, Label, make_lanes
+from ..kernels.lanes import Lanes, make_lanes
+from .chain_layout import MAX_LABELS, AttributeLabels, ChainLayout, Constraints, Label
 
 #: Multiplications that a shard should have, so that handing it to a thread pays.
 _SHARD_WORK = 2_000_000
@@ -65,11 +64,16 @@ class ChainTables(NamedTuple):
         width = layout.kernel.width
         padded = np.zeros((layout.n_dense, width))
         padded[:, : layout.n_labels] = dense
-        return cls(layout, flat, make_lanes(pairs, allowed), padded)
+        return cls(
+            layout,
+            flat,
+            make_lanes(np.where(allowed.transitions, pairs, -np.inf), allowed.start, allowed.end),
+            padded,
+        )
 
 
 class _Slopes(NamedTuple):
-    """Gradients of a shard: of rows and slots, of psi (L * P,), of transitions (L, L), of dense columns (D, P)."""
+    """Gradients of a shard: of rows and slots, of psi (L * P,), of transitions (L * P,), of dense columns (D, P)."""
 
     flat: Floats
     psi: Floats
@@ -119,7 +123,7 @@ class ChainLikelihood:
         for own, slopes in iterate_items(lambda shard: self._of_shard(tables, *shard), self.shards, threads):
             value += own
             state += slopes.flat
-            pairs += (psi * slopes.psi.reshape(n, width))[:, :n] + slopes.pair
+            pairs += (psi * slopes.psi.reshape(n, width) + slopes.pair.reshape(n, width))[:, :n]
             dense += slopes.dense[:, :n]
         return value, gradient
 
@@ -146,7 +150,7 @@ class ChainLikelihood:
         slopes = _Slopes(
             np.zeros(self.layout.n_states_weights),
             np.zeros(n * width),
-            np.zeros((n, n)),
+            np.zeros(n * width),
             np.zeros((self.layout.n_dense, width)),
         )
         value = self._pass(tables, NO_LABELS, self.weight, first, last, slopes)
@@ -163,19 +167,11 @@ class ChainLikelihood:
             rows, scores = dense_scores(self.chains, tables, a, b)
             kernels.sum_up(
                 tokens, self.layout.kernel, tables.flat, tables.lanes, labels, weight, a, b, scores, slopes.flat,
-                slopes.psi, log_z,
+                slopes.psi, slopes.pair, log_z,
             )  # fmt: skip
-            mu = scores.reshape(len(rows), -1) if rows.size else NONE
-            for k in (a + np.flatnonzero(~(log_z[a:b] > -np.inf))).tolist():
-                log_z[k], own, d_pair = add_by_logarithms(
-                    self.chains, tables, labels, weight[k], k, slopes.flat
-                )
-                slopes.pair[...] += d_pair
-                if rows.size:
-                    begin = tokens.sequence_ptr[k] - tokens.sequence_ptr[a]
-                    mu[begin : begin + len(own)] = own
+            refuse_infeasible(log_z[a:b], self.chains.first + a)
             if rows.size:
-                slopes.dense[...] += rows.T @ mu
+                slopes.dense[...] += rows.T @ scores.reshape(len(rows), -1)
         return float(weight[first:last] @ log_z[first:last])
 
     def observed(self) -> Floats:
@@ -227,42 +223,16 @@ def scores_of(chains: TokenBlock, tables: ChainTables, begin: int, end: int) -> 
     return scores
 
 
-def add_by_logarithms(
-    chains: TokenBlock, tables: ChainTables, labels: Any, weight: float, k: int, d_flat: Floats
-) -> tuple[float, Floats, Floats]:
-    """log Z, weighted marginals (tokens, width) and those of pairs (L, L) of a sequence whose scores differ too much
-    for products of their exponentials; adds to d_flat.
-    """
-    n = tables.layout.n_labels
-    begin, end = chains.tokens.sequence_ptr[k : k + 2].tolist()
-    chain = one_chain(scores_of(chains, tables, begin, end)[:, :n], labels[begin:end], tables)
-    sequences.upward(chain, 0, 1)
-    if not chain.value[0] > -np.inf:
-        raise InfeasibleError(f"sequence {chains.first + k} has no labelling that the scheme allows.")
-    mu, d_u, d_pair = (
-        np.zeros((end - begin, tables.layout.kernel.width)),
-        np.zeros((end - begin) * n),
-        np.zeros((n, n)),
-    )
-    sequences.downward(chain, np.array([weight]), d_u, np.zeros(n), d_pair, np.zeros(n), 0, 1)
-    mu[:, :n] = d_u.reshape(-1, n)
-    if d_flat.size:
-        kernels.add_tokens(chains.tokens, tables.layout.kernel, d_flat, begin, end, mu.ravel())
-    return float(chain.value[0]), mu, d_pair
-
-
-def one_chain(u: Floats, labels: Any, tables: ChainTables) -> sequences.PaddedChains:
-    """A chain for the kernels that compute with logarithms; labels other than known ones are forbidden."""
-    steps, n = u.shape
-    scores, lanes = np.ascontiguousarray(u), tables.lanes
-    for t in np.flatnonzero(labels >= 0) if len(labels) else ():
-        scores[t, np.arange(n) != labels[t]] = -np.inf
-    table = lanes.pair.reshape(n, -1)[:, :n].copy()
-    start, end = (np.where(ends[:n] > 0.0, 0.0, -np.inf) for ends in (lanes.start, lanes.end))
-    return sequences.PaddedChains(
-        scores.ravel(), steps * n, n, np.array([steps]), start, table, end, np.exp(table - lanes.top), lanes.top,
-        False, np.empty((1, steps, n)), np.empty((1, steps, n)), np.empty(1), np.empty(1, dtype=np.bool_),
-    )  # fmt: skip
+def refuse_infeasible(score: Floats, first: int = 0) -> None:
+    """Refuse sequences of which no labelling is allowed; messages number them from `first` on."""
+    if np.isnan(score).any():
+        raise PotentiaError(
+            f"the scores of sequence {first + int(np.argmax(np.isnan(score)))} are not finite."
+        )
+    if np.any(score == -np.inf):
+        raise InfeasibleError(
+            f"sequence {first + int(np.argmin(score))} has no labelling that the scheme allows."
+        )
 
 
 def _known(sequence_ptr: Ints, labels: Any) -> Ints:

@@ -9,19 +9,21 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from ...base.memory import borrow
 from ...base.options import check_choice, check_count, check_type, texts_of
 from ...base.threads import map_items, thread_count
 from ...base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError
 from ...features.schemes import allowed_tags
 from ...kernels import sequences as kernels
-from ...kernels.sequences import best_labels, k_best_labels, score_labels, subtract_labels
+from ...kernels.lanes import make_lanes
 from .layer import tensor_like, to_numpy
 
 #: Multiplications that a block of sequences should have, so that handing it to a thread pays.
 _BLOCK_WORK = 500_000
 #: Most blocks; partial sums over transitions are kept for each.
 _MAX_BLOCKS = 16
+
+#: Cotangents of emissions (flat), start (L,), transitions (L, L) and end (L,).
+Gradient = tuple[Any, Floats, Floats, Floats]
 
 
 class PaddedEmissions:
@@ -31,7 +33,7 @@ class PaddedEmissions:
     on the number of threads.
 
     Attributes:
-        chains: arrays of the kernels; log Z of each sequence is `chains.value` after `sum_up`.
+        chains: arrays of the kernels.
         shape: (batch, steps).
     """
 
@@ -48,47 +50,39 @@ class PaddedEmissions:
         steps = emissions.shape[1 if batch_first else 0]
         self.shape, self._threads = (batch, steps), thread_count(None)
         self._blocks = _cuts(batch, int(lengths.sum()) * n_tags**2)
-        table = _table(pair, "transitions")
-        top = float(table.max())
-        top = top if top > -np.inf else 0.0
-        low = float(np.min(table, where=table > -np.inf, initial=np.inf))
         self.chains = kernels.PaddedChains(
             scores=_flat(emissions),
             per_sequence=(steps if batch_first else 1) * n_tags,
             per_step=(1 if batch_first else batch) * n_tags,
+            n_steps=steps,
             length=lengths,
             start=_table(start, "start_transitions"),
-            pair=table,
             end=_table(end, "end_transitions"),
-            psi=np.exp(table - top),
-            top=top,
-            safe=low - top >= kernels.LOG_LOWEST,
-            alpha=borrow((batch, steps, n_tags)),
-            message=borrow((batch, steps, n_tags)),
-            value=np.empty(batch),
-            logs=np.empty(batch, dtype=np.bool_),
+            lanes=make_lanes(_table(pair, "transitions")),
         )
 
-    def sum_up(self) -> None:
+    def log_partition(self) -> Floats:
         """log Z of every sequence."""
-        map_items(lambda block: kernels.upward(self.chains, *block), self._blocks, self._threads)
-        refuse_bad(self.chains.value)
+        return self._sum_up(np.ones(self.shape[0]), np.empty_like(self.chains.scores[:0]), None)[0]
 
-    def gradient(self, weight: Floats, labels: Ints | None) -> tuple[Any, Floats, Floats, Floats]:
-        """d/d(emissions, start, transitions, end) of sum_k weight_k (log Z_k - score of labels_k); after `sum_up`."""
-        n_tags, n_blocks = self.chains.start.size, len(self._blocks)
-        d_scores = np.empty_like(self.chains.scores)
+    def gradient(self, weight: Floats, labels: Ints | None) -> tuple[Floats, Gradient]:
+        """log Z, and d/d(emissions, start, transitions, end) of sum_k weight_k (log Z_k - score of labels_k)."""
+        return self._sum_up(weight, np.empty_like(self.chains.scores), labels)
+
+    def _sum_up(self, weight: Floats, d_scores: Any, labels: Ints | None) -> tuple[Floats, Gradient]:
+        n_tags, n_blocks, value = self.chains.start.size, len(self._blocks), np.empty(self.shape[0])
         d_start, d_end = np.zeros((n_blocks, n_tags)), np.zeros((n_blocks, n_tags))
         d_pair = np.zeros((n_blocks, n_tags, n_tags))
 
         def work(number: int) -> None:
             outputs = (d_scores, d_start[number], d_pair[number], d_end[number], *self._blocks[number])
-            kernels.downward(self.chains, weight, *outputs)
+            kernels.sum_up(self.chains, weight, value, *outputs)
             if labels is not None:
-                subtract_labels(self.chains, labels, weight, *outputs)
+                kernels.subtract_labels(self.chains, labels, weight, *outputs)
 
         map_items(work, range(n_blocks), self._threads)
-        return d_scores, d_start.sum(axis=0), d_pair.sum(axis=0), d_end.sum(axis=0)
+        refuse_bad(value)
+        return value, (d_scores, d_start.sum(axis=0), d_pair.sum(axis=0), d_end.sum(axis=0))
 
 
 def refuse_bad(values: Floats) -> None:
@@ -138,28 +132,36 @@ class LogLikelihood(torch.autograd.Function):
         labels: Ints,
         lengths: Ints,
         batch_first: bool,
+        eager: bool,
     ) -> torch.Tensor:
-        """The upward pass; what the downward pass reads is kept."""
+        """The likelihoods and, if `eager`, at once the gradient of their sum, while a sequence is in the cache."""
         ctx.sequences, ctx.labels = PaddedEmissions(emissions, start, pair, end, lengths, batch_first), labels
         # the kernels' arrays may share memory with these: torch then reports changes in place
         ctx.save_for_backward(emissions, start, pair, end)
-        ctx.sequences.sum_up()
+        ctx.gradient = None
+        if eager:
+            log_z, ctx.gradient = ctx.sequences.gradient(np.ones(len(lengths)), labels)
+        else:
+            log_z = ctx.sequences.log_partition()
         score = np.empty(len(lengths))
-        score_labels(ctx.sequences.chains, labels, score)
+        kernels.score_labels(ctx.sequences.chains, labels, score)
         if score.min(initial=np.inf) == -np.inf:
             raise PotentiaError(
                 f"tags of sequence {int(np.argmin(score))} have a forbidden (-inf) emission or transition."
             )
-        value = torch.from_numpy(score - ctx.sequences.chains.value)
+        value = torch.from_numpy(score - log_z)
         return value.to(torch.promote_types(emissions.dtype, pair.dtype)).to(emissions.device)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The downward pass, which may be repeated."""
-        given = ctx.saved_tensors
-        found = ctx.sequences.gradient(-to_numpy(d_value), ctx.labels)
-        return (*(tensor_like(d, t) for d, t in zip(found, given, strict=True)), None, None, None)
+        """The gradient times what all sequences have in common, or computed with the weight of each."""
+        inputs, weight = ctx.saved_tensors, -to_numpy(d_value)
+        if ctx.gradient is not None and np.all(weight == weight[:1]):
+            gradient = tuple(d * d.dtype.type(weight[:1].sum()) for d in ctx.gradient)
+        else:
+            gradient = ctx.sequences.gradient(weight, ctx.labels)[1]
+        return (*(tensor_like(d, t) for d, t in zip(gradient, inputs, strict=True)), None, None, None, None)
 
 
 _REDUCTIONS = ("none", "sum", "mean", "token_mean")
@@ -240,8 +242,10 @@ class LinearChain(torch.nn.Module):
         on = self._mask(emissions, mask)
         labels = self._labels(emissions, tags, on)
         lengths = on.sum(axis=1)
+        # sequences that are not reduced may be weighted differently
+        eager = reduction != "none" and torch.is_grad_enabled()
         value: torch.Tensor = LogLikelihood.apply(
-            emissions, *self._transitions(), labels, lengths, self.batch_first
+            emissions, *self._transitions(), labels, lengths, self.batch_first, eager
         )
         if reduction == "none":
             return value
@@ -254,7 +258,7 @@ class LinearChain(torch.nn.Module):
         """The most likely tags of each sequence [Viterbi], as lists of the sequences' lengths."""
         found = self._sequences(emissions, mask)
         labels, score = np.empty(found.shape, dtype=np.int64), np.empty(found.shape[0])
-        best_labels(found.chains, labels, score)
+        kernels.best_labels(found.chains, labels, score)
         refuse_bad(score)
         return [row[:n].tolist() for row, n in zip(labels, found.chains.length.tolist(), strict=True)]
 
@@ -265,11 +269,11 @@ class LinearChain(torch.nn.Module):
         """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
         check_count("k", k, 1)
         found = self._sequences(emissions, mask)
-        found.sum_up()
+        log_z = found.log_partition()
         batch, steps = found.shape
         labels, score = np.empty((batch, k, steps), dtype=np.int64), np.empty((batch, k))
-        k_best_labels(found.chains, labels, score)
-        log_p = score - found.chains.value[:, None]
+        kernels.k_best_labels(found.chains, labels, score)
+        log_p = score - log_z[:, None]
         return [
             [
                 TagPath(labels[i, j, :n].tolist(), float(log_p[i, j]))
@@ -286,8 +290,7 @@ class LinearChain(torch.nn.Module):
         `CRFLayer` with `pt.Exact()` gives marginals of chains that can be differentiated.
         """
         found = self._sequences(emissions, mask)
-        found.sum_up()
-        return tensor_like(found.gradient(np.ones(found.shape[0]), None)[0], emissions)
+        return tensor_like(found.gradient(np.ones(found.shape[0]), None)[1][0], emissions)
 
     def _sequences(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> PaddedEmissions:
         lengths = self._mask(emissions, mask).sum(axis=1)
