@@ -1,17 +1,17 @@
-"""L-BFGS, OWL-QN and Adam whose whole state is a few arrays, so that a stopped run resumes bit for bit."""
+"""L-BFGS, OWL-QN and Adam as functions from state to state, so that a stopped run resumes bit for bit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .schema import Array, check_state, like
+from .schema import Array, Schema, check_state
 from .types import Floats, PotentiaError
 
-#: f(point) -> value and gradient.
-Objective = Callable[[Floats], tuple[float, Floats]]
+#: f(point) -> value and gradient; a third item, if any, is what else belongs to the point.
+Objective = Callable[[Floats], tuple[Any, ...]]
 
 #: Constants of the strong Wolfe conditions: sufficient decrease, and how much of the slope may be left.
 _DECREASE, _CURVATURE = 1e-4, 0.9
@@ -19,6 +19,62 @@ _DECREASE, _CURVATURE = 1e-4, 0.9
 _EVALUATIONS = 20
 #: Largest factor by which a line search lengthens a step that was too short.
 _STRETCH = 4.0
+#: Factors of Adam's running means of gradients and of their squares, and what keeps it from dividing by zero.
+_FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
+
+
+class Search(NamedTuple):
+    """Where L-BFGS or OWL-QN stands; `Search(point)` is where one begins.
+
+    Attributes:
+        value, gradient: at `point`; NaN and None before the first step. OWL-QN's value includes its penalty, its
+            gradient does not.
+        aux: what the objective returned with them.
+        pairs: the latest steps and the changes of the gradient along them.
+        reach: length of the last step, where a search along the gradient begins.
+        missed: after a step that failed, the decrease that the slope promised. Beyond rounding, values or gradients
+            are inaccurate or not finite.
+        stopped: the last step gained nothing: `point` is a minimum, or as `missed` says.
+    """
+
+    point: Floats
+    value: float = np.nan
+    gradient: Any = None
+    aux: Any = None
+    pairs: tuple[tuple[Floats, Floats], ...] = ()
+    reach: float = 1.0
+    missed: float = 0.0
+    stopped: bool = False
+
+    def arrays(self) -> dict[str, Floats]:
+        """All but `aux`, as named arrays without copies."""
+        found = {"point": self.point}
+        if self.gradient is not None:
+            found["gradient"] = self.gradient
+            found["search"] = np.array([self.value, self.reach, self.missed, float(self.stopped)])
+        for number, (step, change) in enumerate(self.pairs):
+            found |= {f"step{number}": step, f"change{number}": change}
+        return found
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Floats], aux: Any = None) -> Search:
+        """The search whose `arrays` these are."""
+        if "gradient" not in arrays:
+            return cls(arrays["point"])
+        value, reach, missed, stopped = arrays["search"].tolist()
+        n = sum(name.startswith("step") for name in arrays)
+        pairs = tuple((arrays[f"step{k}"], arrays[f"change{k}"]) for k in range(n))
+        return cls(arrays["point"], value, arrays["gradient"], aux, pairs, reach, missed, bool(stopped))
+
+    @staticmethod
+    def check(arrays: Mapping[str, Any], n: int) -> dict[str, Any]:
+        """Arrays that a file holds of a search over n parameters, refused where they cannot be one."""
+        vector = Array("f8", (n,))
+        names = ["point"]
+        for number in range(sum(name.startswith("step") for name in arrays)):
+            names += [f"step{number}", f"change{number}"]
+        begun: Schema = {"gradient": vector, "search": Array("f8", (4,))} if len(arrays) > 1 else {}
+        return check_state({**dict.fromkeys(names, vector), **begun}, arrays)
 
 
 class _Trial(NamedTuple):
@@ -29,200 +85,146 @@ class _Trial(NamedTuple):
     slope: float
 
 
-class LBFGS:
-    """Limited-memory BFGS [Nocedal and Wright 2006, Alg. 7.5] with a line search for the strong Wolfe conditions.
+def begin(search: Search, objective: Objective) -> Search:
+    """The search with the objective evaluated at its point, unless it was."""
+    if search.gradient is not None:
+        return search
+    value, gradient, aux = _evaluate(objective, search.point)
+    if not np.isfinite(value):
+        raise PotentiaError("The objective is not a finite number where the fit begins.")
+    return search._replace(value=value, gradient=gradient, aux=aux)
 
-    A value that is not finite counts as a step that went too far. After `step` returned True the objective was last
-    evaluated at `point`. Memory: 2 `memory` vectors; a step costs about one evaluation and 4 `memory` products.
 
-    Attributes:
-        point, value, gradient: where it stands.
-        missed: after a step that failed, the decrease that the slope promised. Beyond rounding, values or gradients
-            are inaccurate or not finite.
+def lbfgs(search: Search, objective: Objective, memory: int = 20) -> Search:
+    """A step of limited-memory BFGS [Nocedal and Wright 2006, Alg. 7.5] to a lower value, if there is one.
+
+    The line search meets the strong Wolfe conditions; a value that is not finite counts as a step that went too far.
+    `memory`: pairs to remember, of two vectors each. A step costs about one evaluation and 4 `memory` products.
     """
-
-    def __init__(self, objective: Objective, point: Floats, memory: int = 20) -> None:
-        self.objective, self.memory = objective, memory
-        self.point: Floats = np.array(point, dtype=np.float64)
-        self.value, self.gradient = np.nan, np.zeros_like(self.point)
-        self.pairs: list[tuple[Floats, Floats]] = []
-        #: Length of the last step, where a search along the gradient begins.
-        self.reach = 1.0
-        self.missed = 0.0
-
-    @property
-    def begun(self) -> bool:
-        """Whether the objective was evaluated at `point`."""
-        return bool(np.isfinite(self.value))
-
-    def begin(self) -> None:
-        """Evaluate the objective at `point`."""
-        self.value, self.gradient = self._evaluate(self.point)
-        if not self.begun:
-            raise PotentiaError("The objective is not a finite number where the fit begins.")
-
-    def step(self) -> bool:
-        """Move to a lower value; False where that is not possible, because of rounding or as `missed` says."""
-        self.missed = 0.0
-        if not self.begun:
-            self.begin()
-        if self._search(self._direction(self.gradient)):
-            return True
+    search = begin(search, objective)._replace(missed=0.0, stopped=False)
+    search = _line_search(search, _direction(search, search.gradient), objective, memory)
+    if search.stopped and search.pairs:
         # pairs may mislead where curvature changes: try the gradient itself before giving up
-        several, self.pairs = bool(self.pairs), []
-        return several and self._search(-self.gradient)
-
-    def _direction(self, gradient: Floats) -> Floats:
-        """-H gradient by the two-loop recursion."""
-        d = -gradient
-        shares = []
-        for s, y in reversed(self.pairs):
-            share = float(s @ d) / float(s @ y)
-            shares.append(share)
-            d -= share * y
-        if self.pairs:
-            s, y = self.pairs[-1]
-            d *= float(s @ y) / float(y @ y)
-        for (s, y), share in zip(self.pairs, reversed(shares), strict=True):
-            d += (share - float(y @ d) / float(s @ y)) * s
-        return d
-
-    def _search(self, d: Floats) -> bool:
-        """Find a length along d, and take the step."""
-        slope = float(self.gradient @ d)
-        size = float(np.sqrt(d @ d))
-        if not slope < 0.0 or not np.isfinite(size):
-            return False
-        start = _Trial(0.0, self.value, slope)
-        length = 1.0 if self.pairs else self.reach / size
-        low, high = start, None
-        for _ in range(_EVALUATIONS):
-            point = self.point + length * d
-            value, gradient = self._evaluate(point)
-            trial = _Trial(length, value, float(gradient @ d))
-            too_far = not value <= self.value + _DECREASE * length * slope or value > low.value
-            self._note_missed(-length * slope, value)
-            if not too_far and abs(trial.slope) <= -_CURVATURE * slope:
-                self._accept(point, value, gradient)
-                return True
-            low, high = _bracket(low, high, trial, too_far)
-            if high is not None and abs(high.length - low.length) <= 1e-14 * max(low.length, high.length):
-                break
-            length = _next_length(low, high)
-        return self._settle_for(low, d)
-
-    def _note_missed(self, promised: float, value: float) -> None:
-        """Note how far the value would fall along the line, by the parabola through its slope and a higher value."""
-        if not value < self.value:
-            rise = value - self.value if np.isfinite(value) else 0.0
-            self.missed = max(self.missed, promised * (promised / (4.0 * (rise + promised))))
-
-    def _settle_for(self, low: _Trial, d: Floats) -> bool:
-        """Take the lowest point met that meets the decrease condition, if any."""
-        if low.length == 0.0 or not low.value < self.value:
-            return False
-        point = self.point + low.length * d
-        self._accept(point, *self._evaluate(point))
-        return True
-
-    def _accept(self, point: Floats, value: float, gradient: Floats) -> None:
-        s, y = point - self.point, gradient - self.gradient
-        self.reach = float(np.sqrt(s @ s))
-        if float(s @ y) > 1e-14 * float(y @ y):
-            self.pairs = [*self.pairs, (s, y)][-self.memory :]
-        self.point, self.value, self.gradient, self.missed = point, value, gradient, 0.0
-
-    def _evaluate(self, point: Floats) -> tuple[float, Floats]:
-        value, gradient = self.objective(point)
-        if not (np.isfinite(value) and np.isfinite(gradient).all()):
-            return np.inf, np.zeros_like(point)
-        return float(value), np.asarray(gradient, dtype=np.float64)
-
-    def state(self) -> dict[str, Floats]:
-        """Everything a resumed run needs, as arrays."""
-        shape = len(self.pairs), len(self.point)
-        return {
-            "point": self.point,
-            "value": np.array([self.value, self.reach]),
-            "gradient": self.gradient,
-            "steps": np.array([s for s, _ in self.pairs]).reshape(shape),
-            "changes": np.array([y for _, y in self.pairs]).reshape(shape),
-        }
-
-    def restore(self, arrays: Mapping[str, Floats]) -> None:
-        """Take back what `state` gave."""
-        n = len(self.point)
-        found = check_state(
-            {
-                "point": Array("f8", (n,)),
-                "value": Array("f8", (2,)),
-                "gradient": Array("f8", (n,)),
-                "steps": Array("f8", ("pairs", n)),
-                "changes": Array("f8", ("pairs", n)),
-            },
-            arrays,
-        )
-        self.point, self.gradient = found["point"], found["gradient"]
-        self.value, self.reach = map(float, found["value"])
-        self.pairs = list(zip(found["steps"], found["changes"], strict=True))[-self.memory :]
+        search = _line_search(search._replace(pairs=(), stopped=False), -search.gradient, objective, memory)
+    return search
 
 
-class OWLQN(LBFGS):
-    """Orthant-wise limited-memory BFGS [Andrew and Gao 2007]: a smooth objective plus the sum of l1 |point|.
+def owlqn(search: Search, objective: Objective, l1: float | Floats, memory: int = 20) -> Search:
+    """A step of orthant-wise L-BFGS [Andrew and Gao 2007] on a smooth objective plus the sum of l1 |point|.
 
-    Steps stay in one orthant, so that entries become exactly zero. `value` includes the penalty, `gradient` is that of
-    the smooth part.
+    Steps stay in one orthant, so that entries become exactly zero.
     """
 
-    def __init__(self, objective: Objective, point: Floats, l1: float | Floats, memory: int = 20) -> None:
-        super().__init__(objective, point, memory)
-        self.l1 = l1
+    def penalised(point: Floats) -> tuple[Any, ...]:
+        value, *others = objective(point)
+        return value + float(np.sum(l1 * np.abs(point))), *others
 
-    def step(self) -> bool:
-        """Move to a lower value; False where that is not possible."""
-        self.missed = 0.0
-        if not self.begun:
-            self.begin()
-        slope = self._steepest()
-        if not slope.any():
-            return False
-        if self._descend(self._direction(slope), slope):
-            return True
-        several, self.pairs = bool(self.pairs), []
-        return several and self._descend(-slope, slope)
+    search = begin(search, penalised)._replace(missed=0.0, stopped=False)
+    slope = _least_subgradient(search, l1)
+    if not slope.any():
+        return search._replace(stopped=True)
+    search = _orthant_search(search, _direction(search, slope), slope, penalised, memory)
+    if search.stopped and search.pairs:
+        search = _orthant_search(search._replace(pairs=(), stopped=False), -slope, slope, penalised, memory)
+    return search
 
-    def _steepest(self) -> Floats:
-        """The subgradient of least size."""
-        up, down = self.gradient + self.l1, self.gradient - self.l1
-        at_zero = np.where(up < 0.0, up, np.where(down > 0.0, down, 0.0))
-        return np.where(self.point > 0.0, up, np.where(self.point < 0.0, down, at_zero))
 
-    def _descend(self, d: Floats, slope: Floats) -> bool:
-        """Shorten a step along d, within the orthant that the point and the slope point to, until the value falls."""
-        d = np.where(d * slope < 0.0, d, 0.0)
-        size = float(np.sqrt(d @ d))
-        if not 0.0 < size < np.inf:
-            return False
-        orthant = np.where(self.point != 0.0, np.sign(self.point), -np.sign(slope))
-        length = 1.0 if self.pairs else self.reach / size
-        for _ in range(_EVALUATIONS):
-            point = self.point + length * d
-            point[point * orthant <= 0.0] = 0.0
-            value, gradient = self._evaluate(point)
-            promised = -float(slope @ (point - self.point))
-            if promised > 0.0:
-                self._note_missed(promised, value)
-            if value <= self.value - _DECREASE * promised:
-                if not value < self.value:
-                    return False
-                self._accept(point, value, gradient)
-                return True
-            length *= 0.5
-        return False
+def _evaluate(objective: Objective, point: Floats) -> tuple[float, Floats, Any]:
+    value, gradient, *aux = objective(point)
+    if not (np.isfinite(value) and np.isfinite(gradient).all()):
+        return np.inf, np.zeros_like(point), None
+    return float(value), np.asarray(gradient, dtype=np.float64), aux[0] if aux else None
 
-    def _evaluate(self, point: Floats) -> tuple[float, Floats]:
-        value, gradient = super()._evaluate(point)
-        return value + float(np.sum(self.l1 * np.abs(point))), gradient
+
+def _direction(search: Search, gradient: Floats) -> Floats:
+    """-H gradient by the two-loop recursion."""
+    d = -gradient
+    shares = []
+    for s, y in reversed(search.pairs):
+        share = float(s @ d) / float(s @ y)
+        shares.append(share)
+        d -= share * y
+    if search.pairs:
+        s, y = search.pairs[-1]
+        d *= float(s @ y) / float(y @ y)
+    for (s, y), share in zip(search.pairs, reversed(shares), strict=True):
+        d += (share - float(y @ d) / float(s @ y)) * s
+    return d
+
+
+def _line_search(search: Search, d: Floats, objective: Objective, memory: int) -> Search:
+    """Find a length along d, and take the step."""
+    slope = float(search.gradient @ d)
+    size = float(np.sqrt(d @ d))
+    if not slope < 0.0 or not np.isfinite(size):
+        return search._replace(stopped=True)
+    length = 1.0 if search.pairs else search.reach / size
+    low, high = _Trial(0.0, search.value, slope), None
+    for _ in range(_EVALUATIONS):
+        point = search.point + length * d
+        value, gradient, aux = _evaluate(objective, point)
+        trial = _Trial(length, value, float(gradient @ d))
+        too_far = not value <= search.value + _DECREASE * length * slope or value > low.value
+        search = _note_missed(search, -length * slope, value)
+        if not too_far and abs(trial.slope) <= -_CURVATURE * slope:
+            return _accept(search, point, value, gradient, aux, memory)
+        del aux  # what belongs to this point may be large
+        low, high = _bracket(low, high, trial, too_far)
+        if high is not None and abs(high.length - low.length) <= 1e-14 * max(low.length, high.length):
+            break
+        length = _next_length(low, high)
+    if low.length == 0.0 or not low.value < search.value:
+        return search._replace(stopped=True)
+    # the lowest point met that meets the decrease condition
+    point = search.point + low.length * d
+    return _accept(search, point, *_evaluate(objective, point), memory)
+
+
+def _note_missed(search: Search, promised: float, value: float) -> Search:
+    """Note how far the value would fall along the line, by the parabola through its slope and a higher value."""
+    if value < search.value:
+        return search
+    rise = value - search.value if np.isfinite(value) else 0.0
+    return search._replace(missed=max(search.missed, promised * (promised / (4.0 * (rise + promised)))))
+
+
+def _accept(search: Search, point: Floats, value: float, gradient: Floats, aux: Any, memory: int) -> Search:
+    s, y = point - search.point, gradient - search.gradient
+    pairs = search.pairs
+    if float(s @ y) > 1e-14 * float(y @ y):
+        pairs = (*pairs, (s, y))[-memory:]
+    return Search(point, value, gradient, aux, pairs, float(np.sqrt(s @ s)))
+
+
+def _least_subgradient(search: Search, l1: float | Floats) -> Floats:
+    """The subgradient of least size."""
+    up, down = search.gradient + l1, search.gradient - l1
+    at_zero = np.where(up < 0.0, up, np.where(down > 0.0, down, 0.0))
+    return np.where(search.point > 0.0, up, np.where(search.point < 0.0, down, at_zero))
+
+
+def _orthant_search(search: Search, d: Floats, slope: Floats, objective: Objective, memory: int) -> Search:
+    """Shorten a step along d, within the orthant that the point and the slope point to, until the value falls."""
+    d = np.where(d * slope < 0.0, d, 0.0)
+    size = float(np.sqrt(d @ d))
+    if not 0.0 < size < np.inf:
+        return search._replace(stopped=True)
+    orthant = np.where(search.point != 0.0, np.sign(search.point), -np.sign(slope))
+    length = 1.0 if search.pairs else search.reach / size
+    for _ in range(_EVALUATIONS):
+        point = search.point + length * d
+        point[point * orthant <= 0.0] = 0.0
+        value, gradient, aux = _evaluate(objective, point)
+        promised = -float(slope @ (point - search.point))
+        if promised > 0.0:
+            search = _note_missed(search, promised, value)
+        if value <= search.value - _DECREASE * promised:
+            if not value < search.value:
+                break
+            return _accept(search, point, value, gradient, aux, memory)
+        del aux
+        length *= 0.5
+    return search._replace(stopped=True)
 
 
 def _bracket(low: _Trial, high: _Trial | None, trial: _Trial, too_far: bool) -> tuple[_Trial, _Trial | None]:
@@ -257,42 +259,32 @@ def _cubic_minimum(low: _Trial, high: _Trial, width: float) -> float:
     return float(1.0 - (b + root - t) / below) if below != 0.0 else 0.5
 
 
-class Adam:
-    """Adam [Kingma and Ba 2015] with steps of size `rate`.
+def adam_start(point: Floats) -> dict[str, Floats]:
+    """Adam's state at a point, before its first step."""
+    point = np.array(point, dtype=np.float64)
+    return {
+        "point": point,
+        "mean": np.zeros_like(point),
+        "square": np.zeros_like(point),
+        "steps": np.zeros(1),
+    }
 
-    Attributes:
-        point: where it stands.
+
+def adam(state: Mapping[str, Floats], gradient: Floats, rate: float | Floats) -> dict[str, Floats]:
+    """A step of Adam [Kingma and Ba 2015] against the running mean of the gradients.
+
+    `rate`, the size of a step, may differ between components.
     """
+    steps = int(state["steps"][0]) + 1
+    mean = _FIRST * state["mean"] + (1 - _FIRST) * gradient
+    square = _SECOND * state["square"] + (1 - _SECOND) * gradient * gradient
+    direction = mean / (1 - _FIRST**steps)
+    point = state["point"] - rate * (direction / (np.sqrt(square / (1 - _SECOND**steps)) + _SMALL))
+    return {"point": point, "mean": mean, "square": square, "steps": np.array([float(steps)])}
 
-    _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 
-    def __init__(self, point: Floats) -> None:
-        self.point: Floats = np.array(point, dtype=np.float64)
-        self.mean, self.square = np.zeros_like(self.point), np.zeros_like(self.point)
-        self.steps = 0
-
-    def step(self, gradient: Floats, rate: float | Floats) -> None:
-        """Move against the running mean of the gradients; `rate` may differ between components."""
-        self.steps += 1
-        self.mean = self._FIRST * self.mean + (1 - self._FIRST) * gradient
-        self.square = self._SECOND * self.square + (1 - self._SECOND) * gradient * gradient
-        mean = self.mean / (1 - self._FIRST**self.steps)
-        self.point = self.point - rate * (
-            mean / (np.sqrt(self.square / (1 - self._SECOND**self.steps)) + self._SMALL)
-        )
-
-    def state(self) -> dict[str, Floats]:
-        """Everything a resumed run needs, as arrays."""
-        return {
-            "point": self.point,
-            "mean": self.mean,
-            "square": self.square,
-            "steps": np.array([float(self.steps)]),
-        }
-
-    def restore(self, arrays: Mapping[str, Floats]) -> None:
-        """Take back what `state` gave."""
-        bounds = {"square": Array("f8", self.point.shape, low=0.0), "steps": Array("f8", (1,), low=1.0)}
-        found = check_state({**like(self.state()), **bounds}, arrays)
-        self.point, self.mean, self.square = found["point"], found["mean"], found["square"]
-        self.steps = int(found["steps"][0])
+def check_adam(arrays: Mapping[str, Any], n: int) -> dict[str, Any]:
+    """Arrays that a file holds of Adam over n parameters, refused where they cannot be its state."""
+    vector = Array("f8", (n,))
+    bounds = {"square": Array("f8", (n,), low=0.0), "steps": Array("f8", (1,), low=0.0)}
+    return check_state({"point": vector, "mean": vector, **bounds}, arrays)

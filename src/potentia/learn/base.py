@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
-from ..base.optimise import LBFGS
+from ..base.optimise import Search
 from ..base.options import check_choice
 from ..base.saving import Registered
 from ..base.types import Floats, PotentiaError
@@ -155,7 +155,7 @@ def steps_made(history: Sequence[Mapping[str, Any]]) -> int:
     return int(history[-1]["iteration"]) if history else 0
 
 
-def stuck(search: LBFGS, tol: float) -> str | None:
+def stuck(search: Search, tol: float) -> str | None:
     """What to say of a search that found no lower value although the slope promised one; None if it did not."""
     if not search.missed > (tol or STILL_FALLING) * abs(search.value):
         return None

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..base.backend import Backend
-from ..base.optimise import LBFGS, OWLQN
+from ..base.optimise import Search, lbfgs, owlqn
 from ..base.threads import map_items
 from ..base.types import Bools, Floats
 from ..kernels import attributes as kernels
@@ -91,12 +91,8 @@ class ChainFit(Fit):
         diagonal = 2.0 * options.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(free, curvature, 0.0))
         #: Weights are divided by the root of their curvature, which makes steps of L-BFGS count from the first on.
         self.scale = np.where(diagonal > 0.0, 1.0 / np.sqrt(np.maximum(diagonal, 1e-300)), 1.0)
-        start = np.zeros(self.layout.size)
-        self.search: LBFGS = (
-            OWLQN(self._scaled, start, options.c1 * self.scale, _MEMORY)
-            if options.c1 > 0
-            else LBFGS(self._scaled, start, _MEMORY)
-        )
+        self.l1 = options.c1 * self.scale if options.c1 > 0 else None
+        self.search = Search(np.zeros(self.layout.size))
 
     def _scaled(self, point: Floats) -> tuple[float, Floats]:
         """The objective as a function of scaled weights."""
@@ -110,11 +106,15 @@ class ChainFit(Fit):
 
     def start_from(self, weights: ChainWeights) -> None:
         """Begin at these weights, whose features are this fit's."""
-        self.search.point = self.layout.join(weights.state, weights.pairs, weights.dense) / self.scale
+        self.search = Search(self.layout.join(weights.state, weights.pairs, weights.dense) / self.scale)
 
     def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         """A step of the optimiser."""
-        return {"objective": self.search.value} if self.search.step() else None
+        if self.l1 is None:
+            self.search = lbfgs(self.search, self._scaled, _MEMORY)
+        else:
+            self.search = owlqn(self.search, self._scaled, self.l1, _MEMORY)
+        return None if self.search.stopped else {"objective": self.search.value}
 
     def standing(self) -> dict[str, Any]:
         """The objective at the start."""
@@ -126,11 +126,11 @@ class ChainFit(Fit):
 
     def arrays(self) -> dict[str, Floats]:
         """The optimiser's state."""
-        return self.search.state()
+        return self.search.arrays()
 
     def restore(self, saved: SavedFit) -> None:
         """Take back the optimiser's state."""
-        self.search.restore(saved.arrays)
+        self.search = Search.of(Search.check(saved.arrays, self.layout.size))
 
     @property
     def weights(self) -> ChainWeights:

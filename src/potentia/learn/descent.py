@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from ..base.optimise import LBFGS
+from ..base.optimise import Search, begin, lbfgs
 from ..base.types import Floats
 from ..potentials.mlp import Differentiable
 from .base import stuck
@@ -35,7 +35,7 @@ class Descent:
     ) -> None:
         self.functions, self.objective = functions, objective
         point = join_parameters(functions)
-        self.search = LBFGS(self._evaluate, point, 20 if point.size < _MANY_PARAMETERS else 6)
+        self.search, self.memory = Search(point), 20 if point.size < _MANY_PARAMETERS else 6
         self.diverged = False
 
     @property
@@ -45,7 +45,7 @@ class Descent:
 
     def begin(self) -> None:
         """Evaluate the objective where the descent begins."""
-        self.search.begin()
+        self.search = begin(self.search, self._evaluate)
 
     def failure(self, steps: int, tol: float) -> str | None:
         """What to warn of after a step that gained nothing; None if the objective is at its minimum up to `tol`."""
@@ -57,11 +57,12 @@ class Descent:
 
     def step(self) -> bool:
         """One step of L-BFGS; False where nothing is gained, with the potentials back at the last point."""
-        before = self.search.point
-        gained = self.search.step() and not self.diverged
+        before = self.search
+        self.search = lbfgs(before, self._evaluate, self.memory)
+        gained = not (self.search.stopped or self.diverged)
         if not gained:
-            self.search.point = before
-            set_parameters(self.functions, before)
+            self.search = self.search._replace(point=before.point)
+            set_parameters(self.functions, before.point)
         return gained
 
     def _evaluate(self, vector: Floats) -> tuple[float, Floats]:
@@ -74,11 +75,11 @@ class Descent:
 
     def state(self) -> dict[str, Floats]:
         """Everything a resumed descent needs."""
-        return self.search.state()
+        return self.search.arrays()
 
     def restore(self, arrays: Mapping[str, Floats]) -> None:
         """Take back what `state` gave."""
-        self.search.restore(arrays)
+        self.search = Search.of(Search.check(arrays, self.search.point.size))
 
 
 def join_parameters(functions: Sequence[Differentiable]) -> Floats:

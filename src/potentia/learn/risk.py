@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..base.optimise import Adam
+from ..base.optimise import adam, adam_start, check_adam
 from ..base.options import check_count, check_number
 from ..base.types import Floats, PotentiaError, real_number, shown
 from ..features.parts import Examples
@@ -260,15 +260,14 @@ class _StochasticFit(_RiskFit):
     def _open(self) -> None:
         super()._open()
         self.batches = [batch for batch, total in enumerate(self.risk.totals) if total > 0]
-        self.adam: Adam | None = None
+        self.adam: Mapping[str, Floats] = {}
 
     def _advance(self, history: Sequence[Mapping[str, Any]]) -> bool:
         done = len(self._own(history))
         if done >= self.stages[self.stage][1]:
             return False
         functions = self.risk.functions
-        if self.adam is None:
-            self.adam = Adam(join_parameters(functions))
+        self.adam = self.adam or adam_start(join_parameters(functions))
         rates = [np.full(f.n_parameters, f.step_size(self.learner.rate)) for f in functions]
         rate = np.concatenate([np.zeros(0), *rates]) / np.sqrt(done + 1)
         values, self.doubts = np.zeros(len(self.batches)), {}
@@ -276,8 +275,8 @@ class _StochasticFit(_RiskFit):
             values[number], slopes = self.risk(self.batches[number])
             self.doubts |= self.risk.doubts
             if np.isfinite(values[number]):
-                self.adam.step(np.concatenate(slopes), rate)
-                set_parameters(functions, self.adam.point)
+                self.adam = adam(self.adam, np.concatenate(slopes), rate)
+                set_parameters(functions, self.adam["point"])
         finite = np.isfinite(values)
         if not finite.any():
             raise PotentiaError(" ".join(["The loss of no batch is a finite number.", *self.doubts]))
@@ -295,11 +294,10 @@ class _StochasticFit(_RiskFit):
 
     def arrays(self) -> dict[str, Floats]:
         """The optimiser's state."""
-        return {} if self.adam is None else self.adam.state()
+        return dict(self.adam)
 
     def _restore_optimiser(self, arrays: Mapping[str, Floats]) -> None:
-        self.adam = Adam(join_parameters(self.risk.functions))
-        self.adam.restore(arrays)
+        self.adam = check_adam(arrays, len(join_parameters(self.risk.functions)))
 
 
 def _minimise(descent: Descent, steps: int, tol: float) -> None:

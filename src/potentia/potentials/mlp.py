@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..base.optimise import LBFGS
+from ..base.optimise import Search, begin, lbfgs
 from ..base.options import check_count, check_number
 from ..base.schema import Array, Count, Schema, Size
 from ..base.types import Floats, PotentiaError
@@ -102,12 +102,12 @@ class Differentiable(Potential):
             return (value + penalty) / scale, (gradient + d_penalty) / scale
 
         scale = problem.total_weight
-        search = LBFGS(objective, self.parameters)
-        search.begin()
+        search = begin(Search(self.parameters), objective)
         before = latest = search.value
         for _ in range(max_iter if self.n_fits_ == 0 else min(max_iter, MORE_STEPS)):
-            if np.abs(search.gradient).max(initial=0.0) <= tol or not search.step():
+            if np.abs(search.gradient).max(initial=0.0) <= tol:
                 break
+            search = lbfgs(search, objective)
             if latest - search.value <= 1e-15 * max(abs(latest), 1.0):
                 break
             latest = search.value
