@@ -63,14 +63,14 @@ def test_marginals_of_one_wide_variable_are_refused(tmp_path, little):
     rows = ["1 1"] * 30_000 + [f"3000 {'0 ' * 2999}1"]
     path.write_text(f"MAR\n{len(rows)} {' '.join(rows)}\n")
     with pytest.raises(pt.PotentiaError, match=NOT_ENOUGH):
-        pt.read_uai_result(path)
+        pt.uai.read_result(path)
 
 
 def test_a_uai_model_of_one_wide_variable_is_refused(tmp_path, little):
     path = tmp_path / "wide.uai"
     n = 30_000
     path.write_text(f"MARKOV\n{n} 3000 {'2 ' * (n - 1)}\n1\n1 1\n2 1 1\n")
-    graph, theta = pt.read_uai(path)
+    graph, theta = pt.uai.read(path)
     with pytest.raises(pt.PotentiaError, match=NOT_ENOUGH):
         pt.Exact().infer(graph, theta)
 
@@ -78,7 +78,7 @@ def test_a_uai_model_of_one_wide_variable_is_refused(tmp_path, little):
 @pytest.mark.parametrize(
     ("name", "line", "read"),
     [
-        ("m.uai.gz", b"1 " * 100, pt.read_uai),
+        ("m.uai.gz", b"1 " * 100, pt.uai.read),
         ("m.tsv.gz", b"a\tb\n" * 50, conll),
         ("m.csv", b"," * 199 + b"\n", read_table),
     ],
