@@ -144,14 +144,13 @@ def test_steps_beyond_32_bits_are_refused():
 
 
 def test_messages_beyond_32_bits_are_refused(monkeypatch):
-    from potentia.graph.layout import pair_layout
 
     monkeypatch.setenv("POTENTIA_MEMORY", "inf")
     states = np.ones(3001, dtype=np.int64)
     states[0] = 2**21  # a row of messages is as long as the most states
     graph = pt.Graph(states, {"edge": np.stack([np.arange(3000), np.arange(1, 3001)], axis=1)})
     with pytest.raises(pt.PotentiaError, match="too many for one graph"):
-        pair_layout(graph, "colours")
+        graph.pair_layout("colours")
 
 
 def test_running_out_of_memory_gets_one_sentence():

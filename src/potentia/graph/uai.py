@@ -15,7 +15,7 @@ from ..base.files import check_pieces, read_text, replacing
 from ..base.memory import check_memory
 from ..base.options import check_choice, check_type
 from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, shown
-from .flat import Narrow
+from .regions import Narrow
 from .scores import Scores
 from .structure import Graph
 
