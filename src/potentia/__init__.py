@@ -25,10 +25,10 @@ from .features.parts import Parts
 from .gradients import losses
 from .gradients.entry import loss_and_gradient
 from .gradients.implicit import linear_response
+from .graph import uai
 from .graph.dense import DenseGaussian
 from .graph.labels import indicators_to_labels, labels_to_indicators
 from .graph.structure import Graph
-from .graph.uai import UaiResult, read_uai, read_uai_evidence, read_uai_result, write_uai, write_uai_result
 from .graph.union import Union
 from .inference.base import Inference, Result
 from .inference.exact import Exact
@@ -156,7 +156,6 @@ __all__ = [
     "ThresholdClassifier",
     "TruncatedLinear",
     "TruncatedQuadratic",
-    "UaiResult",
     "Union",
     "WidthError",
     "Zero",
@@ -176,12 +175,8 @@ __all__ = [
     "metrics",
     "parts",
     "plot",
-    "read_uai",
-    "read_uai_evidence",
-    "read_uai_result",
     "search_bound",
     "segmentation",
+    "uai",
     "write_parts",
-    "write_uai",
-    "write_uai_result",
 ]

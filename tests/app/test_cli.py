@@ -53,7 +53,7 @@ def test_evidence_and_result_files(model, tmp_path, capsys):
         "chain.uai.MAR",
         "chain.uai.PR",
     ]
-    written = pt.read_uai_result(tmp_path / "out" / "chain.uai.PR")
+    written = pt.uai.read_result(tmp_path / "out" / "chain.uai.PR")
     assert written.log10_partition == pytest.approx(np.log10(9))
 
 

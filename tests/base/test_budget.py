@@ -63,14 +63,14 @@ def test_marginals_of_one_wide_variable_are_refused(tmp_path, little):
     rows = ["1 1"] * 30_000 + [f"3000 {'0 ' * 2999}1"]
     path.write_text(f"MAR\n{len(rows)} {' '.join(rows)}\n")
     with pytest.raises(pt.PotentiaError, match=NOT_ENOUGH):
-        pt.read_uai_result(path)
+        pt.uai.read_result(path)
 
 
 def test_a_uai_model_of_one_wide_variable_is_refused(tmp_path, little):
     path = tmp_path / "wide.uai"
     n = 30_000
     path.write_text(f"MARKOV\n{n} 3000 {'2 ' * (n - 1)}\n1\n1 1\n2 1 1\n")
-    graph, theta = pt.read_uai(path)
+    graph, theta = pt.uai.read(path)
     with pytest.raises(pt.PotentiaError, match=NOT_ENOUGH):
         pt.Exact().infer(graph, theta)
 
@@ -78,7 +78,7 @@ def test_a_uai_model_of_one_wide_variable_is_refused(tmp_path, little):
 @pytest.mark.parametrize(
     ("name", "line", "read"),
     [
-        ("m.uai.gz", b"1 " * 100, pt.read_uai),
+        ("m.uai.gz", b"1 " * 100, pt.uai.read),
         ("m.tsv.gz", b"a\tb\n" * 50, conll),
         ("m.csv", b"," * 199 + b"\n", read_table),
     ],
@@ -144,14 +144,13 @@ def test_steps_beyond_32_bits_are_refused():
 
 
 def test_messages_beyond_32_bits_are_refused(monkeypatch):
-    from potentia.graph.layout import pair_layout
 
     monkeypatch.setenv("POTENTIA_MEMORY", "inf")
     states = np.ones(3001, dtype=np.int64)
     states[0] = 2**21  # a row of messages is as long as the most states
     graph = pt.Graph(states, {"edge": np.stack([np.arange(3000), np.arange(1, 3001)], axis=1)})
     with pytest.raises(pt.PotentiaError, match="too many for one graph"):
-        pair_layout(graph, "colours")
+        graph.pair_layout("colours")
 
 
 def test_running_out_of_memory_gets_one_sentence():

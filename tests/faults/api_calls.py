@@ -164,7 +164,7 @@ def targets(folder):
     labels = rng.integers(0, 2, (6, 7))
     marginals = np.full((6, 7, 2), 0.5)
     file = folder / "grid.uai"
-    pt.write_uai(file, graph, theta)
+    pt.uai.write(file, graph, theta)
     crf.save(folder / "model")
     tensor = {kind: torch.from_numpy(table) for kind, table in theta.items()}
     emissions, told = torch.randn(3, 2, 4, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.int64)
@@ -374,10 +374,10 @@ def targets(folder):
             pt.segmentation.boundary_counts,
             {"truth": labels, "predicted": labels, "n_classes": 2, "tolerance": 1},
         ),
-        "read_uai": (pt.read_uai, {"path": file}),
-        "write_uai": (pt.write_uai, {"path": folder / "out.uai", "graph": graph, "theta": theta}),
-        "write_uai_result": (
-            pt.write_uai_result,
+        "uai.read": (pt.uai.read, {"path": file}),
+        "uai.write": (pt.uai.write, {"path": folder / "out.uai", "graph": graph, "theta": theta}),
+        "uai.write_result": (
+            pt.uai.write_result,
             {"path": folder / "out.MAR", "result": result, "task": "MAR"},
         ),
         "load": (pt.load, {"path": folder / "model"}),

@@ -245,7 +245,6 @@ def chains():
 def make_models(folder):
     """The models of `saved_models`, and those of other classes."""
     saved_models.make(folder)
-    (folder / "expected.json").unlink()
     X, Y = saved_models.rows()
     pt.ThresholdClassifier(pt.LMSBN(0.1), cv=2).fit(X, Y).save(folder / "thresholds")
     baselines.ChainSSVM(passes=2, tol=1.0).fit(X, Y).save(folder / "ssvm")
@@ -304,7 +303,7 @@ def make_data(folder):
     rng = np.random.default_rng(0)
     graph = pt.Graph.grid((3, 3), n_states=2)
     theta = {"node": rng.normal(size=(9, 2)), "edge": rng.normal(size=(12, 2, 2))}
-    pt.write_uai(folder / "grid.uai", graph, theta)
+    pt.uai.write(folder / "grid.uai", graph, theta)
     (folder / "grid.uai.evid").write_text("2 0 1 4 0\n")
     (folder / "tokens.tsv").write_text("a X B-P\nb Y I-P\nc X O\n\na Y O\n")
     (folder / "table.csv").write_text('size,"the, colour",label\n0.5,red,1\n-2,"blue ""sky""",0\n,green,1\n')
@@ -323,8 +322,8 @@ def make_data(folder):
         part.rename(folder / f"{name}.potentia")
         (folder / "parts").rmdir()
     return {
-        "grid.uai": lambda path: pt.TRW(iterations=3).infer(*pt.read_uai(path)),
-        "grid.uai.evid": pt.read_uai_evidence,
+        "grid.uai": lambda path: pt.TRW(iterations=3).infer(*pt.uai.read(path)),
+        "grid.uai.evid": pt.uai.read_evidence,
         "tokens.tsv": conll,
         "table.csv": read_table,
         "rows.jsonl": use_rows,

@@ -21,11 +21,11 @@ from potentia.base.files import hidden_name, read_text, remove_leftovers, replac
 
 
 def write_uai_model(path):
-    pt.write_uai(path, pt.Graph.chain(2, n_states=2), {})
+    pt.uai.write(path, pt.Graph.chain(2, n_states=2), {})
 
 
 def write_uai_labels(path):
-    pt.write_uai_result(path, pt.Exact().infer(pt.Graph.chain(2, n_states=2), {}), "MAP")
+    pt.uai.write_result(path, pt.Exact().infer(pt.Graph.chain(2, n_states=2), {}), "MAP")
 
 
 def write_rows(out, first):

@@ -11,7 +11,6 @@ import pytest
 import potentia as pt
 import reference as ref
 from potentia.base.types import PotentiaError
-from potentia.graph.flat import flat_regions
 from potentia.graph.structure import Graph
 from zoo import Problem, problems, zoo
 
@@ -50,12 +49,12 @@ def test_graphs_are_frozen() -> None:
 
 def test_pickled_graph_is_the_same_and_leaves_its_cache_behind() -> None:
     graph = zoo()["junction"].graph
-    flat_regions(graph)
+    assert graph.regions is graph.regions
     copy = pickle.loads(pickle.dumps(graph))
     assert copy.kinds == graph.kinds
     for kind in graph.kinds:
         np.testing.assert_array_equal(copy.scopes[kind], graph.scopes[kind])
-    assert flat_regions(copy) is not flat_regions(graph)
+    assert copy.regions is not graph.regions
     assert not copy.n_states.flags.writeable
     assert not copy.scopes["edge"].flags.writeable
     assert len(pickle.dumps(graph)) == len(pickle.dumps(copy))
@@ -201,7 +200,7 @@ def test_bad_builders_are_refused_in_one_sentence(build, sentence: str) -> None:
 
 @pytest.mark.parametrize("problem", problems(None), ids=str)
 def test_flat_regions_follow_the_reference(problem: Problem) -> None:
-    regions = flat_regions(problem.graph)
+    regions = problem.graph.regions
     scopes, tables = ref.region_tables(*problem.model)
     assert [tuple(s) for s in np.split(regions.scope, regions.scope_ptr[1:-1])] == scopes
     assert regions.size.tolist() == [t.size for t in tables]

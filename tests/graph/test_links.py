@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference as ref
-from potentia.graph.flat import flat_regions, region_links
 from potentia.graph.structure import Graph, PotentiaError
 from zoo import Problem, problems
 
@@ -16,13 +15,13 @@ RULES = ["containment", "star", "maximal"]
 
 
 def scopes_of(graph: Graph) -> list[tuple[int, ...]]:
-    regions = flat_regions(graph)
+    regions = graph.regions
     return [tuple(s.tolist()) for s in np.split(regions.scope, regions.scope_ptr[1:-1])]
 
 
 def check_links(graph: Graph, rule: str) -> None:
     """Pairs as the reference has them, in order, and maps that project every parent configuration."""
-    found, scopes = region_links(graph, rule), scopes_of(graph)
+    found, scopes = graph.links(rule), scopes_of(graph)
     pairs = list(zip(found.parent.tolist(), found.child.tolist(), strict=True))
     assert pairs == sorted(ref.links(scopes, rule))
     for (parent, child), pattern in zip(pairs, found.pattern, strict=True):
@@ -59,7 +58,7 @@ def test_links_on_any_graph(graph: Graph, rule: str) -> None:
 
 
 def test_links_of_one_pattern_share_their_map() -> None:
-    links = region_links(Graph.grid((4, 5), n_states=3), "star")
+    links = Graph.grid((4, 5), n_states=3).links("star")
     assert len(links.parent) == 2 * 31
     assert len(links.map_ptr) == 3  # first end and second end
     assert len(links.maps) == 18
@@ -70,13 +69,13 @@ def test_sub_scopes_are_found_among_many_variables() -> None:
     top = np.array([[99_999, 3, 50_000, 77_777, 12], [1, 2, 3, 4, 5]])
     quads = np.array([[12, 50_000, 3, 77_777], [12, 50_000, 3, 77_778], [5, 4, 3, 2]])
     graph = Graph(np.full(100_000, 1), {"top": top, "quad": quads})
-    links = region_links(graph, "containment")
+    links = graph.links("containment")
     pairs = set(zip(links.parent.tolist(), links.child.tolist(), strict=True))
     assert {(p, c) for p, c in pairs if p < 2 and c < 5} == {(0, 2), (1, 4)}
 
 
 def test_links_are_kept_on_the_graph_and_rules_are_checked() -> None:
     graph = Graph.chain(3, n_states=2)
-    assert region_links(graph, "star") is region_links(graph, "star")
+    assert graph.links("star") is graph.links("star")
     with pytest.raises(PotentiaError, match="not 'tree'"):
-        region_links(graph, "tree")
+        graph.links("tree")

@@ -12,16 +12,10 @@ import pytest
 
 import reference
 from data_sets import DATA, needs
+from potentia import uai
 from potentia.base.types import InfeasibleError, PotentiaError
 from potentia.graph.scores import Scores
 from potentia.graph.structure import Graph
-from potentia.graph.uai import (
-    read_uai,
-    read_uai_evidence,
-    read_uai_result,
-    write_uai,
-    write_uai_result,
-)
 from potentia.inference.elimination import eliminate
 
 GOOD = """MARKOV
@@ -55,7 +49,7 @@ def saved(folder, text, name="model.uai"):
 
 
 def test_reads_merges_and_sorts_scopes(tmp_path):
-    graph, theta = read_uai(saved(tmp_path, GOOD))
+    graph, theta = uai.read(saved(tmp_path, GOOD))
     assert graph.kinds == ("node", "edge", "clique3")
     assert graph.n_states.tolist() == [2, 3, 2]
     assert {k: s.tolist() for k, s in graph.scopes.items()} == {
@@ -72,7 +66,7 @@ def test_reads_merges_and_sorts_scopes(tmp_path):
 
 def test_mixed_state_counts_give_lists(tmp_path):
     text = "MARKOV 3 2 3 2 2 2 0 1 2 0 2 6 1 1 1 1 1 1 4 1 2 3 4"
-    graph, theta = read_uai(saved(tmp_path, text))
+    graph, theta = uai.read(saved(tmp_path, text))
     assert isinstance(theta["edge"], list)
     assert [t.shape for t in theta["edge"]] == [(2, 3), (2, 2)]
     Scores(graph, theta)
@@ -80,25 +74,25 @@ def test_mixed_state_counts_give_lists(tmp_path):
 
 def test_bayes_and_any_white_space(tmp_path):
     text = "BAYES\r\n2\r\n2 2\r\n2\r\n1 0\r\n2 0 1\r\n\r\n2\r\n\t0.4 0.6\r\n4\r\n0.1 0.9 0.5 0.5"
-    graph, theta = read_uai(saved(tmp_path, text))
+    graph, theta = uai.read(saved(tmp_path, text))
     assert reference.log_partition(graph, theta) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_constant_factors_count(tmp_path):
     text = "MARKOV 2 2 2 3 0 1 1 0 1 3.0 2 1 4 1 0.5"
-    graph, theta = read_uai(saved(tmp_path, text))
+    graph, theta = uai.read(saved(tmp_path, text))
     # 3 * 0.5 * (1 + 4) * 2 states of the free variable
     assert reference.log_partition(graph, theta) == pytest.approx(math.log(15.0))
 
 
 def test_only_constants(tmp_path):
-    graph, theta = read_uai(saved(tmp_path, "MARKOV 1 3 1 0 1 7"))
+    graph, theta = uai.read(saved(tmp_path, "MARKOV 1 3 1 0 1 7"))
     assert graph.scopes["node"].tolist() == [[0]]
     assert reference.log_partition(graph, theta) == pytest.approx(math.log(21.0))
 
 
 def test_no_factors(tmp_path):
-    graph, theta = read_uai(saved(tmp_path, "MARKOV 2 3 2 0"))
+    graph, theta = uai.read(saved(tmp_path, "MARKOV 2 3 2 0"))
     assert graph.kinds == ()
     assert theta == {}
 
@@ -145,7 +139,7 @@ def test_malformed_models_get_one_sentence(tmp_path, case):
     text, sentence = BAD_MODELS[case]
     path = saved(tmp_path, text)
     with pytest.raises(PotentiaError, match=re.escape(sentence)) as caught:
-        read_uai(path)
+        uai.read(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, InfeasibleError) == ("all zero" in sentence)
@@ -155,21 +149,21 @@ def test_every_truncation_is_noticed(tmp_path):
     words = GOOD.split()
     for n in range(len(words)):
         with pytest.raises(PotentiaError, match=r"model.uai: the file ends early"):
-            read_uai(saved(tmp_path, " ".join(words[:n])))
+            uai.read(saved(tmp_path, " ".join(words[:n])))
 
 
 def test_binary_and_broken_xz_files(tmp_path):
     binary = tmp_path / "binary.uai"
     binary.write_bytes(bytes(range(256)))
     with pytest.raises(PotentiaError, match=r"binary.uai: the text is not ASCII"):
-        read_uai(binary)
+        uai.read(binary)
     packed = lzma.compress(GOOD.encode())
     for name, data in (("cut.uai.xz", packed[:-20]), ("wrong.uai.xz", GOOD.encode())):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(
             PotentiaError, match=f"{name}: the file cannot be read: it is not a complete xz file"
         ):
-            read_uai(tmp_path / name)
+            uai.read(tmp_path / name)
 
 
 # -- evidence ------------------------------------------------------------------------------------------------
@@ -189,7 +183,7 @@ def test_binary_and_broken_xz_files(tmp_path):
     ],
 )
 def test_evidence_in_both_layouts(tmp_path, text, expected):
-    assert read_uai_evidence(saved(tmp_path, text, "e.evid")) == expected
+    assert uai.read_evidence(saved(tmp_path, text, "e.evid")) == expected
 
 
 @pytest.mark.parametrize(
@@ -207,7 +201,7 @@ def test_evidence_in_both_layouts(tmp_path, text, expected):
 def test_malformed_evidence(tmp_path, text, sentence):
     path = saved(tmp_path, text, "e.evid")
     with pytest.raises(PotentiaError, match=re.escape(sentence)) as caught:
-        read_uai_evidence(path)
+        uai.read_evidence(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
@@ -216,9 +210,9 @@ def test_malformed_evidence(tmp_path, text, sentence):
 
 @pytest.mark.parametrize("name", ["out.uai", "out.uai.xz"])
 def test_round_trip(tmp_path, name):
-    graph, theta = read_uai(saved(tmp_path, GOOD))
-    write_uai(tmp_path / name, graph, theta)
-    again, scores = read_uai(tmp_path / name)
+    graph, theta = uai.read(saved(tmp_path, GOOD))
+    uai.write(tmp_path / name, graph, theta)
+    again, scores = uai.read(tmp_path / name)
     assert again.n_states.tolist() == graph.n_states.tolist()
     assert scores.keys() == theta.keys()
     for kind in theta:
@@ -234,8 +228,8 @@ def test_writes_shared_tables_and_other_kinds(tmp_path):
         "right": None,
         "tail": np.array([[-np.inf, 0.0, 1.0]]),
     }
-    write_uai(tmp_path / "out.uai", graph, theta)
-    again, scores = read_uai(tmp_path / "out.uai")
+    uai.write(tmp_path / "out.uai", graph, theta)
+    again, scores = uai.read(tmp_path / "out.uai")
     assert again.kinds == ("node", "edge")
     np.testing.assert_allclose(scores["edge"], [[[0.0, 2.0], [1.0, 3.0]]], atol=1e-15)
     assert reference.log_partition(again, scores) == pytest.approx(reference.log_partition(graph, theta))
@@ -246,8 +240,8 @@ def test_scores_beyond_the_range_of_exp_keep_log_partition(tmp_path, level):
     graph = Graph.chain(3, n_states=2)
     rng = np.random.default_rng(0)
     theta = {"node": rng.normal(size=(3, 2)), "edge": level + 100 * rng.normal(size=(2, 2, 2))}
-    write_uai(tmp_path / "out.uai", graph, theta)
-    again, scores = read_uai(tmp_path / "out.uai")
+    uai.write(tmp_path / "out.uai", graph, theta)
+    again, scores = uai.read(tmp_path / "out.uai")
     for kind in ("node", "edge"):
         moved = (scores[kind] - theta[kind]).reshape(len(theta[kind]), -1)
         np.testing.assert_allclose(moved, np.broadcast_to(moved[:, :1], moved.shape), atol=1e-9)
@@ -258,19 +252,19 @@ def test_scores_beyond_the_range_of_exp_keep_log_partition(tmp_path, level):
 def test_refuses_a_span_no_file_can_hold(tmp_path):
     graph = Graph([2], {"node": [[0]]})
     with pytest.raises(PotentiaError, match=r"variables \[0\] span 1500; a UAI file can hold a span of 1400"):
-        write_uai(tmp_path / "out.uai", graph, {"node": [[0.0, 1500.0]]})
+        uai.write(tmp_path / "out.uai", graph, {"node": [[0.0, 1500.0]]})
     assert not list(tmp_path.iterdir())
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    graph, theta = read_uai(saved(tmp_path, GOOD))
+    graph, theta = uai.read(saved(tmp_path, GOOD))
 
     def broken(self, target):
         raise OSError("disk full")
 
     monkeypatch.setattr(Path, "replace", broken)
     with pytest.raises(PotentiaError, match=r"model\.uai cannot be written: disk full"):
-        write_uai(tmp_path / "model.uai", graph, theta)
+        uai.write(tmp_path / "model.uai", graph, theta)
     assert [p.name for p in tmp_path.iterdir()] == ["model.uai"]
     assert (tmp_path / "model.uai").read_text() == GOOD
 
@@ -279,11 +273,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 def test_results_round_trip(tmp_path):
-    graph, theta = read_uai(saved(tmp_path, GOOD))
+    graph, theta = uai.read(saved(tmp_path, GOOD))
     result = eliminate(Scores(graph, theta))
     for task in ("PR", "MAR", "MAP"):
-        write_uai_result(tmp_path / task, result, task)
-    partition, marginals, labels = (read_uai_result(tmp_path / task) for task in ("PR", "MAR", "MAP"))
+        uai.write_result(tmp_path / task, result, task)
+    partition, marginals, labels = (uai.read_result(tmp_path / task) for task in ("PR", "MAR", "MAP"))
     assert partition.log10_partition == pytest.approx(result.value / math.log(10), rel=1e-15)
     np.testing.assert_allclose(marginals.marginals, result.variable_marginals, atol=1e-12)
     np.testing.assert_array_equal(labels.labels, result.argmax())
@@ -299,14 +293,14 @@ def test_result_files_look_like_the_competition(tmp_path):
         "MAP": r"MAP\n2 1 [012]\n",
     }
     for task, pattern in expected.items():
-        write_uai_result(tmp_path / task, result, task)
+        uai.write_result(tmp_path / task, result, task)
         assert re.fullmatch(pattern, (tmp_path / task).read_text())
 
 
 def test_unknown_task(tmp_path):
     result = eliminate(Scores(Graph([2], {}), {}))
     with pytest.raises(PotentiaError, match="task must be one of 'PR', 'MAR', 'MAP', not 'MMAP'"):
-        write_uai_result(tmp_path / "out", result, "MMAP")
+        uai.write_result(tmp_path / "out", result, "MMAP")
     assert not list(tmp_path.iterdir())
 
 
@@ -326,7 +320,7 @@ def test_unknown_task(tmp_path):
 def test_malformed_results(tmp_path, text, sentence):
     path = saved(tmp_path, text, "r")
     with pytest.raises(PotentiaError, match=re.escape(sentence)) as caught:
-        read_uai_result(path)
+        uai.read_result(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
@@ -335,7 +329,7 @@ def test_malformed_results(tmp_path, text, sentence):
 
 @needs("uai")
 def test_reads_the_compressed_geometric_surface_model():
-    graph, theta = read_uai(DATA / "uai" / "GeomSurf-7-gm256.uai.xz")
+    graph, theta = uai.read(DATA / "uai" / "GeomSurf-7-gm256.uai.xz")
     assert graph.n_variables == 787
     assert {k: t.shape for k, t in theta.items()} == {
         "node": (787, 7),
@@ -346,11 +340,11 @@ def test_reads_the_compressed_geometric_surface_model():
 
 @needs("uai")
 def test_published_results_are_read():
-    partition = read_uai_result(DATA / "uai" / "Pedigree_11.uai.PR")
+    partition = uai.read_result(DATA / "uai" / "Pedigree_11.uai.PR")
     assert partition.log10_partition == -17.2155
-    marginals = read_uai_result(DATA / "uai" / "Pedigree_11.uai.MAR").marginals
+    marginals = uai.read_result(DATA / "uai" / "Pedigree_11.uai.MAR").marginals
     np.testing.assert_allclose(marginals.sum(axis=1), 1.0, atol=2e-6)
-    graph, _ = read_uai(DATA / "uai" / "Pedigree_11.uai")
+    graph, _ = uai.read(DATA / "uai" / "Pedigree_11.uai")
     assert marginals.shape == (graph.n_variables, graph.n_states.max())
-    assert len(read_uai_evidence(DATA / "uai" / "Pedigree_11.uai.evid")) == 37
-    assert len(read_uai_result(DATA / "uai" / "Pedigree_11.uai.MAP").labels) == graph.n_variables
+    assert len(uai.read_evidence(DATA / "uai" / "Pedigree_11.uai.evid")) == 37
+    assert len(uai.read_result(DATA / "uai" / "Pedigree_11.uai.MAP").labels) == graph.n_variables

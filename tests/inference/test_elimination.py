@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import reference
 from data_sets import DATA
+from potentia import uai
 from potentia.base.types import InfeasibleError, WidthError
 from potentia.graph.scores import Scores, score_labels
 from potentia.graph.structure import Graph
-from potentia.graph.uai import read_uai, read_uai_evidence, read_uai_result
 from potentia.inference import elimination
 from potentia.inference.elimination import adjacency, cliques, find_order, plan
 
@@ -269,8 +269,8 @@ def too_wide(scores):
 @pytest.mark.parametrize("row", index_rows())
 def test_uai_model(row):
     path = UAI / f"{row['instance']}.uai"
-    graph, theta = read_uai(path)
-    scores = Scores(graph, theta, read_uai_evidence(f"{path}.evid"))
+    graph, theta = uai.read(path)
+    scores = Scores(graph, theta, uai.read_evidence(f"{path}.evid"))
     if not row["log10Z_exact"] and too_wide(scores):
         pytest.skip("its largest table is beyond the limit, and index.csv has no exact answer")
     result = elimination.eliminate(scores)
@@ -280,10 +280,10 @@ def test_uai_model(row):
     if row["log10Z_reference"]:
         # printed with six digits
         assert log10 == pytest.approx(float(row["log10Z_reference"]), rel=1e-5)
-    published = read_uai_result(f"{path}.MAR").marginals
+    published = uai.read_result(f"{path}.MAR").marginals
     np.testing.assert_allclose(result.variable_marginals, published, atol=1e-5)
     if not row["map_ln_exact"]:
         return
     labels = result.argmax()
     assert result.score(labels) == pytest.approx(float(row["map_ln_exact"]), abs=1e-6)
-    assert score_labels(scores, read_uai_result(f"{path}.MAP").labels) <= result.score(labels) + 1e-9
+    assert score_labels(scores, uai.read_result(f"{path}.MAP").labels) <= result.score(labels) + 1e-9

@@ -597,7 +597,7 @@ def test_crf_decodes_by_it(tmp_path) -> None:
 
 def test_the_command_line_finds_the_best_labelling(tmp_path, capsys) -> None:
     problem = zoo()["grid"]
-    pt.write_uai(tmp_path / "model.uai", problem.graph, problem.theta)
+    pt.uai.write(tmp_path / "model.uai", problem.graph, problem.theta)
     assert main(["infer", str(tmp_path / "model.uai"), "--task", "map", "--seconds", "5", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["best_score"] == pytest.approx(ref.max_score(*problem.model))

@@ -86,7 +86,7 @@ def test_kikuchi_is_exact_on_junction_trees(problem):
 @pytest.mark.parametrize("problem", zoo.problems(pairwise=True), **named)
 def test_trw_meets_the_textbook_fixed_point(problem):
     result = pt.TRW(**LONG).infer(*problem.model)
-    rho = entropies.forest_weights(problem.graph)
+    rho = problem.graph.forest_weights
     mu, met = reference.textbook(*problem.model[:2], rho, problem.observed)
     assert met
     assert result.converged
@@ -258,7 +258,7 @@ def test_bound_is_not_called_upper_for_weights_outside_the_forest_polytope():
 
 @pytest.mark.parametrize("problem", zoo.problems(pairwise=True), **named)
 def test_default_weights_lie_in_the_forest_polytope(problem):
-    rho = entropies.forest_weights(problem.graph)
+    rho = problem.graph.forest_weights
     edges = [tuple(p) for k, s in problem.graph.scopes.items() if s.shape[1] == 2 for p in s.tolist()]
     assert reference.in_forest_polytope(problem.graph.n_variables, edges, rho)
     assert np.all(rho > 0)

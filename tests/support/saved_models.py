@@ -1,19 +1,9 @@
-"""The models whose files of every released version are kept in `tests/files/VERSION/`, and the rows they predict.
-
-`python tests/saved_models.py FOLDER` writes the files and `expected.json` with the version at hand; it is run once
-per release.
-"""
-
-import json
-import sys
-from pathlib import Path
+"""Small fitted models of several classes, saved, and the rows they were fitted to."""
 
 import numpy as np
 
 import potentia as pt
 from own_data import make_table
-
-FILES = Path(__file__).parent / "files"
 
 
 def examples(n=3):
@@ -72,23 +62,3 @@ def make(folder):
     tables.train(folder / "train.csv", ["a", "b", "c"])[0].save(folder / "table")
     for name in ("train.tsv", "train.csv"):
         (folder / name).unlink()
-    (folder / "expected.json").write_text(json.dumps(predictions(folder)) + "\n")
-
-
-def predictions(folder):
-    """What the models of a folder predict, as JSON; pipelines of the command line are not kept."""
-    X, Y = rows()
-    found = {}
-    for name in ("crf", "crf-risk"):
-        model = pt.load(folder / name)
-        found[name] = [m.tolist() for m in model.predict_marginals(examples())]
-    for name in ("lmsbn", "lmbm", "independent"):
-        model = pt.load(folder / name)
-        found[name] = [model.predict(X).tolist(), model.decision_function(X[:5]).tolist()]
-    for name in ("lmsbn", "lmbm"):
-        found[name].append(pt.load(folder / name).labelling_loss(X, Y).tolist())
-    return found
-
-
-if __name__ == "__main__":
-    make(Path(sys.argv[1]))

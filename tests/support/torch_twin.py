@@ -11,14 +11,12 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from potentia.graph.layout import pair_layout, variable_groups
-
 
 class MessagePassingTwin:
     """Coloured message passing on variables and pairs with one number of states; counting numbers per region."""
 
     def __init__(self, graph, single, pair):
-        layout = pair_layout(graph, "colours", oriented=False)
+        layout = graph.pair_layout("colours", oriented=False)
         edges = torch.as_tensor(np.array(graph.scopes["edge"]))
         self.var_of = edges.reshape(-1)  # directed slot 2 e + s belongs to variable edges[e, s]
         self.pair = torch.as_tensor(np.repeat(pair, 2))[:, None]
@@ -57,7 +55,7 @@ def mean_field(graph, node, edge, iterations):
     """Coloured coordinate ascent from uniform marginals; marginals of variables and (product) pairs."""
     edges = torch.as_tensor(np.array(graph.scopes["edge"]))
     edge = edge.expand(len(edges), *edge.shape[-2:])
-    variables, ptr = variable_groups(graph, "colours")
+    variables, ptr = graph.variable_groups("colours")
     q = torch.full_like(node, 1.0 / node.shape[1])
     for _ in range(iterations):
         for a, b in pairwise(ptr):

@@ -155,12 +155,12 @@ _OPTIONS = {
 
 
 def _infer(arguments: argparse.Namespace) -> None:
-    from ..graph.uai import read_uai, read_uai_evidence, write_uai_result
+    from ..graph import uai
     from .pipeline import Staging
 
     name, method = _method(arguments)
-    graph, theta = read_uai(arguments.model)
-    evidence = read_uai_evidence(arguments.evidence) if arguments.evidence else None
+    graph, theta = uai.read(arguments.model)
+    evidence = uai.read_evidence(arguments.evidence) if arguments.evidence else None
     result = method.infer(graph, theta, observed=evidence)
     labels = result.argmax()
     facts: dict[str, Any] = {
@@ -186,7 +186,7 @@ def _infer(arguments: argparse.Namespace) -> None:
         stale = re.compile(rf"{re.escape(arguments.model.name)}\.(MAR|MAP|PR)")
         with Staging(arguments.out, stale) as staging:
             for task in tasks:
-                write_uai_result(staging.file(f"{arguments.model.name}.{task}"), result, task)
+                uai.write_result(staging.file(f"{arguments.model.name}.{task}"), result, task)
         facts["files"] = [f"{arguments.model.name}.{task}" for task in tasks]
     if arguments.json:
         marginals = [

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -41,9 +41,6 @@ class Registered:
     A subclass is known from its definition on. Its options are what `get_params` returns, or the fields of a dataclass,
     and its constructor takes them as keywords.
     """
-
-    #: Options under names that older files use; None for one that no longer exists.
-    renamed_options: ClassVar[Mapping[str, str | None]] = {}
 
     @classmethod
     def decode_option(cls, name: str, value: Any) -> Any:
@@ -119,14 +116,13 @@ def from_json(content: Any, base: type) -> Any:
 
 
 def build(cls: type[Any], options: Mapping[str, Any]) -> Any:
-    """An object of a class with the options of a file, under the names of this version."""
-    names = {key: cls.renamed_options.get(key, key) for key in options}
-    given = {name: cls.decode_option(name, options[key]) for key, name in names.items() if name is not None}
+    """An object of a class with the options of a file."""
+    arguments = {name: cls.decode_option(name, value) for name, value in options.items()}
     try:
-        inspect.signature(cls).bind(**given)
+        inspect.signature(cls).bind(**arguments)
     except TypeError as error:
         raise PotentiaError(f"the file has options that {cls.__name__} does not take: {error}.") from None
-    return cls(**given)
+    return cls(**arguments)
 
 
 def _options(thing: Registered) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import FrameType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,25 @@ Tables = Mapping[str, Floats | Sequence[Floats]]
 
 #: Anything NumPy can turn into an array.
 ArrayLike = Any
+
+V = TypeVar("V")
+
+
+class lazy(Generic[V]):  # noqa: N801
+    """An attribute computed at first use and then stored in the instance.
+
+    As `functools.cached_property`, whose lock before Python 3.12 lets only one thread at a time compute it for any
+    instance.
+    """
+
+    def __init__(self, make: Callable[[Any], V]) -> None:
+        self._make, self.__doc__ = make, make.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> V:
+        if instance is None:
+            return self  # type: ignore[return-value]
+        value = instance.__dict__[self._make.__name__] = self._make(instance)
+        return value
 
 
 def printable(text: str) -> str:

@@ -20,7 +20,6 @@ import numpy as np
 from ..base.options import check_type
 from ..base.types import ArrayLike, Floats, Ints, PotentiaError, whole_numbers
 from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, flat_marginals, own_split
-from ..graph.flat import flat_regions, region_links
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..inference.base import Inference, Result
@@ -99,7 +98,7 @@ class _Conditions:
 
 def _all_marginals(graph: Graph, result: Result, start: Ints) -> Floats:
     """Marginals of all regions, implicit singles included, in the `Regions` numbering."""
-    regions = flat_regions(graph)
+    regions = graph.regions
     flat = np.zeros(int(start[-1]))
     at = 0
     for kind in graph.kinds:
@@ -119,7 +118,7 @@ def _constraints(graph: Graph, entropy: Entropy, start: Ints, mu: Floats) -> Any
     """
     from scipy import sparse
 
-    regions, links = flat_regions(graph), region_links(graph, entropy.links)
+    regions, links = graph.regions, graph.links(entropy.links)
     n = int(start[-1])
     normal = sparse.csr_matrix(
         (np.ones(n), (np.repeat(np.arange(len(regions.size)), regions.size), np.arange(n)))

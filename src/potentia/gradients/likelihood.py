@@ -18,7 +18,6 @@ from ..graph.cotangents import (
     own_tables,
     zero_tables,
 )
-from ..graph.flat import table_sizes
 from ..graph.scores import Scores
 from ..inference.base import Expectations, Result
 from ..kernels.information import information
@@ -144,7 +143,7 @@ def _truncated(
     direct, d_cliques = zero_tables(scores), {}
     add_singles(scores, own[:, None] * result.variable_marginals, direct)
     for kind in clique_kinds(scores):
-        weight, size = region_weights(scores, kind, weights), table_sizes(scores.graph, kind)
+        weight, size = region_weights(scores, kind, weights), scores.graph.table_sizes(kind)
         flat = flat_marginals(result.marginals[kind])
         more, d_cliques[kind] = _of_cliques(scores, kind, result, weight, counting, d_singles)
         value += more

@@ -18,9 +18,7 @@ from ..graph.cotangents import (
     split_flat,
     zero_tables,
 )
-from ..graph.flat import flat_regions
-from ..graph.layout import tree_order
-from ..graph.scores import Scores, table_index
+from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..inference.decode import feasible_labelling
 from ..inference.gibbs import Chain
@@ -67,7 +65,7 @@ class Pseudolikelihood(Loss):
 
 def _patches(graph: Graph, size: int) -> tuple[Ints, Ints, Ints, Ints]:
     """CSR of variables in connected patches, and of the regions that touch each."""
-    order, parent = tree_order(graph)
+    order, parent = graph.tree_order
     number, count = np.full(graph.n_variables, -1), [0] * 0
     if size == 1:
         patch_of = np.arange(graph.n_variables)
@@ -89,7 +87,7 @@ def _patches(graph: Graph, size: int) -> tuple[Ints, Ints, Ints, Ints]:
             f"patches of {size} variables have up to {states.max():.0f} configurations, more than {_MOST}: "
             "use smaller patches."
         )
-    regions = flat_regions(graph)
+    regions = graph.regions
     region = np.repeat(np.arange(len(regions.size)), regions.order)
     both = np.unique(patch_of[regions.scope] * len(regions.size) + region)
     owner, touch = np.divmod(both, len(regions.size))
@@ -134,7 +132,7 @@ class Piecewise(Loss):
         self, scores: Scores, kind: str, labels: Ints, weights: Floats | None, tables: Tables
     ) -> float:
         theta, value = own_tables(scores, kind), 0.0
-        index = table_index(scores.graph, kind, np.maximum(labels, 0))
+        index = scores.graph.table_index(kind, np.maximum(labels, 0))
         weight, seen = region_weights(scores, kind, weights), seen_regions(scores, kind, labels)
         flat = np.zeros(len(theta))
         for rows, where in tables_by_size(scores, kind, seen):

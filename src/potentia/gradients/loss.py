@@ -12,8 +12,7 @@ from ..base.saving import Registered
 from ..base.schema import Array, Either, Schema, check_state, prefixed
 from ..base.types import Bools, Floats, Ints, PotentiaError
 from ..graph.cotangents import Tables, add_singles, clique_kinds, zero_tables
-from ..graph.flat import table_sizes
-from ..graph.scores import Scores, region_scores, table_index
+from ..graph.scores import Scores, region_scores
 from ..graph.structure import Graph
 from ..inference.base import Expectations, Inference, Result
 from .base import Gradient, Pull
@@ -162,7 +161,7 @@ def seen_regions(scores: Scores, kind: str, labels: Ints) -> Bools:
 
 def tables_by_size(scores: Scores, kind: str, seen: Bools) -> Iterator[tuple[Ints, Ints]]:
     """Regions of a kind that are `seen`, those of one table size at a time, and where their entries lie, (k, size)."""
-    size = table_sizes(scores.graph, kind)
+    size = scores.graph.table_sizes(kind)
     start = np.cumsum(size) - size
     for entries in np.unique(size):
         rows = np.flatnonzero(seen & (size == entries))
@@ -188,7 +187,7 @@ def subtract_labels(scores: Scores, labels: Ints, tables: Tables, weights: Float
     add_singles(scores, -indicator, tables)
     total = own @ scores.singles[n, labels]
     for kind in clique_kinds(scores):
-        weight, index = region_weights(scores, kind, weights), table_index(scores.graph, kind, labels)
+        weight, index = region_weights(scores, kind, weights), scores.graph.table_index(kind, labels)
         total += weight @ region_scores(scores, kind, labels)
         if kind in scores.weighted:
             weighted = scores.weighted[kind]

@@ -11,8 +11,7 @@ import numpy as np
 from ..base.options import check_positive
 from ..base.types import Floats, Ints, PotentiaError
 from ..graph.cotangents import MarginalCotangent, Tables, clique_kinds, flat_marginals
-from ..graph.flat import table_sizes
-from ..graph.scores import Scores, table_index
+from ..graph.scores import Scores
 from ..inference.base import Result
 from .loss import Loss, Methods, region_weights, seen_regions, tables_by_size
 
@@ -69,8 +68,8 @@ class MarginalLoss(Loss):
     ) -> tuple[float, MarginalCotangent]:
         value, found = 0.0, {}
         for kind in clique_kinds(scores):
-            index = table_index(scores.graph, kind, np.maximum(labels, 0))
-            seen = seen_regions(scores, kind, labels) & (table_sizes(scores.graph, kind) > 1)
+            index = scores.graph.table_index(kind, np.maximum(labels, 0))
+            seen = seen_regions(scores, kind, labels) & (scores.graph.table_sizes(kind) > 1)
             weight = region_weights(scores, kind, weights)
             flat = flat_marginals(result.marginals[kind])
             found[kind] = np.zeros(len(flat))

@@ -18,7 +18,6 @@ from ..graph.cotangents import (
     own_tables,
     zero_tables,
 )
-from ..graph.flat import table_sizes
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result, add_marginals
 from .base import Gradient, Pull
@@ -125,7 +124,7 @@ def shifted(scores: Scores, direction: MarginalCotangent, step: float) -> Scores
     offsets: dict[str, Ints] = {}
     for kind in scores.graph.kinds:
         if kind in direction.cliques:
-            size = table_sizes(scores.graph, kind)
+            size = scores.graph.table_sizes(kind)
             values[kind] = own_tables(scores, kind) + step * direction.cliques[kind]
             offsets[kind] = np.cumsum(size) - size
     moved.replace(values, offsets)

@@ -10,8 +10,8 @@ import numpy as np
 from ..base.types import Floats, Ints
 from ..kernels.tables import take_singles
 from .dense import DenseGaussian
-from .flat import runs, table_sizes
-from .scores import Scores, shape_tables
+from .regions import runs
+from .scores import Scores
 from .tables import WeightedTable
 
 #: d_theta per kind, flat and aligned with `Scores.kind`: regions that share a table share its entries. Of kinds given
@@ -51,7 +51,7 @@ def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> No
     if len(values) == len(d_flat):
         tables[kind] += d_flat
         return
-    size = table_sizes(scores.graph, kind)
+    size = scores.graph.table_sizes(kind)
     if np.all(offset == 0) and np.all(size == size[0]):
         tables[kind] += d_flat.reshape(len(size), -1).sum(axis=0)
         return
@@ -66,7 +66,7 @@ def clique_kinds(scores: Scores) -> list[str]:
 def own_tables(scores: Scores, kind: str) -> Floats:
     """A kind's scores flat with an own table per region, shared ones written out."""
     values, offset = scores.kind(kind)
-    size = table_sizes(scores.graph, kind)
+    size = scores.graph.table_sizes(kind)
     if len(values) == int(size.sum()):
         return values
     out: Floats = values[runs(offset, size)]
@@ -89,7 +89,7 @@ def user_tables(scores: Scores, tables: Tables, theta: Mapping[str, Any]) -> dic
         if isinstance(given, DenseGaussian | WeightedTable):
             given = given.weight
         elif scores.graph.shared_shape(kind) is None and len(scores.graph.scopes[kind]):
-            found[kind] = shape_tables(scores.graph, kind, tables[kind])
+            found[kind] = scores.graph.shape_tables(kind, tables[kind])
             continue
         shape = np.shape(given)
         # a kind without regions has no entries, whatever was given for it

@@ -7,14 +7,16 @@ incidence vectors of forests, where a set of cliques is a forest if its factor g
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..base.types import Bools, Floats, Ints
 from ..kernels.traversal import grow_even_forest, grow_forest
-from .flat import Narrow, flat_regions, runs
-from .structure import Graph
+from .regions import Narrow, runs
+
+if TYPE_CHECKING:
+    from .structure import Graph
 
 #: Forests averaged at least: more even weights make a tighter bound. On large graphs, where each takes a second, no
 #: more than use every clique, or than walk over this many cliques.
@@ -25,54 +27,37 @@ _RUNS = 50_000
 _CERTIFICATE = 64
 
 
-def cliques_of(graph: Graph) -> Ints:
-    """Numbers (in `Regions`) of the regions of two or more variables."""
-    return graph.cached("cliques", lambda: np.flatnonzero(flat_regions(graph).order > 1))
-
-
-def forest_weights(graph: Graph) -> Floats:
+def default_weights(graph: Graph) -> Floats:
     """A valid rho for every clique, positive everywhere, 1 throughout on a forest.
 
     On grids it is 1 / (number of directions), the average of the forests of one direction each: 0.5 with four
     neighbours, as in [MBL-tpami]. Elsewhere spanning forests are grown one after another from the least used
     cliques, and rho is the share of forests that use a clique.
     """
-    return graph.cached("forest_weights", lambda: _default_weights(graph))
-
-
-def is_acyclic(graph: Graph) -> bool:
-    """Whether the factor graph of all cliques has no loop, so that belief propagation is exact."""
-
-    def check() -> bool:
-        cliques = cliques_of(graph)
-        parts: tuple[Graph, ...] = graph.cached("parts", tuple)
-        if parts:
-            return all(is_acyclic(part) for part in parts)
-        if (flat_regions(graph).order[cliques] - 1).sum() >= graph.n_variables:  # a forest joins fewer
-            return False
-        order, used = np.arange(len(cliques)), np.zeros(len(cliques))
-        return bool(grow_forest(*_scopes(graph), order, _single_trees(graph), used) == len(cliques))
-
-    return graph.cached("is_acyclic", check)
-
-
-def _default_weights(graph: Graph) -> Floats:
-    cliques = cliques_of(graph)
-    parts: tuple[Graph, ...] = graph.cached("parts", tuple)
-    if parts:
-        own = [_weights_by_kind(part) for part in parts]
-        return np.concatenate([np.zeros(0), *(w[kind] for kind in graph.kinds for w in own if kind in w)])
-    directions = graph.cached("forests", lambda: 0)
-    if directions:
-        return np.full(len(cliques), 1.0 / directions)
+    if graph.made_of:
+        parts = [_weights_by_kind(part) for part in graph.made_of]
+        return np.concatenate([np.zeros(0), *(w[kind] for kind in graph.kinds for w in parts if kind in w)])
+    if graph.n_forests:
+        return np.full(len(graph.cliques), 1.0 / graph.n_forests)
     for rounds, used in enumerate(_even_forests(graph), 1):
         weights = used / rounds
     return weights
 
 
+def has_no_loop(graph: Graph) -> bool:
+    """Whether the factor graph of all cliques has no loop."""
+    cliques = graph.cliques
+    if graph.made_of:
+        return all(part.is_acyclic for part in graph.made_of)
+    if (graph.regions.order[cliques] - 1).sum() >= graph.n_variables:  # a forest joins fewer
+        return False
+    order, used = np.arange(len(cliques)), np.zeros(len(cliques))
+    return bool(grow_forest(*_scopes(graph), order, _single_trees(graph), used) == len(cliques))
+
+
 def _even_forests(graph: Graph) -> Iterator[Ints]:
     """How often each clique has been used, after every forest grown from those used least."""
-    n_cliques = len(cliques_of(graph))
+    n_cliques = len(graph.cliques)
     used = np.zeros(n_cliques, dtype=np.int64)
     scopes, length = _scopes(graph), 1 + n_cliques // _RUNS
     rng = np.random.default_rng(0)
@@ -103,32 +88,28 @@ class Forests(NamedTuple):
         )
 
 
-def spanning_forests(graph: Graph) -> Forests:
-    """The forests whose average `forest_weights` is; of a union of graphs others, of its cliques as a whole."""
-
-    def build() -> Forests:
-        directions = _directions(graph)
-        if directions is not None:
-            members = directions == np.unique(directions)[:, None]
-        else:
-            before, rows = np.zeros(len(cliques_of(graph)), dtype=np.int64), []
-            for used in _even_forests(graph):
-                rows.append(used > before)
-                before = used.copy()
-            members = np.array(rows)
-        return Forests(members, np.full(len(members), 1.0 / len(members)))
-
-    return graph.cached("spanning_forests", build)
+def average_forests(graph: Graph) -> Forests:
+    """The forests whose average `Graph.forest_weights` is; of a union of graphs others, of its cliques as a whole."""
+    directions = _directions(graph)
+    if directions is not None:
+        members = directions == np.unique(directions)[:, None]
+    else:
+        before, rows = np.zeros(len(graph.cliques), dtype=np.int64), []
+        for used in _even_forests(graph):
+            rows.append(used > before)
+            before = used.copy()
+        members = np.array(rows)
+    return Forests(members, np.full(len(members), 1.0 / len(members)))
 
 
 def _directions(graph: Graph) -> Ints | None:
     """The direction of every edge of a grid, whose edges of one direction are forests; None of other graphs."""
-    if not graph.cached("forests", lambda: 0):
+    if not graph.n_forests:
         return None
     scope = _scopes(graph)[1].reshape(-1, 2)
     step: Ints = (scope[:, 1] - scope[:, 0]).astype(np.int64)
     # on narrow grids steps of different directions can be equal
-    return step if len(np.unique(step)) == graph.cached("forests", lambda: 0) else None
+    return step if len(np.unique(step)) == graph.n_forests else None
 
 
 def heaviest_forest(graph: Graph, weights: Floats) -> Bools:
@@ -142,7 +123,7 @@ def _weights_by_kind(graph: Graph) -> dict[str, Floats]:
     """`forest_weights` cut into the kinds that hold cliques."""
     kinds = [kind for kind, scope in graph.scopes.items() if scope.shape[1] > 1]
     cuts = np.cumsum([len(graph.scopes[kind]) for kind in kinds])[:-1]
-    return dict(zip(kinds, np.split(forest_weights(graph), cuts), strict=True)) if kinds else {}
+    return dict(zip(kinds, np.split(graph.forest_weights, cuts), strict=True)) if kinds else {}
 
 
 def certified(graph: Graph, rho: Floats) -> bool:
@@ -150,7 +131,7 @@ def certified(graph: Graph, rho: Floats) -> bool:
 
     True is a proof; False only says that none was found.
     """
-    if np.all(rho <= forest_weights(graph) + 1e-12):
+    if np.all(rho <= graph.forest_weights + 1e-12):
         return True
     used, scopes = np.zeros(len(rho)), _scopes(graph)
     for rounds in range(1, _CERTIFICATE + 1):
@@ -168,7 +149,7 @@ def _single_trees(graph: Graph) -> Narrow:
 
 def _scopes(graph: Graph) -> tuple[Ints, Narrow]:
     """CSR of the variables of all cliques."""
-    regions, cliques = flat_regions(graph), cliques_of(graph)
+    regions, cliques = graph.regions, graph.cliques
     sizes = regions.order[cliques]
     scope_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     return scope_ptr, regions.scope[runs(regions.scope_ptr[cliques], sizes)]

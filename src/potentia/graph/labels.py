@@ -8,7 +8,6 @@ import numpy as np
 
 from ..base.options import check_type
 from ..base.types import ArrayLike, Floats, Ints, PotentiaError, real_numbers, whole_numbers
-from .flat import table_sizes
 from .structure import Graph
 
 
@@ -53,16 +52,14 @@ def observed_states(graph: Graph, observed: ArrayLike | None) -> Ints:
 
 def labels_to_indicators(graph: Graph, labels: ArrayLike) -> dict[str, Floats | list[Floats]]:
     """f(y): a table per region with 1 at its configuration; all zero for a region that touches a hidden variable."""
-    from .scores import shape_tables, table_index
-
     y = check_labels(graph, labels)
     result: dict[str, Floats | list[Floats]] = {}
     for kind, scope in graph.scopes.items():
-        start = np.concatenate([[0], np.cumsum(table_sizes(graph, kind))])
+        start = np.concatenate([[0], np.cumsum(graph.table_sizes(kind))])
         flat = np.zeros(start[-1])
         seen = (y[scope] >= 0).all(axis=1)
-        flat[(start[:-1] + table_index(graph, kind, np.maximum(y, 0)))[seen]] = 1.0
-        result[kind] = shape_tables(graph, kind, flat)
+        flat[(start[:-1] + graph.table_index(kind, np.maximum(y, 0)))[seen]] = 1.0
+        result[kind] = graph.shape_tables(kind, flat)
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ from ..base.types import Ints, PotentiaError
 from ..kernels.machine.simd import CHUNK
 from ..kernels.star_blocks import ALONE, RECEIVES, SENDS
 from ..kernels.traversal import breadth_first, greedy_colours, sequential_levels
-from .structure import Graph
+
+if TYPE_CHECKING:
+    from .structure import Graph
 
 #: Lane counts a layout may use, a compromise between padding and the cost of short loops. The kernels count on 1 or
 #: multiples of `CHUNK`, and on powers of two.
@@ -52,16 +54,6 @@ class PairLayout(NamedTuple):
     role: NDArray[np.int8]
 
 
-def pairs_of(graph: Graph) -> Ints:
-    """All two-variable regions, kind after kind, (m, 2)."""
-
-    def build() -> Ints:
-        kinds = [s for s in graph.scopes.values() if s.shape[1] == 2]
-        return np.concatenate(kinds) if kinds else np.zeros((0, 2), dtype=np.int64)
-
-    return graph.cached("pairs", build)
-
-
 def adjacency(n: int, pairs: Ints) -> tuple[Ints, Ints]:
     """CSR of neighbours: variable i touches adjacent[ptr[i] : ptr[i + 1]]."""
     ends = np.concatenate([pairs[:, 0], pairs[:, 1]])
@@ -71,38 +63,27 @@ def adjacency(n: int, pairs: Ints) -> tuple[Ints, Ints]:
     return ptr, others[order]
 
 
-def neighbours(graph: Graph) -> tuple[Ints, Ints]:
+def find_neighbours(graph: Graph) -> tuple[Ints, Ints]:
     """CSR of the variables that share a region with each variable (repeated where they share several)."""
-
-    def build() -> tuple[Ints, Ints]:
-        ends = [
-            scope[:, [p, q]]
-            for scope in graph.scopes.values()
-            for p, q in combinations(range(scope.shape[1]), 2)
-        ]
-        return adjacency(graph.n_variables, np.concatenate([np.zeros((0, 2), dtype=np.int64), *ends]))
-
-    return graph.cached("neighbours", build)
+    ends = [
+        scope[:, [p, q]] for scope in graph.scopes.values() for p, q in combinations(range(scope.shape[1]), 2)
+    ]
+    return adjacency(graph.n_variables, np.concatenate([np.zeros((0, 2), dtype=np.int64), *ends]))
 
 
-def variable_groups(graph: Graph, order: str) -> tuple[Ints, Ints]:
+def group_variables(graph: Graph, order: str) -> tuple[Ints, Ints]:
     """Variables sorted into groups that share no region, and the groups' bounds; "colours" or "sequence"."""
-
-    def build() -> tuple[Ints, Ints]:
-        group = _groups(graph, order)
-        return np.argsort(group, kind="stable"), np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(
-            np.int64
-        )
-
-    return graph.cached(("variable_groups", order), build)
+    group = _groups(graph, order)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(np.int64)
+    return np.argsort(group, kind="stable"), bounds
 
 
 def _groups(graph: Graph, order: str) -> Ints:
     """Group of each variable for "colours", "sequence" (0, 1, 2, ...) or "tree" (leaves to roots)."""
-    ptr, adjacent = neighbours(graph)
+    ptr, adjacent = graph.neighbours
     if order == "colours":
         return colours(ptr, adjacent)
-    steps = np.arange(graph.n_variables) if order == "sequence" else tree_order(graph)[0][::-1].copy()
+    steps = np.arange(graph.n_variables) if order == "sequence" else graph.tree_order[0][::-1].copy()
     return levels(ptr, adjacent, steps)
 
 
@@ -129,37 +110,14 @@ def walk(ptr: Ints, adjacent: Ints) -> tuple[Ints, Ints]:
     return order, parent
 
 
-def tree_order(graph: Graph) -> tuple[Ints, Ints]:
-    """Breadth-first order from one root per component and every variable's parent, -1 at roots."""
-    return graph.cached("tree_order", lambda: walk(*neighbours(graph)))
-
-
-def is_forest(graph: Graph) -> bool:
-    """Whether the graph has regions of at most two variables and its pairs form no loop."""
-
-    def check() -> bool:
-        # that many pairs form a loop, whatever they are
-        if graph.max_order > 2 or len(pairs_of(graph)) >= graph.n_variables:
-            return False
-        roots = int((tree_order(graph)[1] < 0).sum())
-        return len(pairs_of(graph)) == graph.n_variables - roots
-
-    return graph.cached("is_forest", check)
-
-
-def pair_layout(graph: Graph, order: str, oriented: bool = False) -> PairLayout:
+def lay_out_pairs(graph: Graph, order: str, oriented: bool) -> PairLayout:
     """Blocks for an order of update: "colours", "sequence" (0, 1, 2, ...) or "tree" (leaves to roots).
 
     With `oriented`, every row holds pairs seen from the same end, which one shared table needs; without it rows do so
     where that costs little.
     """
-    return graph.cached(
-        ("pair_layout", order, oriented), lambda: _block_layout(graph, _groups(graph, order), oriented)
-    )
-
-
-def _block_layout(graph: Graph, group: Ints, oriented: bool) -> PairLayout:
-    pairs, n, states = pairs_of(graph), graph.n_variables, int(graph.n_states.max())
+    pairs, n, states = graph.pairs, graph.n_variables, int(graph.n_states.max())
+    group = _groups(graph, order)
     m = len(pairs)
     check_memory(
         _END_BYTES * 2 * m, f"the layout of {n} variables and {m} pairs", "build several smaller graphs"

@@ -14,8 +14,8 @@ from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
 from ..kernels.machine.simd import CHUNK
 from ..kernels.tables import add_singles, first_bad_table, score_range
 from .dense import DenseGaussian, check_dense
-from .flat import Regions, flat_regions, table_sizes
 from .labels import observed_states
+from .regions import Regions
 from .structure import Graph
 from .tables import Weighted, WeightedTable, check_weighted
 
@@ -72,7 +72,7 @@ class Scores:
         self.single = _all_single(
             [theta.get(kind) for kind, s in graph.scopes.items() if s.shape[1] > 1 and len(s)]
         )
-        self.regions: Regions = flat_regions(graph)
+        self.regions: Regions = graph.regions
         _check_size(graph, theta)
         self._values: dict[str, Floats] = {}
         self._offset: dict[str, Ints] = {}
@@ -215,8 +215,9 @@ class Scores:
         """Single-variable scores as (n_variables, max states); -inf beyond a variable's states and off its clamp."""
         graph = self.graph
         width = int(graph.n_states.max())
-        inside = graph.cached("inside", lambda: np.arange(width) < graph.n_states[:, None])
-        padded = np.zeros(inside.shape) if inside.all() else np.where(inside, 0.0, -np.inf)
+        padded = np.zeros((graph.n_variables, width))
+        if graph.n_states.min() < width:
+            padded[np.arange(width) >= graph.n_states[:, None]] = -np.inf
         for kind, scope in graph.scopes.items():
             if scope.shape[1] == 1 and len(scope):
                 values, offset = self.kind(kind)
@@ -240,7 +241,7 @@ class Scores:
         if self.bounds(kind) is not None:
             return
         values, offset = self.as_given(kind)
-        size = table_sizes(self.graph, kind)
+        size = self.graph.table_sizes(kind)
         row, code = first_bad_table(values, offset, size)
         scope = self.graph.scopes[kind][row].tolist() if row >= 0 else []
         if code == 1:
@@ -271,7 +272,7 @@ def _check_size(graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
     """Refuse scores that do not fit: a row as long as the most states for every variable, and tables not given."""
     width = int(graph.n_states.max())
     made = [
-        int(table_sizes(graph, kind).max(initial=0))
+        int(graph.table_sizes(kind).max(initial=0))
         for kind in graph.kinds
         if theta.get(kind) is None or isinstance(theta[kind], WeightedTable)
     ]
@@ -284,7 +285,7 @@ def _check_size(graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
 
 def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
     """Flat values and table offsets of one kind; no copy for a contiguous array of floats."""
-    size = table_sizes(graph, kind)
+    size = graph.table_sizes(kind)
     n = len(size)
     if n == 0:
         return np.zeros(0), np.zeros(0, dtype=np.int64)
@@ -333,18 +334,6 @@ def _as_floats(given: Any, name: str) -> Floats:
     return np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
 
 
-def shape_tables(graph: Graph, kind: str, flat: Floats) -> Floats | list[Floats]:
-    """Flat tables of one kind (own table per region) as users see them: one array, or a list where shapes differ."""
-    one = graph.shared_shape(kind)
-    if one is not None:
-        return flat.reshape(-1, *one)
-    shapes = graph.table_shapes(kind)
-    if len(shapes) == 0:
-        return flat.reshape(0)
-    cuts = np.cumsum(shapes.prod(axis=1))[:-1]
-    return [part.reshape(tuple(shape)) for part, shape in zip(np.split(flat, cuts), shapes, strict=True)]
-
-
 def score_labels(scores: Scores, labels: ArrayLike) -> float:
     """F(y): the sum of the scores of every region at a complete labelling."""
     y = plain_array(labels, "labels")
@@ -366,18 +355,9 @@ def score_size(scores: Scores, labels: Ints) -> float:
 
 def region_scores(scores: Scores, kind: str, labels: Ints) -> Floats:
     """The score of every region of a kind at a complete labelling."""
-    index = table_index(scores.graph, kind, labels)
+    index = scores.graph.table_index(kind, labels)
     if kind in scores.weighted:
         own = scores.weighted[kind]
         return own.weight * own.unit.ravel()[index]
     values, offset = scores.as_given(kind)
     return values[offset + index].astype(np.float64)
-
-
-def table_index(graph: Graph, kind: str, labels: Ints) -> Ints:
-    """Index of each region's configuration in its C-ordered table, (n_regions,)."""
-    scope = graph.scopes[kind]
-    index = np.zeros(len(scope), dtype=np.int64)
-    for axis in range(scope.shape[1]):
-        index = index * graph.n_states[scope[:, axis]] + labels[scope[:, axis]]
-    return index

@@ -14,8 +14,10 @@ from ..base.options import check_count
 from ..base.saving import digest_of
 from ..base.types import (
     ArrayLike,
+    Floats,
     Ints,
     PotentiaError,
+    lazy,
     plain_array,
     shown,
     warn_caller,
@@ -23,6 +25,9 @@ from ..base.types import (
     within_package,
 )
 from . import builders
+from .forests import Forests, average_forests, default_weights, has_no_loop
+from .layout import PairLayout, find_neighbours, group_variables, lay_out_pairs, walk
+from .regions import Bonds, RegionLinks, Regions, Stars, find_bonds, find_links, find_stars, number_regions
 
 T = TypeVar("T")
 
@@ -41,14 +46,31 @@ class Graph:
             (j, i) of one kind are two regions whose scores add up; a kind with all its pairs in both directions gives
             a warning.
 
-    Colourings, memory layouts and other derived data are computed on first use and cached on the graph.
+    Attributes:
+        n_states: number of states of each variable, shape (n_variables,).
+        n_variables: number of variables.
+        kinds: names of the region kinds, in the order given.
+        scopes: variables of each region per kind, shape (n_regions, order).
+        n_forests: how many forests cover the graph by the way it was built, as the directions of a grid do; 0 if
+            not known.
+        made_of: the graphs that a union was made of.
+
+    Colourings, memory layouts and other derived data are computed on first use and stored in the graph.
     """
+
+    scopes: Mapping[str, Ints]
 
     def __init__(self, n_states: ArrayLike, regions: Mapping[str, ArrayLike]) -> None:
         if not isinstance(regions, Mapping):
             raise PotentiaError(f"regions must map kinds to scopes, not be a {type(regions).__name__}.")
-        self._n_states = _check_states(n_states)
-        self._scopes = {kind: _check_scopes(kind, scopes, self._n_states) for kind, scopes in regions.items()}
+        self.n_states = _check_states(n_states)
+        self.n_variables = len(self.n_states)
+        self.scopes = MappingProxyType(
+            {kind: _check_scopes(kind, scopes, self.n_states) for kind, scopes in regions.items()}
+        )
+        self.kinds: tuple[str, ...] = tuple(self.scopes)
+        self.n_forests = 0
+        self.made_of: tuple[Graph, ...] = ()
         self._cache: dict[Any, Any] = {}
         _check_singles(self)
         # graphs made here of other graphs repeat what their maker was told
@@ -92,7 +114,7 @@ class Graph:
             check_count("neighbours", neighbours)
         edges, direction = builders.grid_edges(sides, 2 * len(sides) if neighbours is None else neighbours)
         graph = cls._pairwise(int(np.prod(sides)), n_states, edges)
-        graph._cache["forests"] = len(np.unique(direction))
+        graph.n_forests = len(np.unique(direction))
         return graph
 
     @classmethod
@@ -128,7 +150,7 @@ class Graph:
         if n_forests and not _covered(graph, n_forests):
             raise PotentiaError(f"{n_forests} forests do not cover the graph, although the file says so.")
         if n_forests:
-            graph._cache["forests"] = n_forests
+            graph.n_forests = n_forests
         return graph
 
     @classmethod
@@ -144,7 +166,7 @@ class Graph:
 
     def _warn_of_both_directions(self) -> None:
         """Warn of a kind that lists every pair as (i, j) and as (j, i)."""
-        for kind, scopes in self._scopes.items():
+        for kind, scopes in self.scopes.items():
             back = scopes[:, 0] > scopes[:, 1] if scopes.shape[1] == 2 else np.zeros(0, dtype=bool)
             if not back.any() or 2 * np.count_nonzero(back) != len(back):
                 continue
@@ -163,94 +185,163 @@ class Graph:
     # -- facts ---------------------------------------------------------------------------------------------
 
     @property
-    def n_variables(self) -> int:
-        """Number of variables."""
-        return len(self._n_states)
-
-    @property
-    def n_states(self) -> Ints:
-        """Number of states of each variable, shape (n_variables,)."""
-        return self._n_states
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Names of the region kinds, in the order given."""
-        return tuple(self._scopes)
-
-    @property
-    def scopes(self) -> Mapping[str, Ints]:
-        """Variables of each region per kind, shape (n_regions, order)."""
-        return MappingProxyType(self._scopes)
-
-    @property
     def max_order(self) -> int:
         """Number of variables of the largest region, at least 1."""
-        return max([1, *(s.shape[1] for s in self._scopes.values() if len(s))])
+        return max([1, *(s.shape[1] for s in self.scopes.values() if len(s))])
 
     def table_shapes(self, kind: str) -> Ints:
         """State counts along the axes of every table of a kind, shape (n_regions, order)."""
-        return self._n_states[self._scopes[kind]]
+        return self.n_states[self.scopes[kind]]
+
+    def table_sizes(self, kind: str) -> Ints:
+        """Number of entries of every table of a kind, shape (n_regions,)."""
+        ptr, number = self.regions.kind_ptr, self.kinds.index(kind)
+        return self.regions.size[ptr[number] : ptr[number + 1]]
+
+    def table_index(self, kind: str, labels: Ints) -> Ints:
+        """Index of each region's configuration in its C-ordered table, (n_regions,)."""
+        scope = self.scopes[kind]
+        index = np.zeros(len(scope), dtype=np.int64)
+        for axis in range(scope.shape[1]):
+            index = index * self.n_states[scope[:, axis]] + labels[scope[:, axis]]
+        return index
+
+    def shape_tables(self, kind: str, flat: Floats) -> Floats | list[Floats]:
+        """Tables of all regions of a kind from one flat array: one array, or a list where shapes differ."""
+        one = self.shared_shape(kind)
+        if one is not None:
+            return flat.reshape(-1, *one)
+        shapes = self.table_shapes(kind)
+        if len(shapes) == 0:
+            return flat.reshape(0)
+        cuts = np.cumsum(shapes.prod(axis=1))[:-1]
+        return [part.reshape(tuple(shape)) for part, shape in zip(np.split(flat, cuts), shapes, strict=True)]
 
     def shared_shape(self, kind: str) -> tuple[int, ...] | None:
         """The one table shape of a kind, or None if its regions differ or there are none."""
+        return self._shared_shapes[kind]
 
-        def find() -> tuple[int, ...] | None:
-            shapes = self.table_shapes(kind)
-            if len(shapes) == 0 or np.any(shapes != shapes[0]):
-                return None
-            return tuple(int(s) for s in shapes[0])
+    @lazy
+    def _shared_shapes(self) -> dict[str, tuple[int, ...] | None]:
+        shapes = {kind: self.table_shapes(kind) for kind in self.kinds}
+        return {
+            kind: tuple(s[0].tolist()) if len(s) and np.all(s == s[0]) else None for kind, s in shapes.items()
+        }
 
-        return self.cached(("shared_shape", kind), find)
-
-    @property
-    def n_forests(self) -> int:
-        """How many forests cover the graph by the way it was built, as the directions of a grid do; 0 if not known."""
-        return int(self._cache.get("forests", 0))
-
-    @property
-    def made_of(self) -> tuple[Graph, ...]:
-        """The graphs that a union was made of."""
-        return tuple(self._cache.get("parts", ()))
-
-    @property
+    @lazy
     def digest(self) -> str:
         """Equal for graphs of equal states and regions, and only for those."""
+        # what is known of how a graph was built decides its TRW weights
+        built = self.n_forests, [part.digest for part in self.made_of]
+        return digest_of([repr((self.kinds, built)), self.n_states, *self.scopes.values()])
 
-        def make() -> str:
-            # what is known of how a graph was built decides its TRW weights
-            built = self.n_forests, [part.digest for part in self.made_of]
-            return digest_of([repr((self.kinds, built)), self._n_states, *self._scopes.values()])
+    # -- derived data, computed once -----------------------------------------------------------------------
 
-        return self.cached("digest", make)
+    @lazy
+    def regions(self) -> Regions:
+        """All regions in one numbering."""
+        return number_regions(self)
+
+    @lazy
+    def stars(self) -> Stars:
+        """The regions around every variable."""
+        return find_stars(self)
+
+    @lazy
+    def bonds(self) -> Bonds:
+        """Pairs of variables that some two-variable region joins."""
+        return find_bonds(self)
+
+    @lazy
+    def pairs(self) -> Ints:
+        """All two-variable regions, kind after kind, (m, 2)."""
+        pairs = [scope for scope in self.scopes.values() if scope.shape[1] == 2]
+        return np.concatenate(pairs) if pairs else np.zeros((0, 2), dtype=np.int64)
+
+    @lazy
+    def neighbours(self) -> tuple[Ints, Ints]:
+        """CSR of the variables that share a region with each variable (repeated where they share several)."""
+        return find_neighbours(self)
+
+    @lazy
+    def tree_order(self) -> tuple[Ints, Ints]:
+        """Breadth-first order from one root per component and every variable's parent, -1 at roots."""
+        return walk(*self.neighbours)
+
+    @lazy
+    def is_forest(self) -> bool:
+        """Whether the graph has regions of at most two variables and its pairs form no loop."""
+        # that many pairs form a loop, whatever they are
+        if self.max_order > 2 or len(self.pairs) >= self.n_variables:
+            return False
+        roots = int((self.tree_order[1] < 0).sum())
+        return len(self.pairs) == self.n_variables - roots
+
+    @lazy
+    def cliques(self) -> Ints:
+        """Numbers (in `regions`) of the regions of two or more variables."""
+        return np.flatnonzero(self.regions.order > 1)
+
+    @lazy
+    def is_acyclic(self) -> bool:
+        """Whether the factor graph of all cliques has no loop, so that belief propagation is exact."""
+        return has_no_loop(self)
+
+    @lazy
+    def forest_weights(self) -> Floats:
+        """A valid weight rho of every clique for tree-reweighted entropies."""
+        return default_weights(self)
+
+    @lazy
+    def spanning_forests(self) -> Forests:
+        """Forests whose average is `forest_weights`."""
+        return average_forests(self)
+
+    def links(self, rule: str) -> RegionLinks:
+        """Links between regions by a rule: "containment", "star" or "maximal"."""
+        return self.cached(("links", rule), lambda: find_links(self, rule))
+
+    def variable_groups(self, order: str) -> tuple[Ints, Ints]:
+        """Variables sorted into groups that share no region, and the groups' bounds; "colours" or "sequence"."""
+        return self.cached(("variable_groups", order), lambda: group_variables(self, order))
+
+    def pair_layout(self, order: str, oriented: bool = False) -> PairLayout:
+        """Blocks of variables for an order of update: "colours", "sequence" or "tree"; see `lay_out_pairs`."""
+        return self.cached(("pair_layout", order, oriented), lambda: lay_out_pairs(self, order, oriented))
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
-        """The value stored under `key`, computed at first use."""
+        """What a method keeps for this graph under `key`, computed at first use."""
         if key not in self._cache:
             self._cache[key] = make()
         value: T = self._cache[key]
         return value
 
     def __getstate__(self) -> dict[str, Any]:
-        facts = {key: self._cache[key] for key in ("forests", "parts") if key in self._cache}
-        return {**self.__dict__, "_cache": facts}
+        return {
+            "n_states": self.n_states,
+            "scopes": dict(self.scopes),
+            "n_forests": self.n_forests,
+            "made_of": self.made_of,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(state, scopes=MappingProxyType(state["scopes"]), _cache={})
+        self.n_variables, self.kinds = len(self.n_states), tuple(self.scopes)
         # copies and pickles lose the flag, and kernels would compile once more for writable arrays
-        for values in (self._n_states, *self._scopes.values()):
+        for values in (self.n_states, *self.scopes.values()):
             values.setflags(write=False)
 
     def __repr__(self) -> str:
-        states = np.unique(self._n_states)
+        states = np.unique(self.n_states)
         shown = f"{states[0]}" if len(states) == 1 else f"{states[0]}..{states[-1]}"
-        kinds = ", ".join(f"{kind}: {len(s)}" for kind, s in self._scopes.items())
+        kinds = ", ".join(f"{kind}: {len(s)}" for kind, s in self.scopes.items())
         return f"Graph({self.n_variables} variables of {shown} states; {kinds or 'no regions'})"
 
     def _repr_html_(self) -> str:
-        states, count = np.unique(self._n_states, return_counts=True)
+        states, count = np.unique(self.n_states, return_counts=True)
         shown = ", ".join(f"{n} with {k} states" for k, n in zip(states[:8], count[:8], strict=True))
         facts = {"variables": f"{shown}, ..." if len(states) > 8 else shown}
-        for kind, scopes in self._scopes.items():
+        for kind, scopes in self.scopes.items():
             facts[f"regions {kind!r}"] = (
                 f"{len(scopes)} of {scopes.shape[1]} variable{'s' * (scopes.shape[1] > 1)}"
             )

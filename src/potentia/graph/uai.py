@@ -1,4 +1,4 @@
-"""The text under UAI files: numbers in, with errors that name the file and the place, and whole files out."""
+"""Files of the UAI format: models and evidence as graphs and scores, and results of inference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..base.files import check_pieces, read_text, replacing
 from ..base.memory import check_memory
 from ..base.options import check_choice, check_type
 from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, shown
-from .flat import Narrow
+from .regions import Narrow
 from .scores import Scores
 from .structure import Graph
 
@@ -115,7 +115,7 @@ _LARGEST_SCORE = 700.0
 _Factors = dict[tuple[int, ...], Floats]
 
 
-def read_uai(path: FilePath, limit: int | None = None) -> tuple[Graph, dict[str, Floats | list[Floats]]]:
+def read(path: FilePath, limit: int | None = None) -> tuple[Graph, dict[str, Floats | list[Floats]]]:
     """The graph and scores (natural logarithms of the tables) of a MARKOV or BAYES file, `.xz` and `.gz` included.
 
     Kinds are "node", "edge", "clique3", "clique4", ... as they occur; variables of a scope ascend. Factors of
@@ -197,7 +197,7 @@ def _read_table(tokens: FileWords, f: int, shape: tuple[int, ...]) -> Floats:
         return np.log(table)
 
 
-def read_uai_evidence(path: FilePath) -> dict[int, int]:
+def read_evidence(path: FilePath) -> dict[int, int]:
     """Observed states {variable: state} of an evidence file.
 
     Two layouts are in use: `count variable state ...`, and the older one with the number of evidence sets
@@ -222,7 +222,7 @@ def read_uai_evidence(path: FilePath) -> dict[int, int]:
     return evidence
 
 
-def write_uai(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
+def write(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
     """Write a graph and its scores as a MARKOV file (`.xz` compresses), all at once or not at all.
 
     Tables hold exp of the scores. A table with scores beyond +-700 is shifted to fit, and the shifts become
@@ -293,7 +293,7 @@ class _Inferred(Protocol):
     def argmax(self) -> Ints: ...
 
 
-def write_uai_result(path: FilePath, result: _Inferred, task: str) -> None:
+def write_result(path: FilePath, result: _Inferred, task: str) -> None:
     """Write a result all at once or not at all; the task is PR (log10 Z), MAR (marginals) or MAP (labels)."""
     if not hasattr(result, "variable_marginals"):
         raise PotentiaError(f"result must be a Result of inference, not {shown(result)}.")
@@ -309,7 +309,7 @@ def write_uai_result(path: FilePath, result: _Inferred, task: str) -> None:
     write_whole(path, f"{task}\n{body}\n")
 
 
-def read_uai_result(path: FilePath) -> UaiResult:
+def read_result(path: FilePath) -> UaiResult:
     """What a PR, MAR or MAP file says."""
     tokens = FileWords(path)
     task = tokens.take(1, "the task")[0]

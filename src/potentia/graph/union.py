@@ -25,7 +25,7 @@ class Union:
     """
 
     def __init__(self, parts: Iterable[Graph]) -> None:
-        self.parts: Sequence[Graph] = tuple(parts) if np.iterable(parts) else ()
+        self.parts: tuple[Graph, ...] = tuple(parts) if np.iterable(parts) else ()
         if not self.parts or not all(isinstance(part, Graph) for part in self.parts):
             raise PotentiaError("a union needs parts, a sequence of at least one Graph.")
         self.variable_ptr: Ints = np.cumsum([0, *(g.n_variables for g in self.parts)], dtype=np.int64)
@@ -37,7 +37,7 @@ class Union:
         regions = {kind: np.concatenate(parts) for kind, parts in scopes.items()}
         self.graph = Graph(np.concatenate([g.n_states for g in self.parts]), regions)
         # what is known of the parts holds for the union: clique weights, for one
-        self.graph.cached("parts", lambda: self.parts)
+        self.graph.made_of = self.parts
 
     def __repr__(self) -> str:
         return f"Union({len(self.parts)} graphs as one {self.graph!r})"

@@ -15,9 +15,8 @@ from ..base.saving import Registered
 from ..base.threads import map_ranges
 from ..base.types import ArrayLike, Floats, Ints, PotentiaError
 from ..graph.cotangents import Tables, add_cliques, add_singles, clique_kinds, flat_marginals, zero_tables
-from ..graph.flat import flat_regions
 from ..graph.labels import check_labels
-from ..graph.scores import Scores, score_labels, shape_tables
+from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels.mean_field import product_marginals
 from ..kernels.pairs import PairScores, read_pairs
@@ -318,7 +317,7 @@ class PairMarginals(TablesByKind):
             ),
             first, last, self.threads,
         )  # fmt: skip
-        return shape_tables(self.graph, kind, flat)
+        return self.graph.shape_tables(kind, flat)
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,7 +331,7 @@ class ProductMarginals(TablesByKind):
         """Products of q for regions of several variables."""
         if self.graph.scopes[kind].shape[1] <= 1 or not len(self.graph.scopes[kind]):
             return single_tables(self.graph, kind, self.q)
-        regions, number = flat_regions(self.graph), self.graph.kinds.index(kind)
+        regions, number = self.graph.regions, self.graph.kinds.index(kind)
         first, last = (int(r) for r in regions.kind_ptr[number : number + 2])
         size = regions.size[first:last]
         start, flat = np.cumsum(size) - size, borrow((int(size.sum()),))
@@ -340,7 +339,7 @@ class ProductMarginals(TablesByKind):
             lambda a, b: product_marginals(regions, self.q, a, b, start[a - first : b - first], flat),
             first, last, self.threads,
         )  # fmt: skip
-        return shape_tables(self.graph, kind, flat)
+        return self.graph.shape_tables(kind, flat)
 
 
 def single_tables(graph: Graph, kind: str, singles: Floats) -> Floats | list[Floats]:
@@ -358,7 +357,7 @@ def marginals_by_kind(scores: Scores, flat: Floats, start: Ints) -> dict[str, Fl
     """Marginals per kind; region r of the `Regions` numbering stands at flat[start[r] : start[r + 1]]."""
     ptr = scores.regions.kind_ptr
     return {
-        kind: shape_tables(scores.graph, kind, flat[start[ptr[k]] : start[ptr[k + 1]]].copy())
+        kind: scores.graph.shape_tables(kind, flat[start[ptr[k]] : start[ptr[k + 1]]].copy())
         for k, kind in enumerate(scores.graph.kinds)
     }
 

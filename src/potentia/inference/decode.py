@@ -8,8 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.types import ArrayLike, Bools, Floats, Ints, PotentiaError
-from ..graph.flat import bonds
-from ..graph.layout import is_forest
 from ..graph.scores import Scores, score_labels
 from ..kernels import labelling, rounding, support
 from ..kernels import labelling as kernels
@@ -64,7 +62,7 @@ def best_labelling(result: Result) -> Ints:
     takes seconds, conditional rounding only.
     """
     scores, q = result.scores, result.variable_marginals
-    if is_forest(scores.graph):
+    if scores.graph.is_forest:
         return best_labels(scores)
     climb = _Climb(scores, pairs=True)
     best = climb(climb.rounded(q))
@@ -124,7 +122,7 @@ class _Climb:
 
     def __init__(self, scores: Scores, pairs: bool) -> None:
         self.flat = (scores.regions, *scores.flat())
-        self.bonds = bonds(scores.graph)
+        self.bonds = scores.graph.bonds
         self.pairs = pairs
         self.allowed = scores.singles > -np.inf
         kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] > 1 and len(scope)]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.types import Bools, Floats, InfeasibleError, Ints, WidthError
-from ..graph.flat import Regions
 from ..graph.layout import walk
+from ..graph.regions import Regions
 from ..graph.scores import Scores
 from ..kernels.elimination import send_down, send_labels, send_up
 from ..kernels.ordering import greedy_order, order_cliques

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..base.types import ArrayLike, Floats, Ints, PotentiaError, real_number, real_numbers
-from ..graph.flat import flat_regions, region_links
-from ..graph.forests import certified, cliques_of, forest_weights, is_acyclic
+from ..graph.forests import certified
 from ..graph.structure import Graph
 
 T = TypeVar("T")
@@ -28,7 +27,7 @@ class Entropy:
 
     Attributes:
         counting: c_alpha per region in the `Regions` numbering.
-        links: rule of `region_links`: "containment", "star" or "maximal".
+        links: rule of `Graph.links`: "containment", "star" or "maximal".
         target: what the value speaks of, "log_partition" or "max_score".
         bound: what the value is at a fixed point.
         always: whether `bound` holds at any messages, not only at a fixed point.
@@ -72,7 +71,7 @@ def _smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
     maximum = bool(values.max() == 0)
     if values.min() == 0 and not maximum:
         raise PotentiaError("epsilon must be zero for every kind or for none.")
-    counting = np.ones(len(flat_regions(graph).size)) if maximum else _spread(graph, values)
+    counting = np.ones(len(graph.regions.size)) if maximum else _spread(graph, values)
     return Entropy(counting, "containment", "max_score", "upper", always=True, maximum=maximum)
 
 
@@ -90,8 +89,8 @@ def _per_kind(graph: Graph, epsilon: float | Mapping[str, float]) -> Floats:
 
 def _spread(graph: Graph, values: Floats) -> Floats:
     """One value per kind, and one for implicit singles, to every region."""
-    ptr = flat_regions(graph).kind_ptr
-    sizes = np.append(np.diff(ptr), len(flat_regions(graph).size) - ptr[-1])
+    ptr = graph.regions.kind_ptr
+    sizes = np.append(np.diff(ptr), len(graph.regions.size) - ptr[-1])
     return np.repeat(values, sizes) if len(graph.kinds) else np.full(sizes[-1], values[-1])
 
 
@@ -124,15 +123,15 @@ def _reweighted(graph: Graph, rho: float | ArrayLike | None, valid: bool) -> Ent
     if given.size and not (np.all(np.isfinite(given)) and given.min() > 0):
         raise PotentiaError("rho must be positive and finite for every clique.")
     valid = valid or certified(graph, given)
-    exact = is_acyclic(graph) and bool(np.all(given == 1.0))
+    exact = graph.is_acyclic and bool(np.all(given == 1.0))
     bound = "exact" if exact else "upper" if valid else "estimate"
     return Entropy(_tree_counting(graph, given), "star", "log_partition", bound)
 
 
 def _clique_weights(graph: Graph, rho: float | ArrayLike | None) -> Floats:
-    cliques = cliques_of(graph)
+    cliques = graph.cliques
     if rho is None:
-        return forest_weights(graph)
+        return graph.forest_weights
     if isinstance(rho, Mapping):
         kinds = [k for k, s in graph.scopes.items() if s.shape[1] > 1 and len(s)]
         if set(rho) != set(kinds):
@@ -152,9 +151,9 @@ def _spread_weights(given: ArrayLike, n: int, name: str) -> Floats:
 
 def _tree_counting(graph: Graph, weights: Floats) -> Floats:
     """Weights on cliques, 1 minus their sum on variables."""
-    regions = flat_regions(graph)
+    regions = graph.regions
     counting = np.zeros(len(regions.size))
-    counting[cliques_of(graph)] = weights
+    counting[graph.cliques] = weights
     held = np.add.reduceat(np.append(counting[regions.member], 0.0), regions.member_ptr[:-1])
     single = 1.0 - held  # singles still count zero, so they add nothing to their own sums
     counting[regions.single] = np.where(np.abs(single) < _ZERO, 0.0, single)
@@ -165,8 +164,8 @@ def bethe(graph: Graph) -> Entropy:
     """Loopy BP: c = 1 on cliques, 1 - (number of cliques) on variables; exact on forests."""
 
     def build() -> Entropy:
-        counting = _tree_counting(graph, np.ones(len(cliques_of(graph))))
-        return Entropy(counting, "star", "log_partition", "exact" if is_acyclic(graph) else "estimate")
+        counting = _tree_counting(graph, np.ones(len(graph.cliques)))
+        return Entropy(counting, "star", "log_partition", "exact" if graph.is_acyclic else "estimate")
 
     return graph.cached("bethe", build)
 
@@ -175,7 +174,7 @@ def kikuchi(graph: Graph) -> Entropy:
     """Kikuchi: c = 1 - sum of c over strict super-regions, maximal regions linked to all their sub-regions."""
     if graph.max_order <= 2:
         return bethe(graph)
-    regions, links = flat_regions(graph), region_links(graph, "containment")
+    regions, links = graph.regions, graph.links("containment")
     counting = np.ones(len(regions.size))
     order = regions.order
     for size in np.unique(order)[::-1]:
@@ -189,7 +188,7 @@ def given(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entrop
     """A user's counting numbers: {kind: one number or one per region}; kinds left out and implicit singles get 0."""
     if not isinstance(counting, Mapping):
         raise PotentiaError(f"counting must map kinds to numbers, not be a {type(counting).__name__}.")
-    regions = flat_regions(graph)
+    regions = graph.regions
     values = np.zeros(len(regions.size))
     for kind, numbers in counting.items():
         if kind not in graph.scopes:
@@ -204,7 +203,7 @@ def given(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entrop
         if not np.all(np.isfinite(part)):
             raise PotentiaError(f"counting[{kind!r}] must be finite.")
         values[regions.kind_ptr[number] : regions.kind_ptr[number + 1]] = part
-    region_links(graph, links)  # refuses an unknown rule
+    graph.links(links)  # refuses an unknown rule
     return Entropy(values, links, "log_partition", "estimate")
 
 
@@ -222,7 +221,7 @@ def check_counting(graph: Graph, counting: Floats, parent: Ints, child: Ints) ->
     linked[parent] = linked[child] = True
     # a region on its own needs c > 0 just the same: its marginal is softmax(theta / c)
     low = np.flatnonzero(
-        (total <= _ZERO * np.abs(counting).max(initial=0.0)) & (linked | (flat_regions(graph).order == 1))
+        (total <= _ZERO * np.abs(counting).max(initial=0.0)) & (linked | (graph.regions.order == 1))
     )
     if low.size:
         raise PotentiaError(
@@ -233,6 +232,6 @@ def check_counting(graph: Graph, counting: Floats, parent: Ints, child: Ints) ->
 
 
 def _scope(graph: Graph, region: int) -> list[int]:
-    r = flat_regions(graph)
+    r = graph.regions
     scope: list[int] = r.scope[r.scope_ptr[region] : r.scope_ptr[region + 1]].tolist()
     return scope

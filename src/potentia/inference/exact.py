@@ -10,7 +10,6 @@ import numpy as np
 
 from ..base.options import check_count
 from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
-from ..graph.layout import is_forest
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels.forest import descend
@@ -58,7 +57,7 @@ class Exact(Inference):
     def maximise(self, scores: Scores) -> Ints:
         """The best labelling without marginals: one pass of maxima and one back."""
         check_count("max_table", self.max_table, 1)
-        if is_forest(scores.graph):
+        if scores.graph.is_forest:
             return _forest_best(scores)
         return elimination.best_labelling(scores, self.max_table)
 
@@ -109,7 +108,7 @@ class Exact(Inference):
         linear in the variables, at worst :math:`O(n L^2 k^2)`.
         """
         check_count("k", k, 1)
-        if not is_forest(graph):
+        if not graph.is_forest:
             raise PotentiaError("k_best needs a graph of variables and pairs without loops.")
         found = Ranking(*k_best(Scores(graph, theta, observed), k))
         if not len(found.scores):
@@ -137,7 +136,7 @@ def _forest_best(scores: Scores) -> Ints:
 
 
 def _by_tree(graph: Graph) -> bool:
-    return is_forest(graph) and suits_pairs(graph)
+    return graph.is_forest and suits_pairs(graph)
 
 
 def _tree_samples(scores: Scores, rng: np.random.Generator, n: int) -> Ints:

@@ -9,7 +9,6 @@ import numpy as np
 from ..base.memory import borrow, borrow_zeros
 from ..base.types import Floats, Ints
 from ..graph.cotangents import Tables, add_singles, split_pairs
-from ..graph.layout import pairs_of, tree_order
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import forest as kernels
@@ -33,8 +32,8 @@ def parent_pairs(graph: Graph) -> _Plan:
     """Roots-first order, parents, and the pair between each variable and its parent with the variable's end of it."""
 
     def build() -> _Plan:
-        order, parent = tree_order(graph)
-        pairs = pairs_of(graph)
+        order, parent = graph.tree_order
+        pairs = graph.pairs
         pair, side = np.full(graph.n_variables, -1), np.zeros(graph.n_variables, dtype=np.int64)
         for end in (0, 1):
             child = pairs[:, end]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..base.options import check_count, check_share
 from ..base.types import Floats, InfeasibleError, Ints, PotentiaError, shown
-from ..graph.flat import RegionLinks, Regions, region_links, runs
+from ..graph.regions import RegionLinks, Regions, runs
 from ..graph.scores import Scores, score_labels, score_size
 from .base import Inference, Result, all_singles, marginals_by_kind
 from .decode import best_labelling, search
@@ -52,7 +52,7 @@ class LinearProgram(Inference):
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Build the constraints, solve, and read the optimum as marginals per kind."""
         theta = own_tables(scores)
-        matrix, right = constraints(scores.regions, region_links(scores.graph, "containment"))
+        matrix, right = constraints(scores.regions, scores.graph.links("containment"))
         mu, iterations = self._solve(theta, matrix, right)
         begin = np.concatenate([[0], np.cumsum(scores.regions.size)])
         converged = mu is not None

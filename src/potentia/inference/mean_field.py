@@ -11,8 +11,8 @@ from ..base.memory import borrow
 from ..base.options import check_count, check_share
 from ..base.threads import map_ranges, thread_count
 from ..base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError
-from ..graph.flat import Stars, flat_regions, stars
-from ..graph.layout import adjacency, variable_groups
+from ..graph.layout import adjacency
+from ..graph.regions import Stars
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..graph.tables import Weighted
@@ -117,7 +117,7 @@ class MeanFieldEngine(Engine):
         self.stars = _stars_of(scores, self.written)
         self.pair_at = self.at[self.stars.pair]
         self.links = weighted_links(scores)
-        self.variables, self.group_ptr = variable_groups(scores.graph, layout_order(schedule))
+        self.variables, self.group_ptr = scores.graph.variable_groups(layout_order(schedule))
         if len(self.variables) >= _PARALLEL_WORK * (len(self.group_ptr) - 1):
             self.group_threads = threads
         self.q = self._first_guess()
@@ -202,7 +202,7 @@ def _written(scores: Scores) -> Bools:
 
 def _stars_of(scores: Scores, written: Bools) -> Stars:
     """The graph's `Stars` without pairs given by weights."""
-    every = stars(scores.graph)
+    every = scores.graph.stars
     if not scores.weighted:
         return every
     keep = written[every.pair]
@@ -306,7 +306,7 @@ class MeanField(Inference):
 
     def counting_numbers(self, graph: Graph) -> Floats:
         """1 on variables, 0 on larger regions."""
-        regions = flat_regions(graph)
+        regions = graph.regions
         return (regions.order == 1).astype(float)
 
     def engine(self, scores: Scores, start: Result | None = None) -> MeanFieldEngine:

@@ -14,8 +14,6 @@ import numpy as np
 from ..base.memory import borrow, borrow_like, borrow_zeros
 from ..base.threads import map_ranges
 from ..base.types import Floats, InfeasibleError, Ints
-from ..graph.flat import flat_regions
-from ..graph.layout import pair_layout, pairs_of
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..kernels import binary, star, star_product
@@ -65,7 +63,7 @@ def suits_pairs(graph: Graph) -> bool:
     def check() -> bool:
         if graph.max_order > 2:
             return False
-        sizes = graph.n_states[pairs_of(graph)].prod(axis=1)
+        sizes = graph.n_states[graph.pairs].prod(axis=1)
         return len(sizes) * int(graph.n_states.max()) ** 2 <= 4 * int(sizes.sum()) or len(sizes) == 0
 
     return graph.cached("suits_pairs", check)
@@ -88,7 +86,7 @@ class PairEngine(Engine):
     ) -> None:
         self.graph, self.scores, self.entropy = scores.graph, scores, entropy
         self.schedule, self.damping, self.threads, self.seed = schedule, damping, threads, seed
-        self.pairs, order = pairs_of(self.graph), layout_order(schedule)
+        self.pairs, order = self.graph.pairs, layout_order(schedule)
         self._pair_kinds = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
         self.count, self.counting, self.total = entropy.cached("pairs", self._weights)
         self.shared = self._one_table(scores)
@@ -97,7 +95,7 @@ class PairEngine(Engine):
         # a tree is read twice only, and its results are called exact
         single = scores.single and not self.shared and order != "tree"
         self.single = single and self._spans_at_most(SAFE_RANGE_SINGLE)
-        self.layout = pair_layout(self.graph, order, oriented=self.shared)
+        self.layout = self.graph.pair_layout(order, oriented=self.shared)
         self.group_ptr = self.layout.group_ptr
         self.blocks = self._allocate(*entropy.cached((order, self.shared), self._in_lanes))
         self._record = NO_RECORD
@@ -147,7 +145,7 @@ class PairEngine(Engine):
 
     def _weights(self) -> tuple[Floats, Floats, Floats]:
         """c of pairs and of variables, and C of variables."""
-        regions, counting = flat_regions(self.graph), self.entropy.counting
+        regions, counting = self.graph.regions, self.entropy.counting
         numbers = [
             np.arange(regions.kind_ptr[i], regions.kind_ptr[i + 1])
             for i, kind in enumerate(self.graph.kinds)

@@ -8,7 +8,6 @@ import numpy as np
 
 from ..base.threads import map_ranges
 from ..base.types import Floats, InfeasibleError, Ints
-from ..graph.flat import flat_regions, region_links
 from ..graph.layout import colours, levels
 from ..graph.scores import Scores
 from ..graph.structure import Graph
@@ -37,7 +36,7 @@ def region_order(graph: Graph, rule: str, order: str) -> RegionOrder:
 
 
 def _build_order(graph: Graph, rule: str, order: str) -> RegionOrder:
-    links, regions = region_links(graph, rule), flat_regions(graph)
+    links, regions = graph.links(rule), graph.regions
     n = len(regions.size)
     units = np.unique(links.child)
     # small regions first, and single variables by their number whatever the order of their kind
@@ -80,7 +79,7 @@ class RegionEngine(Engine):
     ) -> None:
         self.graph, self.scores, self.entropy = scores.graph, scores, entropy
         self.schedule, self.damping, self.threads, self.seed = schedule, damping, threads, seed
-        regions, links = scores.regions, region_links(scores.graph, entropy.links)
+        regions, links = scores.regions, scores.graph.links(entropy.links)
         n = len(regions.size)
         self.order = region_order(self.graph, entropy.links, layout_order(schedule))
         self.group_ptr = self.order.group_ptr

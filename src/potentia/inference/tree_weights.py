@@ -18,9 +18,8 @@ import numpy as np
 
 from ..base.types import Bools, Floats, Ints
 from ..graph.cotangents import clique_kinds, flat_marginals, own_tables
-from ..graph.flat import flat_regions, region_links, table_sizes
-from ..graph.forests import Forests, heaviest_forest, spanning_forests
-from ..graph.scores import Scores, shape_tables
+from ..graph.forests import Forests, heaviest_forest
+from ..graph.scores import Scores
 from ..graph.structure import Graph
 from .base import Result
 from .entropy import reweighted
@@ -40,13 +39,13 @@ def forest_bound(result: Result, forests: Forests | None = None) -> float:
     """An upper bound on log Z from the messages of a result; the forests behind TRW's default weights if None."""
     scores = result.scores
     graph = scores.graph
-    forests = spanning_forests(graph) if forests is None else forests
+    forests = graph.spanning_forests if forests is None else forests
     shares, members = _by_kind(scores, forests.shares), _by_kind(scores, forests.members)
     own = scores.singles.copy()
     tables, degree = {}, np.zeros((len(forests.weights), graph.n_variables))
     for kind, share in shares.items():
         lam, dead = _messages(result, kind)
-        tables[kind] = _moved_tables(scores, kind, lam) / np.repeat(share, table_sizes(graph, kind))
+        tables[kind] = _moved_tables(scores, kind, lam) / np.repeat(share, graph.table_sizes(kind))
         for k, variables in enumerate(graph.scopes[kind].T):
             np.subtract.at(own, variables, np.where(dead[:, k], np.inf, lam[:, k]))
             for t, held in enumerate(members[kind]):
@@ -73,7 +72,7 @@ def optimise_rho(method: Any, scores: Scores, start: Result | None) -> Result:
         result: Result = method.solve(method.engine(scores, start, entropy))
         return result
 
-    forests = spanning_forests(graph)
+    forests = graph.spanning_forests
     result = run(rough, forests, start)
     iterations, step = result.iterations, _LONGEST
     for _ in range(_STEPS):
@@ -122,9 +121,9 @@ def _log_partition(scores: Scores, alone: Floats, tables: dict[str, Floats], hel
     scopes = {name: graph.scopes[kind][held[kind]] for kind, name in names.items()}
     forest = Graph(graph.n_states, {"variable": np.arange(graph.n_variables)[:, None], **scopes})
     inside = np.arange(alone.shape[1]) < graph.n_states[:, None]
-    theta = {"variable": shape_tables(forest, "variable", alone[inside])}
+    theta = {"variable": forest.shape_tables("variable", alone[inside])}
     for kind, name in names.items():
-        theta[name] = shape_tables(forest, name, tables[kind][held[kind][_owners(graph, kind)]])
+        theta[name] = forest.shape_tables(name, tables[kind][held[kind][_owners(graph, kind)]])
     return Exact().infer(forest, theta).value
 
 
@@ -151,7 +150,7 @@ def _messages(result: Result, kind: str) -> tuple[Floats, Bools]:
 
 def _from_links(graph: Graph, kind: str, messages: Floats) -> Floats:
     """Messages of a kind's cliques out of those of all links, (m, variables of a clique, states)."""
-    regions, links = flat_regions(graph), region_links(graph, "star")
+    regions, links = graph.regions, graph.links("star")
     size = regions.size[links.child]
     start, n = np.cumsum(size) - size, len(regions.size)
     region = regions.kind_ptr[graph.kinds.index(kind)] + np.arange(len(graph.scopes[kind]))
@@ -171,12 +170,12 @@ def _by_kind(scores: Scores, values: Any) -> dict[str, Any]:
 
 def _owners(graph: Graph, kind: str) -> Ints:
     """The clique of every entry of a kind's tables laid end to end."""
-    return np.repeat(np.arange(len(graph.scopes[kind])), table_sizes(graph, kind))
+    return np.repeat(np.arange(len(graph.scopes[kind])), graph.table_sizes(kind))
 
 
 def _states(graph: Graph, kind: str) -> list[Ints]:
     """The state of each variable of a clique, for every entry of a kind's tables laid end to end."""
-    shapes, sizes, owner = graph.table_shapes(kind), table_sizes(graph, kind), _owners(graph, kind)
+    shapes, sizes, owner = graph.table_shapes(kind), graph.table_sizes(kind), _owners(graph, kind)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     found = []
     for k in range(shapes.shape[1]):

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from ..base.types import Floats
-from ..graph.flat import flat_regions
-from ..graph.layout import pair_layout
 from ..graph.scores import Scores
 from ..graph.tables import Cost
 from ..kernels import parametric
@@ -25,9 +23,9 @@ _WINDOW = 6
 
 def suits_weights(scores: Scores, entropy: Entropy, order: str) -> bool:
     """Whether `WeightEngine` can take these scores: one cost for all pairs, no negative weight, a safe range."""
-    graph, regions = scores.graph, flat_regions(scores.graph)
+    graph, regions = scores.graph, scores.graph.regions
     cost = _one_cost(scores)
-    if cost is None or int(graph.n_states.max()) < 3 or pair_layout(graph, order).pair.shape[1] % CHUNK:
+    if cost is None or int(graph.n_states.max()) < 3 or graph.pair_layout(order).pair.shape[1] % CHUNK:
         return False
     cap = float(cost.of(int(graph.n_states.max()))[-1])
     for number, kind in enumerate(graph.kinds):

@@ -267,7 +267,7 @@ def fill_fields(regions, values, where, labels, fields):
 def local_search(regions, values, where, bonds, labels, fields, start, pairs, room):
     """From a labelling with its fields to `start`, then on until no change of one variable (or a bond's two) helps.
 
-    bonds: `graph.flat.bonds`. room: `scratch`. Returns the table entries read: a pass reads each table a bounded
+    bonds: `Graph.bonds`. room: `scratch`. Returns the table entries read: a pass reads each table a bounded
     number of times, and once more for every change of one of its variables.
     """
     work = 0

@@ -13,7 +13,6 @@ from ..base.types import Bools, Floats, Ints, PotentiaError, real_numbers
 from ..features.example import Example
 from ..features.parts import Examples, Parts
 from ..gradients.entry import class_factors
-from ..graph.scores import table_index
 from ..graph.structure import Graph
 from ..graph.union import Union, induced
 from ..potentials.base import Potential
@@ -168,7 +167,7 @@ def region_targets(kind: str, shards: Sequence[Shard]) -> Ints:
     parts = [np.zeros(0, dtype=np.int64)]
     for shard in shards:
         if len(shard.graph.scopes.get(kind, ())):
-            index = table_index(shard.graph, kind, np.maximum(shard.labels, 0))
+            index = shard.graph.table_index(kind, np.maximum(shard.labels, 0))
             hidden = (shard.labels[shard.graph.scopes[kind]] < 0).any(axis=1)
             parts.append(np.where(hidden, -1, index))
     return np.concatenate(parts)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.types import ArrayLike, Floats, Ints, PotentiaError
-from ..graph.scores import Scores, table_index
+from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..graph.union import Union
 from ..inference.base import Inference
@@ -385,7 +385,7 @@ class AnyOracle(Oracle):
             return {kind: (*np.nonzero(mu), mu[mu != 0]) for kind, mu in tables.items()}
         labels = self.method.maximise(scores)
         return {
-            kind: (np.arange(len(table)), table_index(graph, kind, labels), np.ones(len(table)))
+            kind: (np.arange(len(table)), graph.table_index(kind, labels), np.ones(len(table)))
             for kind, table in theta.items()
         }
 

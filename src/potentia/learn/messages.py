@@ -14,8 +14,6 @@ import numpy as np
 
 from ..base.schema import Array, check_state, like, prefixed
 from ..base.types import Floats, PotentiaError
-from ..graph.flat import flat_regions
-from ..graph.layout import pairs_of
 from ..graph.scores import Scores
 from ..inference.engine import Engine, drive
 from ..inference.entropy import Entropy
@@ -93,7 +91,7 @@ class Messages:
         shard, weighted = self.part.shards[number], self.part.is_weighted()
         key = -1 - number if weighted else id(shard.graph)
         if key not in self._entropies:
-            regions = flat_regions(shard.graph)
+            regions = shard.graph.regions
             counting = np.full(len(regions.size), max(self.epsilons.values()))
             for place, (kind, scope) in enumerate(shard.graph.scopes.items()):
                 if len(scope):
@@ -145,7 +143,7 @@ class Messages:
         self._flat[number] = engine.regions.lam.copy()
         if self.observed:
             return
-        ptr = flat_regions(shard.graph).kind_ptr
+        ptr = shard.graph.regions.kind_ptr
         for place, (kind, scope) in enumerate(shard.graph.scopes.items()):
             if len(scope):
                 out = np.empty(len(scope) * self.part.n_outputs(kind))
@@ -158,7 +156,7 @@ class Messages:
         lam[np.isneginf(lam)] = 0.0
         first = 0
         terms = np.empty((shard.graph.n_variables, lam.shape[2]))
-        take_messages(pairs_of(shard.graph), lam, terms)
+        take_messages(shard.graph.pairs, lam, terms)
         for kind, scope in shard.graph.scopes.items():
             if len(scope) == 0:
                 continue

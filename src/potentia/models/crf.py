@@ -54,12 +54,11 @@ class CRF(CRFParams):
 
     saved: ClassVar[Schema] = {
         "potentials": Kind((dict,)),
-        "decode": Choice(DECODES, optional=True),
+        "decode": Choice(DECODES, nullable=True),
         "scales": Named(Number()),
         "shapes": Named(Items(Count(least=1))),
         "history": Items(Section({"iteration": Count(), "objective": Number(finite=False)})),
-        "inference_": Kind((dict,)),
-        "trained_inference": Kind((dict,), optional=True),
+        "trained_inference": Kind((dict,)),
     }
 
     # -- fitting -------------------------------------------------------------------------------------------
@@ -272,7 +271,6 @@ class CRF(CRFParams):
             "potentials": metas,
             "learner": to_json(self.learner),
             "inference": to_json(self.inference),
-            "inference_": to_json(self.inference_),
             "trained_inference": to_json(self.trained_inference_),
             "decode": self.decode,
             "scales": self.scales_,
@@ -307,8 +305,7 @@ class CRF(CRFParams):
             found["decode"],
         )
         model.potentials_, model.scales_, model.history_ = fitted, found["scales"], found["history"]
-        trained = found["trained_inference"] or content["inference_"]  # which is all that older files have
-        model.trained_inference_ = from_json(trained, Inference)
+        model.trained_inference_ = from_json(found["trained_inference"], Inference)
         model.shapes_ = {kind: tuple(shape) for kind, shape in found["shapes"].items()}
         return model
 

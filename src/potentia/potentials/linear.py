@@ -52,7 +52,7 @@ class Linear(Differentiable):
         "r": Size(lambda found: found["basis_"].shape[-1]),
         "coordinates_": Array("f8", ("r", "K"), order="K"),
         "table_": Array("f8", ("D", "K"), order="K"),
-        "offset_": Array("f8", ("D",), optional=True),
+        "offset_": Array("f8", ("D",), nullable=True),
         "width": Rule(lambda found: _n_columns(found) == len(found["table_"]), "differs from that of table_"),
     }
 
@@ -190,13 +190,8 @@ class Linear(Differentiable):
         self.table_ = (
             (self.basis_[:, None] * self.coordinates_) if diagonal else self.basis_ @ self.coordinates_
         )
-        offset = self._offset()
-        if offset is not None:
-            self.table_[-1] -= offset @ self.table_
-
-    def _offset(self) -> Floats | None:
-        """`offset_`, which older files do not have."""
-        return getattr(self, "offset_", None)
+        if self.offset_ is not None:
+            self.table_[-1] -= self.offset_ @ self.table_
 
     def design(self, x: Any) -> Any:
         """[x, 1] (N, D) after expansion, dense or CSR; x alone without intercept."""
@@ -220,9 +215,9 @@ class Linear(Differentiable):
     def set_table(self, table: Floats) -> None:
         """Take W above b (D, K) as they are; `parameters` become the coordinates that come closest to them."""
         self.table_ = np.array(table, dtype=np.float64)
-        shifted, offset = self.table_.copy(), self._offset()
-        if offset is not None:
-            shifted[-1] += offset @ self.table_
+        shifted = self.table_.copy()
+        if self.offset_ is not None:
+            shifted[-1] += self.offset_ @ self.table_
         if self.basis_.ndim == 1:
             self.coordinates_ = shifted / self.basis_[:, None]
         else:
@@ -230,10 +225,9 @@ class Linear(Differentiable):
 
     def _pull_back(self, d_table: Floats) -> Floats:
         """The gradient with respect to the coordinates from the one with respect to W and b."""
-        diagonal, offset = self.basis_.ndim == 1, self._offset()
-        if offset is not None:
-            d_table = d_table - np.outer(offset, d_table[-1])
-        return (self.basis_[:, None] * d_table if diagonal else self.basis_.T @ d_table).ravel()
+        if self.offset_ is not None:
+            d_table = d_table - np.outer(self.offset_, d_table[-1])
+        return (self.basis_[:, None] * d_table if self.basis_.ndim == 1 else self.basis_.T @ d_table).ravel()
 
     def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
         r""":math:`\frac{1}{2} \text{ridge} |W|^2` and its gradient with respect to the coordinates."""

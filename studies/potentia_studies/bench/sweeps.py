@@ -15,7 +15,6 @@ import potentia as pt
 from potentia.app.report.rows import Column
 from potentia.base.threads import map_ranges
 from potentia.base.types import Floats
-from potentia.graph.layout import pairs_of
 from potentia.graph.scores import Scores
 from potentia.inference.engine import iterate
 from potentia.inference.entropy import reweighted, smoothed
@@ -70,7 +69,7 @@ def two_threads() -> float:
 
 
 def _graph_rows(name: str, graph: pt.Graph, quick: bool) -> list[dict[str, Any]]:
-    states, pairs = int(graph.n_states[0]), pairs_of(graph)
+    states, pairs = int(graph.n_states[0]), graph.pairs
     theta = random_theta(graph, np.random.default_rng(_SEED))
     scores = Scores(graph, theta)
     messages = 2 * len(pairs)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...base.types import Floats, Ints
-from ...graph.flat import Regions, stars
+from ...graph.regions import Regions
 from ...graph.scores import Scores
 from ...kernels.trw_s import ReparametrisedScores, sweep
 from ..decode import search
@@ -69,7 +69,7 @@ def dual(scores: Scores) -> ReparametrisedScores:
     values, where = scores.flat()
     n, width = scores.singles.shape
     tables, first, second = _both_ways(regions, values, where)
-    star = stars(graph)
+    star = graph.stars
     centre = np.repeat(np.arange(n), np.diff(star.pair_ptr))
     order = np.lexsort((star.other, centre))
     pair, other = star.pair[order], star.other[order]

@@ -7,8 +7,7 @@ import time
 import numpy as np
 
 from ...base.types import Floats, Ints, WidthError
-from ...graph.flat import Regions, runs
-from ...graph.layout import is_forest
+from ...graph.regions import Regions, runs
 from ...graph.scores import Scores
 from ...kernels.forest import induced_forest
 from ..elimination import best_states, make_plan
@@ -40,7 +39,7 @@ def solve_components(task: SearchTask, entries: float) -> None:
     degree = np.diff(scores.regions.member_ptr).astype(np.float64)
     if degree @ degree > min(_MAX_DEGREE_SQUARES, _DEGREE_SQUARES_PER_SECOND * task.left):
         # orders take time quadratic in degree, except those of forests
-        if is_forest(scores.graph) and suits_pairs(scores.graph):
+        if scores.graph.is_forest and suits_pairs(scores.graph):
             _decide(task, np.arange(len(degree)), Exact().maximise(scores))
         return
     blocks, labels = Blocks(scores), np.zeros(len(degree), dtype=np.int64)

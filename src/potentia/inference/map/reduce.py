@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.types import Bools, Floats, Ints
-from ...graph.flat import Narrow, Regions
+from ...graph.regions import Narrow, Regions
 from ...graph.scores import Scores, score_labels
 from ...graph.structure import Graph
 from ...kernels.support import kept_entries, prune_states

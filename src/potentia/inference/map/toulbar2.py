@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.types import Ints
-from ...graph.flat import Regions
+from ...graph.regions import Regions
 from ...graph.scores import Scores
 from .reduce import table_entries
 from .task import SearchTask

@@ -1,16 +1,18 @@
-"""All regions of a graph in one numbering, as flat arrays: what general kernels and table code read."""
+"""All regions of a graph in one numbering, as flat arrays, and the links between them."""
 
 from __future__ import annotations
 
 from itertools import combinations
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..base.memory import check_memory
 from ..base.types import Ints, PotentiaError, shown
-from .structure import Graph
+
+if TYPE_CHECKING:
+    from .structure import Graph
 
 #: Four bytes per entry are enough for what is as long as all scopes together.
 Narrow = NDArray[np.int32]
@@ -50,11 +52,6 @@ class Regions(NamedTuple):
         return np.diff(self.scope_ptr)
 
 
-def flat_regions(graph: Graph) -> Regions:
-    """The graph's `Regions`, computed once and cached on it."""
-    return graph.cached("regions", lambda: _build_regions(graph))
-
-
 class Stars(NamedTuple):
     """The regions around every variable, grouped by order, for kernels that visit one variable after another.
 
@@ -75,22 +72,18 @@ class Stars(NamedTuple):
     wide_at: Narrow
 
 
-def stars(graph: Graph) -> Stars:
-    """The graph's `Stars`, computed once and cached on it."""
+def find_stars(graph: Graph) -> Stars:
+    """The `Stars` of a graph."""
+    r = graph.regions
+    order, centre = r.order[r.member], np.repeat(np.arange(graph.n_variables), np.diff(r.member_ptr))
 
-    def build() -> Stars:
-        r = flat_regions(graph)
-        order, centre = r.order[r.member], np.repeat(np.arange(graph.n_variables), np.diff(r.member_ptr))
+    def select(chosen: NDArray[np.bool_]) -> tuple[Ints, Narrow, Narrow]:
+        counts = np.bincount(centre[chosen], minlength=graph.n_variables)
+        return np.concatenate([[0], np.cumsum(counts)]), r.member[chosen], r.member_at[chosen]
 
-        def select(chosen: NDArray[np.bool_]) -> tuple[Ints, Narrow, Narrow]:
-            counts = np.bincount(centre[chosen], minlength=graph.n_variables)
-            return np.concatenate([[0], np.cumsum(counts)]), r.member[chosen], r.member_at[chosen]
-
-        pair_ptr, pair, here = select(order == 2)
-        there = 2 * r.scope_ptr[pair] + 1 - here
-        return Stars(pair_ptr, pair, r.scope[there], r.stride[here], r.stride[there], *select(order > 2))
-
-    return graph.cached("stars", build)
+    pair_ptr, pair, here = select(order == 2)
+    there = 2 * r.scope_ptr[pair] + 1 - here
+    return Stars(pair_ptr, pair, r.scope[there], r.stride[here], r.stride[there], *select(order > 2))
 
 
 class Bonds(NamedTuple):
@@ -103,32 +96,26 @@ class Bonds(NamedTuple):
     regions: Ints
 
 
-def bonds(graph: Graph) -> Bonds:
-    """The graph's `Bonds`, computed once and cached on it."""
-
-    def build() -> Bonds:
-        r, n = flat_regions(graph), graph.n_variables
-        pairs = [number for number, scope in enumerate(graph.scopes.values()) if scope.shape[1] == 2]
-        if graph.max_order == 2 and len(pairs) == 1 and not _repeats(graph.scopes[graph.kinds[pairs[0]]], n):
-            held = np.arange(r.kind_ptr[pairs[0]], r.kind_ptr[pairs[0] + 1])
-            return Bonds(np.arange(len(held) + 1), held)
-        keys, holders = [], []
-        kinds = sorted(enumerate(graph.scopes.values()), key=lambda item: item[1].shape[1])
-        for number, scope in kinds:
-            for p, q in combinations(range(scope.shape[1]), 2):
-                keys.append(_pair_keys(scope[:, p], scope[:, q], n))
-                holders.append(np.arange(r.kind_ptr[number], r.kind_ptr[number + 1]))
-        key = np.concatenate([np.zeros(0, dtype=np.int64), *keys])
-        holder = np.concatenate([np.zeros(0, dtype=np.int64), *holders])
-        # pairs come first, so a bond's first region is one if it has any
-        order = np.argsort(key, kind="stable")
-        first = np.flatnonzero(np.diff(key[order], prepend=-1))
-        size = np.diff(np.append(first, len(order)))
-        joined = r.order[holder[order[first]]] == 2 if len(first) else np.zeros(0, dtype=bool)
-        held = holder[order[np.repeat(joined, size)]]
-        return Bonds(np.concatenate([[0], np.cumsum(size[joined])]).astype(np.int64), held)
-
-    return graph.cached("bonds", build)
+def find_bonds(graph: Graph) -> Bonds:
+    """The `Bonds` of a graph."""
+    r, n = graph.regions, graph.n_variables
+    pairs = [number for number, scope in enumerate(graph.scopes.values()) if scope.shape[1] == 2]
+    if graph.max_order == 2 and len(pairs) == 1 and not _repeats(graph.scopes[graph.kinds[pairs[0]]], n):
+        regions = np.arange(r.kind_ptr[pairs[0]], r.kind_ptr[pairs[0] + 1])
+        return Bonds(np.arange(len(regions) + 1), regions)
+    keys, holders = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for number, scope in sorted(enumerate(graph.scopes.values()), key=lambda item: item[1].shape[1]):
+        for p, q in combinations(range(scope.shape[1]), 2):
+            keys.append(_pair_keys(scope[:, p], scope[:, q], n))
+            holders.append(np.arange(r.kind_ptr[number], r.kind_ptr[number + 1]))
+    key, holder = np.concatenate(keys), np.concatenate(holders)
+    # pairs come first, so a bond's first region is one if it has any
+    order = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
+    size = np.diff(np.append(first, len(order)))
+    joined = r.order[holder[order[first]]] == 2 if len(first) else np.zeros(0, dtype=bool)
+    regions = holder[order[np.repeat(joined, size)]]
+    return Bonds(np.concatenate([[0], np.cumsum(size[joined])]).astype(np.int64), regions)
 
 
 def _pair_keys(first: Ints, second: Ints, n: int) -> Ints:
@@ -149,13 +136,8 @@ def runs(start: Ints, length: Ints) -> Ints:
     return np.repeat(start, length) + within
 
 
-def table_sizes(graph: Graph, kind: str) -> Ints:
-    """Number of entries of every table of a kind."""
-    regions, number = flat_regions(graph), graph.kinds.index(kind)
-    return regions.size[regions.kind_ptr[number] : regions.kind_ptr[number + 1]]
-
-
-def _build_regions(graph: Graph) -> Regions:
+def number_regions(graph: Graph) -> Regions:
+    """The `Regions` of a graph."""
     scopes = list(graph.scopes.values())
     covered = np.zeros(graph.n_variables, dtype=bool)
     for scope in scopes:
@@ -234,8 +216,8 @@ class RegionLinks(NamedTuple):
     maps: Ints
 
 
-def region_links(graph: Graph, rule: str) -> RegionLinks:
-    """Links of a graph by one rule, computed once and cached on it.
+def find_links(graph: Graph, rule: str) -> RegionLinks:
+    """The links of a graph by one of the `RULES`.
 
     Rules: "containment" joins every region to every region strictly inside it (the smoothed LP); "star" joins
     every region of two or more variables to its variables' single regions (TRW, Bethe); "maximal" joins
@@ -244,13 +226,9 @@ def region_links(graph: Graph, rule: str) -> RegionLinks:
     """
     if rule not in RULES:
         raise PotentiaError(f"links go by {', '.join(map(repr, RULES))}, not {shown(rule)}.")
-    return graph.cached(("links", rule), lambda: _build_links(graph, rule))
-
-
-def _build_links(graph: Graph, rule: str) -> RegionLinks:
-    regions = flat_regions(graph)
+    regions = graph.regions
     if rule == "maximal":
-        every = region_links(graph, "containment")
+        every = graph.links("containment")
         inside = np.zeros(len(regions.size), dtype=bool)
         inside[every.child] = True
         keep = ~inside[every.parent]
