@@ -75,21 +75,22 @@ class Classes:
     def _nearest_class(self, mask: Mask) -> Ints:
         """The class of the nearest value, or colour, of every pixel; -1 where a value is void."""
         values, where = np.unique(mask.codes, return_inverse=True)
-        own, codes = values[:, None], np.array(self.codes)[None]
+        column, codes = values[:, None], np.array(self.codes)[None]
         if self.coloured:
-            apart = ((code_colours(own).astype(int) - code_colours(codes).astype(int)) ** 2).sum(axis=-1)
+            apart = ((code_colours(column).astype(int) - code_colours(codes).astype(int)) ** 2).sum(axis=-1)
         else:
-            apart = np.abs(own - codes)
-        found = np.where(np.isin(values, self.void), -1, apart.argmin(axis=1))
-        return found[where].reshape(mask.codes.shape)
+            apart = np.abs(column - codes)
+        labels = np.where(np.isin(values, self.void), -1, apart.argmin(axis=1))
+        return labels[where].reshape(mask.codes.shape)
 
     def _check_palette(self, mask: Mask, values: Ints, path: Path) -> None:
         """Refuse a mask whose palette gives a class another colour: its numbers mean something else."""
         for code in values.tolist():
-            own, other = _painted(mask.palette, code), _painted(self.palette, code)
-            if own is not None and other is not None and own != other:
+            colour, expected = _painted(mask.palette, code), _painted(self.palette, code)
+            if colour is not None and expected is not None and colour != expected:
                 raise PotentiaError(
-                    f"{path}: the palette has the colour #{own:06x} for {code}, but that of other masks #{other:06x}."
+                    f"{path}: the palette has the colour #{colour:06x} for {code}, but that of other masks "
+                    f"#{expected:06x}."
                 )
 
     def mask(self, labels: Ints) -> Mask:
@@ -144,8 +145,8 @@ def find_classes(
         several = "class" if len(listed) == 1 else "classes"
         raise PotentiaError(f"{where} {len(listed)} {several}, but there must be 2 to {_MOST}.")
     colours = [
-        _colour(k, code, coloured, palette) if given is None else given
-        for k, (code, _, given) in enumerate(listed)
+        _colour(k, code, coloured, palette) if colour is None else colour
+        for k, (code, _, colour) in enumerate(listed)
     ]
     codes, names = [row[0] for row in listed], [row[1] for row in listed]
     nearest = rare == "nearest" and palette_file is None
@@ -163,10 +164,10 @@ def _refuse_instances(masks: Sequence[Mask], unknown: Sequence[int]) -> None:
     """Refuse masks whose regions are numbered from 1 in each of them, with more regions in some than in others."""
     largest = []
     for mask in masks:
-        own = [int(value) for value in np.unique(mask.codes) if value and value not in unknown]
-        if own != list(range(1, len(own) + 1)):
+        numbers = [int(value) for value in np.unique(mask.codes) if value and value not in unknown]
+        if numbers != list(range(1, len(numbers) + 1)):
             return
-        largest.append(len(own))
+        largest.append(len(numbers))
     if max(largest) >= _INSTANCES and len(set(largest)) > 1:
         raise PotentiaError(
             f"every mask numbers its regions from 1, up to {max(largest)}, as masks of instances do: give masks of "
@@ -196,9 +197,9 @@ def _doubtful(masks: Sequence[Mask], values: Ints) -> list[int]:
     solid = np.zeros(len(values), dtype=bool)
     for mask in masks:
         codes = mask.codes
-        found, count = np.unique(codes, return_counts=True)
-        place = np.minimum(np.searchsorted(values, found), len(values) - 1)
-        known = values[place] == found
+        present, count = np.unique(codes, return_counts=True)
+        place = np.minimum(np.searchsorted(values, present), len(values) - 1)
+        known = values[place] == present
         counts[place[known]] += count[known]
         corner = codes[..., :-1, :-1]
         others = (codes[..., 1:, :-1], codes[..., :-1, 1:], codes[..., 1:, 1:])
@@ -216,16 +217,16 @@ def parse_void(void: str | None, coloured: bool) -> list[int]:
 
 def parse_code(text: str, coloured: bool, source: str) -> int:
     """A value of masks as text: a whole number, or #rrggbb for masks of colours."""
-    given = text.strip()
+    value = text.strip()
     try:
         if coloured:
-            return _hexadecimal(given)
-        if given.isdecimal():
-            return int(given)
+            return _hexadecimal(value)
+        if value.isdecimal():
+            return int(value)
     except ValueError:
         pass
     wanted = "a colour #rrggbb, as the masks hold colours" if coloured else "a whole number"
-    raise PotentiaError(f"{source}: {given!r} is not {wanted}.")
+    raise PotentiaError(f"{source}: {value!r} is not {wanted}.")
 
 
 def show_code(code: int, coloured: bool) -> str:
@@ -239,7 +240,7 @@ def _read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PotentiaError(f"{path}: the palette file cannot be read ({error}).") from None
-    found: list[tuple[int, str, int | None]] = []
+    listed: list[tuple[int, str, int | None]] = []
     for number, row in enumerate(csv.reader(lines), 1):
         if not row:
             continue
@@ -250,21 +251,21 @@ def _read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None
             colour = _hexadecimal(row[2].strip()) if len(row) == 3 else None
         except ValueError:
             raise PotentiaError(f"{place}: {row[2].strip()!r} is not a colour #rrggbb.") from None
-        found.append((parse_code(row[0], coloured, place), row[1].strip(), colour))
-    for kind, column in (("value", [row[0] for row in found]), ("name", [row[1] for row in found])):
+        listed.append((parse_code(row[0], coloured, place), row[1].strip(), colour))
+    for kind, column in (("value", [row[0] for row in listed]), ("name", [row[1] for row in listed])):
         twice = [v for k, v in enumerate(column) if v in column[:k] and str(v).lower() != "void"]
         if twice:
             raise PotentiaError(f"{path}: the {kind} {twice[0]} occurs twice.")
-    return found
+    return listed
 
 
 def _colour(number: int, code: int, coloured: bool, palette: list[int] | None) -> int:
     """The class's own colour in its masks, or one of evenly spread hues."""
     if coloured:
         return code
-    own = _painted(palette, code)
-    if own is not None:
-        return own
+    painted = _painted(palette, code)
+    if painted is not None:
+        return painted
     r, g, b = (round(255 * v) for v in colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, 0.75, 0.95))
     return r << 16 | g << 8 | b
 

@@ -27,38 +27,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     received: list[int] = []
     try:
         with stopping(received):
-            return _run(argv)
-    except KeyboardInterrupt as error:
-        print(f"potentia: {str(error) or 'interrupted'}", file=sys.stderr)
-        return 128 + (received or [signal.SIGINT])[0]
-
-
-def _run(argv: Sequence[str] | None) -> int:
-    try:
-        parser = _parser()
-        arguments = parser.parse_args(argv)
-        if not hasattr(arguments, "command"):
-            parser.print_help()
+            parser = _parser()
+            arguments = parser.parse_args(argv)
+            if not hasattr(arguments, "command"):
+                parser.print_help()
+                return 0
+            if getattr(arguments, "quiet", False):
+                silence()
+            arguments.command(arguments)
+            sys.stdout.flush()
             return 0
-        if getattr(arguments, "quiet", False):
-            silence()
-        arguments.command(arguments)
-        sys.stdout.flush()
+    except KeyboardInterrupt as error:
+        message, code = str(error) or "interrupted", 128 + (received or [signal.SIGINT])[0]
     except BrokenPipeError:
         # whoever read the output has seen enough; Python must not try to flush the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except PotentiaError as error:
-        print(f"potentia: {error}", file=sys.stderr)
-        return 2
+        message, code = str(error), 2
     except OSError as error:
-        where = printable(str(error.filename or "output"))
-        print(f"potentia: {where}: {error.strerror or error}", file=sys.stderr)
-        return 2
+        message, code = f"{printable(str(error.filename or 'output'))}: {error.strerror or error}", 2
     except MemoryError:
-        print("potentia: this needs more memory than there is", file=sys.stderr)
-        return 2
-    return 0
+        message, code = "this needs more memory than there is", 2
+    print(f"potentia: {message}", file=sys.stderr)
+    return code
 
 
 def _parser() -> Parser:

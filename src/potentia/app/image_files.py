@@ -35,10 +35,10 @@ def read_tiff(path: Path, page: int | None = None) -> np.ndarray:
     A file with one page has no first axis either way. An alpha channel is left out.
     """
     stack = _stack(path)
-    found = stack[..., 0] if stack.shape[-1] == 1 else stack
+    pages = stack[..., 0] if stack.shape[-1] == 1 else stack
     if page is not None:
-        return np.ascontiguousarray(found[page])
-    return np.ascontiguousarray(found[0] if len(found) == 1 else found)
+        return np.ascontiguousarray(pages[page])
+    return np.ascontiguousarray(pages[0] if len(pages) == 1 else pages)
 
 
 def _stack(path: Path) -> np.ndarray:
@@ -59,8 +59,8 @@ def _read_stack(path: Path) -> np.ndarray:
     order = [*pages, axes.index("Y"), axes.index("X"), *channels]
     height, width = shape[axes.index("Y")], shape[axes.index("X")]
     n_channels = int(np.prod([shape[k] for k in channels]))
-    found: np.ndarray = np.transpose(values, order).reshape(-1, height, width, n_channels)
-    return found
+    stack: np.ndarray = np.transpose(values, order).reshape(-1, height, width, n_channels)
+    return stack
 
 
 def write_tiff(path: Path, values: np.ndarray) -> None:
@@ -165,31 +165,31 @@ def _listed(folder: Path) -> list[Path]:
     """The image files of a folder, in order of name."""
     if not folder.is_dir():
         raise PotentiaError(f"{folder}: there is no such folder.")
-    found: dict[str, Path] = {}
+    by_stem: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
             if path.exists() and not path.is_file():
                 raise PotentiaError(f"{path} is no regular file; {folder} must hold images only.")
-            if path.stem in found:
+            if path.stem in by_stem:
                 raise PotentiaError(
-                    f"{folder} has {found[path.stem].name} and {path.name}: names must differ without suffix."
+                    f"{folder} has {by_stem[path.stem].name} and {path.name}: names must differ without suffix."
                 )
-            found[path.stem] = path
-    if not found:
+            by_stem[path.stem] = path
+    if not by_stem:
         raise PotentiaError(f"{folder} has no images ({', '.join(SUFFIXES)}).")
-    return list(found.values())
+    return list(by_stem.values())
 
 
 def paired_files(images: Path, masks: Path, stacks: str = "images") -> list[tuple[ImageFile, ImageFile]]:
     """Every image with the mask of its name, or of its name and an ending such as _mask; masks are PNG or TIFF."""
     files = image_files(images, stacks, masks)
     if masks.is_file() and images.is_file():
-        own = {images.stem: masks}
+        by_stem = {images.stem: masks}
     elif masks.is_file():
         raise PotentiaError(f"{masks} is one mask, but {images} is a folder: give the folder of its masks.")
     else:
-        own = {path.stem: path for path in _listed(masks) if path != images}
-    pairs = [(file, _mask_of(file, own, masks)) for file in files]
+        by_stem = {path.stem: path for path in _listed(masks) if path != images}
+    pairs = [(file, _mask_of(file, by_stem, masks)) for file in files]
     lacking = [file for file, path in pairs if path is None]
     if lacking:
         more = f", nor have {len(lacking) - 1} other images one" if len(lacking) > 1 else ""
@@ -198,7 +198,7 @@ def paired_files(images: Path, masks: Path, stacks: str = "images") -> list[tupl
     if lossy:
         raise PotentiaError(f"{lossy[0]}: JPEG does not keep the values of classes; masks must be PNG files.")
     alone = sorted(
-        {path.name for path in own.values()} - {path.name for _, path in pairs if path is not None}
+        {path.name for path in by_stem.values()} - {path.name for _, path in pairs if path is not None}
     )
     if alone and images != masks:
         warn_caller(
@@ -208,12 +208,14 @@ def paired_files(images: Path, masks: Path, stacks: str = "images") -> list[tupl
     return [(file, _same_page(file, path)) for file, path in pairs if path is not None]
 
 
-def _mask_of(file: ImageFile, own: dict[str, Path], masks: Path) -> Path | None:
+def _mask_of(file: ImageFile, by_stem: dict[str, Path], masks: Path) -> Path | None:
     names = [file.path.stem + end for end in _MASK_ENDINGS]
-    found = [own[name] for name in names if name in own and own[name] != file.path]
-    if len(found) > 1:
-        raise PotentiaError(f"{file.path} has two masks in {masks}: {found[0].name} and {found[1].name}.")
-    return found[0] if found else None
+    candidates = [by_stem[name] for name in names if name in by_stem and by_stem[name] != file.path]
+    if len(candidates) > 1:
+        raise PotentiaError(
+            f"{file.path} has two masks in {masks}: {candidates[0].name} and {candidates[1].name}."
+        )
+    return candidates[0] if candidates else None
 
 
 def _same_page(file: ImageFile, mask: Path) -> ImageFile:
@@ -255,15 +257,15 @@ def _read_deep_png(path: Path) -> np.ndarray:
     """
     from PIL import Image, ImageOps
 
-    found: list[np.ndarray] = []
+    halves: list[np.ndarray] = []
     for end in "BL":
         with Image.open(path) as picture:
             (tile,) = picture.tile
             layout = str(tile[3])
             grey = layout.startswith("LA")
             picture.tile = [_with_layout(tile, "RGBA" if grey else layout[:-1] + end)]
-            found.append(np.asarray(ImageOps.exif_transpose(picture)).astype(np.uint16))
-    upper, lower = (found[0][..., 0], found[0][..., 1]) if grey else (part[..., :3] for part in found)
+            halves.append(np.asarray(ImageOps.exif_transpose(picture)).astype(np.uint16))
+    upper, lower = (halves[0][..., 0], halves[0][..., 1]) if grey else (part[..., :3] for part in halves)
     return upper * 256 + lower
 
 
@@ -311,8 +313,8 @@ def check_same_size(image: np.ndarray, codes: np.ndarray, path: Path) -> None:
     """Refuse a mask that is not as large as its image."""
     size = image.shape[: codes.ndim]
     if size != codes.shape:
-        own, other = (" x ".join(map(str, shape[::-1])) for shape in (codes.shape, size))
-        raise PotentiaError(f"{path}: the mask is {own}, but its image is {other}.")
+        mask_size, image_size = (" x ".join(map(str, shape[::-1])) for shape in (codes.shape, size))
+        raise PotentiaError(f"{path}: the mask is {mask_size}, but its image is {image_size}.")
 
 
 def write_mask(path: Path, mask: Mask) -> None:
@@ -349,14 +351,14 @@ def given_files(folder: Path, images: list[ImageFile], option: str) -> list[Imag
     """The array file of every image: NAME.npy, NAME.npz or NAME.tif."""
     if not folder.is_dir():
         raise PotentiaError(f"{folder}: there is no such folder.")
-    own = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in ARRAY_SUFFIXES}
-    lacking = [image for image in images if image.name not in own]
+    by_stem = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in ARRAY_SUFFIXES}
+    lacking = [image for image in images if image.name not in by_stem]
     if lacking:
         raise PotentiaError(
             f"--{option}: {lacking[0].path} has no array {folder / lacking[0].name}{ARRAY_SUFFIXES[0]} "
             f"(or {', '.join(ARRAY_SUFFIXES[1:])})."
         )
-    return [ImageFile(image.name, own[image.name]) for image in images]
+    return [ImageFile(image.name, by_stem[image.name]) for image in images]
 
 
 def read_given(file: ImageFile, size: tuple[int, ...]) -> np.ndarray:
@@ -374,12 +376,12 @@ def read_given(file: ImageFile, size: tuple[int, ...]) -> np.ndarray:
             f"{file.path}: the array has shape {values.shape}, but its image needs ({sides}, n)."
         )
     with np.errstate(over="ignore"):
-        found = np.asarray(values, dtype=np.float32)
-    if not np.isfinite(found).all():
+        array = np.asarray(values, dtype=np.float32)
+    if not np.isfinite(array).all():
         raise PotentiaError(
             f"{file.path}: the array holds a value that is not finite, or too large for float32."
         )
-    return found
+    return array
 
 
 def _load(path: Path) -> np.ndarray:
@@ -392,8 +394,8 @@ def _load(path: Path) -> np.ndarray:
             names = [name for name in ("features", "probabilities", "marginals") if name in archive.files]
             if not names and len(archive.files) != 1:
                 raise PotentiaError(f"{path}: the file must hold one array, not {len(archive.files)}.")
-            found: np.ndarray = archive[names[0] if names else archive.files[0]]
-            return found
+            array: np.ndarray = archive[names[0] if names else archive.files[0]]
+            return array
     except PotentiaError:
         raise
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
@@ -430,7 +432,7 @@ class InputReader:
             )
         size = image.shape[: self.axes]
         beside = (self.features, self.probabilities)
-        return image, Given(*(None if own is None else read_given(own[k], size) for own in beside))
+        return image, Given(*(None if arrays is None else read_given(arrays[k], size) for arrays in beside))
 
 
 def input_reader(

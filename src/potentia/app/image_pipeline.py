@@ -287,16 +287,16 @@ class ImagePipeline(Pipeline):
         size, scores = seen.shape[:-1], self.node_scores(seen, beside)
 
         def of(window: Window) -> np.ndarray:
-            (found,) = predict([self.window_example(seen, window, scores(window))])
-            return np.asarray(found, dtype=np.float32).reshape(*window_size(window), -1)
+            (predicted,) = predict([self.window_example(seen, window, scores(window))])
+            return np.asarray(predicted, dtype=np.float32).reshape(*window_size(window), -1)
 
         entries = self.axes * len(self.classes) ** 2 * int(np.prod(size))
-        found = of(whole(size)) if entries <= _MOST_ENTRIES else blend(
+        predicted = of(whole(size)) if entries <= _MOST_ENTRIES else blend(
             size, self.tile_side(), _OVERLAP[self.axes], of
         )  # fmt: skip
         if size == full:
-            return found
-        return upsample_marginals(found.reshape(-1, found.shape[-1]), size, full)
+            return predicted
+        return upsample_marginals(predicted.reshape(-1, predicted.shape[-1]), size, full)
 
     def tile_side(self) -> int:
         """The side of tiles: smaller ones for many classes."""
@@ -475,9 +475,9 @@ class _Evaluated(NamedTuple):
 
 
 def _read_truth(classes: Classes, mask: ImageFile, image: np.ndarray) -> Ints:
-    own = read_mask(mask)
-    check_same_size(image, own.codes, mask.path)
-    return classes.labels(own, mask.path)
+    raw = read_mask(mask)
+    check_same_size(image, raw.codes, mask.path)
+    return classes.labels(raw, mask.path)
 
 
 def _squeezed(values: np.ndarray) -> np.ndarray:

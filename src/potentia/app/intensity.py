@@ -43,41 +43,41 @@ class Intensity:
 
         Its number type must be one of `types`, or a wider signed integer with all values in the range of one.
         """
-        given = image[..., None] if image.ndim == axes else image
-        if given.ndim != axes + 1:
+        pixels = image[..., None] if image.ndim == axes else image
+        if pixels.ndim != axes + 1:
             raise PotentiaError(f"an image has {axes} axes and its channels, not shape {image.shape}.")
-        if given.shape[-1] == 1 and self.channels == 3:  # a grey image among colours
-            given = np.repeat(given, 3, axis=-1)
-        if given.shape[-1] != self.channels:
+        if pixels.shape[-1] == 1 and self.channels == 3:  # a grey image among colours
+            pixels = np.repeat(pixels, 3, axis=-1)
+        if pixels.shape[-1] != self.channels:
             raise PotentiaError(
-                f"the number of channels of the image is {given.shape[-1]}, but the model was trained on "
+                f"the number of channels of the image is {pixels.shape[-1]}, but the model was trained on "
                 f"{self.channels}."
             )
-        if given.dtype.kind not in "uibf":
-            raise PotentiaError(f"an image holds real numbers, not {given.dtype}.")
-        given = self._typed(given)
+        if pixels.dtype.kind not in "uibf":
+            raise PotentiaError(f"an image holds real numbers, not {pixels.dtype}.")
+        pixels = self._typed(pixels)
         with np.errstate(over="ignore"):
-            values: np.ndarray = given.astype(np.float32)
+            values: np.ndarray = pixels.astype(np.float32)
         if not np.isfinite(values).all():
             raise PotentiaError(
                 f"an image holds finite numbers below {_LARGEST:.1e} only. Give missing pixels a number."
             )
         if self.how == "type":
-            return values / np.iinfo(given.dtype).max if given.dtype.kind == "u" else values
+            return values / np.iinfo(pixels.dtype).max if pixels.dtype.kind == "u" else values
         low, high = (self.low, self.high) if self.how == "set" else _range([values])
         scale = [1.0 / (b - a) if b > a else 1.0 for a, b in zip(low, high, strict=True)]
         values -= np.asarray(low, dtype=np.float32)
         values *= np.asarray(scale, dtype=np.float32)
         return values
 
-    def _typed(self, given: np.ndarray) -> np.ndarray:
+    def _typed(self, pixels: np.ndarray) -> np.ndarray:
         """The image in a number type of training; refuses others, whose numbers mean other intensities."""
-        name = _type_name(given, self.how)
+        name = _type_name(pixels, self.how)
         if self.types is None or name in self.types:
-            return given
+            return pixels
         for wanted in self.types:
-            if _fits(given, wanted):
-                return given.astype(wanted)
+            if _fits(pixels, wanted):
+                return pixels.astype(wanted)
         raise PotentiaError(
             f"the image holds numbers of type {name}, but the model was trained on {' and '.join(self.types)}: "
             "convert the image to that type and range, or train with --normalise image, which takes any."

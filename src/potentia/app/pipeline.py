@@ -128,12 +128,12 @@ def _pipeline_class(form: str) -> type[Pipeline]:
 def file_digests(source: Path) -> list[str]:
     """A digest of the bytes of a file, or of each file of a folder."""
     paths = sorted(source.iterdir()) if source.is_dir() else [source]
-    found = []
+    digests = []
     for path in paths:
         if path.is_file():
             with path.open("rb") as raw:
-                found.append(hashlib.file_digest(raw, partial(hashlib.blake2b, digest_size=16)).hexdigest())
-    return found
+                digests.append(hashlib.file_digest(raw, partial(hashlib.blake2b, digest_size=16)).hexdigest())
+    return digests
 
 
 #: What a hidden folder has: the new files, and once these are complete the names of files that they replace.
@@ -218,10 +218,10 @@ class Staging:
                 raise PotentiaError(f"{self.folder / name} is in the way; move it elsewhere.")
         if self._stale is None:
             return []
-        found = [
+        existing = [
             p.relative_to(self.folder).as_posix() for p in (*self.folder.glob("*"), *self.folder.glob("*/*"))
         ]
-        return [name for name in found if self._stale.fullmatch(name) and name not in names]
+        return [name for name in existing if self._stale.fullmatch(name) and name not in names]
 
     def _finish_others(self) -> None:
         """Move what killed processes wrote and did not finish to move; one that still moves is waited for."""

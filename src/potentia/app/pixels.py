@@ -29,30 +29,30 @@ def whole(size: Sequence[int]) -> Window:
 def widened(window: Window, margin: int, size: Sequence[int]) -> Window:
     """A window with a margin around it, as far as the image goes."""
     return tuple(
-        slice(max(0, own.start - margin), min(side, own.stop + margin))
-        for own, side in zip(window, size, strict=True)
+        slice(max(0, part.start - margin), min(side, part.stop + margin))
+        for part, side in zip(window, size, strict=True)
     )
 
 
 def inside(window: Window, outer: Window) -> Window:
     """A window relative to one around it."""
     return tuple(
-        slice(own.start - around.start, own.stop - around.start)
-        for own, around in zip(window, outer, strict=True)
+        slice(part.start - around.start, part.stop - around.start)
+        for part, around in zip(window, outer, strict=True)
     )
 
 
 def window_size(window: Window) -> tuple[int, ...]:
     """The sides of a window."""
-    return tuple(own.stop - own.start for own in window)
+    return tuple(part.stop - part.start for part in window)
 
 
 def tiles(window: Window, side: int) -> list[Window]:
     """A window cut into windows of about equal sides, at most `side`."""
     axes = []
-    for own in window:
-        length = own.stop - own.start
-        cuts = np.linspace(own.start, own.stop, -(-length // side) + 1).round().astype(int)
+    for part in window:
+        length = part.stop - part.start
+        cuts = np.linspace(part.start, part.stop, -(-length // side) + 1).round().astype(int)
         axes.append([slice(int(a), int(b)) for a, b in itertools.pairwise(cuts)])
     return list(itertools.product(*axes))
 
@@ -70,14 +70,14 @@ def draw_window(window: Window, n_pixels: int, known: np.ndarray, rng: np.random
     share = (n_pixels / max(1, int(np.prod(sides)))) ** (1 / len(sides))
     if share >= 1.0:
         return window
-    own = [max(1, round(share * side)) for side in sides]
+    lengths = [max(1, round(share * side)) for side in sides]
     places: Ints = np.argwhere(known)
     centre = places[rng.integers(len(places))] if len(places) else np.array(sides) // 2
-    found = []
-    for around, side, full, at in zip(window, own, sides, centre.tolist(), strict=True):
+    parts = []
+    for around, side, full, at in zip(window, lengths, sides, centre.tolist(), strict=True):
         first = min(max(0, at - int(rng.integers(side))), full - side)
-        found.append(slice(around.start + first, around.start + first + side))
-    return tuple(found)
+        parts.append(slice(around.start + first, around.start + first + side))
+    return tuple(parts)
 
 
 def blend(
@@ -106,10 +106,10 @@ def blend(
 def _ramp(window: Window, size: Sequence[int], length: int) -> np.ndarray:
     """Weights of a tile: 1 inside, falling to its borders, but not where those are the image's."""
     weight = np.ones(window_size(window), dtype=np.float32)
-    for axis, (own, side) in enumerate(zip(window, size, strict=True)):
-        at = np.arange(own.start, own.stop)
-        left = at - own.start + 1 if own.start > 0 else np.full(len(at), length + 1)
-        right = own.stop - at if own.stop < side else np.full(len(at), length + 1)
+    for axis, (part, side) in enumerate(zip(window, size, strict=True)):
+        at = np.arange(part.start, part.stop)
+        left = at - part.start + 1 if part.start > 0 else np.full(len(at), length + 1)
+        right = part.stop - at if part.stop < side else np.full(len(at), length + 1)
         line = np.minimum(np.minimum(left, right) / (length + 1), 1.0)
         weight *= line.astype(np.float32).reshape([-1 if a == axis else 1 for a in range(len(size))])
     return weight
@@ -141,17 +141,17 @@ class Context:
 
     def at(self, places: np.ndarray) -> np.ndarray:
         """Features (n, n_features) in float32 of pixels at (n, axes)."""
-        found = np.empty((len(places), self.n_features), dtype=np.float32)
+        features = np.empty((len(places), self.n_features), dtype=np.float32)
         centre = places.T / STRIDE
         column = 0
         for scale, smooth in zip(_SCALES, self._smooth, strict=True):
             for step in _steps(self.axes, 2 * scale / STRIDE):
                 for k in range(self.n_states):
-                    found[:, column] = ndimage.map_coordinates(
+                    features[:, column] = ndimage.map_coordinates(
                         smooth[..., k], centre + step[:, None], order=1, mode="nearest", prefilter=False
                     )
                     column += 1
-        return found
+        return features
 
 
 def n_context(n_states: int, axes: int) -> int:
@@ -166,28 +166,28 @@ def coarse_size(size: Sequence[int]) -> tuple[int, ...]:
 
 def coarse_window(window: Window) -> tuple[Window, Window]:
     """The coarse grid's pixels in a window of an image: where they are in the window, and where in the grid."""
-    outer = tuple(slice(-(-own.start // STRIDE), -(-own.stop // STRIDE)) for own in window)
+    outer = tuple(slice(-(-part.start // STRIDE), -(-part.stop // STRIDE)) for part in window)
     inner = tuple(
-        slice(g.start * STRIDE - own.start, None, STRIDE) for g, own in zip(outer, window, strict=True)
+        slice(g.start * STRIDE - part.start, None, STRIDE) for g, part in zip(outer, window, strict=True)
     )
     return inner, outer
 
 
 def places_in(window: Window) -> np.ndarray:
     """The pixels (n, axes) of a window, in raster order."""
-    starts = np.array([own.start for own in window], dtype=np.int32)
-    found = np.indices(window_size(window), dtype=np.int32).reshape(len(window), -1).T + starts
-    return np.asarray(found)
+    starts = np.array([part.start for part in window], dtype=np.int32)
+    places = np.indices(window_size(window), dtype=np.int32).reshape(len(window), -1).T + starts
+    return np.asarray(places)
 
 
 def _steps(axes: int, far: float) -> list[np.ndarray]:
-    found = [np.zeros(axes)]
+    steps = [np.zeros(axes)]
     for axis in range(axes):
         for sign in (-far, far):
             step = np.zeros(axes)
             step[axis] = sign
-            found.append(step)
-    return found
+            steps.append(step)
+    return steps
 
 
 #: Sides of the pieces in which features are computed and pixels scored, for two and for three axes.
@@ -232,27 +232,27 @@ class PixelRows:
         """
         size = values.shape[:-1]
         n_features = self.n_features + (0 if context is None else context.n_features)
-        found = np.empty((*window_size(window), n_features), dtype=np.float32)
+        features = np.empty((*window_size(window), n_features), dtype=np.float32)
         column = 0
         if self.features == "filters":
             around = widened(window, filter_reach(), size)
             bank = filter_bank(values[around], axes=self.axes)[inside(window, around)]
             column = bank.shape[-1]
-            found[..., :column] = bank
+            features[..., :column] = bank
         if self.given:
             if given is None or given.shape != (*size, self.given):
                 shape = None if given is None else given.shape
                 raise PotentiaError(
                     f"the image needs given features of shape {(*size, self.given)}, not {shape}."
                 )
-            found[..., column : column + self.given] = given[window]
+            features[..., column : column + self.given] = given[window]
             column += self.given
         if self.position:
-            for axis, (own, side) in enumerate(zip(window, size, strict=True)):
-                shares = (np.arange(own.start, own.stop, dtype=np.float32) + 0.5) / side
+            for axis, (part, side) in enumerate(zip(window, size, strict=True)):
+                shares = (np.arange(part.start, part.stop, dtype=np.float32) + 0.5) / side
                 shape_ = [-1 if a == axis else 1 for a in range(self.axes)]
-                found[..., column + axis] = shares.reshape(shape_)
-        flat = found.reshape(-1, n_features)
+                features[..., column + axis] = shares.reshape(shape_)
+        flat = features.reshape(-1, n_features)
         if context is not None:
             flat[:, self.n_features :] = context.at(places_in(window))
         return flat
@@ -264,8 +264,8 @@ _LEAST = np.log(1e-4)
 
 def log_probabilities(function: Potential, x: np.ndarray) -> np.ndarray:
     """Log-probabilities (n, n_classes) in float32 of pixels."""
-    found = log_softmax(function.scores(x, trusted=True), axis=1)
-    return np.maximum(found, _LEAST).astype(np.float32)
+    scores = log_softmax(function.scores(x, trusted=True), axis=1)
+    return np.maximum(scores, _LEAST).astype(np.float32)
 
 
 @dataclass
@@ -287,27 +287,27 @@ class PixelStage:
         if self.second is None:
             return None
         size = values.shape[:-1]
-        found = np.empty((*coarse_size(size), self.function.n_outputs_), dtype=np.float32)
-        self.fill_coarse(found, values, whole(size), given)
-        return Context(found)
+        coarse = np.empty((*coarse_size(size), self.function.n_outputs_), dtype=np.float32)
+        self.fill_coarse(coarse, values, whole(size), given)
+        return Context(coarse)
 
-    def fill_coarse(self, found: np.ndarray, values: np.ndarray, window: Window, given: Given) -> None:
+    def fill_coarse(self, coarse: np.ndarray, values: np.ndarray, window: Window, given: Given) -> None:
         """Write the first classifier's probabilities of a window's pixels into the coarse grid over an image."""
         for tile in tiles(window, TILE_SIDES[self.rows.axes]):
             inner, outer = coarse_window(tile)
             x = self.rows.rows(values, tile, given.features).reshape(*window_size(tile), -1)[inner]
             scores = log_probabilities(self.function, x.reshape(-1, x.shape[-1]))
-            found[outer] = np.exp(scores).reshape(found[outer].shape)
+            coarse[outer] = np.exp(scores).reshape(coarse[outer].shape)
 
     def scores(self, values: np.ndarray, window: Window, given: Given, context: Context | None) -> np.ndarray:
         """Log-probabilities (*window, n_classes) in float32, tile by tile."""
         function = self.function if self.second is None else self.second
-        found = np.empty((*window_size(window), function.n_outputs_), dtype=np.float32)
+        scores = np.empty((*window_size(window), function.n_outputs_), dtype=np.float32)
         for tile in tiles(window, TILE_SIDES[self.rows.axes]):
             x = self.rows.rows(values, tile, given.features, context)
             place = inside(tile, window)
-            found[place] = log_probabilities(function, x).reshape(found[place].shape)
-        return found
+            scores[place] = log_probabilities(function, x).reshape(scores[place].shape)
+        return scores
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The classifiers and their arrays, by name."""
@@ -315,8 +315,8 @@ class PixelStage:
         arrays: dict[str, Any] = {}
         for name, function in (("pixels", self.function), ("second", self.second)):
             if function is not None:
-                content[name], own = function.state()
-                arrays |= {f"{name}:{key}": value for key, value in own.items()}
+                content[name], fitted = function.state()
+                arrays |= {f"{name}:{key}": value for key, value in fitted.items()}
         return content, arrays
 
     @classmethod

@@ -111,13 +111,13 @@ class Line(NamedTuple):
 
 def history_lines(history: Sequence[Mapping[str, Any]], *, objective: bool = False) -> list[Line]:
     """Tracked errors by learning iteration, without those never tracked; or the objective."""
-    found = []
+    lines = []
     for key, name, colour, dashed in _OBJECTIVE if objective else _ERRORS:
         points = [row for row in history if key in row]
         if points:
             x, y = ([row[k] for row in points] for k in ("iteration", key))
-            found.append(Line(name, x, y, colour, dashed))
-    return found
+            lines.append(Line(name, x, y, colour, dashed))
+    return lines
 
 
 def score_lines(x: Sequence[float], scores: ArrayLike, kind: str) -> list[Line]:
@@ -330,9 +330,9 @@ def _lines(ax: Axes, ends: Floats, colour: str) -> None:
 def _layout(g: Graph) -> Placement:
     pairs = [scopes for scopes in g.scopes.values() if scopes.shape[1] == 2 and len(scopes)]
     if len(pairs) == 1 and g.max_order == 2:
-        found = grid_or_tree(g.n_variables, pairs[0])
-        if found is not None:
-            return found
+        placement = grid_or_tree(g.n_variables, pairs[0])
+        if placement is not None:
+            return placement
     n = g.n_variables
     if n > _MOST:
         raise PotentiaError(

@@ -37,10 +37,10 @@ Chosen = tuple[TokenSpan, Ints | None]
 
 def spans_by_file(source: Path, encoding: str | None) -> dict[Path, list[TokenSpan]]:
     """The spans of a token file, or of all files of a folder, in the order of their names."""
-    given = seen_by_workers(source)
-    files = [given]
-    if given.is_dir():
-        files = sorted(path for path in given.iterdir() if path.is_file() and not path.name.startswith("."))
+    place = seen_by_workers(source)
+    files = [place]
+    if place.is_dir():
+        files = sorted(path for path in place.iterdir() if path.is_file() and not path.name.startswith("."))
         if not files:
             raise PotentiaError(f"{source} has no files.")
     return {path: token_spans(path, encoding, SPAN_BYTES) for path in files}
@@ -106,16 +106,16 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def doubtful(found: Sequence[SpanFacts]) -> Iterator[str]:
+def doubtful(span_facts: Sequence[SpanFacts]) -> Iterator[str]:
     """What to tell the user of lines that look like headers and of columns of numbers."""
-    labels = sum((Counter(facts.labels) for facts in found), Counter[str]())
-    firsts = Counter(facts.first for facts in found if facts.first is not None)
+    labels = sum((Counter(facts.labels) for facts in span_facts), Counter[str]())
+    firsts = Counter(facts.first for facts in span_facts if facts.first is not None)
     for label, n in firsts.items():
         if labels[label] == n < len(labels) and labels.total() >= _MANY_NUMBERS:
             yield (
                 f"the label {label!r} occurs in the first line only, which may be a header; if it is, delete that line."
             )
-    for column in sorted(frozenset[int]().union(*(facts.numbers for facts in found))):
+    for column in sorted(frozenset[int]().union(*(facts.numbers for facts in span_facts))):
         yield (
             f"column {column + 1} holds many different numbers, each of which is a separate feature, however close "
             "they are: round them, or train pt.ChainCRF in Python, which takes numbers."
@@ -137,20 +137,20 @@ def split(run: Run, spans: Sequence[TokenSpan], counts: Sequence[int]) -> tuple[
     return own, [item for item in held if len(item[1])]
 
 
-def find_scheme(found: Sequence[SpanFacts]) -> str | None:
+def find_scheme(span_facts: Sequence[SpanFacts]) -> str | None:
     """The first scheme that allows all labels; None if there is none or no label is a span's."""
-    if all(facts.labels.keys() <= {"O"} for facts in found):
+    if all(facts.labels.keys() <= {"O"} for facts in span_facts):
         return None
-    return next((name for name in SCHEMES if all(facts.breaks.get(name) == 0 for facts in found)), None)
+    return next((name for name in SCHEMES if all(facts.breaks.get(name) == 0 for facts in span_facts)), None)
 
 
-def scheme_note(found: Sequence[SpanFacts]) -> str | None:
+def scheme_note(span_facts: Sequence[SpanFacts]) -> str | None:
     """What to tell the user if most sentences keep to a scheme and a few break it; None otherwise."""
-    total = sum(facts.sentences for facts in found)
+    total = sum(facts.sentences for facts in span_facts)
     counts = {
-        name: sum(facts.breaks[name] for facts in found)
+        name: sum(facts.breaks[name] for facts in span_facts)
         for name in SCHEMES
-        if all(name in facts.breaks for facts in found)
+        if all(name in facts.breaks for facts in span_facts)
     }
     name = min(counts, key=counts.__getitem__, default=None)
     if name is None or not 0 < counts[name] <= _ALMOST * total:
@@ -162,11 +162,11 @@ def scheme_note(found: Sequence[SpanFacts]) -> str | None:
     )
 
 
-def check_columns(source: Path, spans: Sequence[TokenSpan], found: Sequence[SpanFacts]) -> int:
+def check_columns(source: Path, spans: Sequence[TokenSpan], span_facts: Sequence[SpanFacts]) -> int:
     """The number of columns of all files, which must be one and at least two."""
     numbers = {
         span.path: facts.columns
-        for span, facts in zip(spans, found, strict=True)
+        for span, facts in zip(spans, span_facts, strict=True)
         if facts.columns is not None
     }
     if not numbers:
@@ -180,13 +180,13 @@ def check_columns(source: Path, spans: Sequence[TokenSpan], found: Sequence[Span
     return wanted
 
 
-def check_labels(source: Path, found: Sequence[SpanFacts]) -> None:
+def check_labels(source: Path, span_facts: Sequence[SpanFacts]) -> None:
     """Refuse files that there is nothing to learn from."""
-    values = frozenset[str]().union(*(facts.labels for facts in found))
+    values = frozenset[str]().union(*(facts.labels for facts in span_facts))
     if len(values) < 2:
         shown = next(iter(values), "")
         raise PotentiaError(
             f"{source}: the last column, which holds the labels, has only one value, {shown!r}."
         )
-    if not any(facts.joined for facts in found):
+    if not any(facts.joined for facts in span_facts):
         raise PotentiaError(f"{source}: no two words to train on are neighbours: each stands alone.")

@@ -121,18 +121,19 @@ class SequencePipeline(Pipeline):
         """The columns of a file and the predicted label last, separated by tabs; `out` is a folder if `source` is."""
         files = spans_by_file(source, encoding)
         self._warn_of_unknown(next(iter(files.values()))[0])
-        found = iterate_anywhere(partial(_label_numbers, self, decode), list(chain(*files.values())))
+        label_numbers = iterate_anywhere(partial(_label_numbers, self, decode), list(chain(*files.values())))
         if source.is_dir():
             if out.exists() and out.samefile(source):
                 raise PotentiaError(f"{out} is the data itself; --out needs another name.")
             with Staging(out) as staging:
                 counts = [
-                    self._write(staging.file(path.name), path, spans, found) for path, spans in files.items()
+                    self._write(staging.file(path.name), path, spans, label_numbers)
+                    for path, spans in files.items()
                 ]
             written = [str(out / path.name) for path in files]
         else:
             check_target(out, source)
-            counts = [self._write(out, path, spans, found) for path, spans in files.items()]
+            counts = [self._write(out, path, spans, label_numbers) for path, spans in files.items()]
             written = [str(out)]
         sentences, tokens = map(sum, zip(*counts, strict=True))
         return {"sentences": sentences, "tokens": tokens, "written": written}
@@ -150,13 +151,13 @@ class SequencePipeline(Pipeline):
                 )
 
     def _write(
-        self, out: Path, path: Path, spans: Sequence[TokenSpan], found: Iterator[Any]
+        self, out: Path, path: Path, spans: Sequence[TokenSpan], label_numbers: Iterator[Any]
     ) -> tuple[int, int]:
         """Write a file with labels, whose numbers come span by span; numbers of sentences and tokens."""
         n_sentences = n_tokens = 0
         with write_stream(out) as raw:
             for span in spans:
-                numbers = iter(next(found).tolist())
+                numbers = iter(next(label_numbers).tolist())
                 for sentence in span.sentences(documents=True):
                     labels = [str(self.model.classes_[k]) for k in islice(numbers, len(sentence[0]))]
                     if sentence[0] == [DOCUMENT_START] and "O" in self.model.classes_:
@@ -209,9 +210,9 @@ class SequencePipeline(Pipeline):
 
 def _label_numbers(pipeline: SequencePipeline, decode: str | None, span: TokenSpan) -> Any:
     """Numbers of the predicted labels of a span's tokens."""
-    found = pipeline.predict(pipeline.read(span, labelled=False), decode)
+    predicted = pipeline.predict(pipeline.read(span, labelled=False), decode)
     place = {label: k for k, label in enumerate(pipeline.model.classes_)}
-    return np.fromiter((place[label] for labels in found for label in labels), dtype=np.uint16)
+    return np.fromiter((place[label] for labels in predicted for label in labels), dtype=np.uint16)
 
 
 class _Counts(NamedTuple):
@@ -250,9 +251,9 @@ def _judge(pipeline: SequencePipeline, decode: str | None, count_unknown: bool, 
         raise PotentiaError(
             f"{item[0].path}: the label {strange!r} did not occur in training; --count-unknown counts it as wrong."
         )
-    found = pipeline.predict(sentences, decode)
-    right = sum(a == b for x, y in zip(truth, found, strict=True) for a, b in zip(x, y, strict=True))
-    return _Counts(len(truth), sum(map(len, truth)), right, count_spans(truth, found))
+    predicted = pipeline.predict(sentences, decode)
+    right = sum(a == b for x, y in zip(truth, predicted, strict=True) for a, b in zip(x, y, strict=True))
+    return _Counts(len(truth), sum(map(len, truth)), right, count_spans(truth, predicted))
 
 
 def train(
@@ -276,26 +277,26 @@ def train(
         spelling=True, gazetteers={path.stem: Gazetteer.read(path) for path in gazetteers}
     )
     spans = list(chain(*spans_by_file(source, encoding).values()))
-    found = map_anywhere(look, [(span, None) for span in spans])
-    n_columns = check_columns(source, spans, found)
-    own, held = split(run, spans, [facts.sentences for facts in found])
-    chosen = found if run.validation is None else map_anywhere(look, own)
+    span_facts = map_anywhere(look, [(span, None) for span in spans])
+    n_columns = check_columns(source, spans, span_facts)
+    own, held = split(run, spans, [facts.sentences for facts in span_facts])
+    chosen = span_facts if run.validation is None else map_anywhere(look, own)
     check_labels(source, chosen)
     known = find_scheme(chosen) if scheme is None else None if scheme == "none" else scheme
     hint = scheme_note(chosen) if scheme is None and known is None else None
-    for message in [*doubtful(found), *([] if hint is None else [hint])]:
+    for message in [*doubtful(span_facts), *([] if hint is None else [hint])]:
         run.say(message)
     model = ChainCRF(c1, c2, _ITERATIONS if iterations is None else iterations, delta=_DELTA, scheme=known)
     pipeline = SequencePipeline(model, features, n_columns)
     options = {k: v for k, v in model.get_params().items() if k != "max_iterations"}
     gazetteers_used = sorted(pipeline.settings()["gazetteers"].items())
-    marks = [*(facts.digest for facts in found), repr(options), repr(gazetteers_used)]
+    marks = [*(facts.digest for facts in span_facts), repr(options), repr(gazetteers_used)]
     with run.resumable(marks) as checkpoint, naming(source):
         sources = [SentenceSource(*item, pipeline) for item in own]
         model.fit(Parts(sources, len(sources)), progress=run.progress, checkpoint=checkpoint)
     facts = {
-        "sentences": sum(part.sentences for part in found),
-        "tokens": sum(part.tokens for part in found),
+        "sentences": sum(part.sentences for part in span_facts),
+        "tokens": sum(part.tokens for part in span_facts),
         "labels": model.classes_,
         "scheme": known,
         "iterations": model.n_iter_,

@@ -59,10 +59,10 @@ def make_model(name: str, seed: int, **options: Any) -> ResumableClassifier:
             raise PotentiaError(f"--{option} cannot be combined with --model {name}.")
     if options.get("kernel") == "linear":
         options["kernel"] = None
-    own: dict[str, Any] = {} if kind is LabelNetwork else {"gamma": "median"}
+    defaults: dict[str, Any] = {} if kind is LabelNetwork else {"gamma": "median"}
     if kind is LMSBN:
-        own = {"gamma": "cv", "order": "cv"}
-    return kind(**{"random_state": seed, **own, **options})
+        defaults = {"gamma": "cv", "order": "cv"}
+    return kind(**{"random_state": seed, **defaults, **options})
 
 
 def chosen(model: Any) -> dict[str, Any]:
@@ -80,8 +80,8 @@ def chosen(model: Any) -> dict[str, Any]:
     if not names:
         return {}
     best = max(results, key=lambda r: (r["exact_match"], -r["hamming_loss"]))
-    found = {f"chosen_{name}": best[name] for name in names}
-    return found | {"cross_validated_exact_match": best["exact_match"]}
+    facts = {f"chosen_{name}": best[name] for name in names}
+    return facts | {"cross_validated_exact_match": best["exact_match"]}
 
 
 T = TypeVar("T")
@@ -186,8 +186,8 @@ class TablePipeline(Pipeline):
     ) -> dict[str, list[Any]]:
         if _n_rows(table) == 0:
             return {label.name: [] for label in self.labels}
-        found = getattr(self.model, method)(self.matrix(table))
-        return {label.name: values(label, found[:, k]) for k, label in enumerate(self.labels)}
+        predicted = getattr(self.model, method)(self.matrix(table))
+        return {label.name: values(label, predicted[:, k]) for k, label in enumerate(self.labels)}
 
     # -- files ---------------------------------------------------------------------------------------------
 
@@ -235,8 +235,8 @@ class TablePipeline(Pipeline):
 
     def _warn_of_unknown(self, known: Sequence[Sequence[bool | None]]) -> None:
         """Warn of columns none of whose texts training had; known: by piece and feature."""
-        for feature, own in zip(self.features, zip(*known, strict=True), strict=True):
-            if False in own and True not in own:
+        for feature, pieces in zip(self.features, zip(*known, strict=True), strict=True):
+            if False in pieces and True not in pieces:
                 warn_caller(
                     f"training had none of the values of column {feature.name!r}, so it counts as missing in all rows.",
                     UserWarning,
@@ -245,8 +245,8 @@ class TablePipeline(Pipeline):
     def evaluate_files(self, source: Path, *, progress: bool = False) -> dict[str, Any]:
         """The five measures of multi-label prediction."""
         pieces = self._by_rows(source, partial(self._compared, seen_by_workers(source)))
-        truth, found = (np.concatenate(part) for part in zip(*pieces, strict=True))
-        return {"rows": len(truth), **all_measures(truth, found)}
+        truth, predicted = (np.concatenate(part) for part in zip(*pieces, strict=True))
+        return {"rows": len(truth), **all_measures(truth, predicted)}
 
     def _compared(self, source: Path, rows: slice) -> tuple[Ints, Ints]:
         """True and predicted labels of some rows."""

@@ -206,5 +206,5 @@ def _kept(checkpoint: Path | None) -> str:
     return f"interrupted; {checkpoint} keeps the progress; run the same command again to resume"
 
 
-def _or(given: Any, default: Any) -> Any:
-    return default if given is None else given
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value

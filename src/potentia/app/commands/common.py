@@ -143,7 +143,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None if what == "command" else action, error)
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """ ", did you mean ...?" with the most similar name, or nothing if none is similar."""
-    close = get_close_matches(given, list(known), n=1)
+    close = get_close_matches(word, list(known), n=1)
     return f", did you mean {close[0]}?" if close else ""

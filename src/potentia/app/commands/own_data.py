@@ -164,12 +164,8 @@ _OPTIONS = {
             choices=TRAINABLE["ilr"],
         ),
         _option("reduce", "images", "share of the sides to keep, such as 0.25", type=float, metavar="SHARE"),
-        _option(
-            "superpixels", "images", "label about N regions, not pixels", type=whole_number(), metavar="N"
-        ),
-        _option(
-            "search", "images", "choose node, edge, learner and epsilon by cross-validation over images", **_FLAG
-        ),
+        _option("superpixels", "images", "label about N regions, not pixels", type=whole_number(), metavar="N"),
+        _option("search", "images", "choose node, edge, learner and epsilon by cross-validation over images", **_FLAG),
         _option("budget", "images", "seconds for --search of pairs (default: 600)", type=float, metavar="SECONDS"),
         _option("pixels", "images", "train pairs on at most N pixels", type=whole_number(), metavar="N"),
         _option("learner", "images", "ilr (default), marginal, margin", choices=tuple(TRAINABLE)),
@@ -178,9 +174,7 @@ _OPTIONS = {
             type=float, metavar="E",
         ),
         _option("inference", "images", "of --learner marginal (default: trw)", choices=tuple(INFERENCE)),
-        _option(
-            "class_weight", "images", "'balanced', or a number per class with commas between", metavar="WEIGHTS"
-        ),
+        _option("class_weight", "images", "'balanced', or a number per class with commas between", metavar="WEIGHTS"),
         _option("iterations", "images, sequences", "limit on iterations", type=whole_number(), metavar="N"),
         _option("labels", "table", "label columns, with commas between", required=True, metavar="COLUMNS"),
         _option("ignore", "table", "columns to leave out of the features", metavar="COLUMNS"),
@@ -189,9 +183,7 @@ _OPTIONS = {
             "model", "table", "network (default), lmsbn, lmbm, independent",
             choices=("network", "lmsbn", "lmbm", "independent"),
         ),
-        _option(
-            "kernel", "table", "linear, rbf (default: both in network, else linear)", choices=("linear", "rbf")
-        ),
+        _option("kernel", "table", "linear, rbf (default: both in network, else linear)", choices=("linear", "rbf")),
         _option(
             "order", "table",
             "of labels: frequency (default of network), f-score, index, learned, cv (default of lmsbn)",
@@ -459,9 +451,9 @@ def keep_run(
     append_row(path, plain(row))
 
 
-def report_source(given: Path) -> Path:
+def report_source(folder: Path) -> Path:
     """The folder that a report is about: of a model, that of its runs."""
-    return runs_folder(given) if given.is_file() and os.path.isdir(runs_folder(given)) else given
+    return runs_folder(folder) if folder.is_file() and os.path.isdir(runs_folder(folder)) else folder
 
 
 def _packed(image: Mapping[str, Any]) -> dict[str, Any]:

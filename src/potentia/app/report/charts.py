@@ -124,15 +124,15 @@ def _down(y: Axis, value: float) -> float:
 def _texts(ticks: Sequence[float]) -> list[str]:
     """Ticks as text, with as many digits as it takes to tell them apart."""
     nil = 1e-9 * max(map(abs, ticks), default=0.0)
-    found: list[str] = []
+    texts: list[str] = []
     for digits in range(3, 8):
-        found = ["0" if abs(t) <= nil else _text(t, digits) for t in ticks]
-        if len(set(found)) == len(ticks) and all(
+        texts = ["0" if abs(t) <= nil else _text(t, digits) for t in ticks]
+        if len(set(texts)) == len(ticks) and all(
             math.isclose(float(text.replace(",", "")), t, rel_tol=1e-9, abs_tol=nil)
-            for text, t in zip(found, ticks, strict=True)
+            for text, t in zip(texts, ticks, strict=True)
         ):
             break
-    return found
+    return texts
 
 
 def _text(value: float, digits: int) -> str:

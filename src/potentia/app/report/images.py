@@ -51,40 +51,40 @@ def panels_of(image: Any, original: Original | None = None) -> tuple[Panels, str
     An image is a string of predicted states, packed marginals, or a mapping with "input", "truth", "marginals" and
     "prediction"; of the first two, the original adds input and truth. Without it a string is that of a square.
     """
-    marginals = found = None
+    marginals = states = None
     if isinstance(image, str):
         side = round(len(image) ** 0.5)
         size = (side, side) if original is None else original[1].shape
         if size[0] * size[1] != len(image):
             return {}, ""
-        found = _states(image, size)
+        states = _states(image, size)
     elif "levels" in image:
         marginals = _spread(unpack(image))
     else:
         marginals = _spread(unpack(image["marginals"]))
-        truth, found = (_states(image[key], marginals.shape[:2]) for key in ("truth", "prediction"))
+        truth, states = (_states(image[key], marginals.shape[:2]) for key in ("truth", "prediction"))
         original = unpack(image["input"]), truth
-    if found is None and marginals is not None:
-        found = marginals.argmax(axis=2)
-    assert found is not None
-    n_states = int(found.max()) + 1 if marginals is None else marginals.shape[2]
+    if states is None and marginals is not None:
+        states = marginals.argmax(axis=2)
+    assert states is not None
+    n_states = int(states.max()) + 1 if marginals is None else marginals.shape[2]
     panels: Panels = {}
     if original is not None:
         panels = {"input": _input(original[0]), "truth": _colours(_one_hot(original[1], n_states))}
     if marginals is not None:
         panels["marginals"] = _mixed(marginals)
-    panels["prediction"] = _colours(_one_hot(found, n_states))
+    panels["prediction"] = _colours(_one_hot(states, n_states))
     if isinstance(image, Mapping) and "input" in image:
         panels["overlay"] = 0.5 * (panels["input"] + panels["prediction"])
-    return panels, "" if original is None else _wrong(original[1], found)
+    return panels, "" if original is None else _wrong(original[1], states)
 
 
-def _wrong(truth: np.ndarray, found: np.ndarray) -> str:
+def _wrong(truth: np.ndarray, states: np.ndarray) -> str:
     """How many known pixels differ; nothing of sizes that do."""
-    if truth.shape != found.shape:
+    if truth.shape != states.shape:
         return ""
     known = int(np.count_nonzero(truth >= 0))
-    wrong = int(np.count_nonzero((truth != found) & (truth >= 0)))
+    wrong = int(np.count_nonzero((truth != states) & (truth >= 0)))
     return f"{wrong} of {known} pixels wrong ({wrong / max(known, 1):.2%})"
 
 
@@ -154,10 +154,10 @@ def viewer_data(
     """
     sources: dict[str, int] = {}
     shown = []
-    for own, seen in zip(images, originals or [()] * len(images), strict=True):
+    for of_method, of_originals in zip(images, originals or [()] * len(images), strict=True):
         line = []
-        for number, image in enumerate(own[: min(map(len, images))]):
-            panels, text = panels_of(image, seen[number] if number < len(seen) else None)
+        for number, image in enumerate(of_method[: min(map(len, images))]):
+            panels, text = panels_of(image, of_originals[number] if number < len(of_originals) else None)
             numbers = {name: sources.setdefault(data_uri(p), len(sources)) for name, p in panels.items()}
             line.append({"panels": numbers, "text": text, "name": _name(image)})
         shown.append(line)

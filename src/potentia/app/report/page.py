@@ -64,12 +64,12 @@ def result_sentence(rows: Sequence[Row]) -> str:
                 (row[key], name)
             )
     best = "lowest" if _MEASURES[key] else "highest"
-    found = [_best(group, _MEASURES[key], where) for where, group in list(groups.items())[:_MOST]]
+    sentences = [_best(group, _MEASURES[key], where) for where, group in list(groups.items())[:_MOST]]
     more = f"; and {len(groups) - _MOST} more" if len(groups) > _MOST else ""
     if len(rows) == 1:
         data = rows[0]["cell"].get("data")
         return f"The {_text(key)}{f' on {data}' if data else ''} is {rows[0][key]:.4f}."
-    return f"The {best} {_text(key)} is {'; '.join(found)}{more}."
+    return f"The {best} {_text(key)} is {'; '.join(sentences)}{more}."
 
 
 def _best(group: Sequence[tuple[float, str]], less: bool, where: str) -> str:
@@ -130,28 +130,28 @@ _SCORES = {
 
 def class_tables(study: StudyResults) -> list[Markup]:
     """Scores of every class, a table per run that has them."""
-    found = []
+    shown = []
     for name, row in study.runs:
         classes = row.get("class_scores")
         if classes:
             columns = [Column("class", "class"), Column("pixels", "pixels", str)]
             columns += [Column(text, key, _share) for key, text in _SCORES.items() if key in classes[0]]
             table = Table(f"Classes, {name}", columns, classes)
-            found.append(scrolled(html_table(table), f"classes, {name}"))
-    return found
+            shown.append(scrolled(html_table(table), f"classes, {name}"))
+    return shown
 
 
 def confusion_tables(study: StudyResults) -> list[Markup]:
     """Pixels by true and predicted class, coloured by their share of the true class."""
-    found = []
+    shown = []
     for name, row in study.runs:
         if row.get("confusion") and row.get("class_scores"):
             labels = [line["class"] for line in row["class_scores"]]
             cells = [_confusion_line(k, counts) for k, counts in enumerate(row["confusion"])]
             table = shaded_table(name, labels, cells, corner="truth")
-            found.append(scrolled(table, f"confusion matrix, {name}"))
+            shown.append(scrolled(table, f"confusion matrix, {name}"))
     note = "Pixels of a row's class that were predicted as a column's class, as a share of the row."
-    return [tag("p", note), *found] if found else []
+    return [tag("p", note), *shown] if shown else []
 
 
 def _confusion_line(k: int, counts: Sequence[int]) -> list[Shaded]:
@@ -189,14 +189,14 @@ def study_section(study: StudyResults) -> Markup:
     parts = [("Results", tables), ("Images", images), ("Classes", class_tables), ("Confusion", confusion_tables),
              ("Calibration", calibration_charts), ("Learning curves", curves), ("Learned functions", functions),
              ("Label couplings", couplings), ("Run facts", facts)]  # fmt: skip
-    found = lead(study)
+    sections = lead(study)
     for title, make in parts:
         content = make(study)
         if content:
             head = tag("h3", title, id=f"{study.anchor}--{title.lower().replace(' ', '-')}")
-            found.append(tag("section", head, *content))
+            sections.append(tag("section", head, *content))
     heading = tag("h2", study.name, id=study.anchor)
-    return tag("section", heading, *found, class_="study", aria_labelledby=study.anchor)
+    return tag("section", heading, *sections, class_="study", aria_labelledby=study.anchor)
 
 
 def lead(study: StudyResults) -> list[Markup]:
@@ -222,11 +222,11 @@ def curves(study: StudyResults) -> list[Markup]:
         if not tracked
     ]
     legend = _legend(list({line.name: line for _, tracked in errors for line in tracked}.values()))
-    found = [legend, _charts(errors, "iteration", "error", shared=True)] if errors else []
+    charts = [legend, _charts(errors, "iteration", "error", shared=True)] if errors else []
     if objectives:
-        found += [tag("p", "Objective of runs whose errors were not tracked:")] if errors else []
-        found += [_charts(objectives, "iteration", "objective", shared=False)]
-    return found
+        charts += [tag("p", "Objective of runs whose errors were not tracked:")] if errors else []
+        charts += [_charts(objectives, "iteration", "objective", shared=False)]
+    return charts
 
 
 def _charts(runs: Sequence[tuple[str, Sequence[Line]]], x_name: str, y_name: str, shared: bool) -> Markup:
@@ -255,7 +255,7 @@ def _legend(lines: Sequence[Line]) -> Markup:
 
 def functions(study: StudyResults) -> list[Markup]:
     """Scores as functions of the one feature they see, a chart per run and kind."""
-    found = []
+    figures = []
     for name, row in study.runs:
         for kind, curve in row.get("curves", {}).items():
             lines = score_lines(curve["x"], curve["f"], kind)
@@ -266,13 +266,13 @@ def functions(study: StudyResults) -> list[Markup]:
             title = f"{kind} scores, {name}"
             axes = make_axis(curve["x"]), make_axis(values)
             drawn = chart(lines, *axes, "feature", "score", title, text)
-            found.append(tag("figure", tag("figcaption", title), drawn, _legend(lines)))
-    return [tag("div", *found, class_="charts")] if found else []
+            figures.append(tag("figure", tag("figcaption", title), drawn, _legend(lines)))
+    return [tag("div", *figures, class_="charts")] if figures else []
 
 
 def couplings(study: StudyResults) -> list[Markup]:
     """Weights of labels in each other's scores, a coloured table per run."""
-    found = []
+    shown = []
     for name, row in study.runs:
         if "couplings" in row:
             weights = np.array(row["couplings"])
@@ -280,9 +280,9 @@ def couplings(study: StudyResults) -> list[Markup]:
             cells = [
                 [Shaded(f"{w:.2f}" if w else "", w > 0, abs(w) / largest) for w in line] for line in weights
             ]
-            found.append(scrolled(shaded_table(name, row["labels"], cells), f"label couplings, {name}"))
+            shown.append(scrolled(shaded_table(name, row["labels"], cells), f"label couplings, {name}"))
     note = "Weight of a column's label (present +1, absent −1) in the score of a row's label."
-    return [tag("p", note), *found] if found else []
+    return [tag("p", note), *shown] if shown else []
 
 
 def images(study: StudyResults) -> list[Markup]:
@@ -336,7 +336,7 @@ def report(
 
 def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[StudyResults]:
     """A study per file of rows, named by its folder."""
-    found: list[StudyResults] = []
+    studies: list[StudyResults] = []
     for path in sorted(folder.rglob("rows.jsonl")):
         rows = read_rows(path)
         if rows:
@@ -344,9 +344,9 @@ def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[Stu
             name = _title(folder) if place == "." else place
             study = str(rows[0]["cell"].get("study", name))
             seen = [originals(study, row["cell"]) if row.get("pictures") else () for row in rows]
-            anchor = _anchor(name, {other.anchor for other in found})
-            found.append(StudyResults(name, anchor, rows, tables(study, rows), seen))
-    return found
+            anchor = _anchor(name, {other.anchor for other in studies})
+            studies.append(StudyResults(name, anchor, rows, tables(study, rows), seen))
+    return studies
 
 
 def _title(folder: Path) -> str:

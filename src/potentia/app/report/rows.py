@@ -47,21 +47,21 @@ def read_rows(path: Path) -> list[Row]:
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            row = json.loads(line)
         # the decoder also refuses numbers of thousands of digits and deep nesting
         except (ValueError, RecursionError):
             if number < len(lines):
                 raise PotentiaError(f"{path}, line {number} is not JSON.") from None
             continue
-        rows.append(_row(f"{path}, line {number}", found))
+        rows.append(_row(f"{path}, line {number}", row))
     return rows
 
 
-def _row(place: str, found: Any) -> Row:
+def _row(place: str, row: Any) -> Row:
     """A row with a cell, or a sentence that there is none."""
-    if not isinstance(found, dict) or not isinstance(found.get("cell"), dict):
+    if not isinstance(row, dict) or not isinstance(row.get("cell"), dict):
         raise PotentiaError(f"{place} is not a result row: it has no cell.")
-    return found
+    return row
 
 
 def append_row(path: Path, row: Row) -> None:
@@ -194,8 +194,8 @@ def _sort_key(column: Column, line: Mapping[str, Any], text: str) -> str | None:
     value = line.get(column.key)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return repr(value)
-    found = _NUMBER.match(text) if column.show is not None else None
-    return found[0] if found else None
+    match = _NUMBER.match(text) if column.show is not None else None
+    return match[0] if match else None
 
 
 #: Keys of a cell that say where it belongs, not what it is.
@@ -235,8 +235,8 @@ class StudyResults(NamedTuple):
 def varying(rows: Sequence[Row]) -> list[str]:
     """Keys of cells that tell runs apart, those that have a usual value last."""
     keys = dict.fromkeys(key for row in rows for key in row["cell"] if key not in _PLACE)
-    found = [key for key in keys if len({str(row["cell"].get(key)) for row in rows}) > 1]
-    return sorted(found, key=lambda key: _usual(key, rows) is not None)
+    different = [key for key in keys if len({str(row["cell"].get(key)) for row in rows}) > 1]
+    return sorted(different, key=lambda key: _usual(key, rows) is not None)
 
 
 def _usual(key: str, rows: Sequence[Row]) -> str | None:
@@ -249,12 +249,12 @@ def names(rows: Sequence[Row]) -> list[str]:
     """A name per run: what varies, without what most of the runs share."""
     keys = varying(rows) or [key for key in rows[0]["cell"] if key not in _PLACE]
     usual = {key: _usual(key, rows) for key in keys}
-    found = []
+    run_names = []
     for row in rows:
         parts = [(key, str(row["cell"][key])) for key in keys if key in row["cell"]]
         named = [_named(key, value) for key, value in parts if value != usual[key]]
-        found.append(", ".join(named or [_named(key, value) for key, value in parts]))
-    return found
+        run_names.append(", ".join(named or [_named(key, value) for key, value in parts]))
+    return run_names
 
 
 def _named(key: str, value: str) -> str:
