@@ -15,15 +15,13 @@ import numpy as np
 from ..base.files import naming
 from ..base.schema import FLAG, TEXT, Count, Items, Named, Schema
 from ..base.types import Ints, PotentiaError, warn_caller
-from ..features.attributes import Gazetteer
 from ..features.example import Example
 from ..features.parts import Parts, Sequences, Source
 from ..features.sequences import DOCUMENT_START, TokenSpan, no_tokens
 from ..features.spans import SpanCounts, count_spans
-from ..features.tokens import Sentence, TokenFeatures
+from ..features.tokens import Gazetteer, Sentence, TokenFeatures
 from ..learn.backends.connection import iterate_anywhere, map_anywhere
-from ..learn.chain_data import all_features
-from ..learn.chain_objective import ChainWeights
+from ..learn.chain_layout import AttributeLabels, ChainWeights
 from ..models.chain_crf import ChainCRF
 from ..models.crf import CRF
 from ..potentials.linear import Linear
@@ -370,5 +368,6 @@ def _chain_of(crf: CRF, labels: Sequence[str], indicators: Sequence[str]) -> Cha
         "history": crf.history_,
         "columns": {},
     }
-    weights = ChainWeights(all_features(len(names), n), state.ravel(), pairs, np.zeros((0, n)))
+    features = AttributeLabels.of_codes(np.arange(len(names) * n), len(names), n)
+    weights = ChainWeights(features, state.ravel(), pairs, np.zeros((0, n)))
     return ChainCRF.from_state(content, weights.arrays(names))

@@ -1,6 +1,5 @@
 """From images and sentences to examples: features of pixels, pairs, superpixels and tokens."""
 
-from .attributes import Gazetteer
 from .colour import reduce_labels, resize, upsample_marginals
 from .edges import EDGE_SETS, bilateral, edge_features, typical_contrast
 from .image import image_example, image_examples
@@ -13,7 +12,7 @@ from .superpixels import (
     superpixel_labels,
     superpixels,
 )
-from .tokens import TokenFeatures
+from .tokens import Gazetteer, TokenFeatures
 
 __all__ = [
     "EDGE_SETS",

@@ -26,18 +26,26 @@ from ..inference.base import Inference
 from ..kernels import attributes as kernels
 from ..learn.backends.connection import current, iterate_anywhere
 from ..learn.base import Learner, steps_made
+from ..learn.chain import (
+    ChainFit,
+    ChainTables,
+    TokenBlock,
+    best_labels,
+    in_layout,
+    k_best_labels,
+    likeliest_labels,
+    marginals,
+)
 from ..learn.chain_data import ChainData, chain_sources, cut_lengths
-from ..learn.chain_fit import ChainFit, ChainOptions, best_labels, k_best_labels, marginals
 from ..learn.chain_layout import (
+    SAVED_WEIGHTS,
     ChainLayout,
+    ChainWeights,
     Label,
     check_label_type,
     check_lengths,
-    likeliest_labels,
     scheme_constraints,
 )
-from ..learn.chain_objective import SAVED_WEIGHTS, ChainTables, ChainWeights, Names, TokenBlock
-from ..learn.chain_part import in_layout
 from ..learn.checkpoint import Checkpoint
 from ..learn.iterated import IteratedLogistic
 from ..learn.loop import Callback, run
@@ -146,8 +154,7 @@ class ChainCRF(Registered, Params):
         check_flag("warm_start", warm_start)
         sources, resident = chain_sources(X, y, sample_weight)
         with Bar(progress) as bar, one_blas_thread(), releasing():
-            data = ChainData.of(sources, resident, isinstance(checkpoint, str | os.PathLike))
-            index, classes = data.index, data.classes
+            data = ChainData(sources, resident, isinstance(checkpoint, str | os.PathLike))
             if data.faintest is not None and data.faintest[1] < _FAINT * self.c2:
                 warn_caller(
                     f"the numbers of {data.faintest[0]!r} are so small that the penalty c2 = {self.c2:g} leaves hardly "
@@ -156,11 +163,7 @@ class ChainCRF(Registered, Params):
                 )
             if isinstance(checkpoint, str | os.PathLike):
                 checkpoint = Checkpoint(checkpoint, self._digest(data.digests))
-            fit = ChainFit(data, self.scheme, self._options())
-            if warm_start and hasattr(self, "weights_"):
-                before = Names(self.index_, self.classes_)
-                _warn_of_dropped(self.index_, index)
-                fit.start_from(self.weights_.transferred(before, fit.weights, Names(index, classes)))
+            fit = self._begin(data, warm_start and hasattr(self, "weights_"))
             bar.begin("fitting", fit.limit)
 
             def after(history: list[dict[str, Any]]) -> bool:
@@ -168,28 +171,26 @@ class ChainCRF(Registered, Params):
                 return bool(callback(history)) if callback is not None else False
 
             history = run(fit, {}, callback=after, checkpoint=checkpoint)
-        self._adopt(fit.weights, index, classes, history)
+        self.weights_, self.index_ = fit.weights.pruned(data.index)  # attributes without a weight are dropped
+        self.classes_, self.history_, self.n_iter_ = data.classes, history, steps_made(history)
         self.converged_ = fit.converged(history)
+        self.__dict__.pop("_tables_scheme", None)
         return self
 
-    def _options(self) -> ChainOptions:
-        return ChainOptions(
-            float(self.c1), float(self.c2), self.max_iterations, float(self.delta), float(self.min_freq),
-            bool(self.all_possible_states), bool(self.all_possible_transitions), self.threads,
+    def _begin(self, data: ChainData, warm: bool) -> ChainFit:
+        """The fit before its first step, with weights of zero or, if `warm`, those of the fit before."""
+        allowed = scheme_constraints(data.classes, self.scheme)
+        features, pairs = data.number(allowed, self.scheme, self.all_possible_states, self.min_freq)
+        seen = np.ones_like(pairs, dtype=bool) if self.all_possible_transitions else pairs > 0
+        fit = ChainFit(
+            data.parts, features, seen & (pairs >= self.min_freq) & allowed.transitions, data.n_dense,
+            c1=self.c1, c2=self.c2, delta=self.delta, max_iterations=self.max_iterations, threads=self.threads,
         )  # fmt: skip
-
-    def _adopt(
-        self,
-        weights: ChainWeights,
-        index: AttributeIndex,
-        classes: list[Label],
-        history: list[dict[str, Any]],
-    ) -> None:
-        """Keep what was learned; attributes without a weight are dropped."""
-        self.weights_, self.index_ = weights.pruned(index)
-        self.classes_, self.history_ = classes, history
-        self.n_iter_ = steps_made(history)
-        self.__dict__.pop("_tables_scheme", None)
+        if warm:
+            _warn_of_dropped(self.index_, data.index)
+            names = self.index_, self.classes_
+            fit.start_from(self.weights_.transferred(*names, fit.weights, data.index, data.classes))
+        return fit
 
     def _digest(self, of_parts: Sequence[str]) -> str:
         """A digest of options and data: the checkpoint of a fit with another one is refused."""
@@ -214,9 +215,9 @@ class ChainCRF(Registered, Params):
     def _predict(self, given: Sequences) -> list[list[Any]]:
         chains, tables = self._encoded(given.X, given.first)
         if self.decode == "mpm":
-            found = marginals(chains, tables, thread_count(self.threads))
+            mu, _ = marginals(chains, tables, thread_count(self.threads))
             allowed = scheme_constraints(self.classes_, self.scheme)
-            numbers = likeliest_labels(chains.tokens.sequence_ptr, found, allowed)
+            numbers = likeliest_labels(chains.tokens.sequence_ptr, mu, allowed)
         else:
             numbers = best_labels(chains, tables, thread_count(self.threads))
         names = self.classes_
@@ -233,7 +234,7 @@ class ChainCRF(Registered, Params):
 
     def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
         chains, tables = self._encoded(given.X, given.first)
-        rows = marginals(chains, tables, thread_count(self.threads)).tolist()
+        rows = marginals(chains, tables, thread_count(self.threads))[0].tolist()
         return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], chains)
 
     def predict_marginals_single(self, xseq: Iterable[Token]) -> list[dict[Any, float]]:
@@ -245,8 +246,8 @@ class ChainCRF(Registered, Params):
         check_count("k", k, 1)
         chains, tables = self._encoded(X)
         return [
-            [LabelPath([self.classes_[y] for y in path], log_p) for path, log_p in found]
-            for found in k_best_labels(chains, tables, k)
+            [LabelPath([self.classes_[y] for y in path], log_p) for path, log_p in paths]
+            for paths in k_best_labels(chains, tables, k, thread_count(self.threads))
         ]
 
     def score(
@@ -302,10 +303,8 @@ class ChainCRF(Registered, Params):
             vector = layout.join(w.state, w.pairs, w.dense)
             self._tables = ChainTables.of(layout, vector, scheme_constraints(self.classes_, self.scheme))
             self._tables_scheme = self.scheme
-        chains = TokenBlock(
-            in_layout(kernels.TokenAttributes(*encoded[:4]), self._tables.layout), encoded.dense, first
-        )
-        return chains, self._tables
+        tokens = in_layout(kernels.TokenAttributes(*encoded[:4]), self._tables.layout)
+        return TokenBlock(tokens, encoded.dense, first), self._tables
 
     # -- saving --------------------------------------------------------------------------------------------
 
