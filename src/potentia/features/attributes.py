@@ -58,6 +58,15 @@ _MANY_NAMES = 20_000
 _MAX_SINGLE = 2.0**16
 
 
+#: Columns of dense features by name, (first, end).
+Columns = Mapping[str, tuple[int, int]]
+
+
+def n_columns(columns: Columns) -> int:
+    """Number of columns of dense features."""
+    return max((end for _, end in columns.values()), default=0)
+
+
 class EncodedTokens(NamedTuple):
     """The attributes of all tokens of some sequences.
 
@@ -289,7 +298,7 @@ class _Encoder:
         if key not in self.columns:
             if self.find is not None:
                 raise PotentiaError(f"X[{row}][{place}] has the array {key!r}, which training did not have.")
-            first = max((end for _, end in self.columns.values()), default=0)
+            first = n_columns(self.columns)
             self.columns[str(key)] = (first, first + len(value))
         first, end = self.columns[key]
         if len(value) != end - first:
@@ -299,7 +308,7 @@ class _Encoder:
         return first, value
 
     def _dense_rows(self, n: int, blocks: list[tuple[int, int, Any]]) -> None:
-        width = max(end for _, end in self.columns.values())
+        width = n_columns(self.columns)
         rows = np.zeros((n, width))
         for place, first, values in blocks:
             rows[place, first : first + len(values)] = values
@@ -329,7 +338,7 @@ class _Encoder:
 
     def _joined(self, sequence_ptr: Ints) -> Any:
         """Dense rows of all tokens; those made before a feature first occurred lack its columns."""
-        width = max((end for _, end in self.columns.values()), default=0)
+        width = n_columns(self.columns)
         kinds = {np.dtype(np.float32), *(rows.dtype for _, rows in self.dense)}
         joined = np.zeros((int(sequence_ptr[-1]), width), dtype=np.result_type(*kinds))
         for number, rows in self.dense:

@@ -12,7 +12,7 @@ import numpy as np
 from ..base.saving import digest_of
 from ..base.threads import thread_count
 from ..base.types import Floats, Ints, PotentiaError
-from ..features.attributes import AttributeIndex, check_sequences
+from ..features.attributes import AttributeIndex, Columns, check_sequences, n_columns
 from ..features.offsets import Moments, Offsets, attribute_moments, column_moments, presence_name
 from ..features.parts import HeldSequences, Parts, Sequences, Source
 from ..features.schemes import Allowed
@@ -36,8 +36,6 @@ from .data import open_backend
 
 #: Tokens of a part of sequences in memory. Cuts never depend on the number of threads or workers.
 PART_TOKENS = 1 << 18
-#: Columns of dense features by name, (first, end).
-Columns = Mapping[str, tuple[int, int]]
 
 
 class PartFacts(NamedTuple):
@@ -229,12 +227,12 @@ class ChainRecipe:
         return part
 
 
-def _spread(dense: Any, own: Columns, columns: Columns) -> Any:
+def _spread(dense: Any, of_part: Columns, columns: Columns) -> Any:
     """Dense rows with the columns of the data set."""
-    if own == columns:
+    if of_part == columns:
         return dense
-    rows = np.zeros((len(dense), max((end for _, end in columns.values()), default=0)), dtype=dense.dtype)
-    for name, (first, end) in own.items():
+    rows = np.zeros((len(dense), n_columns(columns)), dtype=dense.dtype)
+    for name, (first, end) in of_part.items():
         rows[:, slice(*columns[name])] = dense[:, first:end]
     return rows
 
@@ -299,37 +297,37 @@ class ChainData:
         recipes = [ChainRecipe(source, lazy) for source in sources]
         self.parts = parts = open_backend(recipes, in_memory, resident)
         facts: list[PartFacts] = parts.each("overview")
-        if not any(own.weighted for own in facts) and any(own.n_sequences for own in facts):
+        if not any(part.weighted for part in facts) and any(part.n_sequences for part in facts):
             raise PotentiaError("sample_weight is zero for every sequence.")
-        self.classes: list[Label] = label_classes({label for own in facts for label in own.labels})
+        self.classes: list[Label] = label_classes({label for part in facts for label in part.labels})
         #: Of the data, where it was asked for.
         self.digests: list[str] = parts.each("digest") if marked else []
         #: Of the attributes and arrays with small numbers the one with the least sum of squares, and that sum.
         self.faintest: tuple[str, float] | None = None
         self._numbers: list[Any] = []
-        names: dict[str, int] = {}
-        for part in range(parts.n_parts):
+        numbers: dict[str, int] = {}
+        for k in range(parts.n_parts):
             # one part's names at a time: the client holds those of the whole data set only once
-            own: list[str] = parts.at(part, "names")
-            found = (names.setdefault(name, len(names)) for name in own)
-            self._numbers.append(np.fromiter(found, dtype=np.int32, count=len(own)))
-        columns = _join_columns([own.columns for own in facts])
-        self.index = AttributeIndex(names, columns)
-        if columns or any(own.numeric for own in facts):
-            self._find_offsets([own.columns for own in facts])
+            names: list[str] = parts.at(k, "names")
+            of_names = (numbers.setdefault(name, len(numbers)) for name in names)
+            self._numbers.append(np.fromiter(of_names, dtype=np.int32, count=len(names)))
+        columns = _join_columns([part.columns for part in facts])
+        self.index = AttributeIndex(numbers, columns)
+        if columns or any(part.numeric for part in facts):
+            self._find_offsets([part.columns for part in facts])
 
     def _find_offsets(self, columns: Sequence[Columns]) -> None:
         """Offsets of numbers far from zero; the attributes that say where these are get the next numbers."""
         index = self.index
         names = list(index.numbers)
         values, dense = Moments.none(len(names)), Moments.none(self.n_dense)
-        for part, own in enumerate(self._numbers):
+        for part, numbers_of_part in enumerate(self._numbers):
             of_values, of_dense = self.parts.at(part, "moments")
-            values.add(of_values, own)
+            values.add(of_values, numbers_of_part)
             dense.add(of_dense, _places(columns[part], index.columns))
-        found, of_columns = values.offsets(), dense.offsets()
-        self._find_faintest(names, values.small_squares(found), dense.small_squares(of_columns))
-        offsets = {names[k]: float(found[k]) for k in np.flatnonzero(found).tolist()}
+        of_attributes, of_columns = values.offsets(), dense.offsets()
+        self._find_faintest(names, values.small_squares(of_attributes), dense.small_squares(of_columns))
+        offsets = {names[k]: float(of_attributes[k]) for k in np.flatnonzero(of_attributes).tolist()}
         far = [name for name, (first, end) in index.columns.items() if of_columns[first:end].any()]
         if not (offsets or far):
             return
@@ -340,18 +338,18 @@ class ChainData:
 
     def _find_faintest(self, names: Sequence[str], squares: Floats, of_columns: Floats) -> None:
         """The least sum of squares, which is infinite for numbers that are not small."""
-        found = {name: float(of_columns[a:b].sum()) for name, (a, b) in self.index.columns.items() if b > a}
+        sums = {name: float(of_columns[a:b].sum()) for name, (a, b) in self.index.columns.items() if b > a}
         if len(squares):
             k = int(squares.argmin())
-            found[names[k]] = float(squares[k])
-        if found:
-            least = min(found, key=found.__getitem__)
-            self.faintest = (least, found[least]) if found[least] < np.inf else None
+            sums[names[k]] = float(squares[k])
+        if sums:
+            least = min(sums, key=sums.__getitem__)
+            self.faintest = (least, sums[least]) if sums[least] < np.inf else None
 
     @property
     def n_dense(self) -> int:
         """Number of columns of dense features."""
-        return max((end for _, end in self.index.columns.values()), default=0)
+        return n_columns(self.index.columns)
 
     def number(
         self, allowed: Allowed, scheme: str | None, everything: bool, least: float
@@ -393,7 +391,7 @@ def _join_columns(of_parts: Sequence[Columns]) -> dict[str, tuple[int, int]]:
     joined: dict[str, tuple[int, int]] = {}
     for part, columns in enumerate(of_parts):
         for name, (first, end) in columns.items():
-            begin = max((other for _, other in joined.values()), default=0)
+            begin = n_columns(joined)
             known = joined.setdefault(name, (begin, begin + end - first))
             if known[1] - known[0] != end - first:
                 raise PotentiaError(
@@ -402,9 +400,9 @@ def _join_columns(of_parts: Sequence[Columns]) -> dict[str, tuple[int, int]]:
     return joined
 
 
-def _places(own: Columns, columns: Columns) -> Ints:
+def _places(of_part: Columns, columns: Columns) -> Ints:
     """Columns of the data set that the columns of a part are."""
-    ordered = sorted(own.items(), key=lambda item: item[1])
+    ordered = sorted(of_part.items(), key=lambda item: item[1])
     ranges = [np.arange(*columns[name]) for name, _ in ordered]
     return np.concatenate([np.zeros(0, dtype=np.int64), *ranges])
 
@@ -417,7 +415,7 @@ def chain_sources(X: Any, y: Any, sample_weight: Any) -> tuple[Sequence[Source],
         return X.sources, X.resident
     if y is None:
         raise PotentiaError("y, the labels of the sequences, is needed to fit.")
-    label_classes(label_values(y))
+    label_classes(label_values(y))  # before the sequences are read, which takes longer
     check_sequences(X)
     weight = None if sample_weight is None else sequence_weights(sample_weight, len(y))
     return list(_cut(X, y, weight)), 1
@@ -428,11 +426,11 @@ def _cut(X: Iterable[Any], y: Any, weight: Floats | None) -> Iterator[Source]:
     items = iter(X)
     cuts = cut_lengths([len(row) for row in y])
     for first, last in cuts:
-        own = islice(items, last - first if last < len(y) else None)
+        chosen = islice(items, last - first if last < len(y) else None)
         # a cluster may read it again, elsewhere
-        kept = own if current() is None else list(own)
-        chosen = None if weight is None else weight[first:last]
-        yield HeldSequences(Sequences(kept, y[first:last], chosen, first, len(y)))
+        sequences = chosen if current() is None else list(chosen)
+        weights = None if weight is None else weight[first:last]
+        yield HeldSequences(Sequences(sequences, y[first:last], weights, first, len(y)))
 
 
 def cut_lengths(lengths: Sequence[int]) -> list[tuple[int, int]]:

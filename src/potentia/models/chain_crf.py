@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import chain, pairwise
@@ -18,14 +17,13 @@ from ..base.progress import Bar
 from ..base.saving import Registered, build, digest_of, read_file, reading, write_file
 from ..base.schema import TEXT, Count, Either, Items, Kind, Number, Schema, Section, check
 from ..base.threads import one_blas_thread, thread_count
-from ..base.types import Floats, PotentiaError, shown, warn_caller
+from ..base.types import Floats, PotentiaError, warn_caller
 from ..features.attributes import AttributeIndex, check_sequences
 from ..features.parts import HeldSequences, Parts, Sequences, Source
 from ..features.schemes import SCHEMES
-from ..inference.base import Inference
 from ..kernels import attributes as kernels
 from ..learn.backends.connection import current, iterate_anywhere
-from ..learn.base import Learner, steps_made
+from ..learn.base import steps_made
 from ..learn.chain import (
     ChainFit,
     ChainTables,
@@ -47,9 +45,8 @@ from ..learn.chain_layout import (
     scheme_constraints,
 )
 from ..learn.checkpoint import Checkpoint
-from ..learn.iterated import IteratedLogistic
 from ..learn.loop import Callback, run
-from ..potentials.base import Params, Potential
+from ..potentials.base import Params
 
 #: A token's features by name, or their names.
 Token = Mapping[str, Any] | Sequence[str]
@@ -202,15 +199,17 @@ class ChainCRF(Registered, Params):
     def predict(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[Any]]:
         """A list of labels per sequence, by `decode`; the sequences may be `pt.parts`, as in `fit`, with y None."""
         self._check()
-        return self._over(X, "_predict")
+        return self._over(X, self._predict)
 
-    def _over(self, X: Iterable[Iterable[Token]] | Parts, method: str) -> list[Any]:
+    def _over(
+        self, X: Iterable[Iterable[Token]] | Parts, method: Callable[[Sequences], list[Any]]
+    ) -> list[Any]:
         """What a method gives for each sequence, part by part, on the cluster if there is one."""
         self._check_fitted()
         if not isinstance(X, Parts) and current() is None:
-            return list(getattr(self, method)(Sequences(X)))
+            return method(Sequences(X))
         sources = X.sources if isinstance(X, Parts) else _held(X)
-        return list(chain.from_iterable(iterate_anywhere(partial(_apply, self, method), sources)))
+        return list(chain.from_iterable(iterate_anywhere(partial(_apply, method), sources)))
 
     def _predict(self, given: Sequences) -> list[list[Any]]:
         chains, tables = self._encoded(given.X, given.first)
@@ -230,7 +229,7 @@ class ChainCRF(Registered, Params):
 
     def predict_marginals(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[dict[Any, float]]]:
         """The probability of every label of every token, as dictionaries; the sequences may be `pt.parts`."""
-        return self._over(X, "_predict_marginals")
+        return self._over(X, self._predict_marginals)
 
     def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
         chains, tables = self._encoded(given.X, given.first)
@@ -256,7 +255,7 @@ class ChainCRF(Registered, Params):
         """Share of known labels that are predicted correctly; y is None for `pt.parts`, which bring their labels."""
         if isinstance(X, Parts):
             self._check_fitted()
-            counts = list(iterate_anywhere(partial(_apply, self, "_count"), X.sources))
+            counts = list(iterate_anywhere(partial(_apply, self._count), X.sources))
         else:
             counts = [_compare(self.predict(X), [] if y is None else y, self.classes_)]
         right, known = map(sum, zip(*counts, strict=True))
@@ -392,9 +391,9 @@ def _held(X: Iterable[Any]) -> list[Source]:
     return [HeldSequences(Sequences(kept[a:b], first=a)) for a, b in cuts]
 
 
-def _apply(model: ChainCRF, method: str, source: Source) -> Any:
-    """What a method of the model gives for a part, wherever it is read."""
-    return getattr(model, method)(source.sequences())
+def _apply(method: Callable[[Sequences], Any], source: Source) -> Any:
+    """What a method of a model gives for a part, wherever it is read."""
+    return method(source.sequences())
 
 
 def _compare(
@@ -413,122 +412,3 @@ def _split(values: list[Any], chains: TokenBlock) -> list[list[Any]]:
     """What belongs to each sequence."""
     ends = chains.tokens.sequence_ptr.tolist()
     return [values[a:b] for a, b in pairwise(ends)]
-
-
-DECODES = ("mpm", "map")
-#: What a CRF is made of.
-_NAMES = ("potentials", "learner", "inference", "decode")
-_SUCH = {
-    "learner": "a Learner, such as pt.IteratedLogistic()",
-    "inference": "an Inference, such as pt.TRW()",
-}
-
-
-@dataclass(eq=False, repr=False)
-class CRFParams(Registered):
-    """The constructor's arguments of `CRF` and what scikit-learn does with them."""
-
-    potentials: Mapping[str, Potential]
-    learner: Learner | None = None
-    inference: Inference | None = None
-    decode: str | None = None
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Constructor arguments; with `deep` also those of potentials (node__ridge) and learner (learner__epsilon)."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
-        if deep:
-            for kind, potential in self.potentials.items():
-                found[kind] = potential
-                found |= {f"{kind}__{name}": value for name, value in potential.get_params().items()}
-            if self.learner is not None:
-                found |= {f"learner__{name}": value for name, value in vars(self.learner).items()}
-        return found
-
-    def set_params(self, **params: Any) -> Self:
-        """Set constructor arguments, potentials by kind, or their options: node__ridge, learner__epsilon."""
-        for key, value in params.items():
-            outer, _, inner = key.partition("__")
-            if outer in self.potentials:
-                if inner:
-                    self.potentials[outer].set_params(**{inner: value})
-                else:
-                    self.potentials = {**self.potentials, outer: value}
-            elif outer == "learner" and inner:
-                self.learner = self.learner or IteratedLogistic()
-                if not hasattr(self.learner, inner):
-                    raise PotentiaError(f"the learner has no option {inner!r}.")
-                setattr(self.learner, inner, value)
-            elif outer in _NAMES and not inner:
-                setattr(self, outer, value)
-            else:
-                raise PotentiaError(f"CRF has no parameter {key!r}.")
-        return self
-
-    def __sklearn_tags__(self) -> Any:
-        """scikit-learn's estimator tags; only scikit-learn calls this, so it is imported here."""
-        from sklearn.utils import Tags, TargetTags
-
-        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
-
-    def __sklearn_clone__(self) -> Self:
-        """An unfitted copy."""
-        copied = copy.copy(self)
-        forget(copied)
-        copied.potentials = {kind: unfitted(p) for kind, p in self.potentials.items()}
-        copied.learner, copied.inference = copy.deepcopy(self.learner), copy.deepcopy(self.inference)
-        return copied
-
-    def __repr__(self) -> str:
-        inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
-        given = {name: getattr(self, name) for name in _NAMES[1:]}
-        shown = [
-            f"{{{inside}}}",
-            *(f"{name}={value!r}" for name, value in given.items() if value is not None),
-        ]
-        return f"CRF({', '.join(shown)})"
-
-    def _check(self) -> None:
-        if not isinstance(self.potentials, Mapping) or not self.potentials:
-            raise PotentiaError("potentials must map each kind to a potential.")
-        for kind, potential in self.potentials.items():
-            if not isinstance(potential, Potential):
-                raise PotentiaError(
-                    f"the potential of kind {kind!r} is {_described(potential)}, not a Potential."
-                )
-            if not isinstance(kind, str):
-                raise PotentiaError(f"a kind of potentials is named by a text, not {shown(kind)}.")
-            if kind in _NAMES or "__" in kind:
-                raise PotentiaError(
-                    f"a kind cannot be called {kind!r}: parameters of the CRF have such names."
-                )
-        for name, given, wanted in (
-            ("learner", self.learner, Learner),
-            ("inference", self.inference, Inference),
-        ):
-            if given is not None and not isinstance(given, wanted):
-                raise PotentiaError(f"{name} must be {_SUCH[name]}, not {_described(given)}.")
-        if self.decode is not None:
-            check_choice("decode", self.decode, DECODES)
-
-
-def _described(given: object) -> str:
-    """A wrong argument, for a message."""
-    if isinstance(given, type):
-        return f"the class {given.__name__} (write {given.__name__}())"
-    return repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
-
-
-def unfitted(potential: Potential) -> Potential:
-    """An unfitted copy."""
-    return type(potential)(**copy.deepcopy(potential.get_params(deep=False)))
-
-
-def forget(model: CRFParams) -> None:
-    """Make a model one that was never fitted."""
-    for name in fitted_state(model):
-        delattr(model, name)
-
-
-def fitted_state(model: CRFParams) -> dict[str, Any]:
-    """What a fit has set."""
-    return {name: value for name, value in vars(model).items() if name.endswith("_")}
