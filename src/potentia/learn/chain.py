@@ -232,12 +232,13 @@ class ChainFit(Fit):
         self.limit, self.tol = max_iterations, float(delta)
         self.parts, self.features, self.c2, self.threads = parts, features, float(c2), threads
         self.layout = ChainLayout.of(features, len(transitions), n_dense)
-        #: Which entries of the vector are weights; the others stay zero.
-        self.free: Bools = self.layout.join(True, transitions, True, np.bool_)
+        free: Bools = self.layout.join(True, transitions, True, np.bool_)
+        #: Entries of the vector that are no weights; they stay zero.
+        self.padding: Ints = np.flatnonzero(~free)
         observed, curvature = parts.total("lay_out", self.layout, changes=True)
-        self.observed: Floats = np.where(self.free, observed, 0.0)
+        self.observed: Floats = np.where(free, observed, 0.0)
         p = 1.0 / len(transitions)
-        diagonal = 2.0 * self.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(self.free, curvature, 0.0))
+        diagonal = 2.0 * self.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(free, curvature, 0.0))
         #: Weights are divided by the root of their curvature, which makes steps of L-BFGS count from the first on.
         self.scale = np.where(diagonal > 0.0, 1.0 / np.sqrt(np.maximum(diagonal, 1e-300)), 1.0)
         start = np.zeros(self.layout.size)
@@ -254,7 +255,7 @@ class ChainFit(Fit):
         gradient = 2.0 * self.c2 * vector
         gradient -= self.observed
         gradient += d_log_z
-        gradient[~self.free] = 0.0
+        gradient[self.padding] = 0.0
         gradient *= self.scale
         return self.c2 * float(vector @ vector) - float(self.observed @ vector) + log_z, gradient
 
