@@ -15,10 +15,10 @@ import potentia as pt
 from potentia.base.saving import file_kind, read_file, write_file
 from potentia.base.types import PotentiaError
 from potentia.features.attributes import AttributeIndex
-from potentia.features.schemes import allowed_tags
+from potentia.features.schemes import Allowed, allowed_tags
+from potentia.learn.chain import ChainFit, likeliest_labels
 from potentia.learn.chain_data import ChainData, chain_sources
-from potentia.learn.chain_fit import ChainFit, ChainOptions
-from potentia.learn.chain_layout import Constraints, likeliest_labels, scheme_constraints
+from potentia.learn.chain_layout import scheme_constraints
 from tags import legal
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
@@ -126,18 +126,12 @@ def test_the_objective_is_that_of_enumeration(c1, scheme, hidden):
     assert model.history_[-1]["objective"] == pytest.approx(naive, rel=1e-10)
 
 
-def begin(X, y, classes, allowed, **options):
-    given = {
-        "c1": 0.0, "c2": 0.3, "max_iterations": 5, "delta": 0.0, "min_freq": 0.0, "all_possible_states": False,
-        "all_possible_transitions": True, "threads": 1,
-    }  # fmt: skip
-    weight = np.linspace(0.5, 1.5, len(X))
-    data = ChainData.of(*chain_sources(X, y, weight))
+def begin(X, y, classes, allowed):
+    data = ChainData(*chain_sources(X, y, np.linspace(0.5, 1.5, len(X))))
     data.classes = classes  # also those that no label has
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("chain_data", "chain_part"):
-            patch.setattr(f"potentia.learn.{module}.scheme_constraints", lambda *_: allowed)
-        return ChainFit(data, None, ChainOptions(**given | options))
+    features, _ = data.number(allowed, None, everything=False, least=0.0)
+    options = {"c1": 0.0, "c2": 0.3, "delta": 0.0, "max_iterations": 5, "threads": 1}
+    return ChainFit(data.parts, features, allowed.transitions, data.n_dense, **options)
 
 
 @pytest.mark.parametrize("n_labels", [2, 8, 11, 35])
@@ -158,16 +152,16 @@ def test_the_gradient_is_that_of_differences(n_labels, dense, scale):
         for a, b in itertools.pairwise(row):
             transitions[a, b] |= a >= 0 and b >= 0
     transitions[0, :] = transitions[:, 0] = True
-    allowed = Constraints(np.ones(n_labels, bool), transitions, np.ones(n_labels, bool))
+    allowed = Allowed(np.ones(n_labels, bool), transitions, np.ones(n_labels, bool))
     fit = begin(X, y, classes, allowed)
-    free = np.ones(fit.layout.size, dtype=bool)
-    free[fit.objective._padding] = False
-    point = np.where(free, scale * rng.normal(size=fit.layout.size), 0.0)
+    point = scale * rng.normal(size=fit.layout.size) / fit.scale
+    point[fit.padding] = 0.0
     value, gradient = fit.objective(point)
     assert np.isfinite(value)
-    assert not gradient[~free].any()
+    assert not gradient[fit.padding].any()
     for _ in range(4):
-        d = np.where(free, rng.normal(size=point.size), 0.0)
+        d = rng.normal(size=point.size) / fit.scale
+        d[fit.padding] = 0.0
         h = 1e-5
         slope = (fit.objective(point + h * d)[0] - fit.objective(point - h * d)[0]) / (2 * h)
         assert gradient @ d == pytest.approx(slope, rel=2e-5, abs=1e-3 * scale)
@@ -331,7 +325,7 @@ def same(a, b):
 
 
 def test_results_do_not_depend_on_threads(monkeypatch):
-    monkeypatch.setattr("potentia.learn.chain_objective._SHARD_WORK", 500)
+    monkeypatch.setattr("potentia.learn.chain._SHARD_WORK", 500)
     X, y = corpus(8)
     same(*(pt.ChainCRF(max_iterations=10, threads=n).fit(X, y) for n in (1, 3)))
 
@@ -532,7 +526,7 @@ def test_the_best_label_of_each_token_obeys_the_scheme(scheme):
     start, after, end = allowed_tags(names, scheme)
     ptr = np.array([0, *np.cumsum(rng.integers(0, 6, 200))])
     mu = rng.dirichlet(np.full(len(names), 0.5), ptr[-1])
-    labels = likeliest_labels(ptr, mu, Constraints(start, after, end))
+    labels = likeliest_labels(ptr, mu, Allowed(start, after, end))
     for a, b in itertools.pairwise(ptr.tolist()):
         own = labels[a:b]
         if a == b:

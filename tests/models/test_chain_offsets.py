@@ -5,7 +5,7 @@ import pytest
 
 import potentia as pt
 from potentia.base.types import PotentiaError
-from potentia.features.attributes import Moments, attribute_moments, column_moments
+from potentia.features.offsets import Moments, attribute_moments, column_moments
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 
@@ -96,7 +96,7 @@ def test_min_freq_counts_values_as_given(form):
 @pytest.mark.parametrize("form", ["number", "array"])
 @pytest.mark.parametrize("c1", [0.0, 1.0])
 def test_saved_resumed_and_threaded_fits_are_the_same(form, c1, tmp_path, monkeypatch):
-    monkeypatch.setattr("potentia.learn.chain_objective._SHARD_WORK", 500)
+    monkeypatch.setattr("potentia.learn.chain._SHARD_WORK", 500)
     X, y = corpus(1e6, form=form, there=0.8)
     options = {"c1": c1, "c2": 0.1, "delta": 0.0, "max_iterations": 15}
     whole = pt.ChainCRF(**options).fit(X, y)

@@ -15,12 +15,11 @@ import numpy as np
 from ..base.files import naming
 from ..base.schema import FLAG, TEXT, Count, Items, Named, Schema
 from ..base.types import Ints, PotentiaError, warn_caller
-from ..features.attributes import Gazetteer
 from ..features.example import Example
 from ..features.parts import Parts, Sequences, Source
 from ..features.sequences import DOCUMENT_START, TokenSpan, no_tokens
 from ..features.spans import SpanCounts, count_spans
-from ..features.tokens import Sentence, TokenFeatures
+from ..features.tokens import Gazetteer, Sentence, TokenFeatures
 from ..learn.backends.connection import iterate_anywhere, map_anywhere
 from ..models.chain_crf import ChainCRF
 from .pipeline import Pipeline, Staging, check_target, write_stream

@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .attributes import Gazetteer
     from .colour import reduce_labels, resize, upsample_marginals
     from .edges import EDGE_SETS, bilateral, edge_features, typical_contrast
     from .image import image_example, image_examples
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
         superpixel_labels,
         superpixels,
     )
-    from .tokens import TokenFeatures
+    from .tokens import Gazetteer, TokenFeatures
 
 #: Modules of the names, which are imported at first use, because they bring parts of SciPy along.
 _MODULES = {
     "EDGE_SETS": "edges",
-    "Gazetteer": "attributes",
+    "Gazetteer": "tokens",
     "NODE_SETS": "pixels",
     "TokenFeatures": "tokens",
     "bilateral": "edges",

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..base.options import check_count, check_flag, check_type
+from ..base.files import read_text
+from ..base.options import check_count, check_flag, check_type, texts_of
 from ..base.types import PotentiaError
 from ..graph.structure import Graph
-from .attributes import Gazetteer
 from .example import Example
 
 #: A sentence as its columns: words, then any tags, the label last (as `pt.datasets.conll` reads it).
 Sentence = Sequence[Sequence[str]]
 
 _EDGE = "\x00"
+
+
+class Gazetteer:
+    """Phrases by which tokens are marked; upper and lower case are the same.
+
+    Attributes:
+        phrases: in lower case, words separated by single spaces, in order.
+    """
+
+    def __init__(self, phrases: Iterable[str]) -> None:
+        split = {tuple(phrase.lower().split()) for phrase in texts_of("phrases", phrases)}
+        split.discard(())
+        self.phrases = sorted(" ".join(words) for words in split)
+        self._by_first: dict[str, list[tuple[str, ...]]] = {}
+        for words in sorted(split, key=len, reverse=True):
+            self._by_first.setdefault(words[0], []).append(words)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], encoding: str = "utf-8-sig") -> Gazetteer:
+        """The phrases of a text file, one per line; plain or compressed (`.gz`, `.xz`)."""
+        found = cls(read_text(Path(path), encoding).splitlines())
+        if not found.phrases:
+            raise PotentiaError(f"{path}: the file has no phrases.")
+        return found
+
+    def mark(self, words: Sequence[str]) -> list[str]:
+        """Per word "B" where a phrase begins, "I" where it continues, "" elsewhere; leftmost longest match."""
+        lower = [word.lower() for word in texts_of("words", words)]
+        marks, t = [""] * len(lower), 0
+        while t < len(lower):
+            found = next(
+                (p for p in self._by_first.get(lower[t], ()) if tuple(lower[t : t + len(p)]) == p), None
+            )
+            if found is None:
+                t += 1
+                continue
+            marks[t : t + len(found)] = ["B", *["I"] * (len(found) - 1)]
+            t += len(found)
+        return marks
 
 
 class TokenFeatures:

@@ -1,4 +1,4 @@
-"""In which order to sum variables out: several greedy heuristics, the best of them kept."""
+"""Elimination (junction tree): exact sums, maxima and samples on graphs of small width, and good orders for it."""
 
 from __future__ import annotations
 

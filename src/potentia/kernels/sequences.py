@@ -47,14 +47,10 @@ def _load(chains, k, u):
         at = k * chains.per_sequence + t * chains.per_step
         for b in range(L):
             u[t * P + b] = chains.scores[at + b]
-        if t == 0:
-            for b in range(L):
-                u[b] += chains.start[b]
-        if t == n - 1:
-            for b in range(L):
-                u[t * P + b] += chains.end[b]
-        for b in range(L):
-            good &= u[t * P + b] <= HIGHEST
+            good &= chains.scores[at + b] <= HIGHEST
+    for b in range(L):
+        u[b] += chains.start[b]
+        u[(n - 1) * P + b] += chains.end[b]
     return good
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import chain, pairwise
@@ -18,30 +17,36 @@ from ..base.progress import Bar
 from ..base.saving import Registered, build, digest_of, read_file, reading, write_file
 from ..base.schema import TEXT, Count, Either, Items, Kind, Number, Schema, Section, check
 from ..base.threads import one_blas_thread, thread_count
-from ..base.types import Floats, PotentiaError, shown, warn_caller
+from ..base.types import Floats, PotentiaError, warn_caller
 from ..features.attributes import AttributeIndex, check_sequences
 from ..features.parts import HeldSequences, Parts, Sequences, Source
 from ..features.schemes import SCHEMES
-from ..inference.base import Inference
 from ..kernels import attributes as kernels
 from ..learn.backends.connection import current, iterate_anywhere
-from ..learn.base import Learner, steps_made
+from ..learn.base import steps_made
+from ..learn.chain import (
+    ChainFit,
+    ChainTables,
+    TokenBlock,
+    best_labels,
+    in_layout,
+    k_best_labels,
+    likeliest_labels,
+    marginals,
+)
 from ..learn.chain_data import ChainData, chain_sources, cut_lengths
-from ..learn.chain_fit import ChainFit, ChainOptions, best_labels, k_best_labels, marginals
 from ..learn.chain_layout import (
+    SAVED_WEIGHTS,
     ChainLayout,
+    ChainWeights,
     Label,
     check_label_type,
     check_lengths,
-    likeliest_labels,
     scheme_constraints,
 )
-from ..learn.chain_objective import SAVED_WEIGHTS, ChainTables, ChainWeights, Names, TokenBlock
-from ..learn.chain_part import in_layout
 from ..learn.checkpoint import Checkpoint
-from ..learn.iterated import IteratedLogistic
 from ..learn.loop import Callback, run
-from ..potentials.base import Params, Potential
+from ..potentials.base import Params
 
 #: A token's features by name, or their names.
 Token = Mapping[str, Any] | Sequence[str]
@@ -146,8 +151,7 @@ class ChainCRF(Registered, Params):
         check_flag("warm_start", warm_start)
         sources, resident = chain_sources(X, y, sample_weight)
         with Bar(progress) as bar, one_blas_thread(), releasing():
-            data = ChainData.of(sources, resident, isinstance(checkpoint, str | os.PathLike))
-            index, classes = data.index, data.classes
+            data = ChainData(sources, resident, isinstance(checkpoint, str | os.PathLike))
             if data.faintest is not None and data.faintest[1] < _FAINT * self.c2:
                 warn_caller(
                     f"the numbers of {data.faintest[0]!r} are so small that the penalty c2 = {self.c2:g} leaves hardly "
@@ -156,11 +160,7 @@ class ChainCRF(Registered, Params):
                 )
             if isinstance(checkpoint, str | os.PathLike):
                 checkpoint = Checkpoint(checkpoint, self._digest(data.digests))
-            fit = ChainFit(data, self.scheme, self._options())
-            if warm_start and hasattr(self, "weights_"):
-                before = Names(self.index_, self.classes_)
-                _warn_of_dropped(self.index_, index)
-                fit.start_from(self.weights_.transferred(before, fit.weights, Names(index, classes)))
+            fit = self._begin(data, warm_start and hasattr(self, "weights_"))
             bar.begin("fitting", fit.limit)
 
             def after(history: list[dict[str, Any]]) -> bool:
@@ -168,28 +168,26 @@ class ChainCRF(Registered, Params):
                 return bool(callback(history)) if callback is not None else False
 
             history = run(fit, {}, callback=after, checkpoint=checkpoint)
-        self._adopt(fit.weights, index, classes, history)
+        self.weights_, self.index_ = fit.weights.pruned(data.index)  # attributes without a weight are dropped
+        self.classes_, self.history_, self.n_iter_ = data.classes, history, steps_made(history)
         self.converged_ = fit.converged(history)
+        self.__dict__.pop("_tables_scheme", None)
         return self
 
-    def _options(self) -> ChainOptions:
-        return ChainOptions(
-            float(self.c1), float(self.c2), self.max_iterations, float(self.delta), float(self.min_freq),
-            bool(self.all_possible_states), bool(self.all_possible_transitions), self.threads,
+    def _begin(self, data: ChainData, warm: bool) -> ChainFit:
+        """The fit before its first step, with weights of zero or, if `warm`, those of the fit before."""
+        allowed = scheme_constraints(data.classes, self.scheme)
+        features, pairs = data.number(allowed, self.scheme, self.all_possible_states, self.min_freq)
+        seen = np.ones_like(pairs, dtype=bool) if self.all_possible_transitions else pairs > 0
+        fit = ChainFit(
+            data.parts, features, seen & (pairs >= self.min_freq) & allowed.transitions, data.n_dense,
+            c1=self.c1, c2=self.c2, delta=self.delta, max_iterations=self.max_iterations, threads=self.threads,
         )  # fmt: skip
-
-    def _adopt(
-        self,
-        weights: ChainWeights,
-        index: AttributeIndex,
-        classes: list[Label],
-        history: list[dict[str, Any]],
-    ) -> None:
-        """Keep what was learned; attributes without a weight are dropped."""
-        self.weights_, self.index_ = weights.pruned(index)
-        self.classes_, self.history_ = classes, history
-        self.n_iter_ = steps_made(history)
-        self.__dict__.pop("_tables_scheme", None)
+        if warm:
+            _warn_of_dropped(self.index_, data.index)
+            names = self.index_, self.classes_
+            fit.start_from(self.weights_.transferred(*names, fit.weights, data.index, data.classes))
+        return fit
 
     def _digest(self, of_parts: Sequence[str]) -> str:
         """A digest of options and data: the checkpoint of a fit with another one is refused."""
@@ -201,22 +199,24 @@ class ChainCRF(Registered, Params):
     def predict(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[Any]]:
         """A list of labels per sequence, by `decode`; the sequences may be `pt.parts`, as in `fit`, with y None."""
         self._check()
-        return self._over(X, "_predict")
+        return self._over(X, self._predict)
 
-    def _over(self, X: Iterable[Iterable[Token]] | Parts, method: str) -> list[Any]:
+    def _over(
+        self, X: Iterable[Iterable[Token]] | Parts, method: Callable[[Sequences], list[Any]]
+    ) -> list[Any]:
         """What a method gives for each sequence, part by part, on the cluster if there is one."""
         self._check_fitted()
         if not isinstance(X, Parts) and current() is None:
-            return list(getattr(self, method)(Sequences(X)))
+            return method(Sequences(X))
         sources = X.sources if isinstance(X, Parts) else _held(X)
-        return list(chain.from_iterable(iterate_anywhere(partial(_apply, self, method), sources)))
+        return list(chain.from_iterable(iterate_anywhere(partial(_apply, method), sources)))
 
     def _predict(self, given: Sequences) -> list[list[Any]]:
         chains, tables = self._encoded(given.X, given.first)
         if self.decode == "mpm":
-            found = marginals(chains, tables, thread_count(self.threads))
+            mu, _ = marginals(chains, tables, thread_count(self.threads))
             allowed = scheme_constraints(self.classes_, self.scheme)
-            numbers = likeliest_labels(chains.tokens.sequence_ptr, found, allowed)
+            numbers = likeliest_labels(chains.tokens.sequence_ptr, mu, allowed)
         else:
             numbers = best_labels(chains, tables, thread_count(self.threads))
         names = self.classes_
@@ -229,11 +229,11 @@ class ChainCRF(Registered, Params):
 
     def predict_marginals(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[dict[Any, float]]]:
         """The probability of every label of every token, as dictionaries; the sequences may be `pt.parts`."""
-        return self._over(X, "_predict_marginals")
+        return self._over(X, self._predict_marginals)
 
     def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
         chains, tables = self._encoded(given.X, given.first)
-        rows = marginals(chains, tables, thread_count(self.threads)).tolist()
+        rows = marginals(chains, tables, thread_count(self.threads))[0].tolist()
         return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], chains)
 
     def predict_marginals_single(self, xseq: Iterable[Token]) -> list[dict[Any, float]]:
@@ -245,8 +245,8 @@ class ChainCRF(Registered, Params):
         check_count("k", k, 1)
         chains, tables = self._encoded(X)
         return [
-            [LabelPath([self.classes_[y] for y in path], log_p) for path, log_p in found]
-            for found in k_best_labels(chains, tables, k)
+            [LabelPath([self.classes_[y] for y in path], log_p) for path, log_p in paths]
+            for paths in k_best_labels(chains, tables, k, thread_count(self.threads))
         ]
 
     def score(
@@ -255,7 +255,7 @@ class ChainCRF(Registered, Params):
         """Share of known labels that are predicted correctly; y is None for `pt.parts`, which bring their labels."""
         if isinstance(X, Parts):
             self._check_fitted()
-            counts = list(iterate_anywhere(partial(_apply, self, "_count"), X.sources))
+            counts = list(iterate_anywhere(partial(_apply, self._count), X.sources))
         else:
             counts = [_compare(self.predict(X), [] if y is None else y, self.classes_)]
         right, known = map(sum, zip(*counts, strict=True))
@@ -302,10 +302,8 @@ class ChainCRF(Registered, Params):
             vector = layout.join(w.state, w.pairs, w.dense)
             self._tables = ChainTables.of(layout, vector, scheme_constraints(self.classes_, self.scheme))
             self._tables_scheme = self.scheme
-        chains = TokenBlock(
-            in_layout(kernels.TokenAttributes(*encoded[:4]), self._tables.layout), encoded.dense, first
-        )
-        return chains, self._tables
+        tokens = in_layout(kernels.TokenAttributes(*encoded[:4]), self._tables.layout)
+        return TokenBlock(tokens, encoded.dense, first), self._tables
 
     # -- saving --------------------------------------------------------------------------------------------
 
@@ -393,9 +391,9 @@ def _held(X: Iterable[Any]) -> list[Source]:
     return [HeldSequences(Sequences(kept[a:b], first=a)) for a, b in cuts]
 
 
-def _apply(model: ChainCRF, method: str, source: Source) -> Any:
-    """What a method of the model gives for a part, wherever it is read."""
-    return getattr(model, method)(source.sequences())
+def _apply(method: Callable[[Sequences], Any], source: Source) -> Any:
+    """What a method of a model gives for a part, wherever it is read."""
+    return method(source.sequences())
 
 
 def _compare(
@@ -414,122 +412,3 @@ def _split(values: list[Any], chains: TokenBlock) -> list[list[Any]]:
     """What belongs to each sequence."""
     ends = chains.tokens.sequence_ptr.tolist()
     return [values[a:b] for a, b in pairwise(ends)]
-
-
-DECODES = ("mpm", "map")
-#: What a CRF is made of.
-_NAMES = ("potentials", "learner", "inference", "decode")
-_SUCH = {
-    "learner": "a Learner, such as pt.IteratedLogistic()",
-    "inference": "an Inference, such as pt.TRW()",
-}
-
-
-@dataclass(eq=False, repr=False)
-class CRFParams(Registered):
-    """The constructor's arguments of `CRF` and what scikit-learn does with them."""
-
-    potentials: Mapping[str, Potential]
-    learner: Learner | None = None
-    inference: Inference | None = None
-    decode: str | None = None
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Constructor arguments; with `deep` also those of potentials (node__ridge) and learner (learner__epsilon)."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
-        if deep:
-            for kind, potential in self.potentials.items():
-                found[kind] = potential
-                found |= {f"{kind}__{name}": value for name, value in potential.get_params().items()}
-            if self.learner is not None:
-                found |= {f"learner__{name}": value for name, value in vars(self.learner).items()}
-        return found
-
-    def set_params(self, **params: Any) -> Self:
-        """Set constructor arguments, potentials by kind, or their options: node__ridge, learner__epsilon."""
-        for key, value in params.items():
-            outer, _, inner = key.partition("__")
-            if outer in self.potentials:
-                if inner:
-                    self.potentials[outer].set_params(**{inner: value})
-                else:
-                    self.potentials = {**self.potentials, outer: value}
-            elif outer == "learner" and inner:
-                self.learner = self.learner or IteratedLogistic()
-                if not hasattr(self.learner, inner):
-                    raise PotentiaError(f"the learner has no option {inner!r}.")
-                setattr(self.learner, inner, value)
-            elif outer in _NAMES and not inner:
-                setattr(self, outer, value)
-            else:
-                raise PotentiaError(f"CRF has no parameter {key!r}.")
-        return self
-
-    def __sklearn_tags__(self) -> Any:
-        """scikit-learn's estimator tags; only scikit-learn calls this, so it is imported here."""
-        from sklearn.utils import Tags, TargetTags
-
-        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
-
-    def __sklearn_clone__(self) -> Self:
-        """An unfitted copy."""
-        copied = copy.copy(self)
-        forget(copied)
-        copied.potentials = {kind: unfitted(p) for kind, p in self.potentials.items()}
-        copied.learner, copied.inference = copy.deepcopy(self.learner), copy.deepcopy(self.inference)
-        return copied
-
-    def __repr__(self) -> str:
-        inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
-        given = {name: getattr(self, name) for name in _NAMES[1:]}
-        shown = [
-            f"{{{inside}}}",
-            *(f"{name}={value!r}" for name, value in given.items() if value is not None),
-        ]
-        return f"CRF({', '.join(shown)})"
-
-    def _check(self) -> None:
-        if not isinstance(self.potentials, Mapping) or not self.potentials:
-            raise PotentiaError("potentials must map each kind to a potential.")
-        for kind, potential in self.potentials.items():
-            if not isinstance(potential, Potential):
-                raise PotentiaError(
-                    f"the potential of kind {kind!r} is {_described(potential)}, not a Potential."
-                )
-            if not isinstance(kind, str):
-                raise PotentiaError(f"a kind of potentials is named by a text, not {shown(kind)}.")
-            if kind in _NAMES or "__" in kind:
-                raise PotentiaError(
-                    f"a kind cannot be called {kind!r}: parameters of the CRF have such names."
-                )
-        for name, given, wanted in (
-            ("learner", self.learner, Learner),
-            ("inference", self.inference, Inference),
-        ):
-            if given is not None and not isinstance(given, wanted):
-                raise PotentiaError(f"{name} must be {_SUCH[name]}, not {_described(given)}.")
-        if self.decode is not None:
-            check_choice("decode", self.decode, DECODES)
-
-
-def _described(given: object) -> str:
-    """A wrong argument, for a message."""
-    if isinstance(given, type):
-        return f"the class {given.__name__} (write {given.__name__}())"
-    return repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
-
-
-def unfitted(potential: Potential) -> Potential:
-    """An unfitted copy."""
-    return type(potential)(**copy.deepcopy(potential.get_params(deep=False)))
-
-
-def forget(model: CRFParams) -> None:
-    """Make a model one that was never fitted."""
-    for name in fitted_state(model):
-        delattr(model, name)
-
-
-def fitted_state(model: CRFParams) -> dict[str, Any]:
-    """What a fit has set."""
-    return {name: value for name, value in vars(model).items() if name.endswith("_")}

@@ -31,7 +31,7 @@ from ..learn.iterated import IteratedLogistic
 from ..learn.loop import Callback, fit_digest, run
 from ..learn.part import Part, Predictor, check_fit
 from ..potentials.base import Potential
-from .chain_crf import DECODES, CRFParams, fitted_state, forget, unfitted
+from .crf_params import DECODES, CRFParams, fitted_state, forget, unfitted
 
 _LOG = logging.getLogger(__name__)
 

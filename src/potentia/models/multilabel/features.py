@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from ...base.types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
-from ...features.attributes import CONSTANT_SHARE, FAR, Moments, attribute_moments
+from ...features.offsets import CONSTANT_SHARE, FAR, Moments, attribute_moments
 from ...kernels.coordinate import Exceptions, FeatureRows, Weights, descend
 from ...learn.backends.connection import map_anywhere
 from .interior import by_matrix, by_rows, solve_dual
