@@ -10,13 +10,14 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..base.memory import borrow, borrow_like, borrow_zeros
 from ..base.threads import map_ranges
 from ..base.types import Floats, InfeasibleError, Ints
 from ..graph.flat import flat_regions
-from ..graph.layout import pair_layout, pairs_of
-from ..graph.scores import Scores
+from ..graph.layout import PairLayout, pair_layout, pairs_of
+from ..graph.scores import Scores, pair_tables
 from ..graph.structure import Graph
 from ..kernels import binary, star, star_product
 from ..kernels import pairs as pair_kernels
@@ -31,6 +32,7 @@ from ..kernels.star_blocks import (
     RECEIVES,
     SAFE_RANGE,
     SAFE_RANGE_SINGLE,
+    SENDS,
     WRITTEN,
     MessageRecord,
     PairBlocks,
@@ -39,7 +41,6 @@ from ..kernels.star_blocks import (
 from .base import PairMarginals
 from .engine import Engine, Readout, layout_order
 from .entropy import Entropy, check_counting
-from .forest import pair_tables
 
 T = TypeVar("T")
 
@@ -214,13 +215,11 @@ class PairEngine(Engine):
         """Write the tables of rows that compute their own products, or of those that receive them."""
         if self.shared or self.profile.fields:
             return
-        layout, scores, high, blocks = self.layout, self.pair_scores, self._high, self.blocks
-        map_ranges(
-            lambda a, b: pair_kernels.fill_tables(a, b, layout, scores, high, receiving, blocks),
-            0,
-            len(layout.variable),
-            self.pass_threads,
+        n, rest = (
+            len(self.layout.variable),
+            (self.layout, self.pair_scores, self._high, receiving, self.blocks),
         )
+        map_ranges(lambda a, b: pair_kernels.fill_tables(a, b, *rest), 0, n, self.pass_threads)
         if self._reversible and not receiving:
             self._fill(receiving=True)
 
@@ -260,8 +259,8 @@ class PairEngine(Engine):
         self.bulk = max(1, many) if self.schedule == "coloured" else 1
 
     def _share_products(self, wanted: bool) -> None:
-        """Give rows the roles of the layout, or none; see `star_product`."""
-        self.blocks.role[:] = self.layout.role if wanted else ALONE
+        """Let rows compute the products of other ends, too, or none; see `star_product`."""
+        self.blocks.role[:] = _roles(self.layout) if wanted else ALONE
         self._sends = self._unsent = bool(np.any(self.blocks.role == RECEIVES))
         if self._sends and not len(self.blocks.sent):
             self.blocks = self.blocks._replace(sent=borrow(self.blocks.lam.shape))
@@ -314,7 +313,8 @@ class PairEngine(Engine):
     @cached_property
     def pair_scores(self) -> pair_kernels.PairScores:
         """Tables of all pairs as kernels read them."""
-        return _pair_scores(self.scores, self.pairs, self.count, self.single)
+        states = self.graph.n_states[self.pairs]
+        return pair_kernels.PairScores(*pair_tables(self.scores, self.single), states, self.count)
 
     @property
     def pair_places(self) -> pair_kernels.PairScores:
@@ -473,14 +473,29 @@ class PairEngine(Engine):
     def _pair_values(self, lam: Floats) -> float:
         """The sum over pairs from their scores, instead of from blocks, whose tables of single precision round it."""
         self.blocks.value[:] = 0.0
-        found, scores, maximum = np.empty(len(self.pairs)), self.pair_scores, self.entropy.maximum
-        map_ranges(
-            lambda a, b: pair_kernels.pair_values(a, b, scores, maximum, lam, found),
-            0,
-            len(found),
-            self.pass_threads,
-        )
-        return float(found.sum())
+        values, scores, maximum = np.empty(len(self.pairs)), self.pair_scores, self.entropy.maximum
+        rest = scores, maximum, lam, values
+        map_ranges(lambda a, b: pair_kernels.pair_values(a, b, *rest), 0, len(values), self.pass_threads)
+        return float(values.sum())
+
+
+def _roles(layout: PairLayout) -> NDArray[np.int8]:
+    """SENDS of rows whose pairs all lead to later groups, RECEIVES where all come from rows that send, else ALONE."""
+    n, width = layout.pair.shape
+    row = layout.pair_position.T.ravel() // width  # of the directed ends: first all side 0, then all side 1
+    block = np.searchsorted(layout.slot_ptr, row, "right") - 1
+    group = np.searchsorted(layout.group_ptr, block, "right") - 1
+    m = len(layout.pair_position)
+    earlier, other = group < np.roll(group, m), np.roll(row, m)
+    ends, early = np.bincount(row, minlength=n), np.bincount(row[earlier], minlength=n)
+    sends = (ends > 0) & (early == ends)
+    receives = (ends > 0) & (np.bincount(row[~earlier & sends[other]], minlength=n) == ends)
+    heard = np.zeros(n, dtype=bool)
+    heard[row[receives[other]]] = True
+    role = np.full(n, ALONE, dtype=np.int8)
+    role[sends & heard] = SENDS
+    role[receives] = RECEIVES
+    return role
 
 
 def _pair_scores(scores: Scores, pairs: Ints, count: Floats, single: bool) -> pair_kernels.PairScores:
