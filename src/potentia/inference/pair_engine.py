@@ -123,8 +123,6 @@ class PairEngine(Engine):
         self._fill()
         self.reset()
 
-    # -- how much there is to do --------------------------------------------------------------------------------
-
     def count_work(self) -> int:
         """Multiply-adds of an iteration."""
         rows, states, width = self.blocks.lam.shape
@@ -145,8 +143,6 @@ class PairEngine(Engine):
             return [function(0, int(self.group_ptr[-1]))]
         ranges = pairwise(self.group_ptr.tolist())
         return [found for a, b in ranges for found in map_ranges(function, a, b, threads)]
-
-    # -- tables -------------------------------------------------------------------------------------------------
 
     def _weights(self) -> tuple[Floats, Floats, Floats]:
         """c of pairs and of variables, and C of variables."""
