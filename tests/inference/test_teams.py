@@ -102,6 +102,7 @@ def test_gradients_of_a_team(model, gradient, iterations):
 
 def test_every_unit_is_updated_once_per_iteration_by_one_thread(monkeypatch):
     monkeypatch.setattr("potentia.inference.engine.teams_pay", lambda: True)
+    monkeypatch.setattr("potentia.inference.engine.TEAMS", True)
     graph, theta = MODELS["3 states"]
     engine = pt.TRW(threads=3).engine(Scores(graph, theta))
     (lists,) = unit_lists(engine, 0, many=4)

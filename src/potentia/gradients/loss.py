@@ -28,7 +28,7 @@ class Methods:
         clamped: what runs given the observed labels.
         gradient: how marginals are differentiated.
         starts: what `next_starts` gave after the last evaluation on the same graph, which is right for methods run to
-            convergence only; None to start afresh.
+            convergence only; None to use none.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Methods:
         return result
 
     def next_starts(self) -> dict[str, Floats] | None:
-        """Where the next evaluation may start, as named arrays; None if evaluations start afresh."""
+        """Where the next evaluation may start, as named arrays; None if evaluations use none."""
         if self.starts is None:
             return None
         starts = {}

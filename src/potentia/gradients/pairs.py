@@ -24,11 +24,11 @@ from ..inference.engine import run_lists
 from ..inference.pair_engine import PairEngine
 from ..inference.weight_engine import WeightEngine
 from ..kernels import binary as two
-from ..kernels import parametric_reverse as by_weight
 from ..kernels import star_reverse
 from ..kernels.machine.simd import CHUNK
 from ..kernels.machine.team import Team
 from ..kernels.pairs import to_lanes
+from ..kernels.parametric import add_slopes
 from ..kernels.star_blocks import PRODUCT, MessageRecord
 from .base import Reverse
 
@@ -170,10 +170,11 @@ class TableReverse(PairReverse):
 
     def _begin(self) -> None:
         engine, blocks = self.engine, self.engine.blocks
-        _, states, width = blocks.lam.shape
-        self.factored = not engine.shared and width % CHUNK == 0
-        in_tables = not engine.shared and not (self.factored and np.all(blocks.mode == PRODUCT))
-        self.pair_tables = borrow_zeros((len(engine.pair_scores.values),))
+        rows, states, width = blocks.lam.shape
+        written = not engine.shared and not engine.profile.fields
+        self.factored = written and width % CHUNK == 0
+        in_tables = written and not (self.factored and np.all(blocks.mode == PRODUCT))
+        self.pair_tables = borrow_zeros((self._n_cotangents(),))
         self.cotangents = star_reverse.PairCotangents(
             lam=borrow_zeros(blocks.lam.shape),
             node=borrow_zeros(blocks.node.shape),
@@ -183,10 +184,14 @@ class TableReverse(PairReverse):
             ),
             shared=borrow_zeros((PIECES if engine.shared else 1, 2 * states * states)),
             piece=_pieces(engine),
+            slope=np.zeros((rows if engine.profile.fields else 0, width)),
         )
         #: First slot that holds factors: that of the read-out does once it has been undone.
         self.first = 0 if self.fixed else 1
         self.centre = _grows(engine)
+
+    def _n_cotangents(self) -> int:
+        return len(self.engine.pair_scores.values)
 
     def _read_pairs(self, mu: Floats, d_mu: Floats, start: Ints) -> None:
         places, position = self.engine.pair_places, self.engine.layout.pair_position
@@ -235,20 +240,13 @@ class TableReverse(PairReverse):
             )
 
 
-class WeightReverse(PairReverse):
+class WeightReverse(TableReverse):
     """Cotangents where tables are weights times a cost; `pair_tables` holds those of weights, one per pair."""
 
     engine: WeightEngine
 
-    def _begin(self) -> None:
-        blocks = self.engine.blocks
-        rows, _, width = blocks.lam.shape
-        self.pair_tables, self.centre = np.zeros(len(self.engine.pairs)), _grows(self.engine)
-        self.cotangents = by_weight.WeightCotangents(
-            lam=borrow_zeros(blocks.lam.shape),
-            node=borrow_zeros(blocks.node.shape),
-            slope=borrow_zeros((rows, width)),
-        )
+    def _n_cotangents(self) -> int:
+        return len(self.engine.pairs)
 
     def _read_pairs(self, mu: Floats, d_mu: Floats, start: Ints) -> None:
         tables, position = np.zeros_like(mu), self.engine.layout.pair_position
@@ -261,27 +259,9 @@ class WeightReverse(PairReverse):
             self.pair_tables[first : first + n] += part @ weighted.unit.ravel()
             first, entry = first + n, entry + n * size
 
-    def _read_variables(self, units: Ints, d_belief: Floats) -> None:
-        engine, record = self.engine, self.slots._replace(slot=0)
-        by_weight.reverse_read(engine.profile, engine.blocks, self.cotangents, record, units, d_belief)
-
-    def _undo(self, units: Ints, record: MessageRecord, many: int, team: Team) -> None:
-        engine = self.engine
-        by_weight.reverse(
-            engine.profile,
-            engine.blocks,
-            self.cotangents,
-            record,
-            units,
-            many,
-            engine.damping,
-            self.centre,
-            team,
-        )
-
     def _finish(self) -> None:
         engine = self.engine
-        by_weight.add_slopes(engine.layout.pair, engine.count, self.cotangents.slope, self.pair_tables)
+        add_slopes(engine.layout.pair, engine.count, self.cotangents.slope, self.pair_tables)
 
     def _by_kind(self) -> Tables:
         scores, first = self.engine.scores, 0

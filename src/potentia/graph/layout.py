@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from ..base.memory import check_memory
 from ..base.types import Ints, PotentiaError
 from ..kernels.machine.simd import CHUNK
-from ..kernels.star_blocks import ALONE, RECEIVES, SENDS
 from ..kernels.traversal import breadth_first, greedy_colours, sequential_levels
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ class PairLayout(NamedTuple):
     which pair a slot is and which end the lane's variable is; -1 in an empty slot. opposite (R, W): flat position
     of state 0 of the message at the pair's other end; empty slots point to a spare row of zeros at the end.
     pair_position (m, 2): row * W + lane of each end of each pair. variable_position (n): block * W + lane.
-    group_ptr: blocks of one group (a colour or a level) are independent of each other. role (R): SENDS where all of a
-    row's pairs lead to later groups, RECEIVES where all come from rows that send, else ALONE.
+    group_ptr: blocks of one group (a colour or a level) are independent of each other.
     """
 
     n_states: int
@@ -51,7 +49,6 @@ class PairLayout(NamedTuple):
     pair_position: Ints
     variable_position: Ints
     group_ptr: Ints
-    role: NDArray[np.int8]
 
 
 def adjacency(n: int, pairs: Ints) -> tuple[Ints, Ints]:
@@ -155,7 +152,6 @@ def lay_out_pairs(graph: Graph, order: str, oriented: bool) -> PairLayout:
     other = np.roll(np.arange(2 * m), m)
     opposite[row, x] = row[other] * states * width + x[other]
     position = (row * width + x).reshape(2, m).T.copy()
-    role = _roles(pair, group[ends] < group[ends[other]], row, row[other])
     return PairLayout(
         states,
         variable,
@@ -166,22 +162,7 @@ def lay_out_pairs(graph: Graph, order: str, oriented: bool) -> PairLayout:
         position,
         block * width + lane,
         group_ptr,
-        role,
     )
-
-
-def _roles(pair: Ints, earlier: NDArray[np.bool_], row: Ints, other: Ints) -> NDArray[np.int8]:
-    """Roles of rows from the directed ends: whether each is in the earlier group, its row and its opposite's."""
-    n = len(pair)
-    ends, early = np.bincount(row, minlength=n), np.bincount(row[earlier], minlength=n)
-    sends = (ends > 0) & (early == ends)
-    receives = (ends > 0) & (np.bincount(row[~earlier & sends[other]], minlength=n) == ends)
-    heard = np.zeros(n, dtype=bool)
-    heard[row[receives[other]]] = True
-    role = np.full(n, ALONE, dtype=np.int8)
-    role[sends & heard] = SENDS
-    role[receives] = RECEIVES
-    return role
 
 
 class _Cut(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,25 +54,29 @@ class Scores:
         if not isinstance(theta, Mapping):
             raise PotentiaError(f"theta must map kinds to score tables, not be a {type(theta).__name__}.")
         #: Fully connected terms by name.
-        self.dense = {name: given for name, given in theta.items() if isinstance(given, DenseGaussian)}
-        for name, term in self.dense.items():
-            if not dense:
+        self.dense: dict[str, DenseGaussian] = {}
+        for name, term in theta.items():
+            if isinstance(term, DenseGaussian):
+                if not dense:
+                    raise PotentiaError(
+                        f"theta[{name!r}] is a DenseGaussian, which pt.MeanField takes and nothing else does."
+                    )
+                check_dense(graph, name, term)
+                self.dense[name] = term
+            elif name not in graph.scopes:
                 raise PotentiaError(
-                    f"theta[{name!r}] is a DenseGaussian, which pt.MeanField takes and nothing else does."
+                    f"theta names kind {name!r}, but the graph's kinds are {list(graph.kinds)}."
                 )
-            check_dense(graph, name, term)
-        unknown = [kind for kind in theta if kind not in graph.scopes and kind not in self.dense]
-        if unknown:
-            raise PotentiaError(
-                f"theta names kind {unknown[0]!r}, but the graph's kinds are {list(graph.kinds)}."
-            )
         self.graph = graph
+        self.regions: Regions = graph.regions
         #: Whether all regions of two and more variables were given in single precision, which is then enough for
         #: what inference derives from them.
-        self.single = _all_single(
-            [theta.get(kind) for kind, s in graph.scopes.items() if s.shape[1] > 1 and len(s)]
-        )
-        self.regions: Regions = graph.regions
+        self.single = False
+        for kind, scope in graph.scopes.items():
+            if scope.shape[1] > 1 and len(scope):
+                self.single = getattr(theta.get(kind), "dtype", None) == np.float32
+                if not self.single:
+                    break
         _check_size(graph, theta)
         self._values: dict[str, Floats] = {}
         self._offset: dict[str, Ints] = {}
@@ -91,7 +95,9 @@ class Scores:
             if own and isinstance(given, np.ndarray) and np.may_share_memory(values, given):
                 # only scores of bounded range are of use in single precision
                 self._values[kind] = _copy(values, values.dtype if self.bounds(kind) else np.float64)
-        self.singles = self._pad_singles(observed_states(graph, observed))
+        self.singles = self._pad_singles()
+        if observed is not None:
+            self.singles = self._held(self.singles, observed_states(graph, observed))
         _warn_of_missing(graph, theta)
 
     def kind(self, kind: str) -> tuple[Floats, Ints]:
@@ -181,13 +187,14 @@ class Scores:
 
     def largest(self) -> float:
         """The largest finite score by size."""
-        known = {kind: bounds for kind in self.graph.kinds if (bounds := self.bounds(kind))}
-        ends = [np.array(bounds) for bounds in known.values()]
-        tables = [v for kind, v in self._values.items() if kind not in known]
-        return max(
-            max(float(v.max(initial=0.0)), -float(np.min(v, where=v > -np.inf, initial=0.0)))
-            for v in (self.singles, *tables, *ends)
-        )
+        tables, largest = [self.singles], 0.0
+        for kind in self.graph.kinds:
+            bounds = self.bounds(kind)
+            tables.append(self._values[kind] if bounds is None else np.array(bounds))
+        for table in tables:
+            lowest = float(np.min(table, where=table > -np.inf, initial=0.0))
+            largest = max(largest, float(table.max(initial=0.0)), -lowest)
+        return largest
 
     def rounding(self) -> float:
         """What rounding may change in a labelling's score, where large scores of either sign add up to a small one."""
@@ -211,8 +218,8 @@ class Scores:
                 return False
         return True
 
-    def _pad_singles(self, observed: Ints) -> Floats:
-        """Single-variable scores as (n_variables, max states); -inf beyond a variable's states and off its clamp."""
+    def _pad_singles(self) -> Floats:
+        """Single-variable scores as (n_variables, max states); -inf beyond a variable's states."""
         graph = self.graph
         width = int(graph.n_states.max())
         padded = np.zeros((graph.n_variables, width))
@@ -222,7 +229,7 @@ class Scores:
             if scope.shape[1] == 1 and len(scope):
                 values, offset = self.kind(kind)
                 add_singles(values, offset, scope.reshape(-1), graph.n_states, padded)
-        return self._held(padded, observed)
+        return padded
 
     def _held(self, padded: Floats, observed: Ints) -> Floats:
         """-inf at every state but the observed one, of variables that have one."""
@@ -258,26 +265,25 @@ def _warn_of_missing(graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
 
     Larger regions without scores are how `Kikuchi` is given its clusters.
     """
-    missing = [kind for kind, s in graph.scopes.items() if s.shape[1] == 2 and len(s) and kind not in theta]
-    if theta and missing:
-        kind = missing[0]
-        warn_caller(
-            f"theta has no scores for the {len(graph.scopes[kind])} pairs of kind {kind!r}, so they have no effect; "
-            f"give theta[{kind!r}] = None if that is intended.",
-            UserWarning,
-        )
+    for kind, scope in graph.scopes.items():
+        if theta and scope.shape[1] == 2 and len(scope) and kind not in theta:
+            warn_caller(
+                f"theta has no scores for the {len(scope)} pairs of kind {kind!r}, so they have no effect; "
+                f"give theta[{kind!r}] = None if that is intended.",
+                UserWarning,
+            )
+            return
 
 
 def _check_size(graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
     """Refuse scores that do not fit: a row as long as the most states for every variable, and tables not given."""
     width = int(graph.n_states.max())
-    made = [
-        int(graph.table_sizes(kind).max(initial=0))
-        for kind in graph.kinds
-        if theta.get(kind) is None or isinstance(theta[kind], WeightedTable)
-    ]
+    made = 0
+    for kind in graph.kinds:
+        if theta.get(kind) is None or isinstance(theta[kind], WeightedTable):
+            made += int(graph.table_sizes(kind).max(initial=0))
     check_memory(
-        _PADDED_BYTES * graph.n_variables * width + 8 * sum(made),
+        _PADDED_BYTES * graph.n_variables * width + 8 * made,
         f"inference on {graph.n_variables} variables of up to {width} states",
         "use fewer states, or build several smaller graphs",
     )
@@ -323,15 +329,29 @@ def _copy(values: Floats | NDArray[np.float32], dtype: DTypeLike) -> Floats:
     return copied
 
 
-def _all_single(given: Sequence[Any]) -> bool:
-    return bool(given) and all(getattr(table, "dtype", None) == np.float32 for table in given)
-
-
 def _as_floats(given: Any, name: str) -> Floats:
     # tables of float32 stay as they are; NumPy counts both byte orders as equal, kernels do not
     single = isinstance(given, np.ndarray) and given.dtype == np.dtype("f4")
     found = plain_array(given, name, None if single else np.float64)
     return np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
+
+
+def pair_tables(scores: Scores, single: bool = False) -> tuple[Floats, Ints]:
+    """Scores of all pairs, kind after kind, flat, and the offset of each pair's table.
+
+    single: of float32 if there is one kind that was given so.
+    """
+    read = scores.as_given if single else scores.kind
+    kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] == 2]
+    parts = list(map(read, kinds))
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(len(values) for values, _ in parts)])
+    offsets = [offset + start for (_, offset), start in zip(parts, starts, strict=False)]
+    return (
+        np.concatenate([np.zeros(0), *(values for values, _ in parts)]),
+        np.concatenate([np.zeros(0, np.int64), *offsets]),
+    )
 
 
 def score_labels(scores: Scores, labels: ArrayLike) -> float:

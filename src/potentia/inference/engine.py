@@ -259,11 +259,11 @@ def _likely_left(changes: list[float], tol: float) -> int:
     latest = changes[-4:]
     if len(latest) < 4 or tol <= 0.0 or min(latest) <= 0.0 or not latest[-1] < latest[0] < np.inf:
         return 1
-    rates = [b / a for a, b in pairwise(latest)]
+    rates = np.divide(latest[1:], latest[:-1])
     # where changes do not fall steadily, messages may oscillate
-    if max(rates) > _STEADY:
+    if rates.max() > _STEADY:
         return 1
-    likely = int(_CAUTION * np.log(tol / latest[-1]) / np.log(min(rates)))
+    likely = int(_CAUTION * np.log(tol / latest[-1]) / np.log(rates.min()))
     return max(1, min(likely, len(changes) // _LOOKED))
 
 
@@ -298,11 +298,17 @@ def settle(engine: Engine, iterations: int, tol: float, outcome: Outcome) -> tup
 
 def iterate(engine: Engine, done: int, many: int = 1, watch: bool = True) -> Floats:
     """`many` iterations from number `done` on, at most `engine.bulk`; the largest change of a marginal in each."""
-    changes = np.zeros(many)
-    for lists in unit_lists(engine, done, many):
-        for found in run_lists(lists, lambda units, team: engine.sweep(units, many, watch=watch, team=team)):
-            np.maximum(changes, found, out=changes)
-    return changes
+    rounds = unit_lists(engine, done, many)
+    if len(rounds) == len(rounds[0]) == 1:
+        return engine.sweep(rounds[0][0], many, watch=watch)
+    changes = [
+        by_thread
+        for lists in rounds
+        for by_thread in run_lists(
+            lists, lambda units, team: engine.sweep(units, many, watch=watch, team=team)
+        )
+    ]
+    return np.maximum.reduce(changes)
 
 
 def unit_lists(engine: Engine, done: int, many: int = 1) -> list[list[Ints]]:
@@ -316,7 +322,7 @@ def unit_lists(engine: Engine, done: int, many: int = 1) -> list[list[Ints]]:
     n = int(ptr[-1])
     if schedule == "random":
         return [[np.random.default_rng([engine.seed, done]).permutation(n)]]
-    if (team := team_size(engine, many)) > 1:
+    if engine.threads > 1 and (team := team_size(engine, many)) > 1:
         shares = zip(*(cut_ranges(a, b, team) for a, b in pairwise(ptr.tolist())), strict=True)
         return [[np.concatenate([np.append(np.arange(*own), BARRIER) for own in share]) for share in shares]]
     back = schedule in ("sequential", "tree") and done % 2 == 1
@@ -333,9 +339,7 @@ def unit_lists(engine: Engine, done: int, many: int = 1) -> list[list[Ints]]:
 
 def team_size(engine: Engine, many: int) -> int:
     """Threads that make `many` iterations as a team, waiting for each other inside the kernel; 1 for no team."""
-    if engine.threads == 1 or engine.schedule != "coloured" or not TEAMS:
-        return 1
-    return engine.team(many) if teams_pay() else 1
+    return engine.team(many) if TEAMS and engine.schedule == "coloured" and teams_pay() else 1
 
 
 def run_lists(lists: list[Ints], function: Callable[[Ints, Team], T]) -> list[T]:

@@ -9,7 +9,7 @@ import numpy as np
 from ..base.memory import borrow, borrow_zeros
 from ..base.types import Floats, Ints
 from ..graph.cotangents import Tables, add_singles, split_pairs
-from ..graph.scores import Scores
+from ..graph.scores import Scores, pair_tables
 from ..graph.structure import Graph
 from ..kernels import forest as kernels
 
@@ -62,23 +62,6 @@ def log_partition(scores: Scores) -> tuple[float, Tables] | None:
     tables = split_pairs(scores, d_values)
     add_singles(scores, mu, tables)
     return float(value), tables
-
-
-def pair_tables(scores: Scores, single: bool = False) -> tuple[Floats, Ints]:
-    """Scores of all pairs, kind after kind, flat, and the offset of each pair's table.
-
-    single: of float32 if there is one kind that was given so.
-    """
-    read = scores.as_given if single else scores.kind
-    parts = [read(kind) for kind, scope in scores.graph.scopes.items() if scope.shape[1] == 2]
-    if len(parts) == 1:
-        return parts[0]
-    starts = np.cumsum([0, *(len(values) for values, _ in parts)])
-    offsets = [offset + start for (_, offset), start in zip(parts, starts, strict=False)]
-    return (
-        np.concatenate([np.zeros(0), *(values for values, _ in parts)]),
-        np.concatenate([np.zeros(0, np.int64), *offsets]),
-    )
 
 
 def best_labels(scores: Scores) -> Ints:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..base.memory import borrow, borrow_like, borrow_zeros
 from ..base.threads import map_ranges
 from ..base.types import Floats, InfeasibleError, Ints
-from ..graph.scores import Scores
+from ..graph.layout import PairLayout
+from ..graph.scores import Scores, pair_tables
 from ..graph.structure import Graph
 from ..kernels import binary, star, star_product
 from ..kernels import pairs as pair_kernels
@@ -29,13 +31,15 @@ from ..kernels.star_blocks import (
     RECEIVES,
     SAFE_RANGE,
     SAFE_RANGE_SINGLE,
+    SENDS,
+    WRITTEN,
     MessageRecord,
     PairBlocks,
+    Profile,
 )
 from .base import PairMarginals
 from .engine import Engine, Readout, layout_order
 from .entropy import Entropy, check_counting
-from .forest import pair_tables
 
 T = TypeVar("T")
 
@@ -72,8 +76,8 @@ def suits_pairs(graph: Graph) -> bool:
 class PairEngine(Engine):
     """Tables, messages and beliefs in blocks of variables; see `kernels.star`."""
 
-    #: Whether an end of a pair may compute the other end's product, too, while the pair's table is in the cache.
-    shares_products = True
+    #: The cost by which pairs' tables are given as weights; see `WeightEngine`.
+    profile: Profile = WRITTEN
 
     def __init__(
         self,
@@ -90,16 +94,17 @@ class PairEngine(Engine):
         self._pair_kinds = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
         self.count, self.counting, self.total = entropy.cached("pairs", self._weights)
         self.shared = self._one_table(scores)
-        #: Largest minus smallest score of all pairs; infinite if some are -inf.
-        self._span = self._score_span()
+        #: The largest range of a pair's scores over its counting number; infinite where some are -inf.
+        self._steepest = self._steepness()
         # a tree is read twice only, and its results are called exact
         single = scores.single and not self.shared and order != "tree"
-        self.single = single and self._spans_at_most(SAFE_RANGE_SINGLE)
+        self.single = single and len(self.pairs) > 0 and self._steepest <= SAFE_RANGE_SINGLE
         self.layout = self.graph.pair_layout(order, oriented=self.shared)
         self.group_ptr = self.layout.group_ptr
         self.blocks = self._allocate(*entropy.cached((order, self.shared), self._in_lanes))
         self._record = NO_RECORD
-        self._written: pair_kernels.PairScores | None = None
+        #: Whether rows send products to others, and have still to do so, as messages did not change by sweeps.
+        self._sends = self._unsent = False
         #: Whether tables of rows that receive their products are needed, too.
         self._reversible = False
         #: Whether blocks hold exponentials of messages.
@@ -111,10 +116,11 @@ class PairEngine(Engine):
         #: Threads worth using for a pass over all blocks.
         self.pass_threads = self._worth(self.work // _HAND_OVER)
         pair_kernels.to_lanes(self.layout.variable, scores.singles, self.blocks.node)
-        self._load_tables()
+        #: What tables are lowered by, of all pairs.
+        self.shift = self._choose_modes()
+        self._choose_kernel()
+        self._fill()
         self.reset()
-
-    # -- how much there is to do --------------------------------------------------------------------------------
 
     def count_work(self) -> int:
         """Multiply-adds of an iteration."""
@@ -136,12 +142,6 @@ class PairEngine(Engine):
             return [function(0, int(self.group_ptr[-1]))]
         ranges = pairwise(self.group_ptr.tolist())
         return [found for a, b in ranges for found in map_ranges(function, a, b, threads)]
-
-    def over(self, n: int, function: Callable[[int, int], T]) -> list[T]:
-        """function(a, b) over ranges that make up 0..n, in as many threads as are worth using for all blocks."""
-        return map_ranges(function, 0, n, self.pass_threads)
-
-    # -- tables -------------------------------------------------------------------------------------------------
 
     def _weights(self) -> tuple[Floats, Floats, Floats]:
         """c of pairs and of variables, and C of variables."""
@@ -175,7 +175,7 @@ class PairEngine(Engine):
         rows, width = layout.pair.shape
         n_blocks, states = len(layout.variable), layout.n_states
         size = states * states
-        entries = 2 * size if self.shared else (rows - 1) * self._slot_entries * width
+        entries = 2 * size if self.shared else (rows - 1) * (self.profile.fields or size) * width
         return PairBlocks(
             slot_ptr=layout.slot_ptr,
             opposite=layout.opposite,
@@ -187,6 +187,7 @@ class PairEngine(Engine):
             table=borrow_like((entries,), np.float32 if self.single else np.float64),
             base=layout.side[:, 0].astype(np.int64) * size if self.shared else np.arange(rows) * size * width,
             shared=self.shared,
+            profile=self.profile,
             mode=np.full(n_blocks, MAXIMUM if self.entropy.maximum else PRODUCT, dtype=np.int64),
             lam=borrow((rows, states, width)),
             belief=borrow_zeros((n_blocks, states, width)),
@@ -196,86 +197,69 @@ class PairEngine(Engine):
             sent=_NOTHING,
         )
 
-    @property
-    def _slot_entries(self) -> int:
-        """Numbers by which blocks hold the table of a slot."""
-        return self.layout.n_states**2
-
-    def _score_span(self) -> float:
-        bounds = [self.scores.bounds(kind) for kind in self._pair_kinds if len(self.graph.scopes[kind])]
-        finite = [both for both in bounds if both is not None]
-        if len(finite) < len(bounds):
-            return math.inf
-        return float(np.ptp(finite)) if finite else 0.0
-
-    def _spans_at_most(self, widest: float) -> bool:
-        """Whether scores of pairs differ by at most `widest` times the smallest counting number."""
-        return len(self.pairs) > 0 and self._span <= widest * float(self.count.min())
-
-    def _load_tables(self) -> None:
-        """Scale the scores of pairs and write them into the blocks, in the form that the kernel reads."""
-        if self.shared:
-            self._fill_shared()
-        else:
-            self._high = self._choose_modes()
-            #: What tables were lowered by, of all pairs.
-            self.shift = float(self._high.sum())
-        self._choose_kernel()
-        if not self.shared:
-            self._fill()
+    def _steepness(self) -> float:
+        bounds: list[Any] = [
+            self.scores.bounds(kind) for kind in self._pair_kinds if len(self.graph.scopes[kind])
+        ]
+        if None in bounds or not bounds:
+            return math.inf if bounds else 0.0
+        self._top = float(np.max(bounds))
+        return (self._top - float(np.min(bounds))) / float(self.count.min())
 
     def _fill(self, receiving: bool = False) -> None:
         """Write the tables of rows that compute their own products, or of those that receive them."""
-        layout, scores, high, blocks = self.layout, self.pair_scores, self._high, self.blocks
-        self.over(
-            len(layout.variable),
-            lambda a, b: pair_kernels.fill_tables(a, b, layout, scores, high, receiving, blocks),
+        if self.shared or self.profile.fields:
+            return
+        n, rest = (
+            len(self.layout.variable),
+            (self.layout, self.pair_scores, self._high, receiving, self.blocks),
         )
+        map_ranges(lambda a, b: pair_kernels.fill_tables(a, b, *rest), 0, n, self.pass_threads)
         if self._reversible and not receiving:
             self._fill(receiving=True)
 
-    def _choose_modes(self) -> Floats:
-        """Set the modes of blocks; what to lower each pair's table by."""
+    def _choose_modes(self) -> float:
+        """Set the modes of blocks and what to lower each pair's table by; the sum of that over pairs."""
         blocks, n = self.blocks, len(self.pairs)
-        if self._spans_at_most(SAFE_RANGE):
-            blocks.mode[:] = MAXIMUM if self.entropy.maximum else PRODUCT
-            return np.full(n, max(bounds[1] for k in self._pair_kinds if (bounds := self.scores.bounds(k))))
-        high, low_of, scores = np.empty(n), np.empty(n), self.pair_scores
-        self.over(n, lambda a, b: pair_kernels.table_ranges(a, b, scores, high, low_of))
+        if self.shared:
+            return self._fill_shared()
+        if n and self._steepest <= SAFE_RANGE:  # the modes of blocks are those of `_allocate`
+            self._high = np.full(n, self._top)
+            return float(self._high.sum())
+        self._high, low_of, scores = np.empty(n), np.empty(n), self.pair_scores
+        map_ranges(
+            lambda a, b: pair_kernels.table_ranges(a, b, scores, self._high, low_of), 0, n, self.pass_threads
+        )
         if not self.entropy.maximum:
-            pair_kernels.choose_modes(self.layout, scores, high, low_of, blocks.mode)
-        return high
+            pair_kernels.choose_modes(self.layout, scores, self._high, low_of, blocks.mode)
+        return float(self._high.sum())
 
     def _choose_kernel(self) -> None:
         """Take the fastest kernel that can update all blocks; each is compiled at its first use only."""
-        products = (
-            not self.damping
-            and not self.blocks.lam.shape[2] % CHUNK
-            and bool(np.all(self.blocks.mode == PRODUCT))
-        )
-        self._keep_exponentials(products and self._bounded())
-        self._share_products()
-        power, (logarithms, exponentials) = self._power(), self._kernels()
-        self._sweep = partial(exponentials, power) if self.exponentials else logarithms
-        steps = _CALL_WORK // (self.work if self.exponentials else _LOGARITHMS * self.work)
-        self.bulk = max(1, steps) if self.schedule == "coloured" else 1
+        states, width = self.blocks.lam.shape[1:]
+        exponentials = not self.damping and not width % CHUNK and bool(np.all(self.blocks.mode == PRODUCT))
+        if exponentials:  # none of a message may underflow
+            singles, steepest = self.scores.singles, self._steepest
+            reach = pair_kernels.largest_reach(singles, self.counting, self.total, steepest)
+            exponentials = bool(reach + steepest <= SAFE_RANGE)
+        self._keep_exponentials(exponentials)
+        # tables that have to be read from memory in every iteration; others stay in the cache
+        far = not (self.shared or self.profile.fields) and self.blocks.table.size >= _SHARED_FROM
+        if self._sends or (exponentials and far and states > 2):
+            self._share_products(exponentials)
+        power = self._power()
+        products = partial(binary.sweep if states == 2 else star_product.sweep, power)
+        self._sweep = products if exponentials else star.sweep
+        many = _CALL_WORK // (self.work if exponentials else _LOGARITHMS * self.work)
+        self.bulk = max(1, many) if self.schedule == "coloured" else 1
 
-    def _kernels(self) -> tuple[Callable[..., int], Callable[..., int]]:
-        """The kernels that update messages, and their exponentials."""
-        return star.sweep, binary.sweep if self.layout.n_states == 2 else star_product.sweep
-
-    def _share_products(self) -> None:
-        """Give rows the roles of the layout where tables have to be read from memory in every iteration."""
-        blocks, role = self.blocks, self.layout.role
-        far = not self.shared and blocks.table.size >= _SHARED_FROM and self.layout.n_states > 2
-        wanted = self.shares_products and self.exponentials and far
-        blocks.role[:] = role if wanted else ALONE
-        if wanted and not len(blocks.sent) and np.any(role == RECEIVES):
-            # an empty slot is never sent anything
-            self.blocks = blocks._replace(sent=borrow(blocks.lam.shape))
-            self.blocks.sent.fill(1.0)
-        #: Whether messages changed otherwise than by sweeps, which send the products that others receive.
-        self._unsent = True
+    def _share_products(self, wanted: bool) -> None:
+        """Let rows compute the products of other ends, too, or none; see `star_product`."""
+        self.blocks.role[:] = _roles(self.layout) if wanted else ALONE
+        self._sends = self._unsent = bool(np.any(self.blocks.role == RECEIVES))
+        if self._sends and not len(self.blocks.sent):
+            self.blocks = self.blocks._replace(sent=borrow(self.blocks.lam.shape))
+            self.blocks.sent.fill(1.0)  # an empty slot is never sent anything
 
     def _send(self, units: Ints, write: bool) -> None:
         """Compute pending products that `units` will read."""
@@ -283,13 +267,20 @@ class PairEngine(Engine):
             n = len(self.blocks.mode)
             # senders come before receivers in a sweep over all blocks in order
             in_order = write and len(units) == n and np.array_equal(units, np.arange(n))
-            if self._unsent and not in_order and np.any(self.blocks.role == RECEIVES):
+            if self._unsent and not in_order:
                 star_product.send(0, n, self.blocks)
             self._unsent = False
 
     def _power(self) -> float:
-        """`_common`, or 0; blocks hold variables' own factors where powers are quick; see `kernels.exponentials`."""
-        common, blocks = self._common() if self.exponentials else 0.0, self.blocks
+        """The counting number of all pairs if a variable's M can be multiplied; 0 if not.
+
+        Blocks then hold variables' own factors where powers are quick; see `kernels.star_product`.
+        """
+        blocks, common = self.blocks, 0.0
+        if self.exponentials and len(self.count) and np.all(self.count == self.count[0]):
+            degree = int(np.diff(self.layout.slot_ptr).max(initial=0))
+            reach = self._steepest + math.log(self.layout.n_states)
+            common = float(self.count[0]) if degree * reach <= SAFE_RANGE else 0.0
         if common in _POWERS and np.all(self.total == 1.0):
             own = blocks.own if blocks.own.size else borrow(blocks.node.shape)
             self.blocks = blocks._replace(own=self._own_parts(own))
@@ -304,23 +295,6 @@ class PairEngine(Engine):
         out -= np.where(np.isneginf(top), 0.0, top)
         return np.exp(out, out=out) if self.exponentials else out
 
-    def _common(self) -> float:
-        """The counting number of all pairs if a variable's M can be multiplied; 0 if not."""
-        degree = int(np.diff(self.layout.slot_ptr).max(initial=0))
-        same = len(self.count) > 0 and np.all(self.count == self.count[0])
-        reach = self._steepest() + math.log(self.layout.n_states)
-        return float(self.count[0]) if same and degree * reach <= SAFE_RANGE else 0.0
-
-    def _steepest(self) -> float:
-        """The largest range of a pair's scores over its counting number; infinite where it is not known."""
-        return self._span / float(self.count.min(initial=math.inf))
-
-    def _bounded(self) -> bool:
-        """Whether no exponential of a message can underflow, so that exponentials may be kept instead."""
-        steepest = self._steepest()
-        reach = pair_kernels.largest_reach(self.scores.singles, self.counting, self.total, steepest)
-        return bool(reach + steepest <= SAFE_RANGE)
-
     def _keep_exponentials(self, kept: bool) -> None:
         """Messages as their exponentials from now on, or as they are; the last row is what empty slots read."""
         lam = self.blocks.lam
@@ -331,31 +305,31 @@ class PairEngine(Engine):
                 np.log(lam, out=lam)
         self.exponentials = kept
 
-    @property
+    @cached_property
     def pair_scores(self) -> pair_kernels.PairScores:
         """Tables of all pairs as kernels read them."""
-        if self._written is None:
-            self._written = _pair_scores(self.scores, self.pairs, self.count, self.single)
-        return self._written
+        states = self.graph.n_states[self.pairs]
+        return pair_kernels.PairScores(*pair_tables(self.scores, self.single), states, self.count)
 
     @property
     def pair_places(self) -> pair_kernels.PairScores:
         """The same for kernels that only write to arrays of this layout."""
         return self.pair_scores._replace(values=np.empty(0))
 
-    def _fill_shared(self) -> None:
+    def _fill_shared(self) -> float:
+        """Write the one table, seen from both sides; what it is lowered by, over all pairs."""
         states = self.layout.n_states
         table = self.pair_scores.values.reshape(states, states) / (
             1.0 if self.entropy.maximum else self.count[0]
         )
         top = table.max()
-        self.shift = float(top * self.count.sum() if not self.entropy.maximum else top * len(self.count))
         table = table - top
         if not self.entropy.maximum:
             self.blocks.mode[:] = PRODUCT if table.min() >= -SAFE_RANGE else LOG
             if self.blocks.mode[0] == PRODUCT:
                 table = np.exp(table)
         self.blocks.table[:] = np.concatenate([table.ravel(), table.T.ravel()])
+        return float(top * self.count.sum() if not self.entropy.maximum else top * len(self.count))
 
     def reset(self) -> None:
         """Zero messages, -inf at states that the variable's own score forbids."""
@@ -365,7 +339,7 @@ class PairEngine(Engine):
         if dead.any():
             forbidden = 0.0 if self.exponentials else -np.inf
             lam[:-1][np.repeat(dead, np.diff(self.blocks.slot_ptr), axis=0)] = forbidden
-        self._unsent = True
+        self._unsent = self._sends
 
     def damp(self, damping: float) -> None:
         """Give old messages this weight from now on."""
@@ -382,7 +356,7 @@ class PairEngine(Engine):
         owner = np.repeat(np.arange(len(own)), np.diff(blocks.slot_ptr))
         np.take(own, owner, axis=0, out=blocks.lam[: len(owner)], mode="clip")
         self.from_scores = True
-        self._unsent = True
+        self._unsent = self._sends
 
     def set_messages(self, messages: Floats) -> None:
         """Start from messages of `messages()`, in score units."""
@@ -390,7 +364,7 @@ class PairEngine(Engine):
         self._keep_exponentials(False)
         pair_kernels.messages_in(self.layout.pair_position, self.count, messages, self.blocks.lam)
         self._keep_exponentials(kept)
-        self._unsent = True
+        self._unsent = self._sends
 
     @property
     def state(self) -> Floats:
@@ -442,7 +416,7 @@ class PairEngine(Engine):
         else:
             np.minimum(saved[:, 0], 0.0, out=lam[:, 1])
             np.minimum(-saved[:, 0], 0.0, out=lam[:, 0])
-        self._unsent = True
+        self._unsent = self._sends
 
     def messages(self) -> Floats:
         """lam of both ends of every pair in score units, (m, 2, states)."""
@@ -455,9 +429,10 @@ class PairEngine(Engine):
         self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
     ) -> Floats:
         """Update blocks in this order (or only refresh beliefs); the largest change of a belief, by iteration."""
-        if self._unsent and team is SOLO:
-            self._send(units, write)
-        self._unsent = False  # a team updates all blocks in order
+        if self._unsent:
+            if team is SOLO:  # a team updates all blocks in order
+                self._send(units, write)
+            self._unsent = False
         changes = np.zeros(iterations)
         empty = self._sweep(self.blocks, units, changes, self.damping, write, watch, self._record, team)
         if empty >= 0:
@@ -472,24 +447,18 @@ class PairEngine(Engine):
 
     def read(self, cliques: bool = True) -> Readout:
         """Marginals and value from the current messages; marginals of pairs are made when they are asked for."""
-        self.over(len(self.layout.variable), lambda a, b: self.sweep(np.arange(a, b), write=False))
+        n, threads = len(self.layout.variable), self.pass_threads
+        map_ranges(lambda a, b: self.sweep(np.arange(a, b), write=False), 0, n, threads)
         singles = self.by_variable(self.blocks.belief)
         if self.entropy.maximum:
             singles = (np.arange(singles.shape[1]) == singles.argmax(axis=1)[:, None]).astype(float)
         lam = self.messages()
         pairs = self._pair_values(lam) if self.single else self.shift
-        self.over(
-            len(self.layout.variable),
+        map_ranges(
             lambda a, b: pair_kernels.add_variable_values(
-                a,
-                b,
-                self.blocks,
-                self.exponentials,
-                self.layout.variable,
-                self.counting,
-                self.entropy.maximum,
-            ),
-        )
+                a, b, self.blocks, self.exponentials, self.layout.variable, self.counting, self.entropy.maximum
+            ), 0, n, threads,
+        )  # fmt: skip
         value = float(self.blocks.value.sum()) + pairs
         # the result must not keep the engine alive
         tables = partial(_pair_scores, self.scores, self.pairs, self.count, self.single)
@@ -499,9 +468,29 @@ class PairEngine(Engine):
     def _pair_values(self, lam: Floats) -> float:
         """The sum over pairs from their scores, instead of from blocks, whose tables of single precision round it."""
         self.blocks.value[:] = 0.0
-        found, scores, maximum = np.empty(len(self.pairs)), self.pair_scores, self.entropy.maximum
-        self.over(len(found), lambda a, b: pair_kernels.pair_values(a, b, scores, maximum, lam, found))
-        return float(found.sum())
+        values, scores, maximum = np.empty(len(self.pairs)), self.pair_scores, self.entropy.maximum
+        rest = scores, maximum, lam, values
+        map_ranges(lambda a, b: pair_kernels.pair_values(a, b, *rest), 0, len(values), self.pass_threads)
+        return float(values.sum())
+
+
+def _roles(layout: PairLayout) -> NDArray[np.int8]:
+    """SENDS of rows whose pairs all lead to later groups, RECEIVES where all come from rows that send, else ALONE."""
+    n, width = layout.pair.shape
+    row = layout.pair_position.T.ravel() // width  # of the directed ends: first all side 0, then all side 1
+    block = np.searchsorted(layout.slot_ptr, row, "right") - 1
+    group = np.searchsorted(layout.group_ptr, block, "right") - 1
+    m = len(layout.pair_position)
+    earlier, other = group < np.roll(group, m), np.roll(row, m)
+    ends, early = np.bincount(row, minlength=n), np.bincount(row[earlier], minlength=n)
+    sends = (ends > 0) & (early == ends)
+    receives = (ends > 0) & (np.bincount(row[~earlier & sends[other]], minlength=n) == ends)
+    heard = np.zeros(n, dtype=bool)
+    heard[row[receives[other]]] = True
+    role = np.full(n, ALONE, dtype=np.int8)
+    role[sends & heard] = SENDS
+    role[receives] = RECEIVES
+    return role
 
 
 def _pair_scores(scores: Scores, pairs: Ints, count: Floats, single: bool) -> pair_kernels.PairScores:

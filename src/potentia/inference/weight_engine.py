@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..base.types import Floats
 from ..graph.scores import Scores
 from ..graph.tables import Cost
 from ..kernels import parametric
 from ..kernels.machine.simd import CHUNK
-from ..kernels.star_blocks import MAXIMUM, PRODUCT, SAFE_RANGE
+from ..kernels.star_blocks import SAFE_RANGE, Profile
 from .entropy import Entropy
 from .pair_engine import PairEngine
 
@@ -48,21 +45,18 @@ def _one_cost(scores: Scores) -> Cost | None:
 class WeightEngine(PairEngine):
     """A `PairEngine` whose blocks hold a few numbers per slot instead of a table; see `kernels.parametric`."""
 
-    shares_products = False
-
     def __init__(self, scores: Scores, entropy: Entropy, *args: Any) -> None:
         cost = _one_cost(scores)
         assert cost is not None
         self.profile = _profile(cost, int(scores.graph.n_states.max()))
+        sizes = {kind: len(scope) for kind, scope in scores.graph.scopes.items() if kind in scores.weighted}
+        #: The weight of every pair, kind after kind.
+        self.weight = np.concatenate([scores.weighted[kind].of_pairs(n) for kind, n in sizes.items()])
         super().__init__(scores, entropy, *args)
 
     def _one_table(self, scores: Scores) -> bool:
         """Weights are kept per slot, even where they are equal."""
         return False
-
-    @property
-    def _slot_entries(self) -> int:
-        return int(self.profile.fields)
 
     def count_work(self) -> int:
         """Multiply-adds of an iteration."""
@@ -70,34 +64,20 @@ class WeightEngine(PairEngine):
         per_state = 16 if self.profile.linear else 4 + 2 * int(self.profile.reach)
         return rows * width * states * per_state + (rows + len(self.blocks.node)) * width * 8 * states
 
-    def _load_tables(self) -> None:
+    def _steepness(self) -> float:
+        return float((self.weight * self.profile.cap / self.count).max())
+
+    def _choose_modes(self) -> float:
         """A few numbers per slot from the weights, which `suits_weights` must have approved."""
-        blocks, maximum = self.blocks, self.entropy.maximum
-        blocks.mode[:] = MAXIMUM if maximum else PRODUCT
-        self.shift = 0.0
-        parametric.fill(
-            self.profile, maximum, self.layout.pair, self._weight_of_pairs(), self.count, blocks.table
-        )
-        self._choose_kernel()
-
-    def _kernels(self) -> tuple[Callable[..., int], Callable[..., int]]:
-        return partial(parametric.sweep, self.profile), partial(parametric.sweep_products, self.profile)
-
-    def _steepest(self) -> float:
-        """The largest range of a pair's scores over its counting number."""
-        return float((self._weight_of_pairs() * self.profile.cap / self.count).max())
-
-    def _weight_of_pairs(self) -> Floats:
-        """The weight of every pair, kind after kind."""
-        weighted = self.scores.weighted
-        kinds = [kind for kind in self._pair_kinds if kind in weighted]
-        return np.concatenate([weighted[kind].of_pairs(len(self.graph.scopes[kind])) for kind in kinds])
+        maximum, table = self.entropy.maximum, self.blocks.table
+        parametric.fill(self.profile, maximum, self.layout.pair, self.weight, self.count, table)
+        return 0.0
 
 
-def _profile(cost: Cost, n_states: int) -> parametric.Profile:
+def _profile(cost: Cost, n_states: int) -> Profile:
     """The cost as the kernels take it: what lies beyond the last label does not matter."""
     values = cost.of(n_states)
     cap = float(values[-1])
     reach = int((values < cap).sum()) - 1
     linear = cost.power == 1 and reach > _WINDOW
-    return parametric.Profile(linear, reach, values[: reach + 1], cap, 3 if linear else reach + 1)
+    return Profile(linear, reach, values[: reach + 1], cap, 3 if linear else reach + 1)

@@ -20,6 +20,7 @@ from . import binary
 from .machine.jit import njit
 from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .machine.team import BARRIER, wait
+from .parametric import max_messages, sum_messages
 from .star_blocks import (
     LOG,
     MAXIMUM,
@@ -155,7 +156,12 @@ def _log_row(values, r):
 def _product(blocks, u, row, incoming, out):
     """out(a) = sum_b psi(a, b) incoming(b) for every lane; reads each chunk's table in order."""
     L, W, table, at = blocks.lam.shape[1], blocks.lam.shape[2], blocks.table, blocks.base[row]
-    if W % CHUNK != 0:  # a single lane
+    if blocks.profile.fields > 0:
+        for x in range(0, W, CHUNK):
+            sum_messages(
+                blocks.profile, table, row * blocks.profile.fields * W + x, W, incoming, out, x, L, W
+            )
+    elif W % CHUNK != 0:  # a single lane
         for a in range(L):
             total = 0.0
             for b in range(L):
@@ -202,6 +208,11 @@ def _log_or_max(blocks, row, soft, incoming, sums, out, s, peak, total):
     An empty slot gives 0: a shared table that forbids a whole row would give it -inf, and c_e log M = 0 * -inf is nan.
     """
     L, W = incoming.shape
+    if blocks.profile.fields > 0:
+        sent, fresh, fields = incoming.reshape(-1), out[s].reshape(-1), blocks.profile.fields
+        for x in range(0, W, CHUNK):
+            max_messages(blocks.profile, blocks.table, row * fields * W + x, W, sent, fresh, x, L, W)
+        return
     at = blocks.base[row]
     entries = blocks.table[at : at + L * L * (1 if blocks.shared else W)].reshape(L * L, -1)
     for a in range(L):

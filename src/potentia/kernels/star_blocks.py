@@ -85,6 +85,23 @@ SAFE_RANGE = 600.0
 SAFE_RANGE_SINGLE = 80.0
 
 
+class Profile(NamedTuple):
+    """The cost g of a distance of labels where tables are weights times -g; see `parametric`.
+
+    cost[d] for d = 0..reach, cap beyond. linear: g(d) = d, by recursion. fields: numbers per slot; 0: written tables.
+    """
+
+    linear: Any
+    reach: Any
+    cost: Any
+    cap: Any
+    fields: Any
+
+
+#: Of tables that are written out.
+WRITTEN = Profile(False, 0, np.zeros(1), 0.0, 0)
+
+
 class PairBlocks(NamedTuple):
     """Everything a sweep reads and writes; B blocks of W lanes, R rows, L states.
 
@@ -93,10 +110,11 @@ class PairBlocks(NamedTuple):
     where they differ; it saves reading them. inverse (B, W): 1 / C. node (B, L, W): scores. own (B, L, W): exp(theta /
     C - max), or nothing; see `exponentials`. table: tables, row r at base[r], [a][b][lane], or [a][b] when `shared`;
     PRODUCT blocks of other than two states hold [lane chunk][row][a][b][8] instead, see `chunk_at`; float32 or float64.
-    mode (B). lam (R, L, W), belief (B, L, W): marginals (MAXIMUM: P - max P). first (R, W): whether the lane's variable
-    is the first of its pair. value (B): where updates are not written, the sum of c_e log sum exp over the pairs of
-    which the block holds the first variable, less the tables' shifts. role (R): of each row, ALONE, SENDS or RECEIVES;
-    see `star_product`. sent (R, L, W): M of the rows that receive it.
+    With `profile.fields` it holds that many numbers per slot instead, [row][field][lane]. mode (B). lam (R, L, W),
+    belief (B, L, W): marginals (MAXIMUM: P - max P). first (R, W): whether the lane's variable is the first of its
+    pair. value (B): where updates are not written, the sum of c_e log sum exp over the pairs of which the block holds
+    the first variable, less the tables' shifts. role (R): of each row, ALONE, SENDS or RECEIVES; see `star_product`.
+    sent (R, L, W): M of the rows that receive it.
     """
 
     slot_ptr: Any
@@ -109,6 +127,7 @@ class PairBlocks(NamedTuple):
     table: Any
     base: Any
     shared: Any
+    profile: Any
     mode: Any
     lam: Any
     belief: Any

@@ -28,6 +28,7 @@ from .machine.simd import (
     zero8,
 )
 from .machine.team import BARRIER, wait
+from .parametric import sum_messages
 from .star_blocks import (
     RECEIVES,
     SENDS,
@@ -212,9 +213,10 @@ def sweep(common, blocks, units, changes, damping, write, watch, record, team):
     """
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     widest = most_rows(blocks, units)
-    width = W
+    profile, width = blocks.profile, W
+    by_weight = profile.fields > 0
     while width > CHUNK and (
-        (widest + 3) * L * width > SCRATCH if blocks.shared else widest * L * L * width > NEAR
+        by_weight or ((widest + 3) * L * width > SCRATCH if blocks.shared else widest * L * L * width > NEAR)
     ):
         width //= 2
     p, scratch = np.empty(L * width), np.empty(L * width)
@@ -235,13 +237,18 @@ def sweep(common, blocks, units, changes, damping, write, watch, record, team):
                 after, y = (u, x + width) if x + width < W else (following(units, k), 0)
                 for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
                     s = row - blocks.slot_ptr[u]
+                    if by_weight:
+                        gather(blocks, row, x, incoming[0], here)
+                        at = row * profile.fields * W + x
+                        sum_messages(profile, blocks.table, at, W, incoming[0], sums[s], 0, L, CHUNK)
+                        continue
                     if blocks.role[row] != RECEIVES or here.inputs.size > 0:
                         gather(blocks, row, x, incoming[s], here)
                     if blocks.role[row] == RECEIVES:
                         _receive(blocks.sent, row, x, sums[s], width)
                     elif blocks.shared:
                         _shared_product(blocks.table, blocks.base[row], incoming[s], sums[s], L, width)
-                if not blocks.shared:
+                if not (blocks.shared or by_weight):
                     _products(blocks, u, x, incoming, sums, width)
                 if far:
                     _fetch_outputs(blocks, u, x, width)

@@ -34,6 +34,7 @@ from .machine.simd import (
     zero8,
 )
 from .machine.team import BARRIER, wait
+from .parametric import derivatives, sum_messages
 from .star_blocks import LOG, PRODUCT, chunk_at, fetch_ahead, preceding, slot_of, take_row
 from .vecmath import KERNEL, exp
 
@@ -48,7 +49,8 @@ class PairCotangents(NamedTuple):
     tables after every update would cost more than all the rest, so the factors r of many updates are kept, `ratios`
     in the layout of the record of exp(l), and both are summed by `star_tables.flush`. Tables of LOG blocks and of
     single lanes are finished cotangents. When one table is `shared`, block u adds its cotangent, seen from both sides,
-    to shared[piece[u]], (2 L L), so that threads do not meet there.
+    to shared[piece[u]], (2 L L), so that threads do not meet there. slope (R, W): of s = w / c_e of each slot, where
+    tables are weights.
     """
 
     lam: Any
@@ -57,6 +59,7 @@ class PairCotangents(NamedTuple):
     ratios: Any
     shared: Any
     piece: Any
+    slope: Any
 
 
 @njit(allocates=True, **KERNEL)
@@ -105,14 +108,15 @@ class _Scratch(NamedTuple):
     incoming: Any
     back: Any
     ratio: Any
+    moved: Any
     total: Any
 
 
 @njit(inline="always", **KERNEL)
 def _scratch(L, W):
-    return _Scratch(
-        np.empty((L, W)), np.empty((L, W)), np.empty((L, W)), np.empty((L, W)), np.empty((L, W)), np.empty(W)
-    )
+    dp, dlog, incoming = np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
+    back, ratio, moved = np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
+    return _Scratch(dp, dlog, incoming, back, ratio, moved, np.empty(W))
 
 
 @njit(inline="always", **KERNEL)
@@ -165,7 +169,10 @@ def _pull_row(blocks, cotangents, record, add, u, row, scratch):
     L, W = scratch.dp.shape
     side = 0 if blocks.base[row] == 0 else 1
     sums = cotangents.shared[cotangents.piece[u], side * L * L : (side + 1) * L * L]
-    if blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
+    if blocks.profile.fields > 0:
+        take_row(record, row, blocks.lam.shape[0], scratch.incoming)
+        _pull_weights(blocks, cotangents.slope, row, scratch)
+    elif blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
         here = (record.slot * blocks.lam.shape[0] + row) * L * W
         _pull_product(blocks, u, row, record.inputs, cotangents.ratios, here, add, scratch)
     else:
@@ -218,6 +225,28 @@ def _add_outer(left, right, sums):
                 sums[a * L + b] += sum8(s)
             else:
                 sums[a * L + b] += left[a, 0] * right[b, 0]
+
+
+@njit(**KERNEL)
+def _pull_weights(blocks, d_slope, row, scratch):
+    """Tables that are weights: dl(b) = exp(l(b)) sum_a psi(a, b) r(a), the forward sum again; ds = sum_a r dM/ds."""
+    L, W = scratch.dp.shape
+    profile, table, slope = blocks.profile, blocks.table, d_slope.reshape(-1)
+    v, r, back = scratch.incoming.reshape(-1), scratch.ratio.reshape(-1), scratch.back.reshape(-1)
+    dlog, d_m, tiny = scratch.dlog.reshape(-1), scratch.moved.reshape(-1), spread8(_TINY)
+    for x in range(0, W, CHUNK):
+        at = row * profile.fields * W + x
+        sum_messages(profile, table, at, W, v, r, x, L, W)
+        derivatives(profile, table, at, W, v, d_m, x, L)
+        s = load8(slope, row * W + x)
+        for k in range(x, L * W, W):
+            q = div8(load8(dlog, k), add8(load8(r, k), tiny))
+            store8(r, k, q)
+            s = fma8(q, load8(d_m, k), s)
+        store8(slope, row * W + x, s)
+        sum_messages(profile, table, at, W, r, back, x, L, W)
+        for k in range(x, L * W, W):
+            store8(back, k, mul8(load8(back, k), load8(v, k)))
 
 
 @njit(**KERNEL)

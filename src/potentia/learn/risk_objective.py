@@ -63,7 +63,7 @@ class _Evaluator:
             # shards are what threads share out: work inside one takes one
             self.inference = self.inference.on_one_thread()
             self.clamped = None if self.clamped is None else self.clamped.on_one_thread()
-        #: Of every shard, where its inference starts next; None to start afresh each time.
+        #: Of every shard, where its inference starts next; None if every evaluation starts cold.
         self.starts: list[dict[str, Floats] | None] = [{} if settings.warm else None for _ in part.shards]
 
     def evaluate(self, potentials: Mapping[str, Potential]) -> PartRisk:
