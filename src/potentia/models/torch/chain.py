@@ -157,8 +157,9 @@ class LogLikelihood(torch.autograd.Function):
     def backward(ctx: Any, d_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradient times what all sequences have in common, or computed with the weight of each."""
         inputs, weight = ctx.saved_tensors, -to_numpy(d_value)
-        if ctx.gradient is not None and np.all(weight == weight[:1]):
-            gradient = tuple(d * d.dtype.type(weight[:1].sum()) for d in ctx.gradient)
+        common = float(weight[0]) if len(weight) else 0.0
+        if ctx.gradient is not None and (weight == common).all():
+            gradient = tuple(d * common for d in ctx.gradient)
         else:
             gradient = ctx.sequences.gradient(weight, ctx.labels)[1]
         return (*(tensor_like(d, t) for d, t in zip(gradient, inputs, strict=True)), None, None, None, None)
