@@ -566,3 +566,12 @@ def test_a_warm_start_says_which_attributes_it_drops():
         model.fit([[{"new": 1.0}, {"both": 1.0}]], [["a", "b"]], warm_start=True)
     assert [w.filename for w in caught] == [__file__]
     model.fit([[{"new": 1.0}, {"both": 1.0}]], [["a", "b"]], warm_start=True)
+
+
+@pytest.mark.parametrize("y", [3, "x", np.array(2)], ids=["number", "text", "array of no dimension"])
+def test_labels_that_are_no_list_get_one_sentence(y):
+    X = [[{"a": 1.0}]]
+    fitted = pt.ChainCRF(max_iterations=1, delta=0.0).fit(X, [["x"]])
+    for call in (lambda: fitted.score(X, y), lambda: pt.ChainCRF().fit(X, y)):
+        with pytest.raises(pt.PotentiaError, match="y must be a list of lists of labels"):
+            call()

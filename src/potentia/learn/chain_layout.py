@@ -28,7 +28,7 @@ MAX_LABELS = 2**16 - 1
 
 def label_values(y: Any, first: int = 0) -> set[Any]:
     """The different labels of sequences, of which the first has this number in messages."""
-    if isinstance(y, str) or not isinstance(y, Sequence | np.ndarray):
+    if isinstance(y, str) or not isinstance(y, Sequence | np.ndarray) or getattr(y, "ndim", 1) == 0:
         raise PotentiaError(f"y must be a list of lists of labels, not a {type(y).__name__}.")
     found: set[Any] = set()
     for number, row in enumerate(y, first):
