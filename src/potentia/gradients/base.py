@@ -52,8 +52,8 @@ class Gradient(Registered, ABC):
                 "Inference did not converge, which this gradient requires: raise the `iterations` of inference, or use "
                 "gradient='truncated'."
             )
-        found: str | None = result.memo.get("doubt")
-        return found
+        doubt: str | None = result.memo.get("doubt")
+        return doubt
 
 
 def _moving(inference: Inference, result: Result) -> bool:

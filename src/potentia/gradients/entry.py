@@ -131,18 +131,18 @@ def variable_weights(
     graph: Graph, labels: Ints, weights: ArrayLike | None, class_weight: ArrayLike | None
 ) -> Floats | None:
     """Weight of every variable, or None if all are 1."""
-    found: Floats | None = None
+    weight: Floats | None = None
     if weights is not None:
-        found = real_numbers(weights, "weights")
-        if found.shape != (graph.n_variables,) or not np.all(np.isfinite(found) & (found >= 0)):
+        weight = real_numbers(weights, "weights")
+        if weight.shape != (graph.n_variables,) or not np.all(np.isfinite(weight) & (weight >= 0)):
             raise PotentiaError(
                 f"weights must hold {graph.n_variables} finite numbers >= 0, one per variable."
             )
     if class_weight is not None:
         table = class_factors(class_weight, int(graph.n_states.max()))
         factor = np.where(labels >= 0, table[np.maximum(labels, 0)], 1.0)
-        found = factor if found is None else found * factor
-    return found
+        weight = factor if weight is None else weight * factor
+    return weight
 
 
 def class_factors(class_weight: ArrayLike, n_states: int) -> Floats:

@@ -181,11 +181,11 @@ def label_difference(
 def subtract_labels(scores: Scores, labels: Ints, tables: Tables, weights: Floats | None = None) -> float:
     """tables -= f(y) for a complete labelling; returns theta . f(y); both weighted by region."""
     n = np.arange(len(labels))
-    own = np.ones(len(labels)) if weights is None else weights
+    weight_of = np.ones(len(labels)) if weights is None else weights
     indicator = np.zeros_like(scores.singles)
-    indicator[n, labels] = own
+    indicator[n, labels] = weight_of
     add_singles(scores, -indicator, tables)
-    total = own @ scores.singles[n, labels]
+    total = weight_of @ scores.singles[n, labels]
     for kind in clique_kinds(scores):
         weight, index = region_weights(scores, kind, weights), scores.graph.table_index(kind, labels)
         total += weight @ region_scores(scores, kind, labels)

@@ -266,9 +266,9 @@ class WeightReverse(TableReverse):
     def _by_kind(self) -> Tables:
         scores, first = self.engine.scores, 0
         tables = zero_tables(scores)
-        for kind, own in scores.weighted.items():
+        for kind, weighted in scores.weighted.items():
             last = first + len(scores.graph.scopes[kind])
-            tables[kind] = own.sum(self.pair_tables[first:last])
+            tables[kind] = weighted.sum(self.pair_tables[first:last])
             first = last
         return tables
 
@@ -282,8 +282,8 @@ def _pieces(engine: PairEngine) -> Ints:
 def _grows(engine: PairEngine) -> bool:
     """Whether rounding of cotangents' sums grows from update to update: c_e of some variable sum to more than 2 C."""
     blocks = engine.blocks
-    held = np.zeros(len(blocks.node))
+    counts = np.zeros(len(blocks.node))
     # rows of messages to the blocks they belong to
-    owner = np.repeat(np.arange(len(held)), np.diff(blocks.slot_ptr))
-    np.add.at(held, owner, (blocks.count[: len(owner)] * blocks.inverse[owner]).max(axis=1))
-    return bool(held.max(initial=0.0) > 2.0 + 1e-9)
+    owner = np.repeat(np.arange(len(counts)), np.diff(blocks.slot_ptr))
+    np.add.at(counts, owner, (blocks.count[: len(owner)] * blocks.inverse[owner]).max(axis=1))
+    return bool(counts.max(initial=0.0) > 2.0 + 1e-9)

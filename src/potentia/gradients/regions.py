@@ -105,9 +105,9 @@ class MeanFieldReverse(Reverse):
         """d_theta gathered so far."""
         scores, first = self.engine.scores, 0
         tables = split_flat(scores, self.d_theta, self.engine.at, leave=scores.weighted)
-        for kind, own in scores.weighted.items():
+        for kind, weighted in scores.weighted.items():
             last = first + len(scores.graph.scopes[kind])
-            tables[kind] += own.sum(self.d_weight[first:last])
+            tables[kind] += weighted.sum(self.d_weight[first:last])
             first = last
         return tables
 

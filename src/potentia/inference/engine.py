@@ -324,13 +324,15 @@ def unit_lists(engine: Engine, done: int, many: int = 1) -> list[list[Ints]]:
         return [[np.random.default_rng([engine.seed, done]).permutation(n)]]
     if engine.threads > 1 and (team := team_size(engine, many)) > 1:
         shares = zip(*(cut_ranges(a, b, team) for a, b in pairwise(ptr.tolist())), strict=True)
-        return [[np.concatenate([np.append(np.arange(*own), BARRIER) for own in share]) for share in shares]]
+        return [
+            [np.concatenate([np.append(np.arange(*ends), BARRIER) for ends in share]) for share in shares]
+        ]
     back = schedule in ("sequential", "tree") and done % 2 == 1
     threads = engine.group_threads
     if threads == 1 or many > 1 or pooled():
         return [[np.arange(n)[::-1] if back else np.arange(n)]]
     rounds = [
-        [np.arange(*own) for own in cut_ranges(a, b, threads) if own[0] < own[1]]
+        [np.arange(*ends) for ends in cut_ranges(a, b, threads) if ends[0] < ends[1]]
         for a, b in pairwise(ptr.tolist())
         if a < b
     ]

@@ -1,4 +1,4 @@
-"""Pairs given by weights as mean field reads them."""
+"""Mean field: coordinate ascent over product distributions, with pairs given by tables, weights or Gaussians."""
 
 from __future__ import annotations
 

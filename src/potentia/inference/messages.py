@@ -1,4 +1,4 @@
-"""Message-passing methods: one engine, different counting numbers."""
+"""Message-passing methods: different counting numbers, and the one place that chooses an engine for them."""
 
 from __future__ import annotations
 

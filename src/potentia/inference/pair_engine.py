@@ -141,7 +141,7 @@ class PairEngine(Engine):
         if threads == 1:
             return [function(0, int(self.group_ptr[-1]))]
         ranges = pairwise(self.group_ptr.tolist())
-        return [found for a, b in ranges for found in map_ranges(function, a, b, threads)]
+        return [result for a, b in ranges for result in map_ranges(function, a, b, threads)]
 
     def _weights(self) -> tuple[Floats, Floats, Floats]:
         """c of pairs and of variables, and C of variables."""
@@ -282,8 +282,8 @@ class PairEngine(Engine):
             reach = self._steepest + math.log(self.layout.n_states)
             common = float(self.count[0]) if degree * reach <= SAFE_RANGE else 0.0
         if common in _POWERS and np.all(self.total == 1.0):
-            own = blocks.own if blocks.own.size else borrow(blocks.node.shape)
-            self.blocks = blocks._replace(own=self._own_parts(own))
+            factors = blocks.own if blocks.own.size else borrow(blocks.node.shape)
+            self.blocks = blocks._replace(own=self._own_parts(factors))
         else:
             self.blocks = blocks._replace(own=_NOTHING)
         return common
@@ -295,15 +295,15 @@ class PairEngine(Engine):
         out -= np.where(np.isneginf(top), 0.0, top)
         return np.exp(out, out=out) if self.exponentials else out
 
-    def _keep_exponentials(self, kept: bool) -> None:
+    def _keep_exponentials(self, wanted: bool) -> None:
         """Messages as their exponentials from now on, or as they are; the last row is what empty slots read."""
         lam = self.blocks.lam
-        if self._has_messages and kept and not self.exponentials:
+        if self._has_messages and wanted and not self.exponentials:
             np.exp(lam, out=lam)
-        elif self._has_messages and self.exponentials and not kept:
+        elif self._has_messages and self.exponentials and not wanted:
             with np.errstate(divide="ignore"):
                 np.log(lam, out=lam)
-        self.exponentials = kept
+        self.exponentials = wanted
 
     @cached_property
     def pair_scores(self) -> pair_kernels.PairScores:
@@ -352,18 +352,18 @@ class PairEngine(Engine):
     def start_uniform(self) -> None:
         """lam = (c / C) theta; in units of c, messages of a variable to all its pairs are equal."""
         blocks = self.blocks
-        own = blocks.own if blocks.own.size else self._own_parts(borrow(blocks.node.shape))
-        owner = np.repeat(np.arange(len(own)), np.diff(blocks.slot_ptr))
-        np.take(own, owner, axis=0, out=blocks.lam[: len(owner)], mode="clip")
+        first = blocks.own if blocks.own.size else self._own_parts(borrow(blocks.node.shape))
+        owner = np.repeat(np.arange(len(first)), np.diff(blocks.slot_ptr))
+        np.take(first, owner, axis=0, out=blocks.lam[: len(owner)], mode="clip")
         self.from_scores = True
         self._unsent = self._sends
 
     def set_messages(self, messages: Floats) -> None:
         """Start from messages of `messages()`, in score units."""
-        kept = self.exponentials
+        exponentials = self.exponentials
         self._keep_exponentials(False)
         pair_kernels.messages_in(self.layout.pair_position, self.count, messages, self.blocks.lam)
-        self._keep_exponentials(kept)
+        self._keep_exponentials(exponentials)
         self._unsent = self._sends
 
     @property

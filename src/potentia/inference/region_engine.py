@@ -177,10 +177,12 @@ class RegionEngine(Engine):
             self.group_threads,
         )
         # summed here, so that the order does not depend on threads
-        own = np.empty(len(r.size))
-        map_ranges(lambda a, b: region_kernels.read_regions(g, a, b, own), 0, len(own), self.group_threads)
+        values = np.empty(len(r.size))
+        map_ranges(
+            lambda a, b: region_kernels.read_regions(g, a, b, values), 0, len(values), self.group_threads
+        )
         start = np.append(g.belief_at, len(g.belief))
         singles = all_singles(self.scores, g.belief, start)
         return Readout(
-            marginals_by_kind(self.scores, g.belief, start), singles, float(own.sum()), self.messages()
+            marginals_by_kind(self.scores, g.belief, start), singles, float(values.sum()), self.messages()
         )

@@ -1,4 +1,4 @@
-"""The star update for two states, where M matters only by its ratio; see `star` and `exponentials`."""
+"""The star update for two states, where M matters only by its ratio; see `star` and `star_product`."""
 
 from __future__ import annotations
 

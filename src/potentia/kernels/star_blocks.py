@@ -1,4 +1,4 @@
-"""What updates of `star` leave for their reverse: the messages they read, slot by slot."""
+"""Blocks of variables that the pair kernels read and write, and the record of messages that the reverse needs."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class PairBlocks(NamedTuple):
     slot_ptr (B + 1): first row of each block. opposite (R, W): flat position in `lam` of state 0 of the message at the
     other end of the pair. count (R, W): c_e, 0 in an empty slot. even (R): the c_e that all lanes of a row share, 0
     where they differ; it saves reading them. inverse (B, W): 1 / C. node (B, L, W): scores. own (B, L, W): exp(theta /
-    C - max), or nothing; see `exponentials`. table: tables, row r at base[r], [a][b][lane], or [a][b] when `shared`;
+    C - max), or nothing; see `star_product`. table: tables, row r at base[r], [a][b][lane], or [a][b] when `shared`;
     PRODUCT blocks of other than two states hold [lane chunk][row][a][b][8] instead, see `chunk_at`; float32 or float64.
     With `profile.fields` it holds that many numbers per slot instead, [row][field][lane]. mode (B). lam (R, L, W),
     belief (B, L, W): marginals (MAXIMUM: P - max P). first (R, W): whether the lane's variable is the first of its

@@ -9,7 +9,7 @@ g_e = dL/dl_e
 
 Shifts of messages need no term: every cotangent sums to zero over states. Rounding breaks that, and where the c_e of a
 variable sum to more than 2 C (Bethe) the error grows with every update, so there the sum is removed (`centre`).
-Two states have a separate kernel, `binary_reverse`; `star_tables` brings tables' cotangents to users' layout.
+Two states have a separate kernel, `binary.reverse`; `flush` and `add_tables` bring tables' cotangents to users' layout.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PairCotangents(NamedTuple):
 
     A PRODUCT table's cotangent is psi(a, b) times a sum over updates of r(a) exp(l(b)), r = dlogM / M. Adding to
     tables after every update would cost more than all the rest, so the factors r of many updates are kept, `ratios`
-    in the layout of the record of exp(l), and both are summed by `star_tables.flush`. Tables of LOG blocks and of
+    in the layout of the record of exp(l), and both are summed by `flush`. Tables of LOG blocks and of
     single lanes are finished cotangents. When one table is `shared`, block u adds its cotangent, seen from both sides,
     to shared[piece[u]], (2 L L), so that threads do not meet there. slope (R, W): of s = w / c_e of each slot, where
     tables are weights.
