@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..base.backend import Backend
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.attributes import AttributeIndex, Moments, check_sequences, presence_name
 from ..features.parts import HeldSequences, Parts, Sequences, Source
@@ -22,7 +21,7 @@ from .chain_layout import (
     scheme_constraints,
     sequence_weights,
 )
-from .chain_part import ChainRecipe, Columns, PartFacts, features_of
+from .chain_part import ChainParts, ChainRecipe, Columns, PartFacts, features_of
 from .data import open_backend
 
 #: Tokens of a part of sequences in memory. Cuts never depend on the number of threads or workers.
@@ -41,7 +40,7 @@ class ChainData:
         classes: the labels, in order.
     """
 
-    def __init__(self, parts: Backend, marked: bool = False) -> None:
+    def __init__(self, parts: ChainParts, marked: bool = False) -> None:
         self.parts = parts
         facts: list[PartFacts] = parts.each("overview")
         if not any(own.weighted for own in facts) and any(own.n_sequences for own in facts):
@@ -97,9 +96,8 @@ class ChainData:
     def of(cls, sources: Sequence[Source], resident: int = 1, marked: bool = False) -> ChainData:
         """Sequences on the cluster if there is one, else in this process; `marked`: find their digests."""
         in_memory = all(source.in_memory for source in sources)
-        lazy = not in_memory and current() is None
-        recipes = [ChainRecipe(source, lazy) for source in sources]
-        return cls(open_backend(recipes, in_memory, resident), marked)
+        recipes = [ChainRecipe(source) for source in sources]
+        return cls(ChainParts(open_backend(recipes, in_memory, resident)), marked)
 
     @property
     def n_dense(self) -> int:
@@ -117,7 +115,7 @@ class ChainData:
         everything = everything and least <= 0
         offsets = self.index.centring() if self.index.is_centred else None
         given = self.classes, self.index.columns, scheme, everything, least > 0, offsets
-        pairs: Floats = sum(self.parts.each("number", *given, own=self._numbers, changes=True))
+        pairs: Floats = sum(self.parts.each("number", *given, own=self._numbers))
         self._numbers = []
         n_attributes = len(self.index.numbers)
         if everything:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..base.backend import Backend
 from ..base.optimise import Search, lbfgs, owlqn
 from ..base.threads import map_items
 from ..base.types import Bools, Floats, InfeasibleError, PotentiaError
 from ..kernels import attributes as kernels
 from ..kernels import sequences
-from .base import Fit, SavedFit, stuck
+from .base import Learner, SavedState, State, failure_of, steps_made
 from .chain_data import ChainData
 from .chain_layout import ChainLayout
 from .chain_objective import (
@@ -28,6 +27,7 @@ from .chain_objective import (
     one_chain,
     scores_of,
 )
+from .chain_part import ChainParts
 
 #: Vector pairs that the optimiser remembers, as many as CRFsuite.
 _MEMORY = 6
@@ -59,7 +59,9 @@ class ChainObjective:
         threads: of each process; None for all.
     """
 
-    def __init__(self, parts: Backend, observed: Floats, free: Bools, c2: float, threads: int | None) -> None:
+    def __init__(
+        self, parts: ChainParts, observed: Floats, free: Bools, c2: float, threads: int | None
+    ) -> None:
         self.parts, self.observed, self.c2, self.threads = parts, observed, c2, threads
         self._padding = np.flatnonzero(~free)
         self.observed[self._padding] = 0.0
@@ -74,7 +76,7 @@ class ChainObjective:
         return self.c2 * float(vector @ vector) - float(self.observed @ vector) + total, gradient
 
 
-class ChainFit(Fit):
+class ChainFit(Learner):
     """Minimises c1 |w|_1 + c2 |w|^2 - log-likelihood; an iteration is a step of the optimiser."""
 
     limit_name: ClassVar[str] = "max_iterations"
@@ -86,14 +88,14 @@ class ChainFit(Fit):
         known &= (pairs >= options.min_freq) & allowed.transitions
         self.layout = ChainLayout.of(self.features, len(pairs), data.n_dense)
         free = self.layout.free(known)
-        observed, curvature = data.parts.total("lay_out", self.layout, allowed, changes=True)
+        observed, curvature = data.parts.total("lay_out", self.layout, allowed)
         self.objective = ChainObjective(data.parts, observed, free, options.c2, options.threads)
         p = 1.0 / len(pairs)
         diagonal = 2.0 * options.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(free, curvature, 0.0))
         #: Weights are divided by the root of their curvature, which makes steps of L-BFGS count from the first on.
         self.scale = np.where(diagonal > 0.0, 1.0 / np.sqrt(np.maximum(diagonal, 1e-300)), 1.0)
         self.l1 = options.c1 * self.scale if options.c1 > 0 else None
-        self.search = Search(np.zeros(self.layout.size))
+        self.start = np.zeros(self.layout.size)
 
     def _scaled(self, point: Floats) -> tuple[float, Floats]:
         """The objective as a function of scaled weights."""
@@ -101,43 +103,35 @@ class ChainFit(Fit):
         gradient *= self.scale
         return value, gradient
 
-    def statistics(self) -> dict[str, Any]:
-        """What the rounds of an iteration took on a cluster."""
-        return self.objective.parts.statistics()
-
     def start_from(self, weights: ChainWeights) -> None:
         """Begin at these weights, whose features are this fit's."""
-        self.search = Search(self.layout.join(weights.state, weights.pairs, weights.dense) / self.scale)
+        self.start = self.layout.join(weights.state, weights.pairs, weights.dense) / self.scale
 
-    def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    def init(self, data: Any = None, potentials: Any = None) -> State:
+        """Where the fit begins."""
+        return State({}, self.limit, Search(self.start).arrays())
+
+    def step(self, data: Any, state: State) -> State:
         """A step of the optimiser."""
+        search = Search.of(state.arrays)
         if self.l1 is None:
-            self.search = lbfgs(self.search, self._scaled, _MEMORY)
+            search = lbfgs(search, self._scaled, _MEMORY)
         else:
-            self.search = owlqn(self.search, self._scaled, self.l1, _MEMORY)
-        return None if self.search.stopped else {"objective": self.search.value}
+            search = owlqn(search, self._scaled, self.l1, _MEMORY)
+        row, arrays = {"objective": search.value}, search.arrays()
+        if not search.stopped:
+            return state.after(row, arrays=arrays)
+        failure = failure_of(search, False, steps_made(state.history), self.tol)
+        return state.at_end(row, arrays=arrays, failure=failure)
 
-    def standing(self) -> dict[str, Any]:
-        """The objective at the start."""
-        return {"objective": self.search.value}
-
-    def failure(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """A search that found no step."""
-        return stuck(self.search, self.tol)
-
-    def arrays(self) -> dict[str, Floats]:
+    def resume(self, data: Any, state: State, saved: SavedState) -> State:
         """The optimiser's state."""
-        return self.search.arrays()
+        return replace(state, arrays=Search.check(saved.arrays, self.layout.size), history=saved.history)
 
-    def restore(self, saved: SavedFit) -> None:
-        """Take back the optimiser's state."""
-        self.search = Search.of(Search.check(saved.arrays, self.layout.size))
-
-    @property
-    def weights(self) -> ChainWeights:
+    def weights(self, state: State) -> ChainWeights:
         """Where the fit stands."""
-        state, pairs, dense = self.layout.split(self.search.point * self.scale)
-        return ChainWeights(self.features, state[self.layout.place], pairs.copy(), dense.copy())
+        own, pairs, dense = self.layout.split(state.arrays["point"] * self.scale)
+        return ChainWeights(self.features, own[self.layout.place], pairs.copy(), dense.copy())
 
 
 #: Tokens that a thread takes at a time.

@@ -160,16 +160,14 @@ class ChainCRF(Registered, Params):
             if warm_start and hasattr(self, "weights_"):
                 before = Names(self.index_, self.classes_)
                 _warn_of_dropped(self.index_, index)
-                fit.start_from(self.weights_.transferred(before, fit.weights, Names(index, classes)))
-            bar.begin("fitting", fit.limit)
-
-            def after(history: list[dict[str, Any]]) -> bool:
-                bar.advance(history[-1]["iteration"], f"objective {history[-1]['objective']:.6g}")
-                return bool(callback(history)) if callback is not None else False
-
-            history = run(fit, {}, callback=after, checkpoint=checkpoint)
-        self._adopt(fit.weights, index, classes, history)
-        self.converged_ = fit.converged(history)
+                first = fit.weights(fit.init())
+                fit.start_from(self.weights_.transferred(before, first, Names(index, classes)))
+            statistics = data.parts.statistics
+            state, converged = run(
+                fit, None, {}, callback=callback, checkpoint=checkpoint, bar=bar, statistics=statistics
+            )
+        self._adopt(fit.weights(state), index, classes, [dict(row) for row in state.history])
+        self.converged_ = converged
         return self
 
     def _options(self) -> ChainOptions:

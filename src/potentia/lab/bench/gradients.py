@@ -14,8 +14,7 @@ import potentia as pt
 
 from ...app.report.rows import Column
 from ...base.threads import one_blas_thread, using_threads
-from ...learn.data import Dataset
-from ...learn.risk_objective import Risk, RiskPart
+from ...learn.risk_objective import open_risk
 from .timing import Rows, Suite, best_times, in_fresh_process, peak_memory, random_theta
 
 _SEED = 0
@@ -71,13 +70,13 @@ def _batch(n: int, budget: float) -> dict[str, Any]:
 
     def prepared(threads: int) -> Callable[[], None]:
         learner = pt.MarginalRisk(inference=pt.TRW(iterations=20, tol=0), threads=threads)
-        data = Dataset.of(examples, ["node", "edge"], RiskPart)
-        risk = Risk({"node": pt.Linear(), "edge": pt.Linear()}, data, learner, n)
-        risk.begin()
+        potentials = {"node": pt.Linear(), "edge": pt.Linear()}
+        risk, states = open_risk(learner.gather(examples, potentials), learner, n)
+        begun = risk.begin(states, potentials, False)
 
         def evaluate() -> None:
             with using_threads(threads):
-                risk()
+                risk(states, begun)
 
         return evaluate
 
