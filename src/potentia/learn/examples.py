@@ -105,6 +105,9 @@ SHARD_ENTRIES = 200_000
 
 #: Unions in use, so that equal graphs share one and its layout.
 _unions: WeakValueDictionary[tuple[str, ...], Union] = WeakValueDictionary()
+#: The latest ones, for the next fit or prediction, up to so many variables, whose layouts take about 50 MB.
+_latest: list[Union] = []
+_MAX_VARIABLES = 100_000
 
 
 @dataclass(eq=False)
@@ -163,6 +166,9 @@ def shared_union(graphs: Sequence[Graph]) -> Union:
     found = _unions.get(key)
     if found is None:
         found = _unions[key] = Union(graphs)
+        ahead = [found, *_latest]
+        sizes = np.cumsum([union.graph.n_variables for union in ahead])
+        _latest[:] = ahead[: int(np.searchsorted(sizes, _MAX_VARIABLES, side="right"))]
     return found
 
 
