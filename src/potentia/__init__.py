@@ -38,7 +38,7 @@ from .inference.map.portfolio import MAP, MAPResult
 from .inference.mean_field import MeanField
 from .inference.messages import TRW, Kikuchi, LoopyBP, MessagePassing, Smoothed
 from .learn.backends.connection import cluster
-from .learn.base import Fit, Learner
+from .learn.base import Learner, State, Stop
 from .learn.iterated import IteratedLogistic
 from .learn.max_margin import MaxMargin
 from .learn.part_files import parts, write_parts
@@ -125,7 +125,6 @@ __all__ = [
     "DenseGaussian",
     "Exact",
     "Example",
-    "Fit",
     "Gibbs",
     "Graph",
     "IndependentClassifiers",
@@ -152,6 +151,8 @@ __all__ = [
     "Result",
     "Scaled",
     "Smoothed",
+    "State",
+    "Stop",
     "Temperature",
     "ThresholdClassifier",
     "TruncatedLinear",

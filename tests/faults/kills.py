@@ -6,6 +6,7 @@ its own, killed by SIGKILL or SIGTERM.
 """
 
 import argparse
+import copy
 import hashlib
 import multiprocessing
 import os
@@ -15,11 +16,15 @@ import sys
 import tempfile
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
 import potentia as pt
+from learners import LEARNERS, LINEAR, Case, ilr
 from potentia.base.saving import file_kind, read_file
 from potentia.learn import checkpoint
 from potentia.models.multilabel import base
@@ -27,7 +32,6 @@ from potentia.potentials.mlp import Differentiable
 
 #: Children find the library imported.
 FORK = multiprocessing.get_context("fork")
-LINEAR = {"node": pt.Linear, "edge": pt.Linear}
 
 
 class Mine(Differentiable):
@@ -60,49 +64,26 @@ class Mine(Differentiable):
         return 0.0, np.zeros(self.table_.size)
 
 
-def ilr(**options):
-    return pt.IteratedLogistic(**{"iterations": 12, "tol": 0, **options})
+#: Iterations that make fits of the shared table take some tenths of a second.
+ITERATIONS = {
+    "alternating": 60, "direct": 120, "mixed": 12, "drawn": 12, "mlp": 8, "soft": 60, "risk": 60, "em": 40, "warm": 20,
+    "batches": 30, "stages": 40, "margin": 40, "planes": 40,
+}  # fmt: skip
 
 
-def risk(*args, **options):
-    return pt.MarginalRisk(*args, inference=pt.TRW(iterations=5, tol=0), **options)
+def some(inference, loss, iterations):
+    return Case(LINEAR, pt.MarginalRisk(loss, inference=inference, iterations=iterations))
 
 
-def boosting():
-    return pt.Boosting(rounds=3)
-
-
-#: Per name the potentials and the learner of a fit of some tenths of a second.
+#: The learners that are killed: those of the shared table, and some more.
 CRFS = {
-    "alternating": (LINEAR, lambda: ilr(solver="alternating", iterations=60)),
-    "direct": (LINEAR, lambda: ilr(solver="direct", iterations=120)),
-    "mixed": ({"node": boosting, "edge": pt.Linear}, lambda: ilr(solver="mixed")),
-    "boosting": ({"node": boosting, "edge": boosting}, ilr),
-    "network": (
-        {"node": lambda: pt.MLP(hidden=8), "edge": pt.Linear},
-        lambda: ilr(solver="alternating", iterations=8),
-    ),
-    "fixed": (LINEAR, lambda: ilr(mode="univariate_fixed", iterations=30)),
-    "soft": (LINEAR, lambda: ilr(hidden="soft", iterations=60)),
-    "risk": (LINEAR, lambda: risk(iterations=60)),
-    "em": (LINEAR, lambda: risk("surrogate_em", iterations=40)),
-    "batches": (LINEAR, lambda: risk(batch=1, iterations=30)),
-    "warm": (
-        LINEAR,
-        lambda: pt.MarginalRisk("univariate_logistic", pt.TRW(), iterations=20, gradient="implicit"),
-    ),
-    "gibbs": (
-        LINEAR,
-        lambda: pt.MarginalRisk(
-            "surrogate_likelihood", inference=pt.Gibbs(samples=20, burn_in=5, seed=0), iterations=15
-        ),
-    ),
-    "mean_field": (
-        LINEAR,
-        lambda: pt.MarginalRisk("univariate_logistic", inference=pt.MeanField(iterations=5), iterations=30),
-    ),
-    "frank_wolfe": (LINEAR, lambda: pt.MaxMargin(inference=pt.TRW(), iterations=40)),
-    "one_slack": (LINEAR, lambda: pt.MaxMargin(inference=pt.TRW(), solver="one_slack", iterations=40)),
+    **{
+        name: case._replace(learner=replace(case.learner, iterations=ITERATIONS[name]))
+        for name, case in LEARNERS.items()
+    },
+    "fixed": Case(LINEAR, ilr(mode="univariate_fixed", iterations=30)),
+    "gibbs": some(pt.Gibbs(samples=20, burn_in=5, seed=0), "surrogate_likelihood", 15),
+    "mean_field": some(pt.MeanField(iterations=5), "univariate_logistic", 30),
 }
 
 
@@ -127,11 +108,11 @@ def fit_crf(name, path, callback):
     After a further "-custom" every potential is a user's.
     """
     learner_name, order, custom = [*name.split("-"), "", ""][:3]
-    potentials, learner = CRFS[learner_name]
+    potentials, learner, _ = CRFS[learner_name]
     train = examples(int(order or 2), learner_name in ("soft", "em"), bool(order))
     kinds = train[0].graph.kinds
-    made = {kind: (Mine if custom else potentials.get(kind, pt.Linear))() for kind in kinds}
-    return pt.CRF(made, learner()).fit(train, checkpoint=path, callback=callback)
+    made = {kind: Mine() if custom else copy.deepcopy(potentials.get(kind, pt.Linear())) for kind in kinds}
+    return pt.CRF(made, learner).fit(train, checkpoint=path, callback=callback)
 
 
 def fit_chain(path, callback):
@@ -150,7 +131,7 @@ def fit_labels(model, path):
 
 
 #: Learners of regions of every order, and those among them that take a user's potentials.
-ORDERS = ("alternating", "direct", "soft", "risk", "em", "frank_wolfe", "one_slack")
+ORDERS = ("alternating", "direct", "soft", "risk", "em", "margin", "planes")
 MATRIX = [f"{name}-{order}" for name in ORDERS for order in (2, 3, 4)]
 MATRIX += [f"{name}-3-custom" for name in ORDERS[:5]]
 FITS = {

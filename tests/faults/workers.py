@@ -19,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "learn"))
 
 import potentia as pt
+from learners import digest
 from test_cluster import CHAINS, NAMES, chain_digest, chains, fitted, grow, killing
-from test_parts import digest
 
 SEQUENCES = {"chain": CHAINS[0], "chain, l1": CHAINS[1]}
-LEARNERS = [*NAMES, *SEQUENCES]
+EVERYTHING = [*NAMES, *SEQUENCES]
 
 
 def fit(name):
@@ -58,7 +58,7 @@ def campaign(names, processes, client):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--learners", nargs="*", choices=LEARNERS, default=LEARNERS)
+    parser.add_argument("--learners", nargs="*", choices=EVERYTHING, default=EVERYTHING)
     parser.add_argument("--minutes", type=float, default=0.0)
     given = parser.parse_args()
     names, last = given.learners, time.monotonic() + 60 * given.minutes

@@ -14,8 +14,7 @@ import zoo
 from potentia.features.example import Example
 from potentia.learn import joint as joint_module
 from potentia.learn.checkpoint import Checkpoint
-from potentia.learn.data import Dataset
-from potentia.learn.joint import Joint, JointPart
+from potentia.learn.joint import Joint, free_value
 from potentia.potentials import MLP, Boosting, Constant, LightGBM, Linear, Zero
 from sample_images import noisy
 from sweep_counter import counted_updates
@@ -146,32 +145,28 @@ def test_variables_without_a_region_of_their_own_count(name, solver):
     assert crf.fit(examples).history_[-1]["objective"] > objectives[-1] + 1.0
 
 
-def joint_of(examples, epsilon=0.3, **options):
-    learner = pt.IteratedLogistic(epsilon, **{**SMALL, **options})
+def stepped(examples, steps, epsilon=0.3):
+    """A learner, its data, and the state after some steps of alternation."""
+    learner = pt.IteratedLogistic(epsilon, **{**SMALL, "solver": "alternating", "sweeps": 3})
     potentials = {"node": Linear(), "edge": Linear()}
-    data = Dataset.of(examples, ["node", "edge"], JointPart, drop_hidden=True)
-    return Joint(potentials, data, learner.delta, learner.epsilons(["node", "edge"]), learner)
+    data = learner.gather(examples, potentials)
+    state = learner.init(data, potentials)
+    for _ in range(steps):
+        state = learner.step(data, state)
+    return learner, data, state
 
 
 def test_the_objective_is_the_smoothed_loss_at_the_messages():
     """sum of epsilon times biased losses = A(lam, theta) - theta . [y], by Theorem 1.4."""
-    examples = noisy()
-    joint = joint_of(examples)
-    for _ in range(2):
-        joint.fit("node")
-        joint.pass_messages(7)
-        joint.fit("edge")
-        joint.pass_messages(3)
-    (part,) = joint.parts.parts
-    value = truth = 0.0
-    for number, shard in enumerate(part.shards):
-        theta = part._theta(shard, part._functions(shard), True)
-        value += part.free.run(number, theta, 0, 0.0).read().value
-        for kind, tables in theta.items():
-            index = part.targets[kind][shard.rows[kind]]
-            truth += tables.reshape(len(index), -1)[np.arange(len(index)), index].sum()
-    penalties = sum(0.3 * p.penalty() for p in joint.potentials.values())
-    assert joint.objective() == pytest.approx(value - truth + penalties, rel=1e-10)
+    _, data, state = stepped(noisy(), 2)
+    (part,), (known,) = data.parts.parts, state.parts
+    _, value = free_value(part, {**known, "clamped_value": np.zeros(1)}, {})
+    truth = 0.0
+    for kind, potential in state.potentials.items():
+        index = part.targets[kind]
+        truth += 0.3 * potential.scores(part.matrix(kind)[:])[np.arange(len(index)), index].sum()
+    penalties = sum(0.3 * p.penalty() for p in state.potentials.values())
+    assert state.history[-1]["objective"] == pytest.approx(value - truth + penalties, rel=1e-10)
 
 
 def test_theorem_1_1_bounds_the_smoothing():
@@ -259,20 +254,17 @@ def test_direct_and_alternating_agree_for_linear_potentials():
 
 
 def test_the_direct_gradient_is_the_gradient_of_the_objective():
-    joint = joint_of(noisy(1, (4, 5)))
+    learner, data, state = stepped(noisy(1, (4, 5)), 1)
+    joint = Joint(data, learner.epsilons(["node", "edge"]), learner)
     for kind in ("node", "edge"):
-        joint.fit(kind)
-        joint.pass_messages(3)
-    for kind in ("node", "edge"):
-        potential = joint.potentials[kind]
+        potential = state.potentials[kind]
         start = potential.parameters
-        loss, slope = potential.loss_and_gradient(joint.problem(kind))
-        assert loss == pytest.approx(joint.loss(kind))
+        loss, slope = potential.loss_and_gradient(joint.problem(state.parts, kind))
+        assert loss == pytest.approx(joint.loss(state.parts, potential, kind))
 
         def at(vector, kind=kind, potential=potential):
             potential.parameters = vector
-            joint.moved(kind)
-            return joint.loss(kind)
+            return joint.loss(joint.moved(state.parts, state.potentials, [kind]), potential, kind)
 
         np.testing.assert_allclose(slope, reference.differences(at, start, 1e-5), rtol=1e-6, atol=1e-6)
         potential.parameters = start
@@ -312,7 +304,7 @@ def test_hidden_labels_are_dropped_with_their_regions_by_default():
         y = e.labels.copy()
         y[k::4] = -1
         hidden.append(Example(e.graph, e.features, y))
-    data = Dataset.of(hidden, ["node", "edge"], JointPart, drop_hidden=True)
+    data = pt.IteratedLogistic().gather(hidden, {"node": Linear(), "edge": Linear()})
     assert data.n_rows("node") == sum((e.labels >= 0).sum() for e in hidden)
     for e in hidden:
         both = (e.labels[e.graph.scopes["edge"]] >= 0).all(axis=1)

@@ -9,7 +9,7 @@ import pytest
 
 import potentia as pt
 from potentia.base import memory
-from potentia.learn.part import fit_bytes
+from potentia.learn.data import fit_bytes
 from sample_images import noisy
 
 POTENTIALS = {"node": pt.Linear(), "edge": pt.Linear()}

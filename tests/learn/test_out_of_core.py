@@ -9,13 +9,12 @@ import pytest
 from scipy import sparse
 
 import potentia as pt
+from learners import LEARNERS, digest, hidden, ilr, weighted
 from potentia import Constant, Example, Linear
 from potentia.base.saving import read_file, write_file
 from potentia.learn import examples as shards
 from potentia.learn import part_files
-from potentia.learn.backends.out_of_core import OutOfCore
 from sample_images import noisy
-from test_parts import DATA, FITS, digest, hidden, weighted
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
 
@@ -117,26 +116,17 @@ def files_of(examples, folder):
     return pt.parts(folder)
 
 
-NAMES = [name for name in FITS if name != "margin"]
+NAMES = [name for name in LEARNERS if name != "margin"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fit_out_of_core_has_the_bits_of_one_in_memory(name, tmp_path):
-    potentials, learner = FITS[name]
-    data = {
-        "soft": "hidden",
-        "em": "hidden",
-        "mixed": "weighted",
-        "direct": "lacking",
-        "planes": "lacking",
-    }.get(name, "plain")
-    examples = DATA[data](noisy(5, (6, 8)))
+    case, examples = LEARNERS[name], LEARNERS[name].examples()
     held = pt.parts(examples, part_entries=TWO_IMAGES)
     files = files_of(examples, tmp_path / "data")
     files.resident = 2 if name == "alternating" else 1
     assert len(held) == len(files) == 3
-    a = pt.CRF(potentials, learner).fit(held)
-    b = pt.CRF(potentials, learner).fit(files)
+    a, b = case.crf().fit(held), case.crf().fit(files)
     assert digest(a) == digest(b)
     for row, other in zip(a.history_, b.history_, strict=True):
         assert {k: v for k, v in row.items() if k != "seconds"} == {
@@ -151,7 +141,7 @@ def test_a_fit_out_of_core_has_the_bits_of_one_in_memory(name, tmp_path):
 
 def test_predictions_are_written_part_by_part(tmp_path):
     examples = noisy(5, (6, 8))
-    crf = pt.CRF(*FITS["alternating"]).fit(examples)
+    crf = LEARNERS["alternating"].crf().fit(examples)
     files = files_of(examples, tmp_path / "data")
     for data in (files, pt.parts(examples, part_entries=TWO_IMAGES)):
         for predict in (crf.predict, crf.predict_marginals):
@@ -175,7 +165,7 @@ def test_float32_sparse_class_weights_and_loaders_out_of_core(tmp_path):
         )
         for e in hidden(noisy(6, (6, 8)))
     ]
-    learner = replace(FITS["alternating"][1], class_weight=[1.0, 2.0])
+    learner = ilr(solver="alternating", class_weight=[1.0, 2.0])
     potentials = {"node": Linear(), "edge": Linear()}
     held = pt.parts(examples, part_entries=TWO_IMAGES)
     paths = pt.write_parts(examples[:4], tmp_path, part_entries=TWO_IMAGES)
@@ -202,7 +192,7 @@ def test_three_variables_and_unlabelled_parts_out_of_core(tmp_path):
     ]
     potentials = {"edge": Linear(), "triple": Constant()}
     for solver in ("alternating", "direct"):
-        learner = replace(FITS["alternating"][1], solver=solver)
+        learner = ilr(solver=solver)
         held = pt.parts(examples, part_entries=1)
         pt.write_parts(examples, tmp_path / solver, part_entries=1)
         a = pt.CRF(potentials, learner).fit(held)
@@ -212,28 +202,26 @@ def test_three_variables_and_unlabelled_parts_out_of_core(tmp_path):
 
 @pytest.mark.parametrize("name", ["mixed", "drawn", "mlp"])
 def test_one_part_that_is_read_when_visited_is_drawn_from(name, tmp_path):
-    potentials, learner = FITS[name]
     examples = noisy(3, (6, 8))
     pt.write_parts(examples, tmp_path)
-    a, b = (pt.CRF(potentials, learner).fit(data) for data in (examples, pt.parts(tmp_path)))
+    a, b = (LEARNERS[name].crf().fit(data) for data in (examples, pt.parts(tmp_path)))
     assert digest(a) == digest(b)
 
 
 def test_a_checkpoint_of_parts_resumes_in_memory_and_out_of_core(tmp_path):
-    potentials, learner = FITS["alternating"]
-    examples = weighted(noisy(5, (6, 8)))
+    crf, examples = LEARNERS["alternating"].crf, weighted(noisy(5, (6, 8)))
     files = files_of(examples, tmp_path / "data")
-    straight = pt.CRF(potentials, learner).fit(files)
+    straight = crf().fit(files)
     path = tmp_path / "state"
-    pt.CRF(potentials, learner).fit(files, checkpoint=path, callback=lambda history: len(history) == 2)
-    resumed = pt.CRF(potentials, learner).fit(pt.parts(examples, part_entries=TWO_IMAGES), checkpoint=path)
+    crf().fit(files, checkpoint=path, callback=lambda history: len(history) == 2)
+    resumed = crf().fit(pt.parts(examples, part_entries=TWO_IMAGES), checkpoint=path)
     assert digest(resumed) == digest(straight)
     with pytest.raises(pt.PotentiaError, match="other options or data"):
-        pt.CRF(potentials, learner).fit(files_of(examples[:4], tmp_path / "other"), checkpoint=path)
+        crf().fit(files_of(examples[:4], tmp_path / "other"), checkpoint=path)
 
 
 def test_parts_that_cannot_be_used_get_one_sentence(tmp_path):
-    crf = pt.CRF({"node": Linear(), "edge": Linear()}, FITS["alternating"][1])
+    crf = LEARNERS["alternating"].crf()
     good = noisy(2)
 
     def fails():
@@ -266,17 +254,15 @@ def test_state_files_are_deleted(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     seen = []
-    original = OutOfCore._write
 
-    def watched(self, number, arrays):
-        found = original(self, number, arrays)
-        seen.append(len(list((tmp_path / "temporary").iterdir())))
-        return found
+    def look(history):
+        seen.append([len(list(folder.iterdir())) for folder in (tmp_path / "temporary").iterdir()])
 
-    monkeypatch.setattr(OutOfCore, "_write", watched)
-    potentials, learner = FITS["direct"]
-    pt.CRF(potentials, learner).fit(files_of(noisy(4, (6, 8)), tmp_path / "data"))
-    assert max(seen) == 1
+    LEARNERS["direct"].crf().fit(files_of(noisy(4, (6, 8)), tmp_path / "data"), callback=look)
+    assert all(len(folders) == 1 for folders in seen)
+    assert (
+        max(files for (files,) in seen) <= 4
+    )  # two parts, each with the state of the last step and of this one
     assert not list((tmp_path / "temporary").iterdir())
 
 
@@ -284,9 +270,8 @@ def test_equal_graphs_of_parts_share_one_layout_out_of_core(tmp_path, monkeypatc
     built = []
     original = shards.Union
     monkeypatch.setattr(shards, "Union", lambda graphs: built.append(1) or original(graphs))
-    potentials, learner = FITS["alternating"]
     files = files_of(noisy(6, (6, 8)), tmp_path)
-    pt.CRF(potentials, learner).fit(files)
+    LEARNERS["alternating"].crf().fit(files)
     assert len(built) <= 1  # none if an earlier one is still in memory
 
 

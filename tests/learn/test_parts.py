@@ -1,17 +1,18 @@
 """Parts, backends and the training loop: cuts change nothing that matters, features are not copied, fits resume."""
 
-import json
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from sklearn.base import clone
 
 import potentia as pt
-from potentia import MLP, Boosting, Constant, Example, Linear
+from learners import DATA, LEARNERS, digest, ilr
+from potentia import MLP, Boosting, Example, Linear
 from potentia.base.backend import Local, add, tree_total
 from potentia.base.saving import read_file, write_file
 from potentia.learn import data as dataset
@@ -25,19 +26,16 @@ from sample_images import noisy
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
 
 
-class Numbers:
-    def __init__(self, value):
-        self.value = value
-
-    def give(self, factor):
-        return {"sum": factor * self.value, "rows": (self.value.copy(), 1)}
+def give(value, state, factor):
+    return {"seen": factor}, {"sum": factor * value, "rows": (value.copy(), 1)}
 
 
 @given(st.integers(1, 40), st.integers(0, 2**31))
 @settings(max_examples=30, deadline=None)
 def test_a_total_is_the_tree_s_whoever_computes_it(n, seed):
     values = np.random.default_rng(seed).normal(size=(n, 3)) * 10.0 ** np.arange(-3, 6, 3)
-    total = Local([Numbers(v) for v in values]).total("give", 2.0)
+    states, total = Local(values).total(give, None, 2.0)
+    assert states == ({"seen": 2.0},) * n
     np.testing.assert_allclose(total["sum"], 2 * values.sum(axis=0), rtol=1e-12, atol=1e-12)
     assert total["rows"][1] == n
     # any aligned range may be summed elsewhere first, to the last bit
@@ -97,77 +95,18 @@ def test_equal_graphs_share_one_union_and_its_layout(monkeypatch):
     assert pt.Graph.grid((6, 7), n_states=2).digest == examples[0].graph.digest
 
 
-def weighted(examples):
-    rng = np.random.default_rng(5)
-    return [
-        Example(e.graph, e.features, e.labels, None if k % 2 else rng.uniform(0.5, 2.0, len(e.labels)))
-        for k, e in enumerate(examples)
-    ]
-
-
-def hidden(examples):
-    rng = np.random.default_rng(6)
-    return [
-        Example(e.graph, e.features, np.where(rng.random(len(e.labels)) < 0.2, -1, e.labels))
-        for e in examples
-    ]
-
-
-def lacking(examples):
-    """Every other example has no pairs."""
-    bare = pt.Graph(np.full(48, 2), {"node": np.arange(48)[:, None]})
-    return [
-        Example(bare, {"node": e.features["node"]}, e.labels) if k % 2 else e for k, e in enumerate(examples)
-    ]
-
-
-def ilr(**options):
-    return pt.IteratedLogistic(**{"iterations": 3, "sweeps": 4, "tol": 0.0, "message_tol": 0.0, **options})
-
-
-FITS = {
-    "alternating": ({"node": Linear(), "edge": Linear()}, ilr(solver="alternating")),
-    "direct": ({"node": Linear(), "edge": Constant()}, ilr(solver="direct")),
-    "mixed": ({"node": Boosting(rounds=4, more_rounds=2), "edge": Linear()}, ilr(solver="mixed")),
-    "drawn": ({"node": Boosting(rounds=4, subsample=40), "edge": Boosting(rounds=2)}, ilr()),
-    "mlp": ({"node": MLP(hidden=5, epochs=1), "edge": MLP(hidden=4, epochs=1)}, ilr(solver="alternating")),
-    "soft": ({"node": Linear(), "edge": Linear()}, ilr(hidden="soft")),
-    "risk": ({"node": Linear(), "edge": Linear()}, pt.MarginalRisk(iterations=4, tol=0.0, track_error=True)),
-    "em": (
-        {"node": Linear(), "edge": Linear()},
-        pt.MarginalRisk("surrogate_em", iterations=4, tol=0.0, track_error=True),
-    ),
-    "warm": (
-        {"node": Linear(), "edge": Linear()},
-        pt.MarginalRisk(gradient="backpropagation", inference=pt.TRW(tol=1e-6), iterations=4, tol=0.0),
-    ),
-    "batches": ({"node": Linear(), "edge": Linear()}, pt.MarginalRisk(batch=2, iterations=3)),
-    "stages": ({"node": Linear(), "edge": Linear()}, pt.MarginalRisk(incremental=2, iterations=4, tol=0.0)),
-    "margin": (
-        {"node": Linear(), "edge": Linear()},
-        pt.MaxMargin(iterations=4, inference=pt.Smoothed(0.0, iterations=20)),
-    ),
-    "planes": (
-        {"node": Linear(), "edge": Linear()},
-        pt.MaxMargin(iterations=4, solver="one_slack", inference=pt.Smoothed(0.0, iterations=20)),
-    ),
-}
-DATA = {"plain": lambda e: e, "weighted": weighted, "hidden": hidden, "lacking": lacking}
-
-
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("data", ["plain", "weighted", "hidden", "lacking"])
 @pytest.mark.parametrize("name", ["alternating", "direct", "mixed", "drawn", "mlp", "soft", "risk", "em"])
 def test_cutting_into_parts_changes_rounding_only(name, data, monkeypatch):
     if name == "soft" and data == "plain":
         data = "hidden"
     if name == "em" and data == "weighted":
         data = "hidden"  # different weights in one union weigh the terms of the entropy, equal ones the loss
-    potentials, learner = FITS[name]
-    examples = DATA[data](noisy(5, (6, 8)))
-    whole = pt.CRF(potentials, learner).fit(examples)
+    case, examples = LEARNERS[name], DATA[data](noisy(5, (6, 8)))
+    whole = case.crf().fit(examples)
     monkeypatch.setattr(dataset, "PART_ENTRIES", 1)
-    assert Dataset.of(examples, ["node", "edge"]).parts.n_parts == 5
-    cut = pt.CRF(potentials, learner).fit(examples)
+    assert Dataset.of(examples, case.potentials).parts.n_parts == 5
+    cut = case.crf().fit(examples)
     for a, b in zip(whole.history_, cut.history_, strict=True):
         assert b["objective"] == pytest.approx(a["objective"], rel=1e-6)
         if "train_error" in a:
@@ -176,18 +115,10 @@ def test_cutting_into_parts_changes_rounding_only(name, data, monkeypatch):
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-def digest(crf):
-    states = [potential.state() for potential in crf.potentials_.values()]
-    metas = [json.dumps(meta, default=str) for meta, _ in states]
-    return metas, [{k: v.tobytes() for k, v in arrays.items()} for _, arrays in states]
-
-
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("name", LEARNERS)
 def test_a_fit_that_was_interrupted_anywhere_is_the_uninterrupted_one(name, tmp_path):
-    potentials, learner = FITS[name]
-    learner = replace(learner, track_error=False)
-    examples = hidden(noisy(4, (6, 8))) if name in ("soft", "em") else noisy(4, (6, 8))
-    straight = pt.CRF(potentials, learner).fit(examples)
+    crf, examples = LEARNERS[name].crf(track_error=False), LEARNERS[name].examples(4)
+    straight = clone(crf).fit(examples)
     limit = len(straight.history_)
 
     class StopError(Exception):
@@ -204,8 +135,8 @@ def test_a_fit_that_was_interrupted_anywhere_is_the_uninterrupted_one(name, tmp_
     for first in range(1, limit):
         path = tmp_path / f"{first}"
         with pytest.raises(StopError):
-            pt.CRF(potentials, learner).fit(examples, checkpoint=path, callback=stop_at(first + 1))
-        resumed = pt.CRF(potentials, learner).fit(examples, checkpoint=path)
+            clone(crf).fit(examples, checkpoint=path, callback=stop_at(first + 1))
+        resumed = clone(crf).fit(examples, checkpoint=path)
         assert digest(resumed) == digest(straight)
         assert [r["objective"] for r in resumed.history_] == [r["objective"] for r in straight.history_]
     Checkpoint(path).remove()
@@ -223,7 +154,7 @@ def test_tracking_errors_builds_every_part_once(monkeypatch):
     monkeypatch.setattr(Part, "__post_init__", counted)
     crf = pt.CRF({"node": Linear(), "edge": Linear()}, ilr(track_error=True))
     crf.fit(noisy(3), validation=noisy(2, seed=1))
-    assert built == ["JointPart", "Part"]
+    assert built == ["Part", "Part"]
     assert all({"train_error", "validation_error"} <= set(row) for row in crf.history_)
 
 
@@ -251,26 +182,12 @@ class Still(pt.Learner):
     iterations: int = 4
     inner: pt.Inference | None = None
 
-    def begin(self, potentials, examples):
-        return StillFit(self, potentials, examples)
+    def init(self, data, potentials):
+        return pt.State(data.begin(potentials), self.iterations, {"count": np.zeros(1)})
 
-
-class StillFit(pt.Fit):
-    def __init__(self, learner, potentials, examples):
-        self.limit, self.count = learner.iterations, 0
-        for kind, potential in potentials.items():
-            if not potential.is_fitted:
-                potential.start(examples[0].features[kind], 2 if kind == "node" else 4)
-
-    def step(self, history):
-        self.count += 1
-        return {"objective": 1.0 / self.count}
-
-    def arrays(self):
-        return {"count": np.array([float(self.count)])}
-
-    def restore(self, saved):
-        self.count = int(saved.arrays["count"][0])
+    def step(self, data, state):
+        count = state.arrays["count"] + 1
+        return state.after({"objective": 1.0 / count[0]}, arrays={"count": count})
 
 
 def test_a_custom_learner_trains_resumes_tracks_warns_and_saves(tmp_path):

@@ -1,19 +1,19 @@
 """Marginal-based learning: the learner, its objective, and what it recovers."""
 
 import json
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import potentia as pt
 from potentia import Constant, Example, Linear, PotentiaError
+from potentia.base.optimise import Search
 from potentia.base.threads import thread_count
-from potentia.learn import descent
-from potentia.learn.data import Dataset
-from potentia.learn.descent import Descent
+from potentia.learn import base, risk_objective
+from potentia.learn.base import descend, set_parameters
 from potentia.learn.risk import MarginalRisk
-from potentia.learn.risk_objective import Risk, RiskPart
+from potentia.learn.risk_objective import open_risk
 from reference import differences
 from sample_images import noisy
 
@@ -48,22 +48,16 @@ def test_the_gradient_reaches_every_parameter(loss, edge):
     )
     learner = MarginalRisk(loss, **QUICK)
     potentials = {"node": pt.MLP(hidden=3), "edge": edge}
-    risk = Risk(potentials, Dataset.of(examples, list(potentials), RiskPart), learner, len(examples))
-    for potential in potentials.values():
-        potential.reset()
-    risk.begin()
+    risk, states = open_risk(learner.gather(examples, potentials), learner, len(examples))
+    begun = risk.begin(states, potentials, False)
     rng = np.random.default_rng(0)
-    functions = risk.functions
-    sizes = np.cumsum([f.n_parameters for f in functions])[:-1]
 
     def at(vector):
-        for f, part in zip(functions, np.split(vector, sizes), strict=True):
-            f.parameters = part
-        return risk()
+        set_parameters(begun, vector)
+        return risk(states, begun)[:2]
 
-    point = 0.3 * rng.standard_normal(sum(f.n_parameters for f in functions))
-    slopes = np.concatenate(at(point)[1])
-    np.testing.assert_allclose(slopes, differences(lambda v: at(v)[0], point), rtol=1e-5, atol=1e-8)
+    point = 0.3 * rng.standard_normal(sum(f.n_parameters for f in begun.values()))
+    np.testing.assert_allclose(at(point)[1], differences(lambda v: at(v)[0], point), rtol=1e-5, atol=1e-8)
 
 
 def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
@@ -77,11 +71,16 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
     # where shards are shared out, neither of the two inferences asks the same pool for threads of its own
     monkeypatch.setattr("potentia.learn.examples.SHARD_ENTRIES", 1)
     both = MarginalRisk("truncated_em", pt.TRW(), clamped=pt.TRW())
-    data = Dataset.of(noisy(2), ["node", "edge"], RiskPart)
-    risk = Risk({"node": Linear(), "edge": Linear()}, data, both, 2)
-    (part,) = risk.data.parts.parts
-    assert len(part.shards) == 2
-    assert part.chosen.inference.threads == part.chosen.clamped.threads == 1
+    evaluate, used = risk_objective.evaluate, []
+
+    def watched(loss, inference, gradient, scores, labels, weights, clamped, memory):
+        used.append((inference.threads, clamped.threads))
+        return evaluate(loss, inference, gradient, scores, labels, weights, clamped, memory)
+
+    monkeypatch.setattr(risk_objective, "evaluate", watched)
+    pt.CRF({"node": Linear(), "edge": Linear()}, replace(both, iterations=1)).fit(noisy(2))
+    assert len(used) % 2 == 0
+    assert set(used) == {(1, 1)}
 
 
 def test_shards_and_threads_change_nothing(monkeypatch):
@@ -297,23 +296,21 @@ def test_potentials_without_gradients_and_examples_without_labels_are_refused():
 
 def test_an_objective_without_minimum_ends_at_parameters_that_can_be_used():
     """As the truncated likelihood with too few iterations [MBL-tpami sec. 7.3]."""
-    slide = SimpleNamespace(parameters=np.ones(2), n_parameters=2)
-    largest = []
+    largest, search, diverged = [], Search(np.ones(2)), False
 
-    def objective():
-        largest.append(np.abs(slide.parameters).max())
-        return -float((slide.parameters**4).sum()), [-4.0 * slide.parameters**3]
+    def slide(x):
+        largest.append(np.abs(x).max())
+        return -float((x**4).sum()), -4.0 * x**3
 
-    run = Descent([slide], objective)
-    while run.step():
-        pass
-    assert run.diverged
+    while not search.stopped:
+        search, diverged = descend(search, slide)
+    assert diverged
     assert max(largest) <= 1e50
-    assert 1e3 < np.abs(slide.parameters).max() <= 1e50
+    assert 1e3 < np.abs(search.point).max() <= 1e50
 
 
 def test_running_away_is_said_and_ends_the_fit(monkeypatch):
-    monkeypatch.setattr(descent, "_DIVERGED", 1e-3)
+    monkeypatch.setattr(base, "DIVERGED", 1e-3)
     with pytest.warns(pt.ConvergenceWarning, match="ran away") as caught:
         model = crf(start="zero", incremental=2).fit(noisy(4))
     assert len(caught) == 1
@@ -323,19 +320,17 @@ def test_running_away_is_said_and_ends_the_fit(monkeypatch):
 
 def test_a_line_search_that_meets_no_number_restarts():
     """Beyond 2 the objective is nan, which L-BFGS would take for a fall; its minimum is at 1.9."""
-    hill = SimpleNamespace(parameters=np.array([-3.0]), n_parameters=1)
 
-    def objective():
-        x = float(hill.parameters[0])
-        return (np.nan, [np.array([np.nan])]) if x > 2 else ((x - 1.9) ** 4, [np.array([4 * (x - 1.9) ** 3])])
+    def hill(point):
+        x = float(point[0])
+        return (np.nan, np.array([np.nan])) if x > 2 else ((x - 1.9) ** 4, np.array([4 * (x - 1.9) ** 3]))
 
-    run = Descent([hill], objective)
-    while run.step():
-        pass
-    assert hill.parameters[0] == pytest.approx(1.9, abs=0.1)
-    hill.parameters = np.array([3.0])
+    search = Search(np.array([-3.0]))
+    while not search.stopped:
+        search, _ = descend(search, hill)
+    assert search.point[0] == pytest.approx(1.9, abs=0.1)
     with pytest.raises(PotentiaError, match="where the fit begins"):
-        Descent([hill], objective).step()
+        descend(Search(np.array([3.0])), hill)
 
 
 @pytest.mark.parametrize("batch", [2, 4, 5])

@@ -13,9 +13,7 @@ import potentia as pt
 from potentia import Boosting, Constant, Example, Linear, PotentiaError
 from potentia.base.progress import Bar
 from potentia.base.saving import read_file, write_file
-from potentia.learn.data import Dataset
-from potentia.learn.examples import whole_kinds
-from potentia.learn.risk_objective import Risk, RiskPart
+from potentia.learn.risk_objective import open_risk
 from potentia.potentials.inputs import Inputs
 from potentia.testing import check_potential
 
@@ -122,19 +120,19 @@ def test_gradients_of_the_risk_through_the_module(inference):
     node = network(module__double=True, module__dropout=0.4)
     edge = Network(DoubleLinear, module__n_in=1, module__n_out=4)
     potentials = {"node": node, "edge": edge}
-    data = Dataset.of(train, list(potentials), RiskPart, whole=whole_kinds(potentials))
-    risk = Risk(potentials, data, pt.MarginalRisk(inference=inference, ridge=0.1), len(train))
-    risk.begin()
+    learner = pt.MarginalRisk(inference=inference, ridge=0.1)
+    risk, states = open_risk(learner.gather(train, potentials), learner, len(train))
+    potentials = risk.begin(states, potentials, False)
     rng = np.random.default_rng(0)
     for potential in potentials.values():
         potential.parameters = potential.parameters + 0.3 * rng.normal(size=potential.n_parameters)
-    _, slopes = risk()
+    slopes = np.split(risk(states, potentials)[1], [potentials["node"].n_parameters])
     for potential, slope in zip(potentials.values(), slopes, strict=True):
         point, way = potential.parameters, rng.normal(size=potential.n_parameters)
         values = []
         for step in (1e-5, -1e-5):
             potential.parameters = point + step * way
-            values.append(risk()[0])
+            values.append(risk(states, potentials)[0])
         potential.parameters = point
         assert (values[0] - values[1]) / 2e-5 == pytest.approx(slope @ way, rel=1e-5, abs=1e-8)
 

@@ -1,12 +1,14 @@
 """`Backend`: two verbs over the parts of a data set, whatever a part is and wherever it lives.
 
-Sums run over a fixed binary tree of part numbers, so a total does not depend on who computed which part.
+A part never changes. What a fit knows about it is a state: named arrays, and small values such as settings, which are
+replaced and never edited. Sums run over a fixed binary tree of part numbers, so a total does not depend on who
+computed which part.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -14,6 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from .memory import enough_memory
+
+#: function(part, state, *args) -> state and result; the state that it was given, if nothing changes.
+PartFunction = Callable[..., tuple[Any, Any]]
 
 
 class Recipe(Protocol):
@@ -28,11 +33,14 @@ class Recipe(Protocol):
 
 
 class Backend(ABC):
-    """Calls a method, by name, of every part.
+    """Applies functions, importable or picklable ones, to every part and its state.
 
-    `own`: one more argument for each part, passed first. `changes`: the call changes the parts' state. `since`: the
-    call undoes every change after the last call of that name.
+    States are those of all parts, as an earlier call returned them; None for parts of which nothing is known yet,
+    whose state is empty. They stay valid for as long as anyone has them.
     """
+
+    #: All parts are in this process.
+    in_memory: bool = False
 
     @property
     @abstractmethod
@@ -40,23 +48,22 @@ class Backend(ABC):
         """Number of parts."""
 
     @abstractmethod
-    def each(
-        self,
-        method: str,
-        *args: Any,
-        own: Sequence[Any] | None = None,
-        changes: bool = False,
-        since: str | None = None,
-    ) -> list[Any]:
-        """The method's result for every part, in part order."""
+    def map(
+        self, function: PartFunction, states: Any, *args: Any, own: Sequence[Any] | None = None
+    ) -> tuple[Any, list[Any]]:
+        """The new states, and the results in part order; `own` has a first argument for each part."""
 
     @abstractmethod
-    def at(self, number: int, method: str, *args: Any) -> Any:
-        """The method's result for one part; the call changes nothing."""
+    def total(self, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
+        """The new states, and the sum of the results: numbers, arrays, tuples, dictionaries; None is nothing."""
+
+    @abstractmethod
+    def at(self, number: int, function: PartFunction, states: Any, *args: Any) -> Any:
+        """The result for one part, whose state does not change."""
 
     @abstractmethod
     def keep(self, numbers: Sequence[int]) -> None:
-        """Let go of all parts but these."""
+        """Let go of all parts but these, before any has a state."""
 
     def close(self) -> None:
         """Let go of what the parts take."""
@@ -66,42 +73,11 @@ class Backend(ABC):
         """What the rounds since the last call took, for a history; nothing where all is in this process."""
         return {}
 
-    @abstractmethod
-    def total(self, method: str, *args: Any, changes: bool = False) -> Any:
-        """The sum of the method's results (numbers, arrays, tuples, dictionaries; None counts as nothing)."""
 
+class Local(Backend):
+    """Parts in memory, one after another; a part's own work is shared out over threads. States are a tuple."""
 
-class InProcess(Backend):
-    """Parts in this process, one after another; a part's own work is shared out over threads."""
-
-    @abstractmethod
-    def part(self, number: int) -> Any:
-        """The part itself."""
-
-    def at(self, number: int, method: str, *args: Any) -> Any:
-        """The method's result for one part."""
-        return getattr(self.part(number), method)(*args)
-
-    def each(
-        self,
-        method: str,
-        *args: Any,
-        own: Sequence[Any] | None = None,
-        changes: bool = False,
-        since: str | None = None,
-    ) -> list[Any]:
-        """The method's result for every part, in part order."""
-        firsts: list[tuple[Any, ...]] = [()] * self.n_parts if own is None else [(item,) for item in own]
-        calls = zip(range(self.n_parts), firsts, strict=True)
-        return [self.at(number, method, *first, *args) for number, first in calls]
-
-    def total(self, method: str, *args: Any, changes: bool = False) -> Any:
-        """The sum of the method's results; at most log2(parts) partial sums are held at once."""
-        return tree_total(lambda number: self.at(number, method, *args), 0, self.n_parts)
-
-
-class Local(InProcess):
-    """Parts that are all in memory."""
+    in_memory = True
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self.parts = list(parts)
@@ -115,9 +91,34 @@ class Local(InProcess):
         """Let go of all parts but these."""
         self.parts = [self.parts[number] for number in numbers]
 
-    def part(self, number: int) -> Any:
-        """The part itself."""
-        return self.parts[number]
+    def call(self, number: int, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
+        """What the function gives for one part."""
+        return function(self.parts[number], {} if states is None else states[number], *args)
+
+    def map(
+        self, function: PartFunction, states: Any, *args: Any, own: Sequence[Any] | None = None
+    ) -> tuple[Any, list[Any]]:
+        """The new states, and the results in part order."""
+        firsts: Iterable[Any] = [()] * self.n_parts if own is None else ((item,) for item in own)
+        calls = zip(range(self.n_parts), firsts, strict=True)
+        found = [self.call(number, function, states, *first, *args) for number, first in calls]
+        return tuple(state for state, _ in found), [result for _, result in found]
+
+    def total(self, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
+        """The new states, and the sum of the results; at most log2(parts) partial sums are held at once."""
+        new: list[Any] = []
+
+        def value(number: int) -> Any:
+            state, result = self.call(number, function, states, *args)
+            new.append(state)  # the tree visits the parts in order
+            return result
+
+        total = tree_total(value, 0, self.n_parts)
+        return tuple(new), total
+
+    def at(self, number: int, function: PartFunction, states: Any, *args: Any) -> Any:
+        """The result for one part."""
+        return self.call(number, function, states, *args)[1]
 
 
 #: Backends made inside `releasing`.

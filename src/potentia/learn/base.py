@@ -1,127 +1,152 @@
-"""`Learner` and `Fit`: how potentials are trained, and a training run that one loop drives for all of them."""
+"""`Learner` and `State`: how potentials are trained, as steps from state to state that one loop drives."""
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, NamedTuple, cast
 
-from ..base.optimise import Search
+import numpy as np
+
+from ..base.optimise import Objective, Search, begin, lbfgs
 from ..base.options import check_choice
 from ..base.saving import Registered
+from ..base.schema import check_state, like
 from ..base.types import Floats, PotentiaError
 from ..features.parts import Examples
 from ..inference.base import Inference
 from ..inference.messages import TRW
 from ..potentials.base import Potential
+from ..potentials.mlp import Differentiable
 from .data import Dataset
 
 #: Iterations over which the objective's fall is judged: a single step may be short without being the last.
 WINDOW = 10
 #: A fall in WINDOW iterations beyond this share counts as unfinished where no tolerance is given.
 STILL_FALLING = 1e-2
+#: Parameters beyond this are on their way to infinity: the objective has no minimum.
+DIVERGED = 1e50
+#: Vectors of at least this many parameters remember fewer steps: those are what the memory goes to.
+_MANY_PARAMETERS = 500_000
+
+Row = Mapping[str, Any]
 
 
-class SavedFit(NamedTuple):
-    """What a checkpoint holds of a fit beside its potentials: the history, and what `arrays` and `part_arrays` gave."""
-
-    history: Sequence[Mapping[str, Any]]
-    arrays: Mapping[str, Floats]
-    parts: Sequence[Mapping[str, Floats]]
-
-
-class Fit(ABC):
-    """A fit under way. The loop calls `step` until it is settled, and owns history, clock, callbacks and checkpoints.
-
-    A custom class needs `step`. One that has state beyond its potentials' adds `arrays` and `restore`.
+@dataclass(frozen=True)
+class State:
+    """Where a fit stands after an iteration; a step makes a new one, and this one stays valid.
 
     Attributes:
+        potentials: the functions.
         limit: iterations after which the fit ends at the latest.
-        data: the data set's parts, where the fit works on such; evaluations reuse them.
+        arrays: what else the learner needs to know, such as its optimiser's state.
+        parts: what it knows about every part of the data, as the backend's `map` returned it.
+        history: one row per iteration, at least {"iteration": ..., "objective": ...}.
+        ended: nothing more can be gained.
+        failure: why the fit ended elsewhere than at a minimum.
+        doubt: what makes the last gradient inaccurate.
     """
 
+    potentials: Mapping[str, Potential]
     limit: int
-    tol: float = 0.0
-    data: Dataset | None = None
-    #: The option that a user sets the limit by.
-    limit_name: ClassVar[str] = "iterations"
+    arrays: Mapping[str, Any] = field(default_factory=dict)
+    parts: Any = None
+    history: tuple[Row, ...] = ()
+    ended: bool = False
+    failure: str | None = None
+    doubt: str | None = None
 
-    def prepare(self) -> None:
-        """Work before the first iteration of a fit that is not resumed."""
-        return
+    def after(self, row: Row, **changes: Any) -> State:
+        """The state after one more iteration, of which the history tells `row`."""
+        number = int(self.history[-1]["iteration"]) if self.history else 0
+        return replace(self, history=(*self.history, {"iteration": number + 1, **row}), **changes)
 
-    @abstractmethod
-    def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """One iteration: returns the row of the history, at least {"objective": ...}; None if nothing can be gained."""
+    def at_end(self, row: Row | None, **changes: Any) -> State:
+        """The state of a fit that cannot gain any more; the history of one that never could tells of its start."""
+        first = () if self.history or row is None else ({"iteration": 0, **row},)
+        return replace(self, history=(*self.history, *first), ended=True, **changes)
 
-    def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the objective fell by at most `tol` of itself in the last ten iterations."""
-        return has_settled(history, self.tol)
 
-    def standing(self) -> dict[str, Any] | None:
-        """The row of where a fit stands that had nothing to gain from its start; None if it is not known."""
-        return None
+class Stop(NamedTuple):
+    """Why a fit ended: whether it converged, and what to warn of."""
 
-    def failure(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """Why the fit ended elsewhere than at a minimum, for a warning; None if nothing went wrong."""
-        return None
+    converged: bool
+    warning: str | None = None
 
-    def converged(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the fit ended before its limit, and did not fail."""
-        return self.failure(history) is None and (len(history) < self.limit or self.settled(history))
 
-    def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """The warning if the fit failed, or was stopped by its iteration limit."""
-        failure = self.failure(history)
-        if failure is not None:
-            return failure
-        cut = 2 <= len(history) >= self.limit
-        if cut and not self.settled(history) and fall(history) > (self.tol or STILL_FALLING):
-            return (
-                f"The objective still fell by {fall(history):.2g} of itself in the last "
-                f"{min(WINDOW, len(history) - 1)} of {len(history)} iterations; raise `{self.limit_name}`."
-            )
-        return None
+class SavedState(NamedTuple):
+    """What a checkpoint holds of a state beside the potentials; the parts' arrays are read on demand."""
 
-    def arrays(self) -> dict[str, Floats]:
-        """State beyond the potentials', as named arrays, for a checkpoint."""
-        return {}
-
-    def statistics(self) -> dict[str, Any]:
-        """What the rounds of an iteration took on a cluster, for the history; nothing elsewhere."""
-        return {} if self.data is None else self.data.parts.statistics()
-
-    def part_arrays(self) -> Iterable[dict[str, Floats]]:
-        """State of every part of the data, for a checkpoint."""
-        return []
-
-    def restore(self, saved: SavedFit) -> None:
-        """Take back what was saved; the potentials have been restored already."""
-        return
+    history: tuple[Row, ...]
+    arrays: Mapping[str, Any]
+    parts: Sequence[Mapping[str, Any]]
 
 
 class Learner(Registered, ABC):
     """Trains the potentials of a `CRF`: a dataclass whose fields are its options.
 
-    A custom class defines `begin`, which returns a `Fit`, and may override what predictions of the trained model
-    use. It works with checkpoints, progress and saving as the library's own do.
+    A custom class defines `init` and `step`, and may override when it is done, what `finish` returns and what
+    predictions of the trained model use. It works with checkpoints, progress and saving as the library's own do.
     """
 
     #: What predictions take of inference's result unless a CRF says otherwise.
     decode: ClassVar[str] = "mpm"
+    #: The option that a user sets the limit of iterations by.
+    limit_name: ClassVar[str] = "iterations"
     #: Predict the examples after every iteration, or after those listed; None: where that costs little.
     track_error: bool | Sequence[int] | None = False
     threads: int | None = None
+    tol: float = 0.0
 
     def check(self, potentials: Mapping[str, Potential]) -> None:
         """Refuse options and potentials that cannot be used, before work starts."""
         return
 
+    def gather(self, examples: Examples, potentials: Mapping[str, Potential]) -> Dataset:
+        """The examples, a list or `pt.parts`, as the parts that this learner works on."""
+        return Dataset.of(examples, potentials)
+
     @abstractmethod
-    def begin(self, potentials: Mapping[str, Potential], examples: Examples) -> Fit:
-        """Begin to train the potentials, in place; examples are a list, or `pt.parts` where those were given."""
+    def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
+        """Where the fit begins: with potentials of an earlier fit, or with ones that were never fitted."""
+
+    @abstractmethod
+    def step(self, data: Dataset, state: State) -> State:
+        """One iteration: `state.after(row)`, or `state.at_end(row)` if nothing more can be gained."""
+
+    def done(self, state: State) -> Stop | None:
+        """Why the fit ends here; None to go on.
+
+        It ends if nothing more can be gained, at the limit, or when the objective fell by at most `tol` of itself in
+        the last ten iterations.
+        """
+        settled = has_settled(state.history, self.tol)
+        if not (state.ended or settled or len(state.history) >= state.limit):
+            return None
+        if state.failure is not None:
+            return Stop(False, state.failure)
+        warning = None if settled else self._still_falling(state.history, state.limit)
+        return Stop(state.ended or settled or len(state.history) < state.limit, state.doubt or warning)
+
+    def finish(self, data: Dataset, state: State) -> Mapping[str, Potential]:
+        """The fitted potentials."""
+        return state.potentials
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def saved_parts(self, data: Dataset, state: State) -> Iterable[Mapping[str, Any]]:
+        """What a checkpoint keeps of every part: nothing that `init` would find again."""
+        return []
+
+    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
+        """The state that was saved; `state` is what `init` made of the saved potentials."""
+        arrays = check_state(like(state.arrays), saved.arrays)
+        return replace(state, arrays=arrays, history=saved.history)
+
+    # -- predictions of the trained model --------------------------------------------------------------------
 
     def scales(self, kinds: Sequence[str]) -> dict[str, float]:
         """Factors between f and theta at prediction, per kind."""
@@ -131,6 +156,17 @@ class Learner(Registered, ABC):
         """The inference that predictions of the trained model use."""
         return TRW(iterations=20)
 
+    # -- help ------------------------------------------------------------------------------------------------
+
+    def _still_falling(self, history: Sequence[Row], limit: int) -> str | None:
+        """What to warn of if the fit was stopped by its iteration limit."""
+        if not 2 <= len(history) >= limit or fall(history) <= (self.tol or STILL_FALLING):
+            return None
+        return (
+            f"The objective still fell by {fall(history):.2g} of itself in the last "
+            f"{min(WINDOW, len(history) - 1)} of {len(history)} iterations; raise `{self.limit_name}`."
+        )
+
     def check_choices(self, choices: Mapping[str, Sequence[str]]) -> None:
         """Refuse an option that is not one of its choices."""
         for name, allowed in choices.items():
@@ -139,9 +175,9 @@ class Learner(Registered, ABC):
     def check_inference(self, *names: str) -> None:
         """Refuse an option that should be an inference method and is not."""
         for name in names:
-            given = getattr(self, name)
-            if given is not None and not isinstance(given, Inference):
-                raise PotentiaError(f"{name} must be an inference method, not a {type(given).__name__}.")
+            method = getattr(self, name)
+            if method is not None and not isinstance(method, Inference):
+                raise PotentiaError(f"{name} must be an inference method, not a {type(method).__name__}.")
 
     def __repr__(self) -> str:
         """The constructor call, with the arguments that differ from their defaults."""
@@ -150,19 +186,66 @@ class Learner(Registered, ABC):
         return f"{type(self).__name__}({', '.join(options)})"
 
 
-def steps_made(history: Sequence[Mapping[str, Any]]) -> int:
-    """Iterations that a history tells of; the row of a start is number 0."""
-    return int(history[-1]["iteration"]) if history else 0
+# -- parameters of several potentials as one vector ------------------------------------------------------------
 
 
-def stuck(search: Search, tol: float) -> str | None:
-    """What to say of a search that found no lower value although the slope promised one; None if it did not."""
+def movable(potentials: Mapping[str, Potential], kinds: Iterable[str]) -> dict[str, Differentiable]:
+    """Copies of the potentials of some kinds that have parameters, to be moved."""
+    return {
+        kind: cast(Differentiable, copy.deepcopy(potentials[kind]))
+        for kind in kinds
+        if potentials[kind].differentiable
+    }
+
+
+def join_parameters(functions: Mapping[str, Differentiable]) -> Floats:
+    """All parameters as one vector."""
+    return np.concatenate([np.zeros(0), *(f.parameters for f in functions.values())])
+
+
+def set_parameters(functions: Mapping[str, Differentiable], vector: Floats) -> None:
+    """Give every function its share of a vector of all parameters."""
+    first = 0
+    for function in functions.values():
+        size = function.n_parameters
+        function.parameters = vector[first : first + size]
+        first += size
+
+
+def descend(search: Search, objective: Objective) -> tuple[Search, bool]:
+    """A step of L-BFGS over parameters, and whether they ran away, as they do where there is no minimum."""
+    diverged = False
+
+    def bounded(vector: Floats) -> tuple[Any, ...]:
+        nonlocal diverged
+        if not np.abs(vector).max(initial=0.0) <= DIVERGED:
+            diverged = True
+            return np.inf, np.zeros_like(vector)
+        return objective(vector)
+
+    search = begin(search, bounded)
+    found = lbfgs(search, bounded, 20 if search.point.size < _MANY_PARAMETERS else 6)
+    return (search._replace(stopped=True) if diverged else found), diverged
+
+
+def failure_of(search: Search, diverged: bool, steps: int, tol: float) -> str | None:
+    """What to say of a search that stopped elsewhere than at a minimum up to `tol`; None if it did not."""
+    if diverged:
+        return f"The parameters ran away after {steps} iterations: this loss seems to have no minimum here."
     if not search.missed > (tol or STILL_FALLING) * abs(search.value):
         return None
     return (
         "The fit ended before its minimum: no step along the gradient lowers the objective, so nearby values or "
         "gradients are inaccurate or not finite."
     )
+
+
+# -- histories -------------------------------------------------------------------------------------------------
+
+
+def steps_made(history: Sequence[Mapping[str, Any]]) -> int:
+    """Iterations that a history tells of; the row of a start is number 0."""
+    return int(history[-1]["iteration"]) if history else 0
 
 
 def has_settled(history: Sequence[Mapping[str, Any]], tol: float) -> bool:

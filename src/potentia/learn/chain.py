@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..base.backend import Backend
 from ..base.optimise import Search, lbfgs, owlqn
 from ..base.threads import iterate_items, map_items
 from ..base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError
@@ -17,8 +16,11 @@ from ..features.schemes import Allowed
 from ..kernels import attributes as kernels
 from ..kernels import sequences
 from ..kernels.lanes import Lanes, make_lanes
-from .base import Fit, SavedFit, stuck
+from .base import Learner, SavedState, State, failure_of, steps_made
 from .chain_layout import AttributeLabels, ChainLayout, ChainWeights, forbidden_labels
+
+if TYPE_CHECKING:
+    from .chain_data import ChainParts
 
 #: Multiplications that a shard should have, so that handing it to a thread pays.
 _SHARD_WORK = 2_000_000
@@ -203,7 +205,7 @@ class ChainLikelihood:
         return vector
 
 
-class ChainFit(Fit):
+class ChainFit(Learner):
     """Minimises c1 |w|_1 + c2 |w|^2 - log-likelihood; an iteration is a step of the optimiser.
 
     Args:
@@ -218,7 +220,7 @@ class ChainFit(Fit):
 
     def __init__(
         self,
-        parts: Backend,
+        parts: ChainParts,
         features: AttributeLabels,
         transitions: Bools,
         n_dense: int,
@@ -235,14 +237,14 @@ class ChainFit(Fit):
         free: Bools = self.layout.join(True, transitions, True, np.bool_)
         #: Entries of the vector that are no weights; they stay zero.
         self.padding: Ints = np.flatnonzero(~free)
-        observed, curvature = parts.total("lay_out", self.layout, changes=True)
+        observed, curvature = parts.total("lay_out", self.layout)
         self.observed: Floats = np.where(free, observed, 0.0)
         p = 1.0 / len(transitions)
         diagonal = 2.0 * self.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(free, curvature, 0.0))
         #: Weights are divided by the root of their curvature, which makes steps of L-BFGS count from the first on.
         self.scale = np.where(diagonal > 0.0, 1.0 / np.sqrt(np.maximum(diagonal, 1e-300)), 1.0)
         self.l1 = c1 * self.scale if c1 > 0 else None
-        self.search = Search(np.zeros(self.layout.size))
+        self.start = np.zeros(self.layout.size)
 
     def objective(self, point: Floats) -> tuple[float, Floats]:
         """c2 |w|^2 - log-likelihood as a function of the scaled weights w / scale, and its gradient."""
@@ -257,41 +259,33 @@ class ChainFit(Fit):
 
     def start_from(self, weights: ChainWeights) -> None:
         """Begin at these weights, whose features are this fit's."""
-        self.search = Search(self.layout.join(weights.state, weights.pairs, weights.dense) / self.scale)
+        self.start = self.layout.join(weights.state, weights.pairs, weights.dense) / self.scale
 
-    def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    def init(self, data: Any = None, potentials: Any = None) -> State:
+        """Where the fit begins."""
+        return State({}, self.limit, Search(self.start).arrays())
+
+    def step(self, data: Any, state: State) -> State:
         """A step of the optimiser."""
+        search = Search.of(state.arrays)
         if self.l1 is None:
-            self.search = lbfgs(self.search, self.objective, _MEMORY)
+            search = lbfgs(search, self.objective, _MEMORY)
         else:
-            self.search = owlqn(self.search, self.objective, self.l1, _MEMORY)
-        return None if self.search.stopped else {"objective": self.search.value}
+            search = owlqn(search, self.objective, self.l1, _MEMORY)
+        row, arrays = {"objective": search.value}, search.arrays()
+        if not search.stopped:
+            return state.after(row, arrays=arrays)
+        failure = failure_of(search, False, steps_made(state.history), self.tol)
+        return state.at_end(row, arrays=arrays, failure=failure)
 
-    def standing(self) -> dict[str, Any]:
-        """The objective at the start."""
-        return {"objective": self.search.value}
-
-    def failure(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """A search that found no step."""
-        return stuck(self.search, self.tol)
-
-    def statistics(self) -> dict[str, Any]:
-        """What the rounds of an iteration took on a cluster."""
-        return self.parts.statistics()
-
-    def arrays(self) -> dict[str, Floats]:
+    def resume(self, data: Any, state: State, saved: SavedState) -> State:
         """The optimiser's state."""
-        return self.search.arrays()
+        return replace(state, arrays=Search.check(saved.arrays, self.layout.size), history=saved.history)
 
-    def restore(self, saved: SavedFit) -> None:
-        """Take back the optimiser's state."""
-        self.search = Search.of(Search.check(saved.arrays, self.layout.size))
-
-    @property
-    def weights(self) -> ChainWeights:
-        """Where the fit stands."""
-        state, pairs, dense = self.layout.split(self.search.point * self.scale)
-        return ChainWeights(self.features, state[self.layout.place], pairs.copy(), dense.copy())
+    def weights(self, state: State) -> ChainWeights:
+        """The weights of a state."""
+        of_attributes, pairs, dense = self.layout.split(state.arrays["point"] * self.scale)
+        return ChainWeights(self.features, of_attributes[self.layout.place], pairs.copy(), dense.copy())
 
 
 def refuse_infeasible(score: Floats, first: int = 0) -> None:

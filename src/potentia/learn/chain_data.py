@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.backend import Backend
 from ..base.saving import digest_of
 from ..base.threads import thread_count
 from ..base.types import Floats, Ints, PotentiaError
@@ -59,7 +60,7 @@ class ChainPart:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        #: What `suspend` gives: things that stay in memory, and arrays.
+        #: The part's state: things that stay in memory, and arrays.
         self.small: dict[str, Any] = {}
         self.arrays: dict[str, Any] = {}
         self._likelihood: ChainLikelihood | None = None
@@ -162,7 +163,11 @@ class ChainPart:
 
     def lay_out(self, layout: ChainLayout) -> tuple[Floats, Floats]:
         """Put the tokens into the layout; what is observed, and the curvature, as vectors of all weights."""
-        self.arrays |= in_layout(tokens_of(self.arrays), layout)._asdict()
+        tokens = tokens_of(self.arrays)
+        value = tokens.value.copy() if tokens.value.size else tokens.value
+        self.arrays |= in_layout(
+            tokens._replace(attribute=tokens.attribute.copy(), value=value), layout
+        )._asdict()
         for name in ("code", "count"):
             self.arrays.pop(name, None)
         self.small |= {"layout": layout}
@@ -187,28 +192,71 @@ class ChainPart:
     # -- backends --------------------------------------------------------------------------------------------
 
     def n_bytes(self) -> int:
-        """Size of the arrays, or what the source takes it for."""
-        return sum(array.nbytes for array in self.arrays.values()) or self.source.n_bytes() or 0
-
-    def suspend(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What `resume` needs."""
-        return self.small, self.arrays
-
-    def resume(self, small: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        """Take back what `suspend` gave."""
-        self.small, self.arrays, self._likelihood = dict(small), dict(arrays), None
+        """What the source takes it for."""
+        return self.source.n_bytes() or 0
 
     def reusable(self) -> None:
         """Nothing that other parts would need."""
         return
 
 
+def _call(part: ChainPart, state: Mapping[str, Any], method: str, args: Sequence[Any]) -> tuple[Any, Any]:
+    """What a method of a part in some state gives, and the state after it."""
+    work = ChainPart(part.source)
+    work.small, work.arrays = dict(state.get("small", {})), {k: v for k, v in state.items() if k != "small"}
+    work._likelihood = part._likelihood
+    result = getattr(work, method)(*args)
+    part._likelihood = work._likelihood  # it follows from the state that `lay_out` makes, the last one
+    after = {**work.arrays, "small": work.small}
+    same = _same(work.small, state.get("small", {})) and _same(work.arrays, {**state, "small": None}, 1)
+    return state if same else after, result
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any], more: int = 0) -> bool:
+    """Whether two dictionaries hold the same objects, the second `more` others."""
+    return len(a) + more == len(b) and all(b.get(name) is value for name, value in a.items())
+
+
+def _call_own(part: ChainPart, state: Any, own: Any, method: str, args: Sequence[Any]) -> tuple[Any, Any]:
+    return _call(part, state, method, (own, *args))
+
+
+class ChainParts:
+    """Methods of the parts of a data set, wherever they are, by name; holds the states that they are in."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend, self.states = backend, None
+
+    @property
+    def n_parts(self) -> int:
+        """Number of parts."""
+        return self.backend.n_parts
+
+    def each(self, method: str, *args: Any, own: Sequence[Any] | None = None) -> list[Any]:
+        """The method's result for every part."""
+        function = _call if own is None else _call_own
+        self.states, found = self.backend.map(function, self.states, method, args, own=own)
+        return found
+
+    def at(self, number: int, method: str, *args: Any) -> Any:
+        """The method's result for one part."""
+        return self.backend.at(number, _call, self.states, method, args)
+
+    def total(self, method: str, *args: Any) -> Any:
+        """The sum of the method's results."""
+        self.states, found = self.backend.total(_call, self.states, method, args)
+        return found
+
+    def statistics(self) -> dict[str, Any]:
+        """What the rounds since the last call took."""
+        return self.backend.statistics()
+
+
 @dataclass(frozen=True)
 class ChainRecipe:
-    """How to build a part; `lazy` parts are read when they are asked for something, not when they are built."""
+    """How to build a part, which is read when it is first asked for something."""
 
     source: Source
-    lazy: bool
 
     @property
     def name(self) -> str:
@@ -221,10 +269,7 @@ class ChainRecipe:
 
     def build(self) -> ChainPart:
         """The part."""
-        part = ChainPart(self.source)
-        if not self.lazy:
-            part.read()
-        return part
+        return ChainPart(self.source)
 
 
 def _spread(dense: Any, of_part: Columns, columns: Columns) -> Any:
@@ -293,9 +338,8 @@ class ChainData:
 
     def __init__(self, sources: Sequence[Source], resident: int = 1, marked: bool = False) -> None:
         in_memory = all(source.in_memory for source in sources)
-        lazy = not in_memory and current() is None
-        recipes = [ChainRecipe(source, lazy) for source in sources]
-        self.parts = parts = open_backend(recipes, in_memory, resident)
+        recipes = [ChainRecipe(source) for source in sources]
+        self.parts = parts = ChainParts(open_backend(recipes, in_memory, resident))
         facts: list[PartFacts] = parts.each("overview")
         if not any(part.weighted for part in facts) and any(part.n_sequences for part in facts):
             raise PotentiaError("sample_weight is zero for every sequence.")
@@ -362,7 +406,7 @@ class ChainData:
         everything = everything and least <= 0
         offsets = self.index.centring() if self.index.is_centred else None
         options = self.classes, self.index.columns, allowed, scheme, everything, least > 0, offsets
-        pairs: Floats = sum(self.parts.each("number", *options, own=self._numbers, changes=True))
+        pairs: Floats = sum(self.parts.each("number", *options, own=self._numbers))
         self._numbers = []
         n_attributes, n = len(self.index.numbers), len(self.classes)
         code: Ints = np.arange(n_attributes * n)

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from ..base.backend import Backend, Local, Recipe, opened
+import numpy as np
+
+from ..base.backend import Backend, Local, PartFunction, Recipe, opened
+from ..base.memory import check_memory
 from ..base.types import Floats, PotentiaError
 from ..features.example import Example
 from ..features.parts import Examples, Held, Parts, Source
 from ..gradients.entry import class_factors
-from ..potentials.problem import Problem
+from ..potentials.base import Potential
+from ..potentials.problem import Problem, RowsOf
 from .backends.connection import current
 from .backends.distributed import Distributed
 from .backends.out_of_core import OutOfCore
-from .examples import table_entries
-from .part import KindFacts, Overview, Part, PartRecipe, Preparation
+from .examples import SHARD_ENTRIES, table_entries, whole_kinds
+from .part import (
+    ENTRY_BYTES,
+    LAYOUT_BYTES,
+    KindFacts,
+    Overview,
+    PartRecipe,
+    count_rows,
+    overview,
+    plain_rows,
+)
 
 #: Table entries of a part: about twenty shards. Cuts never depend on the number of threads or workers.
 PART_ENTRIES = 4_000_000
@@ -26,17 +41,18 @@ class Dataset:
 
     Attributes:
         parts: the backend.
-        given: the examples that the parts were built from.
+        examples: what the parts were built from, a list or `pt.parts`.
         untouched: the parts are these very examples, with all their variables.
         by_part: per part the facts of the kinds that it has.
         n_given, n_examples: per part how many examples it was built from, and how many of them take part.
-        n_states: largest number of states of a variable of the examples given.
+        n_states: largest number of states of a variable of the examples.
+        facts: per kind those of the parts that have it.
         shapes: per kind the table shape of its regions, for the kinds that any part has.
     """
 
-    def __init__(self, parts: Backend, given: Examples = ()) -> None:
-        self.parts, self.given = parts, given
-        found: list[Overview] = parts.each("overview")
+    def __init__(self, parts: Backend, examples: Examples = ()) -> None:
+        self.parts, self.examples = parts, examples
+        found: list[Overview] = parts.map(overview, None)[1]
         self.n_states = max(own.n_states for own in found)
         self.untouched = all(own.untouched for own in found)
         taking_part = [number for number, own in enumerate(found) if own.n_examples]
@@ -52,29 +68,27 @@ class Dataset:
         self.n_examples = [own.n_examples for own in found]
         self.facts = _agree(self.by_part)
         self.shapes = {kind: facts[0].shape for kind, facts in self.facts.items()}
-        if any(own.weighted for own in found) and not all(own.weighted for own in found):
-            parts.each("fill_weights", changes=True)
 
     @classmethod
     def of(
         cls,
         examples: Examples,
-        kinds: Sequence[str],
-        kind_of_part: type[Part] = Part,
-        drop_hidden: bool = False,
+        potentials: Mapping[str, Potential],
         part_entries: int | None = None,
-        whole: frozenset[str] = frozenset(),
-        preparation: Preparation | None = None,
         here: bool = False,
+        **options: Any,
     ) -> Dataset:
-        """The examples, a list cut into parts; on the cluster if there is one, unless `here`."""
+        """The examples, a list cut into parts; on the cluster if there is one, unless `here`.
+
+        options: what else a `PartRecipe` says.
+        """
         sources, resident = _sources(examples, part_entries)
-        options = kinds, drop_hidden, whole, preparation or Preparation()
-        recipes = [PartRecipe(source, kind_of_part, *options) for source in sources]
+        kinds, whole = list(potentials), whole_kinds(potentials)
+        recipes = [PartRecipe(source, kinds, whole, **options) for source in sources]
         in_memory = here or all(source.in_memory for source in sources)
         data = cls(open_backend(recipes, in_memory, resident, here), examples)
-        if preparation is not None and preparation.class_weight is not None:
-            class_factors(preparation.class_weight, data.n_states)
+        if options.get("class_weight") is not None:
+            class_factors(options["class_weight"], data.n_states)
         return data
 
     def n_rows(self, kind: str) -> int:
@@ -89,31 +103,50 @@ class Dataset:
         """Number of features of a kind's regions."""
         return next((own.n_features for own in self.facts[kind] if own.n_features is not None), 0)
 
-    def problem(self, kind: str, labelled: bool = False) -> Problem:
-        """The rows of a kind; with `labelled` those whose variables all have labels."""
-        key = ("labelled", kind) if labelled else kind
-        sizes, weights = zip(*self.parts.each("row_sizes", key), strict=True)
-        return Problem(
-            self.parts, key, sizes, self.n_features(kind), self.n_outputs(kind), float(sum(weights))
-        )
+    def problem(self, kind: str, rows_of: RowsOf | None = None, states: Any = None) -> Problem:
+        """All rows of a kind, without biases unless `rows_of` gives them."""
+        sizes = [own[kind].n_rows if kind in own else 0 for own in self.by_part]
+        weight = sum(own.weight for own in self.facts[kind])
+        rows_of = rows_of or partial(plain_rows, kind=kind)
+        return self._problem(kind, rows_of, states, sizes, weight)
+
+    def selection(self, kind: str, rows_of: RowsOf, states: Any) -> Problem:
+        """Those rows of a kind that `rows_of` gives, which are counted first."""
+        sizes, weights = zip(*self.parts.map(count_rows, states, rows_of)[1], strict=True)
+        return self._problem(kind, rows_of, states, sizes, float(sum(weights)))
+
+    def _problem(
+        self, kind: str, rows_of: RowsOf, states: Any, sizes: Sequence[int], weight: float
+    ) -> Problem:
+        n_features, n_outputs = self.n_features(kind), self.n_outputs(kind)
+        return Problem(self.parts, states, rows_of, sizes, n_features, n_outputs, weight)
+
+    def begin(self, potentials: Mapping[str, Potential]) -> dict[str, Potential]:
+        """The potentials, those that were never fitted as zero functions of this data."""
+        return {
+            kind: potential if potential.is_fitted else potential.begin(self.problem(kind))
+            for kind, potential in potentials.items()
+        }
 
     def holds(self, examples: Examples) -> bool:
         """Whether the parts are these very examples, with all their variables."""
-        return self.untouched and self.given is examples
+        return self.untouched and self.examples is examples
 
-    def part_states(self) -> Iterable[dict[str, Floats]]:
-        """The state of every part, fetched one after another where they are not all in memory."""
-        if isinstance(self.parts, Local):
-            return self.parts.each("state")
-        return (self.parts.at(number, "state") for number in range(self.parts.n_parts))
+    def fetch(self, function: PartFunction, states: Any) -> Iterable[Any]:
+        """A function's result of every part, fetched one after another where they are not all in memory."""
+        if states is None:
+            return []
+        if self.parts.in_memory:
+            return self.parts.map(function, states)[1]
+        return (self.parts.at(number, function, states) for number in range(self.parts.n_parts))
 
-    def restore_parts(self, states: Sequence[Mapping[str, Floats]]) -> None:
-        """Give every part the state that a checkpoint has of it."""
-        if len(states) != self.parts.n_parts:
+    def restore(self, function: PartFunction, states: Any, saved: Sequence[Mapping[str, Floats]]) -> Any:
+        """The states that a function makes of these and what a checkpoint has of every part."""
+        if len(saved) != self.parts.n_parts:
             raise PotentiaError("the checkpoint belongs to other examples: it has another number of parts.")
-        self.parts.each("restore", own=states, changes=True)
+        return self.parts.map(function, states, own=saved)[0]
 
-    def require(self, kinds: Sequence[str]) -> None:
+    def require(self, kinds: Iterable[str]) -> None:
         """Refuse kinds that no example has."""
         for kind in kinds:
             if kind not in self.shapes:
@@ -184,3 +217,33 @@ def _agree(facts: Sequence[dict[str, KindFacts]]) -> dict[str, list[KindFacts]]:
                 "examples."
             )
     return found
+
+
+#: Vectors of all parameters that an optimiser holds: ten pairs of L-BFGS, gradients and candidates.
+_VECTORS = 25
+
+
+def fit_bytes(potentials: Mapping[str, Potential], examples: Sequence[Example]) -> float:
+    """About how many bytes a fit takes: messages, biases and scores, layouts, parameters and their gradients."""
+    entries, variables = 0, {}
+    parameters: dict[str, int] = {}
+    for example in examples:
+        graph, own = example.graph, table_entries(example.graph, example)
+        entries += own
+        # equal graphs share layouts, shard by shard
+        variables[graph.digest] = graph.n_variables * max(1, SHARD_ENTRIES // max(own, 1))
+        for kind, x in example.features.items():
+            if kind in potentials and potentials[kind].differentiable and len(graph.scopes.get(kind, ())):
+                size = x.shape[1] * int(np.prod(graph.table_shapes(kind)[0]))
+                parameters[kind] = max(size, parameters.get(kind, 0))
+    laid_out = min(sum(variables.values()), sum(example.graph.n_variables for example in examples))
+    return float(ENTRY_BYTES * entries + LAYOUT_BYTES * laid_out + 8 * _VECTORS * sum(parameters.values()))
+
+
+def check_fit(potentials: Mapping[str, Potential], examples: Sequence[Example]) -> None:
+    """Refuse a fit for which there is not enough memory."""
+    check_memory(
+        fit_bytes(potentials, examples),
+        f"this fit of {len(examples)} examples",
+        "write them with pt.write_parts and fit pt.parts(folder)",
+    )

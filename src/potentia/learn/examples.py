@@ -1,10 +1,10 @@
-"""Facts about examples, and checks of them, before they are gathered into parts."""
+"""Facts about examples and checks of them, before they are gathered into parts; shards, and tables of Delta."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,6 +16,9 @@ from ..gradients.entry import class_factors
 from ..graph.structure import Graph
 from ..graph.union import Union, induced
 from ..potentials.base import Potential
+
+if TYPE_CHECKING:
+    from .part import Part
 
 
 def list_examples(examples: Any) -> Examples:
@@ -101,6 +104,9 @@ SHARD_ENTRIES = 200_000
 
 #: Unions in use, so that equal graphs share one and its layout.
 _unions: WeakValueDictionary[tuple[str, ...], Union] = WeakValueDictionary()
+#: The latest ones, for the next fit or prediction, up to so many variables, whose layouts take about 50 MB.
+_latest: list[Union] = []
+_MAX_VARIABLES = 100_000
 
 
 @dataclass(eq=False)
@@ -159,6 +165,9 @@ def shared_union(graphs: Sequence[Graph]) -> Union:
     found = _unions.get(key)
     if found is None:
         found = _unions[key] = Union(graphs)
+        ahead = [found, *_latest]
+        sizes = np.cumsum([union.graph.n_variables for union in ahead])
+        _latest[:] = ahead[: int(np.searchsorted(sizes, _MAX_VARIABLES, side="right"))]
     return found
 
 
@@ -200,3 +209,68 @@ def class_weighted(examples: Sequence[Example], class_weight: Sequence[float] | 
         factor = 1.0 if e.labels is None else np.where(e.labels >= 0, table[np.maximum(e.labels, 0)], 1.0)
         weighted.append(Example(e.graph, e.features, e.labels, own * factor, e.name, e.inputs))
     return weighted
+
+
+class Hamming:
+    """1 for every wrong state of a labelled variable, (N, K), made on demand."""
+
+    def __init__(self, targets: Ints, n_states: int) -> None:
+        self._targets, self.shape = targets, (len(targets), n_states)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Floats:
+        targets = self._targets[rows]
+        wrong = np.ones((len(targets), self.shape[1]))
+        known = np.flatnonzero(targets >= 0)
+        wrong[known, targets[known]] = 0.0
+        wrong[targets < 0] = 0.0
+        return wrong
+
+
+def delta_tables(part: Part, delta: Any) -> dict[str, Any]:
+    """Delta per kind (N, K), None if it is zero: Hamming on single-variable kinds, or a user's."""
+    if delta != "hamming":
+        return own_delta(part, delta)
+    return {
+        kind: Hamming(part.targets[kind], shape[0]) if len(shape) == 1 else None
+        for kind, shape in part.shapes.items()
+    }
+
+
+def own_delta(data: Part, delta: Callable[[Example], Mapping[str, Any]] | None) -> dict[str, Floats | None]:
+    """A user's Delta of all examples, per kind (N, K); None for a kind that it never names."""
+    if delta is None:
+        return dict.fromkeys(data.shapes)
+    given = [_checked_delta(delta(example), example, data.shapes) for example in data.examples]
+    found: dict[str, Floats | None] = {}
+    for kind, shape in data.shapes.items():
+        if not any(kind in own for own in given):
+            found[kind] = None
+            continue
+        parts = [np.zeros((0, data.n_outputs(kind)))]
+        for own, example, kept in zip(given, data.examples, data.kept, strict=True):
+            table = own.get(kind, np.zeros((len(example.graph.scopes.get(kind, ())), *shape)))
+            rows = slice(None) if kept is None else kept.get(kind, slice(None))
+            parts.append(table[rows].reshape(-1, data.n_outputs(kind)))
+        found[kind] = np.concatenate(parts)
+    return found
+
+
+def _checked_delta(tables: Any, example: Example, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
+    """What a user's Delta returned for an example, as finite tables of its regions."""
+    if not isinstance(tables, Mapping):
+        raise PotentiaError(f"delta must return {{kind: table}}, not a {type(tables).__name__}.")
+    if example.labels is None or np.any(example.labels < 0):
+        raise PotentiaError("a custom delta requires examples without hidden labels.")
+    scopes, found = example.graph.scopes, {}
+    for kind, given in tables.items():
+        if kind not in scopes or kind not in shapes:
+            raise PotentiaError(f"delta names kind {kind!r}, but the graph has {', '.join(scopes)}.")
+        table, shape = np.asarray(given, dtype=float), (len(scopes[kind]), *shapes[kind])
+        if table.shape != shape or not np.all(np.isfinite(table)):
+            got = "one that is not finite" if table.shape == shape else str(table.shape)
+            raise PotentiaError(f"delta must give a finite table of shape {shape} for {kind!r}, not {got}.")
+        found[kind] = table
+    return found

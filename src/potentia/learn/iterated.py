@@ -10,12 +10,13 @@ such a loss can be trained, and the objective never rises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from ..base.optimise import Search
 from ..base.options import check_count, check_number
 from ..base.types import ArrayLike, Floats, PotentiaError, real_number, shown, warn_caller
 from ..features.example import Example
@@ -23,13 +24,21 @@ from ..features.parts import Examples
 from ..inference.base import Inference
 from ..inference.messages import Schedule, Smoothed
 from ..potentials.base import Potential
-from ..potentials.tables import Zero
-from .base import Fit, Learner, SavedFit, steps_made
+from ..potentials.mlp import Differentiable
+from .base import (
+    Learner,
+    SavedState,
+    State,
+    Stop,
+    descend,
+    failure_of,
+    join_parameters,
+    movable,
+    set_parameters,
+    steps_made,
+)
 from .data import Dataset
-from .descent import Direct
-from .examples import whole_kinds
-from .joint import Joint, JointPart
-from .part import Preparation
+from .joint import Joint, restored_part, saved_part
 
 #: `message_tol` between fits by default: the next fit moves marginals more.
 _BETWEEN_FITS = 1e-3
@@ -120,26 +129,138 @@ class IteratedLogistic(Learner):
         """The inference that predictions of the trained model use."""
         return Smoothed(self.scales(kinds), iterations=4 * self.sweeps, tol=1e-4, schedule=self.schedule)
 
-    def begin(self, potentials: Mapping[str, Potential], examples: Examples) -> Fit:
-        """Zero messages, and potentials as they are or zero."""
+    # -- fitting -----------------------------------------------------------------------------------------------
+
+    def gather(self, examples: Examples, potentials: Mapping[str, Potential]) -> Dataset:
+        """The labelled variables and the regions between them, or all variables."""
         soft = self.hidden == "soft"
-        wanted = Preparation(labels=True, positive=soft, class_weight=self.class_weight, singles=True)
         data = Dataset.of(
             examples,
-            list(potentials),
-            JointPart,
+            potentials,
             drop_hidden=not soft,
-            whole=whole_kinds(potentials),
-            preparation=wanted,
+            labels=True,
+            positive=soft,
+            class_weight=self.class_weight,
+            singles=True,
         )
-        data.require(list(potentials))
-        bare = sorted(set(data.shapes) - set(potentials))
-        epsilons = self.epsilons(list(potentials))
-        epsilons |= dict.fromkeys(bare, max(epsilons.values()))
-        functions = {**potentials, **{kind: Zero() for kind in bare}}
-        joint = Joint(functions, data, self.delta, epsilons, self)
-        solver = self.solver_for(potentials)
-        return (_DirectFit if solver == "direct" else _AlternatingFit)(self, joint, solver, potentials)
+        data.require(potentials)
+        return data
+
+    def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
+        """Zero messages, and potentials as they are or zero."""
+        for kind, potential in potentials.items():
+            potential.check_shape(kind, data.shapes[kind])
+        potentials, solver = data.begin(potentials), self.solver_for(potentials)
+        joint = self._joint(data, potentials)
+        limit = self.limit_for(solver) if self.mode != "piecewise" else min(self.limit_for(solver), 1)
+        if solver != "direct":
+            return State(potentials, limit, parts=joint.begin(potentials, list(potentials)))
+        search = Search(join_parameters(movable(potentials, joint.named)))
+        return State(potentials, limit, search.arrays(), joint.begin(potentials, ()))
+
+    def step(self, data: Dataset, state: State) -> State:
+        """A step of L-BFGS, or a fit of every kind with message passing after each."""
+        joint = self._joint(data, state.potentials)
+        solver = self.solver_for(state.potentials)
+        return self._descend(joint, state) if solver == "direct" else self._alternate(joint, state, solver)
+
+    def done(self, state: State) -> Stop | None:
+        """Why the fit ends here; modes that fit every kind once are never unfinished."""
+        stop = super().done(state)
+        return stop if stop is None or self.mode == "joint" else stop._replace(warning=None)
+
+    def saved_parts(self, data: Dataset, state: State) -> Iterable[Mapping[str, Any]]:
+        """The messages of every part."""
+        return data.fetch(saved_part, state.parts)
+
+    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
+        """The saved messages and the optimiser's state."""
+        arrays = state.arrays and Search.check(saved.arrays, len(state.arrays["point"]))
+        parts = data.restore(restored_part, state.parts, saved.parts)
+        return replace(state, arrays=arrays, parts=parts, history=saved.history)
+
+    def _joint(self, data: Dataset, potentials: Mapping[str, Potential]) -> Joint:
+        return Joint(data, self.epsilons(list(potentials)), self)
+
+    def _descend(self, joint: Joint, state: State) -> State:
+        """L-BFGS over all parameters."""
+        moving = movable(state.potentials, joint.named)
+        passing = 2 * self.sweeps, self.message_tol or 0.0
+        objective = _objective(joint, state.potentials, moving, state.parts, (), passing)
+        search, diverged = descend(Search.of(state.arrays), objective)
+        arrays = search.arrays()
+        if search.stopped:
+            failure = failure_of(search, diverged, steps_made(state.history), self.tol)
+            return state.at_end({"objective": search.value}, arrays=arrays, failure=failure)
+        set_parameters(moving, search.point)
+        parts, losses = search.aux
+        potentials = {**state.potentials, **moving}
+        return state.after(
+            _row(search.value, losses, potentials), potentials=potentials, arrays=arrays, parts=parts
+        )
+
+    def _alternate(self, joint: Joint, state: State, solver: str) -> State:
+        """Algorithm 1.1 with kinds updated one after another, messages after each."""
+        potentials, parts = {**state.potentials, **joint.zeros}, state.parts
+        before = state.history[-1] if state.history else {}
+        losses = {kind: before[f"loss_{kind}"] for kind in potentials if f"loss_{kind}" in before}
+        stepping = [kind for kind in joint.kinds if solver == "mixed" and _is_stepped(potentials[kind])]
+        measured: Mapping[str, float] = {}
+        tol = _BETWEEN_FITS if self.message_tol is None else self.message_tol
+        groups = self._groups(joint, stepping, bool(state.history))
+        for number, group in enumerate(groups):
+            fits = {kind: joint.fit(parts, potentials[kind], kind) for kind in group}
+            for kind, (fitted, loss) in fits.items():
+                potentials[kind], losses[kind] = fitted, loss
+            parts, measured = joint.moved(parts, potentials, group), {}
+            if self.mode != "piecewise":
+                # the objective is asked for after the last one
+                measure = () if stepping or number < len(groups) - 1 else joint.kinds
+                passing = 2 * self.sweeps, tol
+                parts, measured = joint.pass_messages(parts, potentials, joint.kinds, passing, measure)
+        if stepping:
+            parts, measured = self._steps(joint, stepping, potentials, parts, losses)
+        objective = joint.objective(parts, potentials, measured)
+        potentials = {kind: potentials[kind] for kind in state.potentials}
+        return state.after(_row(objective, losses, potentials), potentials=potentials, parts=parts)
+
+    def _steps(
+        self,
+        joint: Joint,
+        kinds: Sequence[str],
+        potentials: dict[str, Potential],
+        parts: Any,
+        losses: dict[str, float],
+    ) -> tuple[Any, Mapping[str, float]]:
+        """Some steps of L-BFGS over some kinds; the parts' states and what was measured, if the last step gained."""
+        moving = movable(potentials, kinds)
+        scored = [kind for kind in joint.kinds if kind not in moving]
+        passing = -(-2 * self.sweeps // _MIXED_STEPS), self.message_tol or 0.0
+        search, measured = Search(join_parameters(moving)), dict[str, float]()
+        for _ in range(_MIXED_STEPS):
+            search, _ = descend(search, _objective(joint, potentials, moving, parts, scored, passing))
+            if search.stopped:
+                measured = {}
+                break
+            parts, now = search.aux
+            losses |= now
+            measured = {kind: now[kind] for kind in scored}
+        set_parameters(moving, search.point)
+        potentials |= moving
+        return joint.moved(parts, potentials, moving), measured
+
+    def _groups(self, joint: Joint, stepping: Sequence[str], begun: bool) -> list[list[str]]:
+        """The kinds to fit in an iteration, those of a group with the same messages."""
+        kinds = [kind for kind in joint.kinds if kind not in stepping]
+        if self.mode == "piecewise":
+            return [kinds]
+        if self.mode == "joint":
+            return [[kind] for kind in kinds]
+        single = [kind for kind in kinds if len(joint.data.shapes[kind]) == 1]
+        others = [[kind] for kind in kinds if kind not in single]
+        return others if begun else [single, *others]
+
+    # -- options -----------------------------------------------------------------------------------------------
 
     def solver_for(self, potentials: Mapping[str, Potential]) -> str:
         """The solver that "auto" stands for with these potentials."""
@@ -194,104 +315,48 @@ class IteratedLogistic(Learner):
             )
 
 
-class _JointFit(Fit):
-    """What fits of the joint objective share."""
-
-    data: Dataset
-
-    def __init__(self, learner: IteratedLogistic, joint: Joint, solver: str, shown: Collection[str]) -> None:
-        self.learner, self.joint, self.shown = learner, joint, shown
-        self.data, self.tol, self.limit = joint.data, learner.tol, learner.limit_for(solver)
-        self.stepping: list[str] = []
-        if solver == "mixed":
-            steps = {kind for kind, p in joint.potentials.items() if p.convex and p.differentiable}
-            self.stepping = [kind for kind in joint.kinds if kind in steps]
-
-    def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """What to warn of when the fit was cut off at its limit."""
-        return super().complaint(history) if self.learner.mode == "joint" else None
-
-    def _row(self, objective: float) -> dict[str, Any]:
-        losses = {f"loss_{kind}": loss for kind, loss in self.joint.losses.items() if kind in self.shown}
-        return {"objective": objective, **losses}
-
-    def part_arrays(self) -> Iterable[dict[str, Floats]]:
-        """The messages of every part."""
-        return self.data.part_states()
-
-    def restore(self, saved: SavedFit) -> None:
-        """Take back the messages."""
-        self.joint.restore(saved.parts)
+def _is_stepped(potential: Potential) -> bool:
+    """Whether the mixed solver moves it by L-BFGS."""
+    return potential.convex and potential.differentiable
 
 
-class _AlternatingFit(_JointFit):
-    """Algorithm 1.1 with kinds updated one after another, messages after each."""
-
-    def __init__(self, learner: IteratedLogistic, joint: Joint, solver: str, shown: Collection[str]) -> None:
-        super().__init__(learner, joint, solver, shown)
-        self.passing = learner.mode != "piecewise"
-        if not self.passing:
-            self.limit = min(self.limit, 1)
-
-    def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """A fit of every kind, with message passing after each."""
-        joint, learner = self.joint, self.learner
-        groups = self._groups(bool(history))
-        for number, group in enumerate(groups):
-            for kind in group:
-                joint.fit(kind)
-            if self.passing:
-                tol = _BETWEEN_FITS if learner.message_tol is None else learner.message_tol
-                last = not self.stepping and number == len(groups) - 1  # the objective is asked for next
-                joint.pass_messages(2 * learner.sweeps, tol, joint.kinds if last else ())
-        if self.stepping:
-            passes = -(-2 * learner.sweeps // _MIXED_STEPS), learner.message_tol or 0.0
-            direct = Direct(joint, self.stepping, passes)
-            for _ in range(_MIXED_STEPS):
-                if not direct.step():
-                    break
-            direct.close()
-        return self._row(joint.objective())
-
-    def _groups(self, begun: bool) -> list[list[str]]:
-        """The kinds to fit in an iteration, those of a group with the same messages."""
-        kinds = [kind for kind in self.joint.kinds if kind not in self.stepping]
-        if self.learner.mode == "piecewise":
-            return [kinds]
-        if self.learner.mode == "joint":
-            return [[kind] for kind in kinds]
-        single = [kind for kind in kinds if len(self.joint.data.shapes[kind]) == 1]
-        others = [[kind] for kind in kinds if kind not in single]
-        return others if begun else [single, *others]
+def _row(
+    objective: float, losses: Mapping[str, float], potentials: Mapping[str, Potential]
+) -> dict[str, float]:
+    """A row of the history; kinds without a potential of the model are not shown."""
+    return {"objective": objective, **{f"loss_{k}": loss for k, loss in losses.items() if k in potentials}}
 
 
-class _DirectFit(_JointFit):
-    """L-BFGS over all parameters; an iteration is a step."""
+def _objective(
+    joint: Joint,
+    potentials: Mapping[str, Potential],
+    moving: Mapping[str, Differentiable],
+    parts: Any,
+    scored: Sequence[str],
+    passing: tuple[int, float],
+) -> Callable[[Floats], tuple[float, Floats, Any]]:
+    """The joint objective of the parameters of the moving kinds, its gradient, and the new states and losses.
 
-    def __init__(self, learner: IteratedLogistic, joint: Joint, solver: str, shown: Collection[str]) -> None:
-        super().__init__(learner, joint, solver, shown)
-        self.direct = Direct(joint, joint.kinds, (2 * learner.sweeps, learner.message_tol or 0.0))
+    Messages always start from those of the last step: a line search that went too far must find its way back.
+    """
+    functions = {**potentials, **joint.zeros, **moving}
+    still = [kind for kind in joint.kinds if kind not in moving]
 
-    def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """A step of L-BFGS."""
-        if not self.direct.moving:  # nothing to move: the objective is what it is
-            self.joint.pass_messages(*self.direct.passing)
-            return None if history else self._row(self.joint.objective())
-        return self._row(self.direct.value) if self.direct.step() else None
+    def objective(vector: Floats) -> tuple[float, Floats, Any]:
+        set_parameters(moving, vector)
+        states, losses = joint.pass_messages(parts, functions, scored, passing, still)
+        value, slopes = 0.0, {}
+        for kind in joint.kinds:
+            epsilon, function = joint.epsilons[kind], functions[kind]
+            if kind in moving:
+                loss, slope = moving[kind].loss_and_gradient(joint.problem(states, kind))
+                penalty, d_penalty = moving[kind].penalty_and_gradient()
+                slopes[kind] = epsilon * (slope + d_penalty)
+            else:
+                loss, penalty = losses[kind], function.penalty()
+            losses[kind] = loss
+            value += epsilon * (loss + penalty)
+        ordered = {kind: losses[kind] for kind in joint.kinds}
+        return value, np.concatenate([np.zeros(0), *(slopes[kind] for kind in moving)]), (states, ordered)
 
-    def standing(self) -> dict[str, Any]:
-        """The objective at the start."""
-        return self._row(self.direct.value)
-
-    def failure(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """Parameters that ran away, or a search that found no step."""
-        return self.direct.descent.failure(steps_made(history), self.tol)
-
-    def arrays(self) -> dict[str, Floats]:
-        """The optimiser's state."""
-        return self.direct.state()
-
-    def restore(self, saved: SavedFit) -> None:
-        """Take back messages and the optimiser's state."""
-        super().restore(saved)
-        self.direct.restore(saved.arrays)
+    return objective

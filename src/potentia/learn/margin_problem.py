@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,8 +20,37 @@ from ..kernels.frank_wolfe import Design, MarginDual, WorkingSet, entries_of, fi
 from ..kernels.margin_chain import MarginChains, chain_answers, chain_pass
 from ..potentials.base import Potential, as_affine
 from ..potentials.problem import NO_LABELS
-from .loop import Hamming, delta_tables
+from .examples import Hamming, delta_tables
 from .part import Part
+
+
+@dataclass(frozen=True)
+class MarginSettings:
+    """What every part needs to know: begun potentials, Delta, the ridge, the number of all examples, the method."""
+
+    potentials: Mapping[str, Potential]
+    delta: Any
+    ridge: float
+    n_examples: int
+    method: Inference
+    batch: int | None = None
+
+
+def begin_margin(part: Part, state: Mapping[str, Any], settings: MarginSettings) -> tuple[Any, None]:
+    """A state that has the settings: all else follows from them."""
+    return {"settings": settings}, None
+
+
+def problem_of(part: Part, state: Mapping[str, Any]) -> tuple[MarginProblem, Oracle]:
+    """A part's flat arrays and its oracle."""
+    settings: MarginSettings = state["settings"]
+
+    def make() -> tuple[MarginProblem, Oracle]:
+        delta = make_delta(part, settings.delta)
+        problem = MarginProblem(settings.potentials, part, delta, settings.ridge, settings.n_examples)
+        return problem, make_oracle(problem, settings.method, settings.batch)
+
+    return part.cached("margin", make)
 
 
 class Block(NamedTuple):
@@ -54,12 +85,12 @@ class MarginProblem:
         data: Part,
         delta: Mapping[str, Floats | None],
         ridge: float,
-        n_all: int | None = None,
+        n_all: int,
     ) -> None:
         self.potentials, self.data, self.delta = potentials, data, delta
         self.counts = {kind: _counts(data, kind) for kind in potentials}
         self.n_examples = len(next(iter(self.counts.values())))
-        self.n_all = self.n_examples if n_all is None else n_all
+        self.n_all = n_all
         self.eta, self.blocks, self.design = self._flatten(ridge)
         self.true_loss = self._true_loss()
         self.region_ptr, self.region_place = self._number_regions()
@@ -190,11 +221,16 @@ class MarginProblem:
         )
 
 
-def write_parameters(potentials: Mapping[str, Potential], blocks: Mapping[str, Block], w: Floats) -> None:
-    """Put the parameters into the potentials."""
-    for kind, block in blocks.items():
-        table = w[block.first : block.first + block.columns * block.outputs]
-        as_affine(kind, potentials[kind]).set_table(table.reshape(block.columns, block.outputs))
+def write_parameters(potentials: Mapping[str, Potential], w: Floats) -> dict[str, Potential]:
+    """Copies of the potentials with their shares of the parameters, the tables of all kinds one after another."""
+    found, first = {}, 0
+    for kind, potential in potentials.items():
+        found[kind] = copy.deepcopy(potential)
+        columns = as_affine(kind, potential).design(np.zeros((1, potential.n_features_))).shape[1]
+        size = columns * potential.n_outputs_
+        as_affine(kind, found[kind]).set_table(w[first : first + size].reshape(columns, potential.n_outputs_))
+        first += size
+    return found
 
 
 def _stack(features: Sequence[Any], blocks: Sequence[Block]) -> Any:

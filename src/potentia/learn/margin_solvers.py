@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from ..base.backend import Backend
 from ..base.schema import Array, Rule, Schema, check_state, like
 from ..base.types import Floats
 from ..kernels.frank_wolfe import (
@@ -19,7 +20,8 @@ from ..kernels.frank_wolfe import (
     maximise_on_simplex,
     revisit,
 )
-from .margin_problem import MarginProblem, Oracle
+from .margin_problem import MarginProblem, Oracle, problem_of
+from .part import Part
 
 #: Labellings remembered per example.
 _SLOTS = 24
@@ -29,32 +31,16 @@ _FEW = 500
 _PRECISE = 1e-7
 #: How far shares that sum to one may be from it.
 _ROUNDING = 1e-6
+#: A plane without weight for this many iterations is dropped.
+_PATIENCE = 50
+
+#: A solver's state.
+Arrays = Mapping[str, Any]
 
 
-class MarginSolver(ABC):
-    """Lowers the gap one iteration at a time; `parameters` are where it stands."""
-
-    parameters: Floats
-
-    def __init__(self, eta: Floats, options: Any) -> None:
-        self.eta, self.options = eta, options
-        self.parameters = np.zeros(len(eta))
-
-    @abstractmethod
-    def advance(self, iteration: int) -> dict[str, float]:
-        """One iteration; objective, dual and gap after it."""
-
-    @abstractmethod
-    def arrays(self) -> dict[str, Floats]:
-        """The state as named arrays, for a checkpoint."""
-
-    @abstractmethod
-    def restore(self, arrays: Mapping[str, Floats]) -> None:
-        """Take back what `arrays` gave."""
-
-    def square(self, w: Floats) -> float:
-        """sum_j eta_j w_j^2 / 2."""
-        return 0.5 * float(self.eta @ (w * w))
+def _square(eta: Floats, w: Floats) -> float:
+    """sum_j eta_j w_j^2 / 2."""
+    return 0.5 * float(eta @ (w * w))
 
 
 def answers(problem: MarginProblem, oracle: Oracle, w: Floats) -> tuple[Floats, Floats, Floats]:
@@ -72,8 +58,28 @@ def answers(problem: MarginProblem, oracle: Oracle, w: Floats) -> tuple[Floats, 
     return s, delta, found
 
 
-class FrankWolfe(MarginSolver):
-    """Block-coordinate Frank-Wolfe with exact line search [Lacoste-Julien, Jaggi, Schmidt, Pletscher 2013].
+# -- Frank-Wolfe -----------------------------------------------------------------------------------------------
+
+
+def start_frank_wolfe(problem: MarginProblem, oracle: Oracle) -> Arrays:
+    """The dual of zero parameters: every working set holds the truth with all weight."""
+    working = _start(problem, _SLOTS)
+    return {
+        "m": problem.design.truth,
+        "loss": problem.true_loss,
+        "best": np.array([np.inf]),
+        "parameters": np.zeros(len(problem.eta)),
+        "set_entry": working.entry,
+        "set_weight": working.weight,
+        "set_loss": working.loss,
+        "size": np.array([problem.n_examples, len(problem.design.truth)], dtype=float),
+    }
+
+
+def frank_wolfe(
+    problem: MarginProblem, oracle: Oracle, state: Arrays, rng: np.random.Generator
+) -> tuple[Arrays, dict[str, float]]:
+    """A pass of block-coordinate Frank-Wolfe with exact line search [Lacoste-Julien, Jaggi, Schmidt, Pletscher 2013].
 
     Steps are pairwise, within a working set of labellings per example; a pass with the oracle is followed by passes
     without. Fractional answers of a relaxation, which no set can hold, make plain steps.
@@ -81,69 +87,57 @@ class FrankWolfe(MarginSolver):
     `parameters` are those of the lowest objective after a pass, since the last ones may be far worse. An objective
     below a later dual was underestimated by an approximate oracle and does not count.
     """
+    design, size = problem.design, len(problem.eta)
+    dual = MarginDual(np.zeros(size), state["m"].copy(), state["loss"].copy(), np.zeros(size))
+    assemble(design, dual.m, dual.w)
+    sets = (state[f"set_{name}"].copy() for name in ("entry", "weight", "loss"))
+    working = WorkingSet(problem.region_ptr, *sets)
+    oracle.descend(dual, working, rng)
+    # few examples are cheap to visit
+    for _ in range(oracle.revisits * max(1, _FEW // problem.n_examples)):
+        revisit(design, dual, working, rng.permutation(problem.n_examples))
+    # what rounding has added up in a pass goes
+    assemble(design, dual.m, dual.w)
+    objective = _square(problem.eta, dual.w) + float(answers(problem, oracle, dual.w)[2].mean())
+    value = float(dual.loss.mean()) - _square(problem.eta, dual.w)
+    best, parameters = float(state["best"][0]), state["parameters"]
+    if objective < best or best < value - _PRECISE * abs(value):
+        best, parameters = objective, dual.w.copy()
+    found = {
+        **state, "m": dual.m, "loss": dual.loss, "best": np.array([best]), "parameters": parameters,
+        "set_entry": working.entry, "set_weight": working.weight, "set_loss": working.loss,
+    }  # fmt: skip
+    return found, {"objective": best, "dual": value, "gap": best - value}
 
-    def __init__(self, problem: MarginProblem, oracle: Oracle, options: Any) -> None:
-        super().__init__(problem.eta, options)
-        self.problem, self.oracle = problem, oracle
-        size = len(problem.eta)
-        self.dual = MarginDual(
-            np.zeros(size), problem.design.truth.copy(), problem.true_loss.copy(), np.zeros(size)
-        )
-        self.working = _start(problem, _SLOTS)
-        self.best = np.array([np.inf])
-        # few examples are cheap to visit
-        self.revisits = oracle.revisits * max(1, _FEW // problem.n_examples)
 
-    def advance(self, iteration: int) -> dict[str, float]:
-        rng = np.random.default_rng([self.options.seed, iteration])
-        design, dual = self.problem.design, self.dual
-        self.oracle.descend(dual, self.working, rng)
-        for _ in range(self.revisits):
-            revisit(design, dual, self.working, rng.permutation(self.problem.n_examples))
-        # what rounding has added up in a pass goes
-        assemble(design, dual.m, dual.w)
-        objective = self.square(dual.w) + float(answers(self.problem, self.oracle, dual.w)[2].mean())
-        value = float(dual.loss.mean()) - self.square(dual.w)
-        if objective < self.best[0] or self.best[0] < value - _PRECISE * abs(value):
-            self.best[0], self.parameters = objective, dual.w.copy()
-        lowest = float(self.best[0])
-        return {"objective": lowest, "dual": value, "gap": lowest - value}
+def check_frank_wolfe(problem: MarginProblem, state: Arrays, saved: Arrays) -> Arrays:
+    """What a checkpoint holds, in the place of a state of these examples."""
+    schema: Schema = {
+        **like(state),
+        "best": Array("f8", (1,), finite=False),
+        "set_entry": Array("i8", state["set_entry"].shape, low=-1, below=len(state["m"])),
+        "set_weight": Array("f8", state["set_weight"].shape, low=0.0),
+        "labellings": Rule(partial(_are_labellings, problem), "are not those of the examples"),
+    }
+    return check_state(schema, saved)
 
-    def arrays(self) -> dict[str, Any]:
-        own = {"m": self.dual.m, "loss": self.dual.loss, "best": self.best, "parameters": self.parameters}
-        return own | {f"set_{name}": getattr(self.working, name) for name in ("entry", "weight", "loss")}
 
-    def restore(self, arrays: Mapping[str, Any]) -> None:
-        own = self.arrays()
-        schema: Schema = {
-            **like(own),
-            "best": Array("f8", (1,), finite=False),
-            "set_entry": Array("i8", own["set_entry"].shape, low=-1, below=len(self.dual.m)),
-            "set_weight": Array("f8", own["set_weight"].shape, low=0.0),
-            "labellings": Rule(self._are_labellings, "are not those of the examples"),
-        }
-        for name, value in check_state(schema, arrays).items():
-            own[name][:] = value
-        assemble(self.problem.design, self.dual.m, self.dual.w)
+def _are_labellings(problem: MarginProblem, found: Mapping[str, Any]) -> bool:
+    """Whether every slot holds an entry of each of its regions, or -1 throughout and no weight.
 
-    def _are_labellings(self, found: Mapping[str, Any]) -> bool:
-        """Whether every slot holds an entry of each of its regions, or -1 throughout and no weight.
-
-        The first slot of an example is never empty.
-        """
-        entry, weight, ptr = found["set_entry"], found["set_weight"], self.problem.region_ptr
-        sizes = np.repeat(np.diff(ptr), _SLOTS)
-        slot = np.repeat(np.arange(len(sizes)), sizes)
-        region = np.arange(len(entry)) - (np.cumsum(sizes) - sizes)[slot] + ptr[slot // _SLOTS]
-        first, width = self.problem.region_entries()
-        empty = entry < 0
-        inside = (entry >= first[region]) & (entry < (first + width)[region])
-        n_empty = np.bincount(slot, empty, minlength=len(sizes))
-        gaps = (n_empty > 0).reshape(weight.shape)
-        whole = (n_empty == 0) | (n_empty == sizes)
-        return bool(
-            (inside | empty).all() and whole.all() and not gaps[:, 0].any() and not weight[gaps].any()
-        )
+    The first slot of an example is never empty.
+    """
+    entry, weight, ptr = found["set_entry"], found["set_weight"], problem.region_ptr
+    sizes = np.repeat(np.diff(ptr), _SLOTS)
+    slot = np.repeat(np.arange(len(sizes)), sizes)
+    region = np.arange(len(entry)) - (np.cumsum(sizes) - sizes)[slot] + ptr[slot // _SLOTS]
+    first, width = problem.region_entries()
+    empty = entry < 0
+    inside = (entry >= first[region]) & (entry < (first + width)[region])
+    n_empty = np.bincount(slot, empty, minlength=len(sizes))
+    gaps = (n_empty > 0).reshape(weight.shape)
+    whole = (n_empty == 0) | (n_empty == sizes)
+    return bool((inside | empty).all() and whole.all() and not gaps[:, 0].any() and not weight[gaps].any())
 
 
 def _start(problem: MarginProblem, slots: int) -> WorkingSet:
@@ -157,71 +151,81 @@ def _start(problem: MarginProblem, slots: int) -> WorkingSet:
     return WorkingSet(ptr, entry, weight, loss)
 
 
-class Plane(NamedTuple):
-    """A plane that touches the mean loss: its slope, the mean loss itself and the mean Delta there."""
-
-    slope: Floats
-    loss: float
-    delta: float
+# -- cutting planes --------------------------------------------------------------------------------------------
 
 
-class OneSlack(MarginSolver):
-    """Cutting planes with one slack [Joachims, Finley, Yu 2009, Alg. 3]: mean loss >= b_t - <u_t, w>_eta.
+def part_sizes(part: Part, state: Mapping[str, Any]) -> tuple[Any, tuple[float, float]]:
+    """Number of scores, and the summed Delta of the examples' own labels."""
+    problem, _ = problem_of(part, state)
+    return state, (float(len(problem.design.truth)), float(problem.true_loss.sum()))
+
+
+def part_eta(part: Part, state: Mapping[str, Any]) -> tuple[Any, Floats]:
+    """eta of all parameters, the same for all parts."""
+    return state, problem_of(part, state)[0].eta
+
+
+def part_plane(part: Part, state: Mapping[str, Any], w: Floats) -> tuple[Any, tuple[Floats, float, float]]:
+    """The slope that the examples' answers at w make, their summed loss and their summed Delta."""
+    problem, oracle = problem_of(part, state)
+    s, delta, losses = answers(problem, oracle, w)
+    slope = np.empty_like(w)
+    assemble(problem.design, s, slope)
+    return state, (slope, float(losses.sum()), float(delta.sum()))
+
+
+def start_planes(parts: Backend, states: Any, n_examples: int) -> Arrays:
+    """Zero parameters, and the truth itself as the first plane, which says that the mean loss is not below 0."""
+    eta = parts.at(0, part_eta, states)
+    n_scores, true_loss = parts.total(part_sizes, states)[1]
+    return {
+        "planes": np.zeros((1, len(eta))),
+        "offset": np.array([true_loss / n_examples]),
+        "weight": np.ones(1),
+        "idle": np.zeros(1),
+        "best": np.array([np.inf]),
+        "parameters": np.zeros(len(eta)),
+        "eta": eta,
+        "size": np.array([n_examples, n_scores], dtype=float),
+    }
+
+
+def one_slack(parts: Backend, states: Any, state: Arrays) -> tuple[Arrays, dict[str, float]]:
+    """A cutting plane with one slack [Joachims, Finley, Yu 2009, Alg. 3]: mean loss >= b_t - <u_t, w>_eta.
 
     All that it asks of the examples is the plane at a point, which is a sum over them.
     `parameters` are those of the lowest objective so far. A plane without weight for 50 iterations is dropped.
     """
+    eta, n, w = state["eta"], float(state["size"][0]), state["weight"] @ state["planes"]
+    slope, loss, delta = parts.total(part_plane, states, w)[1]
+    best, parameters = float(state["best"][0]), state["parameters"]
+    objective = _square(eta, w) + loss / n
+    if objective < best:
+        best, parameters = objective, w
+    planes, offset = np.vstack([state["planes"], slope]), np.append(state["offset"], delta / n)
+    weight, idle = np.append(state["weight"], 0.0), np.append(state["idle"], 0.0)
+    gram = (planes * eta) @ planes.T
+    maximise_on_simplex(offset, gram, weight, _PRECISE * max(best, 1e-300), 100_000)
+    dual = float(offset @ weight - 0.5 * weight @ gram @ weight)
+    idle = np.where(weight > 0, 0.0, idle + 1)
+    used = idle < _PATIENCE
+    found = {
+        **state, "planes": planes[used], "offset": offset[used], "weight": weight[used], "idle": idle[used],
+        "best": np.array([best]), "parameters": parameters,
+    }  # fmt: skip
+    return found, {"objective": best, "dual": dual, "gap": best - dual}
 
-    _PATIENCE = 50
 
-    def __init__(self, eta: Floats, true_loss: float, plane: Callable[[Floats], Plane], options: Any) -> None:
-        super().__init__(eta, options)
-        self.plane = plane
-        # the first plane is the truth itself, which says that the mean loss is not below 0
-        self.planes = np.zeros((1, len(eta)))
-        self.offset = np.array([true_loss])
-        self.weight, self.idle = np.ones(1), np.zeros(1)
-        self.best = np.array([np.inf])
-
-    def advance(self, iteration: int) -> dict[str, float]:
-        w = self.weight @ self.planes
-        self._add(w, self.plane(w))
-        gram = (self.planes * self.eta) @ self.planes.T
-        tol = _PRECISE * max(float(self.best[0]), 1e-300)
-        maximise_on_simplex(self.offset, gram, self.weight, tol, 100_000)
-        dual = float(self.offset @ self.weight - 0.5 * self.weight @ gram @ self.weight)
-        self._drop()
-        objective = float(self.best[0])
-        return {"objective": objective, "dual": dual, "gap": objective - dual}
-
-    def _add(self, w: Floats, plane: Plane) -> None:
-        """The plane that touches the loss at w; keep w if it is the best so far."""
-        objective = self.square(w) + plane.loss
-        if objective < self.best[0]:
-            self.best[0], self.parameters = objective, w
-        self.planes = np.vstack([self.planes, plane.slope])
-        self.offset = np.append(self.offset, plane.delta)
-        self.weight, self.idle = np.append(self.weight, 0.0), np.append(self.idle, 0.0)
-
-    def _drop(self) -> None:
-        self.idle = np.where(self.weight > 0, 0.0, self.idle + 1)
-        kept = self.idle < self._PATIENCE
-        self.planes, self.offset = self.planes[kept], self.offset[kept]
-        self.weight, self.idle = self.weight[kept], self.idle[kept]
-
-    def arrays(self) -> dict[str, Floats]:
-        names = ("planes", "offset", "weight", "idle", "best", "parameters")
-        return {name: getattr(self, name) for name in names}
-
-    def restore(self, arrays: Mapping[str, Floats]) -> None:
-        schema: Schema = {
-            "planes": Array("f8", ("planes", len(self.parameters))),
-            "offset": Array("f8", ("planes",)),
-            "weight": Array("f8", ("planes",), low=0.0),
-            "shares": Rule(lambda found: abs(found["weight"].sum() - 1.0) < _ROUNDING, "do not sum to one"),
-            "idle": Array("f8", ("planes",), low=0.0),
-            "best": Array("f8", (1,)),
-            "parameters": Array("f8", self.parameters.shape),
-        }
-        for name, value in check_state(schema, arrays).items():
-            setattr(self, name, value)
+def check_planes(state: Arrays, saved: Arrays) -> Arrays:
+    """What a checkpoint holds, in the place of a state of these examples."""
+    n = len(state["parameters"])
+    schema: Schema = {
+        "planes": Array("f8", ("planes", n)),
+        "offset": Array("f8", ("planes",)),
+        "weight": Array("f8", ("planes",), low=0.0),
+        "shares": Rule(lambda found: abs(found["weight"].sum() - 1.0) < _ROUNDING, "do not sum to one"),
+        "idle": Array("f8", ("planes",), low=0.0),
+        "best": Array("f8", (1,)),
+        "parameters": Array("f8", (n,)),
+    }
+    return {**state, **check_state(schema, saved)}

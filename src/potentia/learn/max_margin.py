@@ -1,77 +1,41 @@
-"""`MarginPart`: what cutting planes of the structural SVM ask of some examples."""
+"""`MaxMargin`: the structural SVM, by block-coordinate Frank-Wolfe or by cutting planes."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
+from ..base.backend import Local
 from ..base.options import check_count, check_number
-from ..base.types import ArrayLike, Floats, PotentiaError, WidthError, real_number, shown
+from ..base.types import ArrayLike, PotentiaError, WidthError, real_number, shown
 from ..features.example import Example
 from ..features.parts import Examples, Parts
 from ..inference.base import Inference
 from ..inference.exact import Exact
-from ..kernels.frank_wolfe import assemble
 from ..potentials.base import Potential, as_affine
 from .backends.connection import current
-from .base import Fit, Learner, SavedFit, share
+from .base import Learner, Row, SavedState, State, Stop, share
 from .data import Dataset
-from .margin_problem import Block, MarginProblem, make_delta, make_oracle, write_parameters
-from .margin_solvers import FrankWolfe, MarginSolver, OneSlack, Plane, answers
-from .part import Part, Preparation
-
-
-@dataclass(frozen=True)
-class MarginSettings:
-    """What every part needs to know: begun potentials, Delta, the ridge, the number of all examples, the method."""
-
-    potentials: Mapping[str, Potential]
-    delta: Any
-    ridge: float
-    n_examples: int
-    method: Inference
-
-
-class MarginPart(Part):
-    """A part with its flat arrays and its oracle."""
-
-    def begin(self, settings: MarginSettings) -> None:
-        """Make the flat arrays."""
-        self.settings = settings
-        delta = make_delta(self, settings.delta)
-        self.problem = MarginProblem(settings.potentials, self, delta, settings.ridge, settings.n_examples)
-        self.oracle = make_oracle(self.problem, settings.method, None)
-
-    def layout(self) -> tuple[Floats, dict[str, Block]]:
-        """eta of all parameters, and where each kind's parameters are; the same for all parts."""
-        nowhere = np.zeros(0, np.int64)
-        return self.problem.eta, {k: b._replace(at=nowhere) for k, b in self.problem.blocks.items()}
-
-    def sizes(self) -> tuple[float, float]:
-        """Number of scores, and the summed Delta of the examples' own labels."""
-        return float(len(self.problem.design.truth)), float(self.problem.true_loss.sum())
-
-    def plane(self, w: Floats) -> tuple[Floats, float, float]:
-        """The slope that the examples' answers at w make, their summed loss and their summed Delta."""
-        s, delta, losses = answers(self.problem, self.oracle, w)
-        slope = np.empty_like(w)
-        assemble(self.problem.design, s, slope)
-        return slope, float(losses.sum()), float(delta.sum())
-
-    def suspend(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """The settings: all else follows from them."""
-        small, arrays = super().suspend()
-        return small | ({"settings": self.settings} if hasattr(self, "settings") else {}), arrays
-
-    def resume(self, small: Mapping[str, Any], arrays: Mapping[str, Floats]) -> None:
-        """Take back what `suspend` gave."""
-        super().resume(small, arrays)
-        if "settings" in small:
-            self.begin(small["settings"])
-
+from .margin_problem import (
+    MarginProblem,
+    MarginSettings,
+    Oracle,
+    begin_margin,
+    problem_of,
+    write_parameters,
+)
+from .margin_solvers import (
+    check_frank_wolfe,
+    check_planes,
+    frank_wolfe,
+    one_slack,
+    start_frank_wolfe,
+    start_planes,
+)
 
 SOLVERS = ("frank_wolfe", "one_slack")
 
@@ -126,23 +90,90 @@ class MaxMargin(Learner):
         """The inference that predictions of the trained model use."""
         return self.inference or Exact()
 
-    def begin(self, potentials: Mapping[str, Potential], examples: Examples) -> Fit:
+    # -- fitting -----------------------------------------------------------------------------------------------
+
+    def gather(self, examples: Examples, potentials: Mapping[str, Potential]) -> Dataset:
+        """The labelled variables and the regions between them, in one part for Frank-Wolfe."""
+        entries = None
+        if self.solver == "frank_wolfe":
+            if isinstance(examples, Parts) or current() is not None:
+                raise PotentiaError(
+                    "MaxMargin(solver='frank_wolfe') needs a list of examples in one process, since its dual is one "
+                    "vector of all of them; take solver='one_slack'."
+                )
+            entries = 2**62
+        data = Dataset.of(examples, potentials, entries, drop_hidden=True, labels=True)
+        data.require(potentials)
+        return data
+
+    def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
         """Zero parameters."""
-        wanted = Preparation(labels=True)
-        if self.solver == "one_slack":
-            data = Dataset.of(examples, list(potentials), MarginPart, drop_hidden=True, preparation=wanted)
-            data.require(list(potentials))
-            return _PlanesFit(self, potentials, data)
-        if isinstance(examples, Parts) or current() is not None:
-            raise PotentiaError(
-                "MaxMargin(solver='frank_wolfe') needs a list of examples in one process, since its dual is one vector "
-                "of all of them; take solver='one_slack'."
+        zeros = {kind: copy.deepcopy(p).begin(data.problem(kind)) for kind, p in potentials.items()}
+        settings = MarginSettings(zeros, self.delta, self.ridge, sum(data.n_examples), self.predictor([]))
+        parts = data.parts.map(begin_margin, None, replace(settings, batch=self.batch))[0]
+        if self.solver == "frank_wolfe":
+            arrays = start_frank_wolfe(*self._whole(data, parts))
+        else:
+            arrays = start_planes(data.parts, parts, settings.n_examples)
+        return State(zeros, self.iterations, arrays, parts)
+
+    def _whole(self, data: Dataset, parts: Any) -> tuple[MarginProblem, Oracle]:
+        """The problem and the oracle of the only part."""
+        return problem_of(cast(Local, data.parts).parts[0], parts[0])
+
+    def step(self, data: Dataset, state: State) -> State:
+        """A pass over the examples, or a cutting plane: objective, dual and gap, their difference."""
+        try:
+            if self.solver == "frank_wolfe":
+                rng = np.random.default_rng([self.seed, len(state.history)])
+                problem, oracle = self._whole(data, state.parts)
+                arrays, row = frank_wolfe(problem, oracle, state.arrays, rng)
+            else:
+                arrays, row = one_slack(data.parts, state.parts, state.arrays)
+        except WidthError as error:
+            sentence = str(error).removesuffix(".")
+            raise WidthError(
+                f"{sentence}; give MaxMargin an approximate method: solver='one_slack' with "
+                "inference=pt.LinearProgram(), or with inference=pt.MAP(time_limit=1), which is faster on large graphs."
+            ) from None
+        potentials = write_parameters(state.potentials, arrays["parameters"])
+        return state.after(row, potentials=potentials, arrays=arrays)
+
+    def done(self, state: State) -> Stop | None:
+        """Whether the gap is at most `tol` of the objective; one below zero shows that inference misses labellings."""
+        gap = _gap(state.history[-1]) if state.history else np.inf
+        settled = self.tol > 0 and abs(gap) <= self.tol
+        if not (settled or len(state.history) >= state.limit):
+            return None
+        if settled or self.tol == 0 or not state.history:
+            return Stop(settled or len(state.history) < state.limit)
+        if gap < 0:
+            return Stop(
+                False,
+                "The objective is below the dual, so the inference misses labellings that cost more; take an exact "
+                "one, or inference=pt.LinearProgram().",
             )
-        data = Dataset.of(
-            examples, list(potentials), drop_hidden=True, part_entries=2**62, preparation=wanted
+        remedies = "more iterations or a larger ridge"
+        if self.solver == "frank_wolfe":
+            remedies = "more iterations, a larger ridge, or solver='one_slack' for few large examples"
+        return Stop(
+            False,
+            f"The gap was still {gap:.2g} of the objective after {len(state.history)} iterations; take {remedies}.",
         )
-        data.require(list(potentials))
-        return _FrankWolfeFit(self, potentials, data)
+
+    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
+        """The solver's state."""
+        if not np.array_equal(saved.arrays.get("size", ()), state.arrays["size"]):
+            raise PotentiaError("the checkpoint belongs to other examples or another learner.")
+        if self.solver == "frank_wolfe":
+            problem, _ = self._whole(data, state.parts)
+            arrays = check_frank_wolfe(problem, state.arrays, saved.arrays)
+        else:
+            arrays = check_planes(state.arrays, saved.arrays)
+        potentials = write_parameters(state.potentials, arrays["parameters"])
+        return replace(state, potentials=potentials, arrays=arrays, history=saved.history)
+
+    # -- options -----------------------------------------------------------------------------------------------
 
     def check(self, potentials: Mapping[str, Potential]) -> None:
         """Refuse options and potentials that cannot be used."""
@@ -163,97 +194,6 @@ class MaxMargin(Learner):
             )
 
 
-class _MarginFit(Fit):
-    """A solver of the structural SVM; an iteration is a pass or a cutting plane."""
-
-    solver: MarginSolver
-    #: Numbers of examples and of scores, by which a checkpoint is known to fit.
-    size: tuple[float, float]
-
-    def __init__(self, learner: MaxMargin, potentials: Mapping[str, Potential], data: Dataset) -> None:
-        self.learner, self.potentials, self.data = learner, potentials, data
-        self.limit, self.tol = learner.iterations, learner.tol
-        for kind, potential in potentials.items():
-            potential.begin(data.problem(kind))
-        self.blocks: Mapping[str, Block] = {}
-
-    def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One iteration: objective, dual and gap, their difference."""
-        try:
-            found = self.solver.advance(len(history))
-        except WidthError as error:
-            sentence = str(error).removesuffix(".")
-            raise WidthError(
-                f"{sentence}; give MaxMargin an approximate method: solver='one_slack' with "
-                "inference=pt.LinearProgram(), or with inference=pt.MAP(time_limit=1), which is faster on large graphs."
-            ) from None
-        write_parameters(self.potentials, self.blocks, self.solver.parameters)
-        return dict(found)
-
-    def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the gap is at most `tol` of the objective; one below zero shows that inference misses labellings."""
-        return bool(history) and self.tol > 0 and abs(_share(history)) <= self.tol
-
-    def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """What to warn of when the fit was cut off at its limit."""
-        if self.tol == 0 or not history or self.settled(history):
-            return None
-        if _share(history) < 0:
-            return (
-                "The objective is below the dual, so the inference misses labellings that cost more; take an exact "
-                "one, or inference=pt.LinearProgram()."
-            )
-        remedies = "more iterations or a larger ridge"
-        if self.learner.solver == "frank_wolfe":
-            remedies = "more iterations, a larger ridge, or solver='one_slack' for few large examples"
-        return (
-            f"The gap was still {_share(history):.2g} of the objective after {len(history)} iterations; "
-            f"take {remedies}."
-        )
-
-    def arrays(self) -> dict[str, Floats]:
-        """The solver's state, and `size`."""
-        return self.solver.arrays() | {"size": np.array(self.size, dtype=float)}
-
-    def restore(self, saved: SavedFit) -> None:
-        """Take back the solver's state."""
-        if not np.array_equal(saved.arrays.get("size", ()), self.arrays()["size"]):
-            raise PotentiaError("the checkpoint belongs to other examples or another learner.")
-        self.solver.restore({name: value for name, value in saved.arrays.items() if name != "size"})
-        write_parameters(self.potentials, self.blocks, self.solver.parameters)
-
-
-class _FrankWolfeFit(_MarginFit):
-    """All examples in one part, whose dual is one vector."""
-
-    def __init__(self, learner: MaxMargin, potentials: Mapping[str, Potential], data: Dataset) -> None:
-        super().__init__(learner, potentials, data)
-        part: Part = data.parts.each("itself")[0]
-        problem = MarginProblem(potentials, part, make_delta(part, learner.delta), learner.ridge)
-        oracle = make_oracle(problem, learner.predictor([]), learner.batch)
-        self.blocks, self.size = problem.blocks, (problem.n_examples, len(problem.design.truth))
-        self.solver = FrankWolfe(problem, oracle, learner)
-
-
-class _PlanesFit(_MarginFit):
-    """Parts anywhere, each of which adds its share to a plane."""
-
-    def __init__(self, learner: MaxMargin, potentials: Mapping[str, Potential], data: Dataset) -> None:
-        super().__init__(learner, potentials, data)
-        self.parts, self.n_examples = data.parts, sum(data.n_examples)
-        method = learner.predictor([])
-        settings = MarginSettings(potentials, learner.delta, learner.ridge, self.n_examples, method)
-        self.parts.each("begin", settings, changes=True)
-        eta, self.blocks = self.parts.at(0, "layout")
-        n_scores, true_loss = self.parts.total("sizes")
-        self.size = self.n_examples, n_scores
-        self.solver = OneSlack(eta, true_loss / self.n_examples, self._plane, learner)
-
-    def _plane(self, w: Floats) -> Plane:
-        slope, loss, delta = self.parts.total("plane", w)
-        return Plane(slope, loss / self.n_examples, delta / self.n_examples)
-
-
-def _share(history: Sequence[Mapping[str, Any]]) -> float:
+def _gap(row: Row) -> float:
     """The gap as a share of the objective."""
-    return share(history[-1]["gap"], history[-1]["objective"])
+    return share(row["gap"], row["objective"])

@@ -7,12 +7,12 @@ with c_alpha = epsilon_alpha times the region's weight [ILR-chapter Eq. 1.20].
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..base.schema import Array, check_state, like, prefixed
+from ..base.schema import Array, check_state, like
 from ..base.types import Floats, PotentiaError
 from ..graph.scores import Scores
 from ..inference.engine import Engine, drive
@@ -22,8 +22,11 @@ from ..inference.pair_engine import PairEngine, suits_pairs
 from ..inference.region_engine import RegionEngine
 from ..kernels.pairs import pair_bias, take_messages
 from ..kernels.regions import message_terms
-from .examples import Shard
+from .examples import Shard, delta_tables
 from .part import Part
+
+if TYPE_CHECKING:
+    from .joint import JointSettings
 
 _OTHER = "the checkpoint belongs to other examples: its messages do not fit them."
 
@@ -47,50 +50,37 @@ class PairBias:
 
 
 class Messages:
-    """Messages of every shard of a part, warm from call to call, and the biases they make.
+    """Messages of every shard of a part, which `run` replaces in `arrays`, and the biases they make.
 
     Pairs keep their messages in score units, (N, 2, states); other kinds the bias itself, (N, K). With clamped labels
     there are messages only: nobody asks for the biases, which are not defined at states that labels forbid.
 
     Args:
         part: the rows and shards.
-        epsilons: epsilon of each kind.
-        delta: per kind Delta_alpha(y), (N, K) or something that makes rows on demand, or None if it is zero.
-        schedule: of message passing.
-        states: largest number of states in the data set.
+        settings: epsilons, Delta and schedule.
+        arrays: messages and biases under the names of a checkpoint; those that `run` writes to are the caller's own.
         observed: clamp labelled variables (the second inference of training with hidden variables).
     """
 
     def __init__(
         self,
         part: Part,
-        epsilons: Mapping[str, float],
-        delta: Mapping[str, Any],
-        schedule: str,
-        states: int,
+        settings: JointSettings,
+        arrays: dict[str, Floats],
         observed: bool = False,
     ) -> None:
-        self.part, self.epsilons, self.delta, self.observed = part, dict(epsilons), dict(delta), observed
-        self.schedule = schedule
-        self._entropies: dict[int, Entropy] = {}
-        self._pairwise = schedule != "residual" and all(suits_pairs(shard.graph) for shard in part.shards)
-        #: Messages and biases of all kinds, and what `keep` remembers of them, under the names of a checkpoint.
-        self._arrays: dict[str, Floats] = {}
-        self._kept: dict[str, Floats] = {}
-        self._flat: list[Floats | None] = [None] * len(part.shards)
-        self._kept_flat: list[Floats | None] = []
-        for kind, shape in part.shapes.items():
-            if self._pairwise and len(shape) == 2:
-                self._arrays[f"lam_{kind}"] = np.zeros((part.n_rows(kind), 2, states))
-            elif not observed:
-                self._arrays[f"bias_{kind}"] = np.zeros((part.n_rows(kind), part.n_outputs(kind)))
-                self._add_delta(kind, slice(None))
+        self.part, self.arrays, self.observed = part, arrays, observed
+        self.epsilons, self.schedule = settings.epsilons, settings.schedule
+        self.delta: Mapping[str, Any] = {}
+        if not observed:
+            self.delta = part.cached("delta", lambda: delta_tables(part, settings.delta))
+        self._pairwise = _is_pairwise(part)
 
     def _entropy(self, number: int) -> Entropy:
         """Counting numbers of a shard; shards of one graph without weights share them."""
         shard, weighted = self.part.shards[number], self.part.is_weighted()
-        key = -1 - number if weighted else id(shard.graph)
-        if key not in self._entropies:
+
+        def make() -> Entropy:
             regions = shard.graph.regions
             counting = np.full(len(regions.size), max(self.epsilons.values()))
             for place, (kind, scope) in enumerate(shard.graph.scopes.items()):
@@ -100,8 +90,9 @@ class Messages:
                     weights = self.part.weights[kind]
                     if weights is not None:
                         counting[own] *= weights[shard.rows[kind]]
-            self._entropies[key] = Entropy(counting, "containment", "max_score", "upper", always=True)
-        return self._entropies[key]
+            return Entropy(counting, "containment", "max_score", "upper", always=True)
+
+        return self.part.cached(("entropy", -1 - number if weighted else id(shard.graph)), make)
 
     def run(self, number: int, theta: Mapping[str, Any], iterations: int, tol: float) -> Engine:
         """Message passing on a shard; its engine, whose messages are stored.
@@ -122,7 +113,7 @@ class Messages:
         engine = make_engine(scores, entropy, self.schedule, regions=not self._pairwise)
         if isinstance(engine, PairEngine):
             engine.set_messages(self._shard_messages(shard))
-        elif (flat := self._flat[number]) is not None:
+        elif (flat := self.arrays.get(f"flat{number}")) is not None:
             if flat.shape != engine.regions.lam.shape:
                 raise PotentiaError(_OTHER)
             engine.set_messages(flat)
@@ -131,7 +122,7 @@ class Messages:
     def _shard_messages(self, shard: Shard) -> Floats:
         states = int(shard.graph.n_states.max())
         kinds = [kind for kind, scope in shard.graph.scopes.items() if len(scope) and scope.shape[1] == 2]
-        parts = [self._arrays[f"lam_{kind}"][shard.rows[kind], :, :states] for kind in kinds]
+        parts = [self.arrays[f"lam_{kind}"][shard.rows[kind], :, :states] for kind in kinds]
         return np.concatenate([np.zeros((0, 2, states)), *parts])
 
     def _store(self, number: int, engine: Engine) -> None:
@@ -140,7 +131,7 @@ class Messages:
             self._store_pairs(shard, engine)
             return
         assert isinstance(engine, RegionEngine)
-        self._flat[number] = engine.regions.lam.copy()
+        self.arrays[f"flat{number}"] = engine.regions.lam.copy()
         if self.observed:
             return
         ptr = shard.graph.regions.kind_ptr
@@ -161,7 +152,7 @@ class Messages:
             if len(scope) == 0:
                 continue
             if scope.shape[1] == 2:
-                own = self._arrays[f"lam_{kind}"]
+                own = self.arrays[f"lam_{kind}"]
                 own[shard.rows[kind], :, : lam.shape[2]] = lam[first : first + len(scope)]
                 first += len(scope)
             elif not self.observed:
@@ -169,14 +160,14 @@ class Messages:
 
     def _set_bias(self, kind: str, rows: slice, terms: Floats) -> None:
         """bias = terms / c + Delta / epsilon."""
-        scale, bias = self._scale(kind), self._arrays[f"bias_{kind}"]
+        scale, bias = self._scale(kind), self.arrays[f"bias_{kind}"]
         bias[rows] = terms * (scale[rows, None] if isinstance(scale, np.ndarray) else scale)
         self._add_delta(kind, rows)
 
     def _add_delta(self, kind: str, rows: slice) -> None:
         delta = self.delta.get(kind)
         if delta is not None:
-            self._arrays[f"bias_{kind}"][rows] += delta[rows] / self.epsilons[kind]
+            self.arrays[f"bias_{kind}"][rows] += delta[rows] / self.epsilons[kind]
 
     def _scale(self, kind: str) -> float | Floats:
         """1 / c of a kind's regions."""
@@ -185,59 +176,40 @@ class Messages:
 
     def bias(self, kind: str) -> Any:
         """Biases of all regions of a kind, (N, K): an array, or something that makes rows on demand."""
-        if f"bias_{kind}" in self._arrays:
-            return self._arrays[f"bias_{kind}"]
+        if f"bias_{kind}" in self.arrays:
+            return self.arrays[f"bias_{kind}"]
         return PairBias(
-            self._arrays[f"lam_{kind}"],
+            self.arrays[f"lam_{kind}"],
             self.part.shapes[kind],
             self._scale(kind),
             self.delta.get(kind),
             self.epsilons[kind],
         )
 
-    def keep(self) -> None:
-        """Remember the messages as they are, for `go_back`."""
-        for name, values in self._arrays.items():
-            np.copyto(self._kept.setdefault(name, np.empty_like(values)), values)
-        self._kept_flat = list(self._flat)  # these are replaced, never written to
 
-    def go_back(self) -> None:
-        """Take the messages that were kept last."""
-        for name, values in self._arrays.items():
-            np.copyto(values, self._kept[name])
-        self._flat = list(self._kept_flat)
-
-    def forget(self) -> None:
-        """Let go of the messages that were kept."""
-        self._kept, self._kept_flat = {}, []
-
-    def state(self) -> dict[str, Floats]:
-        """All messages as named arrays, for a checkpoint."""
-        return self._arrays | _numbered(self._flat)
-
-    def everything(self) -> dict[str, Floats]:
-        """All messages and those kept for `go_back`, as named arrays."""
-        kept = self._kept | _numbered(self._kept_flat)
-        return self.state() | {f"kept_{name}": array for name, array in kept.items()}
-
-    def take_everything(self, arrays: Mapping[str, Floats]) -> None:
-        """Take over what `everything` gave."""
-        kept, n = prefixed(arrays, "kept_"), range(len(self._flat))
-        self._kept = {name: kept[name] for name in self._arrays if name in kept}
-        self._kept_flat = [kept.get(f"flat{i}") for i in n]
-        self._arrays = {name: arrays[name] for name in self._arrays}
-        self._flat = [arrays.get(f"flat{i}") for i in n]
-
-    def restore(self, arrays: Mapping[str, Floats]) -> None:
-        """Take back what `state` gave."""
-        # messages of states that labels forbid are -inf
-        flat = Array("f8", ("*",), below=np.inf, finite=False, optional=True)
-        numbers = [f"flat{i}" for i in range(len(self._flat))]
-        found = check_state({**like(self._arrays), **dict.fromkeys(numbers, flat)}, arrays)
-        self._flat = [found.pop(name) for name in numbers]
-        self._arrays = found
+def start_messages(part: Part, settings: JointSettings, observed: bool = False) -> dict[str, Floats]:
+    """Zero messages of all shards, and the biases of Delta alone."""
+    delta = {} if observed else part.cached("delta", lambda: delta_tables(part, settings.delta))
+    arrays = {}
+    for kind, shape in part.shapes.items():
+        if _is_pairwise(part) and len(shape) == 2:
+            arrays[f"lam_{kind}"] = np.zeros((part.n_rows(kind), 2, settings.states))
+        elif not observed:
+            bias = arrays[f"bias_{kind}"] = np.zeros((part.n_rows(kind), part.n_outputs(kind)))
+            if delta.get(kind) is not None:
+                bias += delta[kind][:] / settings.epsilons[kind]
+    return arrays
 
 
-def _numbered(flat: Sequence[Floats | None]) -> dict[str, Floats]:
-    """The messages of shards of larger regions, those that there are, by the shards' numbers."""
-    return {f"flat{i}": lam for i, lam in enumerate(flat) if lam is not None}
+def check_messages(part: Part, messages: Mapping[str, Floats], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Messages that a checkpoint holds, in the place of these, which fit the part."""
+    # messages of states that labels forbid are -inf
+    flat = Array("f8", ("*",), below=np.inf, finite=False, optional=True)
+    numbers = [f"flat{number}" for number in range(len(part.shards))]
+    held = {name: array for name, array in messages.items() if name not in numbers}
+    found = check_state({**like(held), **dict.fromkeys(numbers, flat)}, saved)
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def _is_pairwise(part: Part) -> bool:
+    return part.cached("pairwise", lambda: all(suits_pairs(shard.graph) for shard in part.shards))

@@ -1,14 +1,13 @@
-"""`Part`: consecutive examples as rows of features and targets per kind, and as graphs in shards."""
+"""`Part`: consecutive examples as rows of features and targets per kind, and as graphs in shards; predictions of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..base.memory import check_memory
 from ..base.threads import map_items, one_blas_thread, thread_count
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.example import Example
@@ -18,10 +17,9 @@ from ..graph.structure import Graph
 from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.inputs import Inputs
-from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, RowKey, Rows, RowTables
+from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Rows, RowsOf
 from ..potentials.stack import Stack
 from .examples import (
-    SHARD_ENTRIES,
     Shard,
     check_kinds,
     class_weighted,
@@ -31,11 +29,12 @@ from .examples import (
     region_targets,
     region_weights,
     restricted,
-    table_entries,
 )
 
 #: Bytes that a variable takes in a layout, and a table entry in messages, biases and scores, on a binary grid.
 LAYOUT_BYTES, ENTRY_BYTES = 500, 24
+
+T = TypeVar("T")
 
 #: As many unions of a part that left memory are kept for the next ones.
 _FEW_UNIONS = 4
@@ -49,7 +48,6 @@ class Overview(NamedTuple):
     """
 
     facts: dict[str, KindFacts]
-    weighted: bool
     n_examples: int
     n_given: int
     n_states: int
@@ -70,29 +68,9 @@ class KindFacts(NamedTuple):
     without: str | None
 
 
-@dataclass(frozen=True)
-class Predictor:
-    """What turns a part into predictions: fitted potentials, theta = scale * f, inference and decoding."""
-
-    potentials: Mapping[str, Potential]
-    scales: Mapping[str, float]
-    inference: Inference
-    decode: str = "mpm"
-
-    def labels(self, inference: Inference, scores: Scores) -> Ints:
-        """The predicted labels of a graph."""
-        if self.decode == "map":
-            return inference.maximise(scores)
-        return inference.run(scores, None).mpm()
-
-    def marginals(self, inference: Inference, scores: Scores) -> Floats:
-        """The predicted marginals of a graph's variables."""
-        return inference.run(scores, None).variable_marginals
-
-
 @dataclass(eq=False)
-class Part(RowTables):
-    """Rows of some examples per kind, and the shards they belong to.
+class Part:
+    """Rows of some examples per kind, and the shards they belong to; it never changes.
 
     Attributes:
         examples: those that take part; under `drop_hidden` one without any label does not.
@@ -142,11 +120,17 @@ class Part(RowTables):
         weighted = any(example.weights is not None for example in self.examples)
         self.weights = {kind: region_weights(kind, self.shards) if weighted else None for kind in present}
 
-    def itself(self) -> Part:
-        """The part, for work that needs all of it here."""
-        return self
+    def cached(self, key: Any, make: Callable[[], T]) -> T:
+        """What `make` gives, which follows from the part and the key, made once."""
+        memo: dict[Any, Any] = self.__dict__.setdefault("_memo", {})
+        if key not in memo:
+            memo[key] = make()
+        found: T = memo[key]
+        return found
 
-    # -- what it holds ---------------------------------------------------------------------------------------
+    def name_of(self, example: Example) -> str:
+        """What messages call an example."""
+        return self._names[id(example)]
 
     @property
     def n_variables(self) -> int:
@@ -166,25 +150,13 @@ class Part(RowTables):
         x = self.features.get(kind)
         return np.zeros((self.n_rows(kind), 0)) if x is None else x
 
-    def rows(self, key: RowKey) -> Rows:
-        """The rows of a kind without biases; of ("labelled", kind) those whose variables all have labels."""
-        kind = key if isinstance(key, str) else key[1]
+    def rows(self, kind: str) -> Rows:
+        """The rows of a kind without biases."""
         targets, weights = self.targets.get(kind, NO_LABELS), self.weights.get(kind)
-        table = Rows(self.matrix(kind), targets, NO_ROWS, None, NO_WEIGHT if weights is None else weights)
-        if isinstance(key, str) or np.all(targets >= 0):
-            return table
-        return table.take(np.flatnonzero(targets >= 0)).table()
+        return Rows(self.matrix(kind), targets, NO_ROWS, None, NO_WEIGHT if weights is None else weights)
 
-    def row_sizes(self, key: RowKey) -> tuple[int, float]:
-        """Number and total weight of what `rows` gives."""
-        table = self.rows(key)
-        return len(table), table.total_weight
-
-    def facts(self) -> dict[str, KindFacts]:
-        """Facts of every kind that this part has."""
-        return {kind: self._kind_facts(kind) for kind in self.shapes}
-
-    def _kind_facts(self, kind: str) -> KindFacts:
+    def kind_facts(self, kind: str) -> KindFacts:
+        """Facts of a kind that this part has."""
         holders = [e for e in self.examples if len(e.graph.scopes.get(kind, ()))]
         having = [e for e in holders if self._given(e, kind) is not None]
         lacking = [e for e in holders if self._given(e, kind) is None]
@@ -194,14 +166,8 @@ class Part(RowTables):
             n,
             float(n) if weights is None else float(weights.sum()),
             None if x is None else x.shape[1],
-            self._names[id(having[0])] if having else None,
-            self._names[id(lacking[0])] if lacking else None,
-        )
-
-    def overview(self) -> Overview:
-        """Facts about this part that the data set needs."""
-        return Overview(
-            self.facts(), self.is_weighted(), len(self.examples), self.n_given, self.n_states, self.untouched
+            self.name_of(having[0]) if having else None,
+            self.name_of(lacking[0]) if lacking else None,
         )
 
     def n_bytes(self) -> int:
@@ -215,17 +181,6 @@ class Part(RowTables):
         entries = sum(self.n_rows(kind) * self.n_outputs(kind) for kind in self.shapes)
         return held + LAYOUT_BYTES * sum(unions.values()) + ENTRY_BYTES * entries
 
-    # -- leaving and coming back -----------------------------------------------------------------------------
-
-    def suspend(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """State beyond what building the part gives: what is small, and arrays; the part is not used after."""
-        return {"weighted": self.is_weighted()}, {}
-
-    def resume(self, small: Mapping[str, Any], arrays: Mapping[str, Floats]) -> None:
-        """Take back what `suspend` gave."""
-        if small["weighted"] and not self.is_weighted():
-            self.fill_weights()
-
     def reusable(self) -> Any:
         """Unions that other parts may share, if they are few: their layouts take long to make."""
         unions = {id(shard.union): shard.union for shard in self.shards}
@@ -235,11 +190,6 @@ class Part(RowTables):
         """Whether rows have weights."""
         return any(weights is not None for weights in self.weights.values())
 
-    def fill_weights(self) -> None:
-        """Write out weights of 1, where other parts have weights."""
-        for kind, weights in self.weights.items():
-            self.weights[kind] = np.ones(self.n_rows(kind)) if weights is None else weights
-
     def labelled_weight(self) -> float:
         """Total weight of the labelled variables."""
         total = 0.0
@@ -248,74 +198,25 @@ class Part(RowTables):
             total += float(seen.sum() if shard.weights is None else shard.weights[seen].sum())
         return total
 
-    def max_states(self) -> int:
-        """Largest number of states of a variable."""
-        return max((int(shard.graph.n_states.max()) for shard in self.shards), default=1)
+    # -- scores ----------------------------------------------------------------------------------------------
 
-    # -- predictions -----------------------------------------------------------------------------------------
-
-    def predict(self, predictor: Predictor, what: str = "labels") -> list[Any]:
-        """Labels, or marginals, of every example; shards are shared out over the threads that inference may use."""
-        read = getattr(predictor, what)
-        inference, threads = predictor.inference, 1
-        if len(self.shards) > 1 and inference.threaded:
-            threads = thread_count(inference.threads)
-            inference = inference.on_one_thread()
-        for kind in self.shapes:
-            predictor.potentials[kind].ready(self.n_rows(kind))
-
-        def of(shard: Shard) -> list[Any]:
-            return shard.union.split_variables(read(inference, self.scores_of(shard, predictor)))
-
-        with one_blas_thread():
-            return [found for part in map_items(of, self.shards, threads) for found in part]
-
-    def predict_to(
-        self, path: str, predictor: Predictor, what: str, write: Callable[[str, list[Any]], None]
-    ) -> None:
-        """Write labels, or marginals, of every example to a file."""
-        write(path, self.predict(predictor, what))
-
-    def correct(self, predictor: Predictor) -> tuple[float, float]:
-        """Weight of the labelled variables predicted right, and of all labelled variables."""
-        right = total = 0.0
-        for example, found in zip(self.examples, self.predict(predictor), strict=True):
-            if example.labels is None:
-                raise PotentiaError(f"{self._names[id(example)]} has no labels to score against.")
-            weights = np.ones(len(found)) if example.weights is None else example.weights
-            seen = example.labels >= 0
-            right += float(weights[seen] @ (found[seen] == example.labels[seen]))
-            total += float(weights[seen].sum())
-        return right, total
-
-    def scores_of(self, shard: Shard, predictor: Predictor) -> Scores:
-        """theta = scale * f of a shard; one table per kind where all regions share it."""
-        theta = {}
-        for kind, rows in shard.rows.items():
-            if rows.stop > rows.start:
-                table = predictor.scales[kind] * self.numbers(kind, rows, predictor.potentials[kind])
-                shared = len(table) < rows.stop - rows.start
-                theta[kind] = self.theta_of(kind, predictor.potentials[kind], table, shared)
-        return Scores(shard.graph, theta)
-
-    def function(self, kind: str, rows: slice, potential: Potential) -> Floats:
-        """f of some rows, (n, K), or of one where all are equal; to be read only."""
+    def function(self, kind: str, rows: slice, potential: Potential, state: Mapping[str, Any]) -> Floats:
+        """f of some rows, (n, K), or of one where all are equal, to be read only; kept scores where there are some."""
+        table = state.get(f"scores/{kind}")
+        if table is not None:
+            return np.asarray(table[rows])
         return potential.scores(self._distinct(kind, rows, potential), trusted=True)
 
-    def numbers(self, kind: str, rows: slice, potential: Potential) -> Floats:
+    def numbers(self, kind: str, rows: slice, potential: Potential, state: Mapping[str, Any]) -> Floats:
         """What gives theta of some rows, or of one where all are equal: weights (n, 1), or f."""
         if potential.by_weight:
             return potential.theta_values(self._distinct(kind, rows, potential))
-        return self.function(kind, rows, potential)
+        return self.function(kind, rows, potential, state)
 
     def _distinct(self, kind: str, rows: slice, potential: Potential) -> Any:
         """Features of some rows, or a row of zeros where all have the same function value."""
         matrix = self.matrix(kind)
         return np.zeros((1, matrix.shape[1])) if self.is_shared(kind, potential) else matrix[rows]
-
-    def theta_of(self, kind: str, potential: Potential, table: Floats, shared: bool) -> Any:
-        """What `numbers` gave of all rows of a graph, as theta takes it."""
-        return potential.as_theta(table, self.shapes[kind], shared)
 
     def is_shared(self, kind: str, potential: Potential) -> bool:
         """Whether all regions of a kind have one table, which need not be written out."""
@@ -349,7 +250,7 @@ class Part(RowTables):
         lacking = next((e for e in members if kind not in e.inputs), None)
         if lacking is not None:
             raise PotentiaError(
-                f"{self._names[id(lacking)]} has no inputs for kind {kind!r}, whose potential reads whole examples."
+                f"{self.name_of(lacking)} has no inputs for kind {kind!r}, whose potential reads whole examples."
             )
         sizes = [len(e.graph.scopes[kind]) for e in members]
         found = Inputs([e.inputs[kind] for e in members], sizes)
@@ -397,41 +298,27 @@ def _completed(graph: Graph) -> Graph:
 
 
 @dataclass(frozen=True)
-class Preparation:
-    """What a learner needs of its examples.
+class PartRecipe:
+    """A part's source, and what a learner needs of its examples; `build` makes the part, the same each time.
 
     Attributes:
+        kinds: those that may occur.
+        whole: those of them whose potentials read inputs of whole examples.
+        drop_hidden: keep only variables with a label and a positive weight.
         labels: every example has labels.
         positive: weights are above zero.
         class_weight: weight of each state, by which the variables' weights are multiplied.
         singles: give every variable a single-variable region.
     """
 
+    source: Source
+    kinds: Sequence[str]
+    whole: frozenset[str] = frozenset()
+    drop_hidden: bool = False
     labels: bool = False
     positive: bool = False
     class_weight: Sequence[float] | None = None
     singles: bool = False
-
-    def apply(self, examples: Sequence[Example], names: Sequence[str]) -> tuple[list[Example], list[str]]:
-        """The examples as the learner takes them, and the kinds that were added to them."""
-        if self.labels:
-            require_labels(examples, names)
-        weighted = class_weighted(examples, self.class_weight)
-        if self.positive and any(e.weights is not None and not np.all(e.weights) for e in weighted):
-            raise PotentiaError("hidden='soft' keeps every variable, so weights must be positive; one is 0.")
-        return with_singles(weighted) if self.singles else (list(weighted), [])
-
-
-@dataclass(frozen=True)
-class PartRecipe:
-    """A part's source and options; `build` makes the part, the same each time."""
-
-    source: Source
-    kind_of_part: type[Part]
-    kinds: Sequence[str]
-    drop_hidden: bool = False
-    whole: frozenset[str] = frozenset()
-    preparation: Preparation = field(default_factory=Preparation)
 
     @property
     def name(self) -> str:
@@ -447,8 +334,15 @@ class PartRecipe:
         first, origin = (self.source.first, "") if isinstance(self.source, Held) else (0, f" of {self.name}")
         examples = self.source.load()
         names = [e.name or f"example {k}{origin}" for k, e in enumerate(examples, first)]
-        prepared, added = self.preparation.apply(examples, names)
-        part = self.kind_of_part(prepared, [*self.kinds, *added], self.drop_hidden, names, self.whole)
+        for example, name in zip(examples, names, strict=True):
+            if self.labels and example.labels is None:
+                raise PotentiaError(f"{name} has no labels.")
+        prepared, added = list(class_weighted(examples, self.class_weight)), list[str]()
+        if self.positive and any(e.weights is not None and not np.all(e.weights) for e in prepared):
+            raise PotentiaError("hidden='soft' keeps every variable, so weights must be positive; one is 0.")
+        if self.singles:
+            prepared, added = with_singles(prepared)
+        part = Part(prepared, [*self.kinds, *added], self.drop_hidden, names, self.whole)
         same = len(part.examples) == len(examples) and all(
             a is b for a, b in zip(part.examples, examples, strict=True)
         )
@@ -458,38 +352,99 @@ class PartRecipe:
         return part
 
 
-def require_labels(examples: Sequence[Example], names: Sequence[str]) -> None:
-    """Refuse examples without labels."""
-    for example, name in zip(examples, names, strict=True):
+# -- functions of a part and its state, for backends -----------------------------------------------------------
+
+
+def overview(part: Part, state: Any) -> tuple[Any, Overview]:
+    """Facts about a part that its data set needs."""
+    facts = {kind: part.kind_facts(kind) for kind in part.shapes}
+    return state, Overview(facts, len(part.examples), part.n_given, part.n_states, part.untouched)
+
+
+def plain_rows(part: Part, state: Any, kind: str) -> Rows:
+    """The rows of a kind without biases."""
+    return part.rows(kind)
+
+
+def count_rows(part: Part, state: Any, rows_of: RowsOf) -> tuple[Any, tuple[int, float]]:
+    """Number and total weight of rows."""
+    table = rows_of(part, state)
+    return state, (len(table), table.total_weight)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What turns a part into predictions: fitted potentials, theta = scale * f, inference and decoding."""
+
+    potentials: Mapping[str, Potential]
+    scales: Mapping[str, float]
+    inference: Inference
+    decode: str = "mpm"
+
+    def labels(self, inference: Inference, scores: Scores) -> Ints:
+        """The predicted labels of a graph."""
+        if self.decode == "map":
+            return inference.maximise(scores)
+        return inference.run(scores, None).mpm()
+
+    def marginals(self, inference: Inference, scores: Scores) -> Floats:
+        """The predicted marginals of a graph's variables."""
+        return inference.run(scores, None).variable_marginals
+
+    def scores_of(self, part: Part, shard: Shard, state: Mapping[str, Any]) -> Scores:
+        """theta = scale * f of a shard; one table per kind where all regions share it."""
+        theta = {}
+        for kind, rows in shard.rows.items():
+            if rows.stop > rows.start:
+                potential = self.potentials[kind]
+                table = self.scales[kind] * part.numbers(kind, rows, potential, state)
+                shared = len(table) < rows.stop - rows.start
+                theta[kind] = potential.as_theta(table, part.shapes[kind], shared)
+        return Scores(shard.graph, theta)
+
+
+def predict(
+    part: Part, state: Mapping[str, Any], predictor: Predictor, what: str = "labels"
+) -> tuple[Any, list[Any]]:
+    """Labels, or marginals, of every example; shards are shared out over the threads that inference may use."""
+    read = getattr(predictor, what)
+    inference, threads = predictor.inference, 1
+    if len(part.shards) > 1 and inference.threaded:
+        threads = thread_count(inference.threads)
+        inference = inference.on_one_thread()
+    for kind in part.shapes:
+        predictor.potentials[kind].ready(part.n_rows(kind))
+
+    def of(shard: Shard) -> list[Any]:
+        return shard.union.split_variables(read(inference, predictor.scores_of(part, shard, state)))
+
+    with one_blas_thread():
+        return state, [found for own in map_items(of, part.shards, threads) for found in own]
+
+
+def predict_to(
+    part: Part,
+    state: Mapping[str, Any],
+    path: str,
+    predictor: Predictor,
+    what: str,
+    write: Callable[[str, list[Any]], None],
+) -> tuple[Any, None]:
+    """Write labels, or marginals, of every example to a file."""
+    write(path, predict(part, state, predictor, what)[1])
+    return state, None
+
+
+def count_correct(
+    part: Part, state: Mapping[str, Any], predictor: Predictor
+) -> tuple[Any, tuple[float, float]]:
+    """Weight of the labelled variables predicted right, and of all labelled variables."""
+    right = total = 0.0
+    for example, found in zip(part.examples, predict(part, state, predictor)[1], strict=True):
         if example.labels is None:
-            raise PotentiaError(f"{name} has no labels.")
-
-
-#: Vectors of all parameters that an optimiser holds: ten pairs of L-BFGS, gradients and candidates.
-_VECTORS = 25
-
-
-def fit_bytes(potentials: Mapping[str, Potential], examples: Sequence[Example]) -> float:
-    """About how many bytes a fit takes: messages, biases and scores, layouts, parameters and their gradients."""
-    entries, variables = 0, {}
-    parameters: dict[str, int] = {}
-    for example in examples:
-        graph, own = example.graph, table_entries(example.graph, example)
-        entries += own
-        # equal graphs share layouts, shard by shard
-        variables[graph.digest] = graph.n_variables * max(1, SHARD_ENTRIES // max(own, 1))
-        for kind, x in example.features.items():
-            if kind in potentials and potentials[kind].differentiable and len(graph.scopes.get(kind, ())):
-                size = x.shape[1] * int(np.prod(graph.table_shapes(kind)[0]))
-                parameters[kind] = max(size, parameters.get(kind, 0))
-    laid_out = min(sum(variables.values()), sum(example.graph.n_variables for example in examples))
-    return float(ENTRY_BYTES * entries + LAYOUT_BYTES * laid_out + 8 * _VECTORS * sum(parameters.values()))
-
-
-def check_fit(potentials: Mapping[str, Potential], examples: Sequence[Example]) -> None:
-    """Refuse a fit for which there is not enough memory."""
-    check_memory(
-        fit_bytes(potentials, examples),
-        f"this fit of {len(examples)} examples",
-        "write them with pt.write_parts and fit pt.parts(folder)",
-    )
+            raise PotentiaError(f"{part.name_of(example)} has no labels to score against.")
+        weights = np.ones(len(found)) if example.weights is None else example.weights
+        seen = example.labels >= 0
+        right += float(weights[seen] @ (found[seen] == example.labels[seen]))
+        total += float(weights[seen].sum())
+    return state, (right, total)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..base.optimise import adam, adam_start, check_adam
+from ..base.optimise import Search, adam, adam_start, check_adam
 from ..base.options import check_count, check_number
 from ..base.types import Floats, PotentiaError, real_number, shown
 from ..features.parts import Examples
@@ -18,13 +18,25 @@ from ..gradients.losses import loss_of
 from ..inference.base import Inference
 from ..inference.messages import TRW
 from ..potentials.base import Potential
-from .base import Fit, Learner, SavedFit, has_settled, steps_made
+from .base import (
+    Learner,
+    Row,
+    SavedState,
+    State,
+    Stop,
+    descend,
+    failure_of,
+    has_settled,
+    join_parameters,
+    movable,
+    set_parameters,
+    steps_made,
+)
 from .data import Dataset
-from .descent import Descent, join_parameters, set_parameters
-from .examples import whole_kinds
-from .part import Preparation
-from .risk_objective import Risk, RiskPart
+from .risk_objective import Risk, first_examples, open_risk, restored_starts, saved_starts
 
+#: What a state's arrays say of its stage.
+_OF_STAGES = ("stages", "stage", "totals")
 STARTS = ("independent", "surrogate_likelihood", "zero")
 
 
@@ -82,14 +94,166 @@ class MarginalRisk(Learner):
         """The inference that predictions of the trained model use."""
         return self.inference or TRW(iterations=20)
 
-    def begin(self, potentials: Mapping[str, Potential], examples: Examples) -> Fit:
-        """The fit; nothing is computed before its first step."""
-        wanted = Preparation(labels=True, class_weight=self.class_weight)
-        data = Dataset.of(
-            examples, list(potentials), RiskPart, whole=whole_kinds(potentials), preparation=wanted
-        )
-        data.require(list(potentials))
-        return (_RiskFit if self.batch is None else _StochasticFit)(self, potentials, data)
+    # -- fitting -----------------------------------------------------------------------------------------------
+
+    def gather(self, examples: Examples, potentials: Mapping[str, Potential]) -> Dataset:
+        """All variables."""
+        data = Dataset.of(examples, potentials, labels=True, class_weight=self.class_weight)
+        data.require(potentials)
+        return data
+
+    def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
+        """Parameters as they are, or as `start` says."""
+        for kind, potential in potentials.items():
+            potential.check_shape(kind, data.shapes[kind])
+        stages = self._stages(data)
+        number = stages[0][0]
+        fresh = any(not potential.is_fitted for potential in potentials.values())
+        smoothed = "smoothed_error" in loss_of(self.loss).name
+        start = self.start or ("surrogate_likelihood" if smoothed else "independent")
+        if fresh:
+            risk, parts = open_risk(data, self, number, self._n_batches(number))
+            potentials = risk.begin(parts, potentials, start != "zero")
+        if fresh and start == "surrogate_likelihood":
+            first = replace(self, loss="surrogate_likelihood", incremental=None)
+            potentials = _minimised(*open_risk(data, first, number), potentials, self.iterations)
+        limit = sum(steps for _, steps in stages)
+        return self._open(data, State(potentials, limit, {"stages": np.array(stages, dtype=float)}), 0)
+
+    def step(self, data: Dataset, state: State) -> State:
+        """A step of L-BFGS, or a pass of Adam over batches; a stage that is done makes way for the next."""
+        while True:
+            number, steps, last = self._stage(state)
+            rows = _rows_of(state, number)
+            risk = Risk(data, self.ridge, state.arrays["totals"])
+            diverged = False
+            if len(rows) < steps and not (self.batch is None and has_settled(rows, self.tol)):
+                advance = self._descend if self.batch is None else self._pass
+                state, diverged = advance(risk, state, {"examples": number}, len(rows))
+                if not state.ended:
+                    return state
+            if last or diverged:
+                return replace(state, ended=True)
+            state = self._open(data, state, int(state.arrays["stage"][0]) + 1)
+
+    def done(self, state: State) -> Stop | None:
+        """Why the fit ends here, to judge by the last stage; with batches nothing is said about convergence."""
+        number, _, last = self._stage(state)
+        rows = _rows_of(state, number)
+        settled = self.batch is None and last and has_settled(rows, self.tol)
+        if not (state.ended or settled or len(state.history) >= state.limit):
+            return None
+        if state.failure is not None:
+            return Stop(False, state.failure)
+        falling = None
+        if self.batch is None and last and not settled:
+            falling = self._still_falling(rows, state.limit)
+        return Stop(settled or len(state.history) < state.limit, state.doubt or falling)
+
+    def saved_parts(self, data: Dataset, state: State) -> Iterable[Mapping[str, Any]]:
+        """Where the parts' inference starts next."""
+        return data.fetch(saved_starts, state.parts)
+
+    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
+        """The optimiser's state in the stage that the history ended in."""
+        numbers = state.arrays["stages"][:, 0].tolist()
+        if saved.history[-1]["examples"] not in numbers:
+            raise PotentiaError("The checkpoint belongs to a fit in other stages.")
+        state = self._open(data, state, numbers.index(saved.history[-1]["examples"]))
+        n, checked = len(state.arrays["point"]), Search.check if self.batch is None else check_adam
+        held = {name: array for name, array in saved.arrays.items() if name not in _OF_STAGES}
+        known = {name: state.arrays[name] for name in _OF_STAGES}
+        parts = data.restore(restored_starts, state.parts, saved.parts)
+        return replace(state, arrays={**known, **checked(held, n)}, parts=parts, history=saved.history)
+
+    def _stages(self, data: Dataset) -> list[tuple[int, int]]:
+        """Numbers of examples, and the steps to be made on them."""
+        n, fewest = sum(data.n_given), _fewest(data)
+        stages = [(n if self.incremental is None else min(max(self.incremental, fewest), n), self.iterations)]
+        while stages[-1][0] < n:
+            number, steps = stages[-1]
+            stages.append((min(2 * number, n), max(steps // 2, 1)))
+        return stages
+
+    def _stage(self, state: State) -> tuple[int, int, bool]:
+        """How many examples take part now, how many steps are made on them, and whether no stage follows."""
+        stages, stage = state.arrays["stages"], int(state.arrays["stage"][0])
+        return int(stages[stage, 0]), int(stages[stage, 1]), stage + 1 == len(stages)
+
+    def _n_batches(self, number: int) -> int:
+        return -(-number // (self.batch or number))
+
+    def _open(self, data: Dataset, state: State, stage: int) -> State:
+        """The beginning of a stage, at the current parameters."""
+        number = int(state.arrays["stages"][stage, 0])
+        risk, parts = open_risk(data, self, number, self._n_batches(number))
+        point = join_parameters(movable(state.potentials, state.potentials))
+        arrays = Search(point).arrays() if self.batch is None else adam_start(point)
+        of_stage = {
+            "stages": state.arrays["stages"],
+            "stage": np.array([float(stage)]),
+            "totals": risk.totals,
+        }
+        return replace(state, arrays={**of_stage, **arrays}, parts=parts, ended=False, failure=None)
+
+    def _descend(self, risk: Risk, state: State, row: Row, done: int) -> tuple[State, bool]:
+        """A step of L-BFGS on a stage's examples, and whether parameters ran away."""
+        moving = movable(state.potentials, state.potentials)
+        potentials, parts, doubts = {**state.potentials, **moving}, state.parts, dict[str, int]()
+
+        def objective(vector: Floats) -> tuple[float, Floats, Any]:
+            nonlocal parts, doubts  # where inference starts from, it does from its last end, whichever that was
+            set_parameters(moving, vector)
+            value, gradient, parts, doubts = risk(parts, potentials)
+            return value, gradient, doubts
+
+        try:
+            search, diverged = descend(Search.of(state.arrays), objective)
+        except PotentiaError:
+            for doubt in doubts if len(state.arrays) == len(_OF_STAGES) + 1 else ():
+                raise PotentiaError(f"The fit cannot begin here: {doubt}") from None
+            raise
+        set_parameters(moving, search.point)
+        row = {"objective": search.value, **row}
+        changes = {
+            "potentials": potentials,
+            "arrays": {name: state.arrays[name] for name in _OF_STAGES} | search.arrays(),
+            "parts": parts,
+            "doubt": state.doubt if search.aux is None else next(iter(search.aux), None),
+        }
+        if not search.stopped:
+            return state.after(row, **changes), False
+        failure = failure_of(search, diverged, steps_made(state.history), self.tol)
+        failure = failure and " ".join([failure, *doubts])
+        return state.at_end(row, **changes, failure=failure), diverged
+
+    def _pass(self, risk: Risk, state: State, row: Row, done: int) -> tuple[State, bool]:
+        """Adam over batches of examples in random order; steps fall as 1 / sqrt(pass).
+
+        Batch b of n has every n-th example, so that all parts of the data have some of each. The objective noted is the
+        mean over a pass of the batches' values, each at the parameters of its turn.
+        """
+        moving = movable(state.potentials, state.potentials)
+        potentials, parts = {**state.potentials, **moving}, state.parts
+        rates = [np.full(f.n_parameters, f.step_size(self.rate)) for f in moving.values()]
+        rate = np.concatenate([np.zeros(0), *rates]) / np.sqrt(done + 1)
+        batches = np.flatnonzero(risk.totals > 0)
+        values, all_doubts, optimiser = np.zeros(len(batches)), dict[str, int](), dict(state.arrays)
+        for number in np.random.default_rng([self.seed, done]).permutation(len(batches)):
+            values[number], gradient, parts, doubts = risk(parts, potentials, int(batches[number]))
+            all_doubts |= doubts
+            if np.isfinite(values[number]):
+                optimiser |= adam(optimiser, gradient, rate)
+                set_parameters(moving, optimiser["point"])
+        finite = np.isfinite(values)
+        if not finite.any():
+            raise PotentiaError(" ".join(["The loss of no batch is a finite number.", *all_doubts]))
+        totals = risk.totals[batches][finite]
+        row = {"objective": float(totals / totals.sum() @ values[finite]), **row}
+        doubt = next(iter(all_doubts), None)
+        return state.after(row, potentials=potentials, arrays=optimiser, parts=parts, doubt=doubt), False
+
+    # -- options -----------------------------------------------------------------------------------------------
 
     def check(self, potentials: Mapping[str, Potential]) -> None:
         """Refuse options and potentials that cannot be used."""
@@ -120,191 +284,30 @@ class MarginalRisk(Learner):
             raise PotentiaError(f"rate must be positive and finite, not {shown(self.rate)}.")
 
 
-class _RiskFit(Fit):
-    """L-BFGS on the risk, in stages of more and more examples; an iteration is a step."""
-
-    data: Dataset
-
-    def __init__(self, learner: MarginalRisk, potentials: Mapping[str, Potential], data: Dataset) -> None:
-        self.learner, self.potentials, self.data = learner, potentials, data
-        self.n_examples = sum(data.n_given)
-        self.tol, self.stages = learner.tol, self._stages(_fewest(data))
-        self.limit = sum(steps for _, steps in self.stages)
-        self.stage, self.value = 0, np.inf
-        #: What makes the gradient at the current parameters inaccurate, if anything.
-        self.doubts: dict[str, int] = {}
-        self._open()
-
-    def _stages(self, fewest: int) -> list[tuple[int, int]]:
-        """Numbers of examples, from `fewest` on, and the steps to be made on them."""
-        n, first = self.n_examples, self.learner.incremental
-        stages = [(n if first is None else min(max(first, fewest), n), self.learner.iterations)]
-        while stages[-1][0] < n:
-            number, steps = stages[-1]
-            stages.append((min(2 * number, n), max(steps // 2, 1)))
-        return stages
-
-    def _open(self) -> None:
-        """The risk of this stage's examples."""
-        number = self.stages[self.stage][0]
-        size = self.learner.batch or number
-        self.risk = Risk(self.potentials, self.data, self.learner, number, -(-number // size))
-        self.descent: Descent | None = None
-
-    def step(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """A step of L-BFGS; a stage that is done makes way for the next."""
-        while not self._advance(history):
-            if self.stage + 1 == len(self.stages) or (self.descent is not None and self.descent.diverged):
-                return None
-            self.stage += 1
-            self._open()
-        return self.standing()
-
-    def standing(self) -> dict[str, Any]:
-        """The objective at the current parameters."""
-        return {"objective": self.value, "examples": self.stages[self.stage][0]}
-
-    def _advance(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """A step on this stage's examples, unless it is done."""
-        done = self._own(history)
-        if len(done) >= self.stages[self.stage][1] or has_settled(done, self.tol):
-            return False
-        if self.descent is None:
-            self.descent = self._begin()
-        gained = self.descent.step()
-        if gained:
-            self.value, self.doubts = self.descent.value, self.risk.doubts
-        return gained
-
-    def _begin(self) -> Descent:
-        """A descent from the current parameters."""
-        descent = Descent(self.risk.functions, self.risk)
-        try:
-            descent.begin()
-        except PotentiaError:
-            for doubt in self.risk.doubts:
-                raise PotentiaError(f"The fit cannot begin here: {doubt}") from None
-            raise
-        self.value, self.doubts = descent.value, self.risk.doubts
-        return descent
-
-    def _own(self, history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """What this stage has done."""
-        return [row for row in history if row["examples"] == self.stages[self.stage][0]]
-
-    def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the last stage is."""
-        last = bool(history) and history[-1]["examples"] == self.n_examples
-        return last and self.stage + 1 == len(self.stages) and has_settled(self._own(history), self.tol)
-
-    def failure(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """Parameters that ran away, or a search that found no step, with the doubts of its last trial."""
-        found = None if self.descent is None else self.descent.failure(steps_made(history), self.tol)
-        return found and " ".join([found, *self.risk.doubts])
-
-    def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """What to warn of when the fit failed, or its gradient is inaccurate, or it was cut off at its limit."""
-        found = self.failure(history) or next(iter(self.doubts), None)
-        own = self._own(history)
-        cut = len(own) >= self.stages[self.stage][1] and self.stage + 1 == len(self.stages)
-        return found or (super().complaint(own) if cut else None)
-
-    def prepare(self) -> None:
-        """Where the fit starts, for potentials that were not fitted before."""
-        learner = self.learner
-        fresh = self.risk.begin()
-        start = learner.start or (
-            "surrogate_likelihood" if "smoothed_error" in loss_of(learner.loss).name else "independent"
-        )
-        if start == "zero" or not fresh:
-            return
-        self.risk.fit_independently(fresh)
-        if start == "surrogate_likelihood":
-            first = replace(learner, loss="surrogate_likelihood", incremental=None)
-            other = Risk(self.potentials, self.data, first, self.stages[0][0])
-            _minimise(Descent(other.functions, other), learner.iterations, 1e-4)
-            self._open()
-
-    def arrays(self) -> dict[str, Floats]:
-        """The optimiser's state."""
-        return {} if self.descent is None else self.descent.state()
-
-    def part_arrays(self) -> Iterable[dict[str, Floats]]:
-        """Where the parts' inference starts next."""
-        return self.data.part_states()
-
-    def restore(self, saved: SavedFit) -> None:
-        """Take up the stage that the history ended in."""
-        if not saved.history:
-            return
-        numbers = [number for number, _ in self.stages]
-        if saved.history[-1]["examples"] not in numbers:
-            raise PotentiaError("The checkpoint belongs to a fit in other stages.")
-        self.stage = numbers.index(saved.history[-1]["examples"])
-        self._open()
-        self._restore_optimiser(saved.arrays)
-        self.data.restore_parts(saved.parts)
-
-    def _restore_optimiser(self, arrays: Mapping[str, Floats]) -> None:
-        self.descent = Descent(self.risk.functions, self.risk)
-        self.descent.restore(arrays)
+def _rows_of(state: State, number: int) -> list[Row]:
+    """What was done with so many examples."""
+    return [row for row in state.history if row["examples"] == number]
 
 
-class _StochasticFit(_RiskFit):
-    """Adam over batches of examples in random order; an iteration is a pass, steps fall as 1 / sqrt(pass).
+def _minimised(
+    risk: Risk, parts: Any, potentials: Mapping[str, Potential], steps: int
+) -> dict[str, Potential]:
+    """The potentials after L-BFGS until the risk falls by at most 1e-4 of itself in ten steps, or some steps."""
+    moving = movable(potentials, potentials)
+    found = {**potentials, **moving}
 
-    Batch b of n has every n-th example, so that all parts of the data have some of each. The objective noted is the
-    mean over a pass of the batches' values, each at the parameters of its turn.
-    """
+    def objective(vector: Floats) -> tuple[float, Floats]:
+        nonlocal parts
+        set_parameters(moving, vector)
+        value, gradient, parts, _ = risk(parts, found)
+        return value, gradient
 
-    def _open(self) -> None:
-        super()._open()
-        self.batches = [batch for batch, total in enumerate(self.risk.totals) if total > 0]
-        self.adam: Mapping[str, Floats] = {}
-
-    def _advance(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        done = len(self._own(history))
-        if done >= self.stages[self.stage][1]:
-            return False
-        functions = self.risk.functions
-        self.adam = self.adam or adam_start(join_parameters(functions))
-        rates = [np.full(f.n_parameters, f.step_size(self.learner.rate)) for f in functions]
-        rate = np.concatenate([np.zeros(0), *rates]) / np.sqrt(done + 1)
-        values, self.doubts = np.zeros(len(self.batches)), {}
-        for number in np.random.default_rng([self.learner.seed, done]).permutation(len(self.batches)):
-            values[number], slopes = self.risk(self.batches[number])
-            self.doubts |= self.risk.doubts
-            if np.isfinite(values[number]):
-                self.adam = adam(self.adam, np.concatenate(slopes), rate)
-                set_parameters(functions, self.adam["point"])
-        finite = np.isfinite(values)
-        if not finite.any():
-            raise PotentiaError(" ".join(["The loss of no batch is a finite number.", *self.doubts]))
-        totals = np.array([self.risk.totals[batch] for batch in self.batches])[finite]
-        self.value = float(totals / totals.sum() @ values[finite])
-        return True
-
-    def settled(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Nothing is said about convergence."""
-        return False
-
-    def complaint(self, history: Sequence[Mapping[str, Any]]) -> str | None:
-        """Nothing is said about convergence, only about gradients of the last pass."""
-        return next(iter(self.doubts), None)
-
-    def arrays(self) -> dict[str, Floats]:
-        """The optimiser's state."""
-        return dict(self.adam)
-
-    def _restore_optimiser(self, arrays: Mapping[str, Floats]) -> None:
-        self.adam = check_adam(arrays, len(join_parameters(self.risk.functions)))
-
-
-def _minimise(descent: Descent, steps: int, tol: float) -> None:
-    """Steps until the objective falls by at most `tol` of itself in ten, or as many as given."""
-    values: list[Mapping[str, Any]] = []
-    while len(values) < steps and not has_settled(values, tol) and descent.step():
-        values.append({"objective": descent.value})
+    search, values = Search(join_parameters(moving)), list[Row]()
+    while len(values) < steps and not has_settled(values, 1e-4) and not search.stopped:
+        search, _ = descend(search, objective)
+        values.append({"objective": search.value})
+    set_parameters(moving, search.point)
+    return found
 
 
 def _fewest(data: Dataset) -> int:
@@ -312,7 +315,7 @@ def _fewest(data: Dataset) -> int:
     kinds: dict[str, int] = {}
     labelled: int | None = None
     first = 0
-    for (own, seen), size in zip(data.parts.each("firsts"), data.n_given, strict=True):
+    for (own, seen), size in zip(data.parts.map(first_examples, None)[1], data.n_given, strict=True):
         for kind, number in own.items():
             kinds.setdefault(kind, first + number)
         if labelled is None and seen is not None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..base.backend import tree_total
 from ..base.memory import borrow_zeros
 from ..base.schema import prefixed
 from ..base.threads import map_items, thread_count
@@ -23,13 +25,15 @@ from ..graph.scores import Scores
 from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.mlp import Differentiable
-from ..potentials.problem import RowKey, Rows
+from ..potentials.problem import Rows
 from .data import Dataset
 from .examples import observed
 from .part import Part
 
 if TYPE_CHECKING:
     from .risk import MarginalRisk
+
+PartState = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -48,98 +52,14 @@ class RiskSettings:
         converging = self.inference.iterative and getattr(self.inference, "tol", 0.0) > 0
         return converging and self.gradient.at_fixed_point
 
+    def on_one_thread(self) -> RiskSettings:
+        """The same with inference on one thread, where threads share out the shards."""
+        clamped = None if self.clamped is None else self.clamped.on_one_thread()
+        return replace(self, inference=self.inference.on_one_thread(), clamped=clamped)
 
-#: The summed loss, its gradient for each kind that has parameters, and doubts as in `Risk`.
+
+#: The summed loss, its gradient for each kind that has parameters, and how many graphs each doubt is true of.
 PartRisk = tuple[float, dict[str, Floats], dict[str, int]]
-
-
-class _Evaluator:
-    """The loss of a part's examples and its gradient, with what inference remembers between evaluations."""
-
-    def __init__(self, part: Part, settings: RiskSettings) -> None:
-        self.part, self.settings = part, settings
-        self.inference, self.clamped = settings.inference, settings.clamped
-        if len(part.shards) > 1:
-            # shards are what threads share out: work inside one takes one
-            self.inference = self.inference.on_one_thread()
-            self.clamped = None if self.clamped is None else self.clamped.on_one_thread()
-        #: Of every shard, where its inference starts next; None if every evaluation starts cold.
-        self.starts: list[dict[str, Floats] | None] = [{} if settings.warm else None for _ in part.shards]
-
-    def evaluate(self, potentials: Mapping[str, Potential]) -> PartRisk:
-        """The summed loss and its gradient; an infinite loss has none."""
-        part = self.part
-        scores = {kind: part.numbers(kind, slice(None), potentials[kind]) for kind in part.shapes}
-        d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
-        numbers = range(len(part.shards))
-        shared: dict[str, Floats] = {}
-        value, doubts = 0.0, Counter[str]()
-        for loss, d_shared, doubt in map_items(
-            lambda number: self._of_shard(number, potentials, scores, d_scores),
-            numbers,
-            thread_count(self.settings.threads),
-        ):
-            value += loss
-            doubts.update([] if doubt is None else [doubt])
-            for kind, slope in d_shared.items():
-                shared[kind] = shared[kind] + slope if kind in shared else slope
-        slopes = {}
-        for kind in part.shapes if np.isfinite(value) else ():
-            potential = potentials[kind]
-            if isinstance(potential, Differentiable):
-                one = kind in shared
-                x = np.zeros((1, part.matrix(kind).shape[1])) if one else part.matrix(kind)
-                d_own = shared[kind] if one else d_scores[kind]
-                slopes[kind] = potential.theta_vjp(x, d_own)
-        return value, slopes, dict(doubts)
-
-    def _of_shard(
-        self,
-        number: int,
-        potentials: Mapping[str, Potential],
-        scores: Mapping[str, Floats],
-        d_scores: Mapping[str, Floats],
-    ) -> tuple[float, dict[str, Floats], str | None]:
-        """The loss of a shard, the gradient of tables that all rows share and a doubt; fills its rows of d_scores."""
-        part, settings = self.part, self.settings
-        shard = part.shards[number]
-        theta = {}
-        for kind, scope in shard.graph.scopes.items():
-            if len(scope):
-                one = len(scores[kind]) < part.n_rows(kind)
-                table = scores[kind] if one else scores[kind][shard.rows[kind]]
-                theta[kind] = part.theta_of(kind, potentials[kind], table, one)
-        try:
-            value, d_theta, doubt, self.starts[number] = evaluate(
-                settings.loss, self.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
-                shard.weights, self.clamped, self.starts[number],
-            )  # fmt: skip
-        except GradientError as error:
-            return np.inf, {}, str(error)
-        d_shared = {}
-        for kind in theta:
-            if len(scores[kind]) < part.n_rows(kind):
-                d_shared[kind] = d_theta[kind].reshape(1, -1)
-            else:
-                own = d_scores[kind][shard.rows[kind]]
-                own[...] = d_theta[kind].reshape(own.shape)
-        return value, d_shared, doubt
-
-    def state(self) -> dict[str, Floats]:
-        """Where inference starts next."""
-        return {
-            f"{number}/{name}": array
-            for number, starts in enumerate(self.starts)
-            for name, array in (starts or {}).items()
-        }
-
-    def restore(self, arrays: Mapping[str, Floats]) -> None:
-        """Take back what `state` gave."""
-        if self.settings.warm:
-            self.starts = [
-                check_starts(shard.graph, prefixed(arrays, f"{number}/"))
-                for number, shard in enumerate(self.part.shards)
-            ]
 
 
 class Stage(NamedTuple):
@@ -152,161 +72,236 @@ class Stage(NamedTuple):
     limit: int
     n_batches: int = 1
 
-    def of_batch(self, batch: int) -> list[int]:
-        """The part's examples of a batch."""
-        return [i for i in range(self.limit) if (self.first + i) % self.n_batches == batch]
+    def chosen(self, batch: int | None) -> list[int]:
+        """The part's examples of a batch, or of all batches."""
+        own = range(self.limit)
+        return [i for i in own if batch is None or (self.first + i) % self.n_batches == batch]
 
 
-class RiskPart(Part):
-    """A part that evaluates the loss of some of its examples and its gradient."""
-
-    def firsts(self) -> tuple[dict[str, int], int | None]:
-        """The first example that has a kind, of every kind, and the first with a labelled variable."""
-        kinds: dict[str, int] = {}
-        for number, example in enumerate(self.examples):
-            for kind, scope in example.graph.scopes.items():
-                if len(scope):
-                    kinds.setdefault(kind, number)
-        return kinds, next((i for i, e in enumerate(self.examples) if observed(e).any()), None)
-
-    def begin(self, stage: Stage, settings: RiskSettings) -> None:
-        """Nothing is remembered of earlier inference."""
-        self.stage, self.settings = stage, settings
-        self.chosen = self._select(range(stage.limit))
-        self.batches = [self.chosen]
-        if stage.n_batches > 1:
-            self.batches = [self._select(stage.of_batch(b)) for b in range(stage.n_batches)]
-
-    def _select(self, numbers: Sequence[int]) -> _Evaluator:
-        """An evaluator of some of the examples."""
-        if len(numbers) == len(self.examples):
-            return _Evaluator(self, self.settings)
-        chosen = Part([self.examples[i] for i in numbers], self.kinds, whole=self.whole)
-        if self.is_weighted() and not chosen.is_weighted():
-            chosen.fill_weights()
-        return _Evaluator(chosen, self.settings)
-
-    def rows(self, key: RowKey) -> Rows:
-        """The rows of the examples that take part."""
-        part = self.chosen.part
-        return super().rows(key) if part is self else part.rows(key)
-
-    def weight_of(self, batch: int) -> float:
-        """Total weight of the labelled variables of a batch."""
-        return self.batches[batch].part.labelled_weight()
-
-    def evaluate(self, potentials: Mapping[str, Potential], batch: int) -> PartRisk:
-        """The summed loss of a batch and its gradient."""
-        return self.batches[batch].evaluate(potentials)
-
-    def state(self) -> dict[str, Floats]:
-        """Where inference starts next, for a checkpoint."""
-        return {
-            f"{batch}/{name}": array
-            for batch, own in enumerate(self.batches)
-            for name, array in own.state().items()
-        }
-
-    def restore(self, arrays: Mapping[str, Floats]) -> None:
-        """Take back what `state` gave."""
-        for batch, own in enumerate(self.batches):
-            own.restore(prefixed(arrays, f"{batch}/"))
-
-    def suspend(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Which examples take part, and where inference starts next."""
-        small, arrays = super().suspend()
-        if hasattr(self, "settings"):
-            return small | {"begun": (self.stage, self.settings)}, arrays | self.state()
-        return small, arrays
-
-    def resume(self, small: Mapping[str, Any], arrays: Mapping[str, Floats]) -> None:
-        """Take back what `suspend` gave."""
-        super().resume(small, arrays)
-        if "begun" in small:
-            self.begin(*small["begun"])
-            self.restore(arrays)
+# -- functions of a part and its state -------------------------------------------------------------------------
+# A state has the settings, the stage, and per batch and shard what inference starts from next, where it does.
 
 
-class Risk:
-    """The objective on the first examples: call it for its value and gradients at the potentials' current parameters.
+def first_examples(part: Part, state: PartState) -> tuple[PartState, tuple[dict[str, int], int | None]]:
+    """The first example that has a kind, of every kind, and the first with a labelled variable."""
+    kinds: dict[str, int] = {}
+    for number, example in enumerate(part.examples):
+        for kind, scope in example.graph.scopes.items():
+            if len(scope):
+                kinds.setdefault(kind, number)
+    return state, (kinds, next((i for i, e in enumerate(part.examples) if observed(e).any()), None))
 
-    `doubts` are sentences on what makes the last ones inaccurate, with the number of graphs of which they are true.
-    `total` is the weight of the labelled variables, `totals` that of each batch. A kind that the examples lack has its
-    penalty only.
+
+def open_stage(
+    part: Part, state: PartState, stage: Stage, settings: RiskSettings
+) -> tuple[PartState, Floats]:
+    """Nothing is remembered of earlier inference; the weight of the labelled variables of each batch."""
+    new = {"settings": settings, "stage": stage}
+    weights = [_chosen(part, new, batch).labelled_weight() for batch in range(stage.n_batches)]
+    return new, np.array(weights)
+
+
+def _chosen(part: Part, state: PartState, batch: int | None) -> Part:
+    """The examples of a batch, or of all batches, as a part."""
+    stage: Stage = state["stage"]
+    numbers = stage.chosen(batch)
+    if len(numbers) == len(part.examples):
+        return part
+    batches = part.cached("batches", dict[tuple[Stage, int | None], Part])
+    if any(key[0] != stage for key in batches):
+        batches.clear()
+    if (stage, batch) not in batches:
+        batches[stage, batch] = Part([part.examples[i] for i in numbers], part.kinds, whole=part.whole)
+    return batches[stage, batch]
+
+
+def chosen_rows(part: Part, state: PartState, kind: str, labelled: bool = False) -> Rows:
+    """The rows of a kind of the examples that take part, or those of them whose variables all have labels."""
+    table = _chosen(part, state, None).rows(kind)
+    if not labelled or np.all(table.labels >= 0):
+        return table
+    return table.take(np.flatnonzero(table.labels >= 0)).table()
+
+
+def evaluate_batch(
+    part: Part, state: PartState, potentials: Mapping[str, Potential], batch: int
+) -> tuple[PartState, PartRisk]:
+    """The summed loss of a batch and its gradient; an infinite loss has none."""
+    settings: RiskSettings = state["settings"]
+    chosen = _chosen(part, state, batch)
+    starts: list[dict[str, Floats] | None] = [
+        prefixed(state, f"{batch}/{number}/") if settings.warm else None
+        for number in range(len(chosen.shards))
+    ]
+    risk = _evaluate(chosen, settings, potentials, starts)
+    if not settings.warm:
+        return state, risk
+    named = {
+        f"{batch}/{number}/{name}": array
+        for number, arrays in enumerate(starts)
+        for name, array in (arrays or {}).items()
+    }
+    others = {name: value for name, value in state.items() if not name.startswith(f"{batch}/")}
+    return {**others, **named}, risk
+
+
+def _evaluate(
+    part: Part,
+    settings: RiskSettings,
+    potentials: Mapping[str, Potential],
+    starts: list[dict[str, Floats] | None],
+) -> PartRisk:
+    """The summed loss of a part's examples and its gradient; `starts` of the shards become their next ones."""
+    scores = {kind: part.numbers(kind, slice(None), potentials[kind], {}) for kind in part.shapes}
+    d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
+    if len(part.shards) > 1:
+        settings = settings.on_one_thread()
+    shared: dict[str, Floats] = {}
+    value, doubts = 0.0, Counter[str]()
+
+    def of(number: int) -> tuple[float, dict[str, Floats], str | None]:
+        return _of_shard(part, number, settings, potentials, scores, d_scores, starts)
+
+    for loss, d_shared, doubt in map_items(of, range(len(part.shards)), thread_count(settings.threads)):
+        value += loss
+        doubts.update([] if doubt is None else [doubt])
+        for kind, slope in d_shared.items():
+            shared[kind] = shared[kind] + slope if kind in shared else slope
+    slopes = {}
+    for kind in part.shapes if np.isfinite(value) else ():
+        potential = potentials[kind]
+        if isinstance(potential, Differentiable):
+            one = kind in shared
+            x = np.zeros((1, part.matrix(kind).shape[1])) if one else part.matrix(kind)
+            slopes[kind] = potential.theta_vjp(x, shared[kind] if one else d_scores[kind])
+    return value, slopes, dict(doubts)
+
+
+def _of_shard(
+    part: Part,
+    number: int,
+    settings: RiskSettings,
+    potentials: Mapping[str, Potential],
+    scores: Mapping[str, Floats],
+    d_scores: Mapping[str, Floats],
+    starts: list[dict[str, Floats] | None],
+) -> tuple[float, dict[str, Floats], str | None]:
+    """The loss of a shard, the gradient of tables that all rows share and a doubt; fills its rows of d_scores."""
+    shard = part.shards[number]
+    theta = {}
+    for kind, scope in shard.graph.scopes.items():
+        if len(scope):
+            one = len(scores[kind]) < part.n_rows(kind)
+            table = scores[kind] if one else scores[kind][shard.rows[kind]]
+            theta[kind] = potentials[kind].as_theta(table, part.shapes[kind], one)
+    try:
+        value, d_theta, doubt, starts[number] = evaluate(
+            settings.loss, settings.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
+            shard.weights, settings.clamped, starts[number],
+        )  # fmt: skip
+    except GradientError as error:
+        return np.inf, {}, str(error)
+    d_shared = {}
+    for kind in theta:
+        if len(scores[kind]) < part.n_rows(kind):
+            d_shared[kind] = d_theta[kind].reshape(1, -1)
+        else:
+            own = d_scores[kind][shard.rows[kind]]
+            own[...] = d_theta[kind].reshape(own.shape)
+    return value, d_shared, doubt
+
+
+def saved_starts(part: Part, state: PartState) -> tuple[PartState, dict[str, Floats]]:
+    """Where inference starts next, for a checkpoint."""
+    return state, {name: array for name, array in state.items() if name not in ("settings", "stage")}
+
+
+def restored_starts(part: Part, state: PartState, saved: Mapping[str, Any]) -> tuple[PartState, None]:
+    """The state with what `saved_starts` gave."""
+    stage: Stage = state["stage"]
+    starts: dict[str, Any] = {}
+    for batch in range(stage.n_batches):
+        for number, shard in enumerate(_chosen(part, state, batch).shards):
+            head = f"{batch}/{number}/"
+            checked = check_starts(shard.graph, prefixed(saved, head))
+            starts |= {f"{head}{name}": array for name, array in checked.items()}
+    return {**starts, "settings": state["settings"], "stage": stage}, None
+
+
+# -- the objective ---------------------------------------------------------------------------------------------
+
+
+class Risk(NamedTuple):
+    """The risk per labelled variable of the first examples, plus penalties.
+
+    Attributes:
+        ridge: relative to the risk per variable; None for the ridge of the potentials.
+        totals: weight of the labelled variables of each batch.
     """
 
-    def __init__(
-        self,
-        potentials: Mapping[str, Potential],
-        data: Dataset,
-        options: MarginalRisk,
-        number: int,
-        n_batches: int = 1,
-    ) -> None:
-        self.potentials, self.ridge, self.data = potentials, options.ridge, data
-        for kind, shape in data.shapes.items():
-            potentials[kind].check_shape(kind, shape)
-        self.settings = RiskSettings(
-            loss_of(options.loss), options.predictor([]), options.clamped, gradient_of(options.gradient),
-            options.threads,
-        )  # fmt: skip
-        starts = [0, *itertools.accumulate(data.n_given)]
-        stages = [
-            Stage(first, min(max(number - first, 0), size), n_batches)
-            for first, size in zip(starts, data.n_given, strict=False)
-        ]
-        data.parts.each("begin", self.settings, own=stages, changes=True)
-        self.totals = [float(data.parts.total("weight_of", batch)) for batch in range(n_batches)]
-        self.total = float(sum(self.totals))
-        self.doubts: dict[str, int] = {}
+    data: Dataset
+    ridge: float | None
+    totals: Floats
 
-    @property
-    def functions(self) -> list[Differentiable]:
-        """The potentials that have parameters."""
-        return [cast(Differentiable, p) for p in self.potentials.values() if p.differentiable]
-
-    @property
-    def _summed_ridge(self) -> float | None:
-        return None if self.ridge is None else self.ridge * self.total
-
-    def begin(self) -> list[str]:
-        """Make zero functions of potentials that were never fitted; their kinds."""
-        fresh = [kind for kind, p in self.potentials.items() if not p.is_fitted]
-        for kind in fresh:
-            own = self._penalised(self.potentials[kind])
-            self._adopt(kind, own.begin(self.data.problem(kind)))
-        return fresh
-
-    def fit_independently(self, kinds: Sequence[str]) -> None:
-        """Plain logistic regressions of the kinds of single variables."""
-        for kind in kinds:
-            if len(self.data.shapes[kind]) == 1 and self.potentials[kind].differentiable:
-                problem = self.data.problem(kind, labelled=True)
-                if problem.n_rows:
-                    self._adopt(kind, self._penalised(self.potentials[kind]).fit_problem(problem))
+    def begin(
+        self, states: Any, potentials: Mapping[str, Potential], independent: bool
+    ) -> dict[str, Potential]:
+        """Zero functions of potentials that were never fitted, or plain logistic regressions of single variables."""
+        found = dict(potentials)
+        for kind, potential in potentials.items():
+            if potential.is_fitted:
+                continue
+            problem = self.data.selection(kind, partial(chosen_rows, kind=kind), states)
+            own = self._penalised(potential).begin(problem)
+            if independent and len(self.data.shapes[kind]) == 1 and potential.differentiable:
+                rows_of = partial(chosen_rows, kind=kind, labelled=True)
+                labelled = self.data.selection(kind, rows_of, states)
+                if labelled.n_rows:
+                    own.fit_problem(labelled)
+            found[kind] = copy.copy(potential)
+            found[kind].__dict__.update(own._fitted())
+        return found
 
     def _penalised(self, potential: Potential) -> Potential:
         """A copy that uses the learner's ridge."""
         own = copy.copy(potential)
-        if self._summed_ridge is not None and "ridge" in own.get_params(deep=False):
-            own.set_params(ridge=self._summed_ridge)
+        if self.ridge is not None and "ridge" in own.get_params(deep=False):
+            own.set_params(ridge=self.ridge * float(sum(self.totals.tolist())))
         return own
 
-    def _adopt(self, kind: str, fitted: Potential) -> None:
-        self.potentials[kind].__dict__.update(fitted._fitted())
+    def __call__(
+        self, states: Any, potentials: Mapping[str, Potential], batch: int = 0
+    ) -> tuple[float, Floats, Any, dict[str, int]]:
+        """The risk of a batch, its gradient for all parameters, new states, and doubts.
 
-    def __call__(self, batch: int = 0) -> tuple[float, list[Floats]]:
-        """Risk per variable of a batch plus penalties, and its gradient for each of `functions`."""
-        total = self.totals[batch]
+        Doubts are sentences on what makes value or gradient inaccurate, with the number of graphs of which they are
+        true. A kind that the examples lack has its penalty only.
+        """
+        total = float(self.totals[batch])
         for kind in self.data.shapes:
-            self.potentials[kind].ready(self.data.n_rows(kind))
-        found_in = self.data.parts.total("evaluate", self.potentials, batch, changes=self.settings.warm)
-        value, slopes, self.doubts = found_in
-        found = []
-        for kind, potential in self.potentials.items():
+            potentials[kind].ready(self.data.n_rows(kind))
+        states, found = self.data.parts.total(evaluate_batch, states, potentials, batch)
+        value, slopes, doubts = found
+        gradients = [np.zeros(0)]
+        for kind, potential in potentials.items():
             if isinstance(potential, Differentiable):
                 ridge = None if self.ridge is None else self.ridge * total
                 penalty, slope = potential.penalty_and_gradient(ridge)
                 value += penalty
-                found.append((slope + slopes[kind] if kind in slopes else slope) / total)
-        return value / total, found
+                gradients.append((slope + slopes[kind] if kind in slopes else slope) / total)
+        return value / total, np.concatenate(gradients), states, doubts
+
+
+def open_risk(data: Dataset, options: MarginalRisk, number: int, n_batches: int = 1) -> tuple[Risk, Any]:
+    """The risk of the first `number` examples, and states of the parts that remember nothing."""
+    settings = RiskSettings(
+        loss_of(options.loss), options.predictor([]), options.clamped, gradient_of(options.gradient),
+        options.threads,
+    )  # fmt: skip
+    starts = [0, *itertools.accumulate(data.n_given)]
+    stages = [
+        Stage(first, min(max(number - first, 0), size), n_batches)
+        for first, size in zip(starts, data.n_given, strict=False)
+    ]
+    states, totals = data.parts.map(open_stage, None, settings, own=stages)
+    return Risk(data, options.ridge, tree_total(lambda part: totals[part], 0, len(totals))), states

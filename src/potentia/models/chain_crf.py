@@ -161,16 +161,19 @@ class ChainCRF(Registered, Params):
             if isinstance(checkpoint, str | os.PathLike):
                 checkpoint = Checkpoint(checkpoint, self._digest(data.digests))
             fit = self._begin(data, warm_start and hasattr(self, "weights_"))
-            bar.begin("fitting", fit.limit)
-
-            def after(history: list[dict[str, Any]]) -> bool:
-                bar.advance(history[-1]["iteration"], f"objective {history[-1]['objective']:.6g}")
-                return bool(callback(history)) if callback is not None else False
-
-            history = run(fit, {}, callback=after, checkpoint=checkpoint)
-        self.weights_, self.index_ = fit.weights.pruned(data.index)  # attributes without a weight are dropped
-        self.classes_, self.history_, self.n_iter_ = data.classes, history, steps_made(history)
-        self.converged_ = fit.converged(history)
+            state, self.converged_ = run(
+                fit,
+                None,
+                {},
+                callback=callback,
+                checkpoint=checkpoint,
+                bar=bar,
+                statistics=data.parts.statistics,
+            )
+        # attributes without a weight are dropped
+        self.weights_, self.index_ = fit.weights(state).pruned(data.index)
+        self.classes_, self.history_ = data.classes, [dict(row) for row in state.history]
+        self.n_iter_ = steps_made(self.history_)
         self.__dict__.pop("_tables_scheme", None)
         return self
 
@@ -186,7 +189,8 @@ class ChainCRF(Registered, Params):
         if warm:
             _warn_of_dropped(self.index_, data.index)
             names = self.index_, self.classes_
-            fit.start_from(self.weights_.transferred(*names, fit.weights, data.index, data.classes))
+            first = fit.weights(fit.init())
+            fit.start_from(self.weights_.transferred(*names, first, data.index, data.classes))
         return fit
 
     def _digest(self, of_parts: Sequence[str]) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self, cast, overload
 
-from ..base.backend import releasing
+from ..base.backend import Local, releasing
 from ..base.files import new_folder
 from ..base.html import facts_table
 from ..base.options import check_flag, check_function, check_type
@@ -23,17 +22,15 @@ from ..features.example import Example
 from ..features.parts import Examples, Parts
 from ..inference.base import Inference, Result
 from ..learn.backends.connection import current
-from ..learn.base import Fit, Learner
+from ..learn.base import Learner, State
 from ..learn.checkpoint import Checkpoint
-from ..learn.data import Dataset
-from ..learn.examples import list_examples, whole_kinds
+from ..learn.data import Dataset, check_fit
+from ..learn.examples import list_examples
 from ..learn.iterated import IteratedLogistic
-from ..learn.loop import Callback, fit_digest, run
-from ..learn.part import Part, Predictor, check_fit
+from ..learn.loop import Callback, fit_digest, run, summary_line
+from ..learn.part import Part, Predictor, count_correct, predict, predict_to
 from ..potentials.base import Potential
 from .crf_params import DECODES, CRFParams, fitted_state, forget, unfitted
-
-_LOG = logging.getLogger(__name__)
 
 
 class CRF(CRFParams):
@@ -115,34 +112,31 @@ class CRF(CRFParams):
         kinds = list(self.potentials)
         learner.check(self.potentials)
         fitted = getattr(self, "potentials_", {}) if warm_start else {}
-        self.potentials_ = {kind: _begun(p, fitted.get(kind)) for kind, p in self.potentials.items()}
+        potentials = {kind: _begun(p, fitted.get(kind)) for kind, p in self.potentials.items()}
         if isinstance(checkpoint, str | os.PathLike):
             checkpoint = Checkpoint(checkpoint, fit_digest(learner, self.potentials, examples))
         self.scales_, self.trained_inference_ = learner.scales(kinds), learner.predictor(kinds)
         if not isinstance(examples, Parts) and current() is None:
-            check_fit(self.potentials_, examples)
+            check_fit(potentials, examples)
         threads = using_threads(thread_count(learner.threads))
         with releasing(), Bar(progress) as bar, one_blas_thread(), threads:
-            fit = learner.begin(self.potentials_, examples)
-            data = self._dataset(examples) if fit.data is None else fit.data
+            data = learner.gather(examples, potentials)
             self.shapes_ = {kind: data.shapes[kind] for kind in kinds}
             _warn_of_no_features(self.potentials, data)
-            bar.begin("fitting", fit.limit)
-
-            def after(history: list[dict[str, Any]]) -> bool:
-                bar.advance(history[-1]["iteration"], _shown(history[-1]))
-                _LOG.info("%s", _summary_line(history[-1]))
-                return bool(callback(history)) if callback is not None else False
-
-            self.history_ = run(
-                fit,
-                self.potentials_,
-                tracked=_tracked(learner, fit, validation),
-                evaluate=_Evaluation(self, fit, examples, validation),
-                callback=after,
+            track = learner.track_error
+            state, self.converged_ = run(
+                learner,
+                data,
+                potentials,
+                tracked=validation is not None or data.parts.n_parts == 1 if track is None else track,
+                evaluate=_Evaluation(self, data, examples, validation),
+                callback=callback,
                 checkpoint=checkpoint,
+                bar=bar,
+                statistics=data.parts.statistics,
             )
-            self.converged_ = fit.converged(self.history_)
+            self.potentials_ = dict(learner.finish(data, state))
+            self.history_ = [dict(row) for row in state.history]
 
     # -- predicting ----------------------------------------------------------------------------------------
 
@@ -184,7 +178,7 @@ class CRF(CRFParams):
         """The whole inference result of one example."""
         self._check()
         part = self._part(example)
-        return self.inference_.run(part.scores_of(part.shards[0], self._predictor()), None)
+        return self.inference_.run(self._predictor().scores_of(part, part.shards[0], {}), None)
 
     def score(self, examples: Examples, y: None = None) -> float:
         """Share of labelled variables that are predicted correctly, weighted by the variables' weights if given."""
@@ -207,21 +201,18 @@ class CRF(CRFParams):
 
     def _part(self, example: Example) -> Part:
         """One example as a part."""
-        part: Part = self._parts([example], here=True).parts.each("itself")[0]
+        part: Part = cast(Local, self._parts([example], here=True).parts).parts[0]
         return part
 
     def _predictor(self) -> Predictor:
         decode = self.decode or (self.learner or IteratedLogistic).decode
         return Predictor(self.potentials_, self.scales_, self.inference_, decode)
 
-    def _dataset(self, examples: Examples, here: bool = False) -> Dataset:
-        return Dataset.of(examples, list(self.potentials_), whole=whole_kinds(self.potentials_), here=here)
-
     def _parts(self, examples: Examples, here: bool = False) -> Dataset:
         """The examples in parts, checked against what the model was fitted on."""
         if not hasattr(self, "potentials_"):
             raise PotentiaError("this CRF is not fitted: call fit first.")
-        data = self._dataset(list_examples(examples), here)
+        data = Dataset.of(list_examples(examples), self.potentials_, here=here)
         for kind, shape in data.shapes.items():
             if shape != self.shapes_.get(kind, shape):
                 raise PotentiaError(
@@ -236,15 +227,16 @@ class CRF(CRFParams):
         with releasing():
             parts = self._parts(examples).parts
             if out is None:
-                found = parts.each("predict", self._predictor(), what)
+                found = parts.map(predict, None, self._predictor(), what)[1]
                 return [own for part in found for own in part]
             folder = new_folder(out)
             paths = [folder / f"predictions-{number:05d}.npz" for number in range(parts.n_parts)]
-            parts.each("predict_to", self._predictor(), what, write_arrays, own=[str(path) for path in paths])
+            own = [str(path) for path in paths]
+            parts.map(predict_to, None, self._predictor(), what, write_arrays, own=own)
             return paths
 
-    def _score(self, data: Dataset) -> float:
-        right, total = data.parts.total("correct", self._predictor())
+    def _score(self, data: Dataset, states: Any = None) -> float:
+        right, total = data.parts.total(count_correct, states, self._predictor())[1]
         if total == 0:
             raise PotentiaError("no variable of these examples has a label and a positive weight.")
         return float(right / total)
@@ -316,31 +308,29 @@ class CRF(CRFParams):
         facts["learner"] = repr(self.learner or IteratedLogistic())
         if hasattr(self, "history_"):
             facts["predicts with"] = repr(self.inference_)
-            facts["trained"] = _summary_line(self.history_[-1]) if self.history_ else "no iterations"
+            facts["trained"] = summary_line(self.history_[-1]) if self.history_ else "no iterations"
         return facts_table("CRF" if hasattr(self, "history_") else "CRF, not fitted", facts)
 
 
 class _Evaluation:
     """Errors of a model while it is fitted; the examples' parts are built once, and the fit's own are used."""
 
-    def __init__(self, model: CRF, fit: Fit, examples: Examples, validation: Examples | None) -> None:
-        self.model, self.fit = model, fit
+    def __init__(self, model: CRF, data: Dataset, examples: Examples, validation: Examples | None) -> None:
+        self.model, self.data = model, data
         self.examples = {"train_error": examples, "validation_error": validation}
-        self.data: dict[str, Dataset] = {}
+        self.built: dict[str, Dataset] = {}
 
-    def __call__(self) -> dict[str, float]:
-        return {
-            name: 1.0 - self.model._score(self._parts(name, examples))
-            for name, examples in self.examples.items()
-            if examples is not None
-        }
-
-    def _parts(self, name: str, examples: Examples) -> Dataset:
-        if name == "train_error" and self.fit.data is not None and self.fit.data.holds(examples):
-            return self.fit.data
-        if name not in self.data:
-            self.data[name] = self.model._parts(examples)
-        return self.data[name]
+    def __call__(self, state: State) -> dict[str, float]:
+        model, found = self.model, {}
+        model.potentials_ = dict(state.potentials)
+        for name, examples in self.examples.items():
+            if examples is not None:
+                own = name == "train_error" and self.data.holds(examples)
+                if not own and name not in self.built:
+                    self.built[name] = model._parts(examples)
+                data, parts = (self.data, state.parts) if own else (self.built[name], None)
+                found[name] = 1.0 - model._score(data, parts)
+        return found
 
 
 def _warn_of_no_features(potentials: Mapping[str, Potential], data: Dataset) -> None:
@@ -354,26 +344,6 @@ def _warn_of_no_features(potentials: Mapping[str, Potential], data: Dataset) -> 
                 "for all its regions; give features, or pt.Constant() if that is intended.",
                 UserWarning,
             )
-
-
-def _tracked(learner: Learner, fit: Fit, validation: Examples | None) -> bool | Sequence[int]:
-    """In which iterations to predict the examples; by default only if that is cheap or a validation set is given."""
-    if learner.track_error is not None:
-        return learner.track_error
-    return validation is not None or (fit.data is not None and fit.data.parts.n_parts == 1)
-
-
-def _summary_line(row: Mapping[str, Any]) -> str:
-    """An iteration of the history in one line."""
-    errors = [f"{key.replace('_', ' ')} {value:.4f}" for key, value in row.items() if key.endswith("_error")]
-    return ", ".join([f"iteration {row['iteration']}: objective {row['objective']:.6g}", *errors])
-
-
-def _shown(row: Mapping[str, Any]) -> str:
-    """An iteration of the history beside a progress bar."""
-    error = f", error {row['train_error']:.4f}" if "train_error" in row else ""
-    rounds = f", {row['rounds']} rounds on {row['workers']} workers" if "rounds" in row else ""
-    return f"objective {row['objective']:.5g}{error}{rounds}"
 
 
 def _begun(template: Potential, fitted: Potential | None) -> Potential:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,10 +90,6 @@ def map_parts(function: Callable[[int, int], T], n: int) -> list[T]:
 NO_ROWS: Floats = np.zeros((0, 0))
 NO_WEIGHT: Floats = np.zeros(0)
 NO_LABELS: Ints = np.zeros(0, np.int64)
-
-
-#: What a table of rows is asked for by: a kind, or a selection of its rows and the kind.
-RowKey = str | tuple[str, str]
 
 
 class BiasRows(Protocol):
@@ -219,42 +214,51 @@ def stored_per_row(x: Any) -> int:
     return x.row_entries if isinstance(x, Stack) else int(x.nnz) // max(x.shape[0], 1)
 
 
-class RowTables(ABC):
-    """Something with tables of rows by kind, and the verbs by which a `Problem` reaches them."""
-
-    @abstractmethod
-    def rows(self, key: RowKey) -> Rows:
-        """The rows of a kind, or of a selection of them."""
-
-    def sum_rows(
-        self, key: RowKey, function: Callable[..., Any], args: Sequence[Any], width: int, threaded: bool
-    ) -> Any:
-        """The sum of function(batch, *args) over this part's rows; None if there are none."""
-        return self.rows(key).sum(function, args, width, threaded)
-
-    def draw_rows(self, rows: Any, key: RowKey) -> Rows | None:
-        """Some of the rows, gathered."""
-        return self.rows(key).take(rows).table() if len(rows) else None
-
-    def collect_rows(
-        self, key: RowKey, function: Callable[..., Any], args: Sequence[Any], width: int, threaded: bool
-    ) -> list[Any]:
-        """function(batch, *args) of pieces of consecutive rows, in order."""
-        table = self.rows(key)
-        ptr = example_ptr(table.x)
-        return map_chunks(lambda rows: function(table.take(rows), *args), len(table), width, threaded, ptr)
-
-    def row_cuts(self, key: RowKey) -> list[int] | None:
-        """Offsets of the examples in this part's rows, where those come by whole examples."""
-        return example_ptr(self.rows(key).x)
+#: The rows of a kind in a part, of the part and its state.
+RowsOf = Callable[[Any, Any], Rows]
 
 
-class _One(RowTables):
-    def __init__(self, table: Rows) -> None:
-        self._table = table
+def _sum_rows(
+    part: Any,
+    state: Any,
+    rows_of: RowsOf,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    width: int,
+    threaded: bool,
+) -> tuple[Any, Any]:
+    """The sum of function(batch, *args) over a part's rows; None if there are none."""
+    return state, rows_of(part, state).sum(function, args, width, threaded)
 
-    def rows(self, key: RowKey) -> Rows:
-        return self._table
+
+def _draw_rows(part: Any, state: Any, rows: Any, rows_of: RowsOf) -> tuple[Any, Rows | None]:
+    """Some of a part's rows, gathered."""
+    return state, rows_of(part, state).take(rows).table() if len(rows) else None
+
+
+def _collect_rows(
+    part: Any,
+    state: Any,
+    rows_of: RowsOf,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    width: int,
+    threaded: bool,
+) -> tuple[Any, list[Any]]:
+    """function(batch, *args) of pieces of consecutive rows of a part, in order."""
+    table = rows_of(part, state)
+    ptr = example_ptr(table.x)
+    pieces = map_chunks(lambda rows: function(table.take(rows), *args), len(table), width, threaded, ptr)
+    return state, pieces
+
+
+def _row_cuts(part: Any, state: Any, rows_of: RowsOf) -> tuple[Any, list[int] | None]:
+    """Offsets of the examples in a part's rows, where those come by whole examples."""
+    return state, example_ptr(rows_of(part, state).x)
+
+
+def _itself(part: Rows, state: Any) -> Rows:
+    return part
 
 
 class Problem:
@@ -267,14 +271,15 @@ class Problem:
 
     def __init__(
         self,
-        tables: Backend,
-        key: RowKey,
+        parts: Backend,
+        states: Any,
+        rows_of: RowsOf,
         sizes: Sequence[int],
         n_features: int,
         n_outputs: int,
         weight: float,
     ) -> None:
-        self._tables, self._key = tables, key
+        self._parts, self._states, self._rows_of = parts, states, rows_of
         self._ptr: Ints = np.cumsum([0, *sizes], dtype=np.int64)
         self.n_rows, self.n_features, self.n_outputs = int(self._ptr[-1]), n_features, n_outputs
         self.total_weight = weight
@@ -282,9 +287,8 @@ class Problem:
     @classmethod
     def of(cls, table: Rows, n_outputs: int) -> Problem:
         """Rows that are all in memory."""
-        return cls(
-            Local([_One(table)]), "", [len(table)], int(table.x.shape[1]), n_outputs, table.total_weight
-        )
+        n_features = int(table.x.shape[1])
+        return cls(Local([table]), None, _itself, [len(table)], n_features, n_outputs, table.total_weight)
 
     def sum(
         self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True
@@ -294,11 +298,13 @@ class Problem:
         It returns a number, an array, or a tuple of them. `width`: numbers that a row takes while it is worked on,
         which sets the size of pieces. `threaded`: several threads may call it at once.
         """
-        return self._tables.total("sum_rows", self._key, function, args, self._width(width), threaded)
+        return self._parts.total(
+            _sum_rows, self._states, self._rows_of, function, args, self._width(width), threaded
+        )[1]
 
     def draw(self, rows: slice | NDArray[Any]) -> Batch:
         """The given rows, by slice or row numbers, gathered here."""
-        if self._tables.n_parts == 1 and self.local:
+        if self._parts.n_parts == 1 and self.local:
             return self.only.take(rows)
         numbers = np.arange(self.n_rows)[rows] if isinstance(rows, slice) else np.asarray(rows)
         order = np.argsort(numbers, kind="stable")
@@ -307,7 +313,8 @@ class Problem:
             numbers[order[a:b]] - first
             for a, b, first in zip(cuts[:-1], cuts[1:], self._ptr[:-1], strict=True)
         ]
-        found = [t for t in self._tables.each("draw_rows", self._key, own=local) if t is not None]
+        _, tables = self._parts.map(_draw_rows, self._states, self._rows_of, own=local)
+        found = [table for table in tables if table is not None]
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
         return _join(found).take(back)
@@ -323,18 +330,21 @@ class Problem:
         self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True
     ) -> Any:
         """function(batch, *args) (n, ...) of all rows below each other, for results that are small."""
-        parts = self._tables.each("collect_rows", self._key, function, args, self._width(width), threaded)
+        _, parts = self._parts.map(
+            _collect_rows, self._states, self._rows_of, function, args, self._width(width), threaded
+        )
         return np.concatenate([piece for part in parts for piece in part])
 
     def example_ptr(self) -> Ints:
         """Offsets of the examples in the rows (n_examples + 1), for potentials with `unit = "example"`."""
-        cuts = zip(self._tables.each("row_cuts", self._key), self._ptr[:-1].tolist(), strict=True)
+        _, of_parts = self._parts.map(_row_cuts, self._states, self._rows_of)
+        cuts = zip(of_parts, self._ptr[:-1].tolist(), strict=True)
         return np.array([0, *(first + end for own, first in cuts for end in (own or [0])[1:])])
 
     @property
     def local(self) -> bool:
         """Whether all rows are in this process."""
-        return isinstance(self._tables, Local)
+        return self._parts.in_memory
 
     def _width(self, width: int | None) -> int:
         return self.n_features + 3 * self.n_outputs if width is None else width
@@ -342,13 +352,12 @@ class Problem:
     @property
     def only(self) -> Rows:
         """The rows, where they are all in one part of this process."""
-        if self._tables.n_parts > 1 or not isinstance(self._tables, Local):
+        if self._parts.n_parts > 1 or not self.local:
             raise PotentiaError(
                 "These rows are in several parts, or not in memory: a potential for them uses problem.sum and "
                 "problem.draw instead of reading problem.x."
             )
-        table: Rows = self._tables.parts[0].rows(self._key)
-        return table
+        return self._rows_of(cast(Local, self._parts).parts[0], (self._states or ({},))[0])
 
     @property
     def x(self) -> Any:
@@ -390,9 +399,10 @@ def _join(tables: Sequence[Rows]) -> Rows:
     scores = (
         None if first.scores is None else np.concatenate([t.scores for t in tables if t.scores is not None])
     )
-    labels, soft, weight = (
-        np.concatenate([getattr(t, name) for t in tables]) for name in ("labels", "soft", "weight")
-    )
+    labels, soft = (np.concatenate([getattr(t, name) for t in tables]) for name in ("labels", "soft"))
+    weight = NO_WEIGHT
+    if any(len(t.weight) for t in tables):
+        weight = np.concatenate([t.weight if len(t.weight) else np.ones(len(t)) for t in tables])
     return Rows(x, labels, soft, bias, weight, scores)
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import potentia as pt
 from potentia.app.report.rows import Column
 from potentia.base.threads import one_blas_thread, using_threads
-from potentia.learn.data import Dataset
-from potentia.learn.risk_objective import Risk, RiskPart
+from potentia.learn.risk_objective import open_risk
 
 from .timing import Rows, Suite, best_times, in_fresh_process, peak_memory, random_theta
 
@@ -71,13 +70,13 @@ def _batch(n: int, budget: float) -> dict[str, Any]:
 
     def prepared(threads: int) -> Callable[[], None]:
         learner = pt.MarginalRisk(inference=pt.TRW(iterations=20, tol=0), threads=threads)
-        data = Dataset.of(examples, ["node", "edge"], RiskPart)
-        risk = Risk({"node": pt.Linear(), "edge": pt.Linear()}, data, learner, n)
-        risk.begin()
+        potentials = {"node": pt.Linear(), "edge": pt.Linear()}
+        risk, states = open_risk(learner.gather(examples, potentials), learner, n)
+        begun = risk.begin(states, potentials, False)
 
         def evaluate() -> None:
             with using_threads(threads):
-                risk()
+                risk(states, begun)
 
         return evaluate
 

@@ -262,7 +262,7 @@ class Connection:
         sent = self._sent(payload)
         states: list[dict[int, Any]] = [
             {
-                number: self._submit(givers[number], worker.give_up, call.fit, number, call.version)
+                number: self._submit(givers[number], worker.give_up, call.fit, number, call.read, call.alive)
                 for number in call.recipes
                 if number in givers
             }

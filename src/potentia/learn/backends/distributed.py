@@ -8,19 +8,20 @@ import pickle
 import secrets
 import shutil
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ...base.backend import Backend, Recipe, tree_cover, tree_join
+from ...base.backend import Backend, PartFunction, Recipe, tree_cover, tree_join
 from ...base.progress import note
 from ...base.types import PotentiaError
 from . import worker
 from .connection import Connection
-from .worker import Call, Logged
+from .worker import Call, Making
 
-#: Bytes of logged calls beyond which the parts' state is saved, where there is a place for it.
+#: Bytes of calls that made a state beyond which it is saved, where there is a place for it.
 MAX_LOG_BYTES = 1 << 28
 #: How often parts may be sent to other workers in one round.
 _MAX_MOVES = 20
@@ -28,11 +29,37 @@ _MAX_MOVES = 20
 LOOK_EVERY = 10.0
 
 
+class ClusterStates:
+    """States of all parts on the workers, by their number: those that they were made from, and the call that did it.
+
+    To make them again where a worker is gone is to follow these back to empty or saved ones, and to repeat the calls.
+    """
+
+    def __init__(self, number: int, before: ClusterStates | None, making: Making) -> None:
+        self.number, self.before, self.making = number, before, making
+        self.n_bytes: int = making.n_bytes + (0 if before is None else before.n_bytes)
+        self.saved: str | None = None
+
+    def save(self, folder: str) -> None:
+        """Note that these were saved: what made them is not needed any more."""
+        self.saved, self.before, self.n_bytes = folder, None, 0
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+
+def chain_of(states: ClusterStates | None, numbers: Sequence[int]) -> tuple[str | None, list[Making]]:
+    """The folder of saved states that some states follow from, if any, and the calls since, of some parts."""
+    chain: list[Making] = []
+    while states is not None and states.saved is None:
+        chain.append(states.making.of(numbers))
+        states = states.before
+    return None if states is None else states.saved, chain[::-1]
+
+
 class Distributed(Backend):
     """Parts that live in worker processes, where calls are sent to them.
 
-    Every call that changes parts is logged. Where a worker is gone, its parts are built elsewhere and the log is
-    repeated for them, which gives the same bits, since results depend on nothing else.
+    Where a worker is gone, its parts are built elsewhere and the calls that made their states are repeated, which
+    gives the same bits, since results depend on nothing else.
     """
 
     def __init__(self, connection: Connection, recipes: Sequence[Recipe]) -> None:
@@ -40,10 +67,8 @@ class Distributed(Backend):
         self.fit = secrets.token_hex(8)
         self._numbers = list(range(len(self.recipes)))
         self._home: dict[int, str] = {}
-        self._log: list[tuple[str, Logged]] = []
-        self._version, self._serial = 0, 0
-        self._saved: str | None = None
-        self._saving: str | None = None
+        self._alive: weakref.WeakSet[ClusterStates] = weakref.WeakSet()
+        self._serial = 0
         self._rounds, self._bytes, self._moved = 0, 0, 0
         self._seconds, self._work_seconds = 0.0, 0.0
         self._workers: set[str] = set()
@@ -59,33 +84,22 @@ class Distributed(Backend):
         """Let go of all parts but these."""
         self._numbers = [self._numbers[number] for number in numbers]
 
-    def each(
-        self,
-        method: str,
-        *args: Any,
-        own: Sequence[Any] | None = None,
-        changes: bool = False,
-        since: str | None = None,
-    ) -> list[Any]:
-        """The method's result for every part, in part order."""
-        last = [k for k, (name, _) in enumerate(self._log) if name == since][-1:]
-        for k in last:
-            # nothing after that call is left of the parts' state, so it need not be repeated
-            del self._log[k + 1 :]
+    def map(
+        self, function: PartFunction, states: Any, *args: Any, own: Sequence[Any] | None = None
+    ) -> tuple[Any, list[Any]]:
+        """The new states, and the results in part order."""
         items = None if own is None else [self.connection.dumps(item) for item in own]
-        found = self._round(method, args, items, changes, single=True, logged=not last)
-        return [found[at, at + 1] for at in range(self.n_parts)]
+        new, found = self._round(function, states, args, items, single=True)
+        return new, [found[at, at + 1] for at in range(self.n_parts)]
 
-    def at(self, number: int, method: str, *args: Any) -> Any:
-        """The method's result for one part."""
-        return self._round(method, args, None, False, single=True, logged=False, places=[number])[
-            number, number + 1
-        ]
+    def total(self, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
+        """The new states, and the sum of the results; workers send sums of their parts."""
+        new, found = self._round(function, states, args, None, single=False)
+        return new, tree_join(found, 0, self.n_parts)
 
-    def total(self, method: str, *args: Any, changes: bool = False) -> Any:
-        """The sum of the method's results; workers send sums of their parts."""
-        found = self._round(method, args, None, changes, single=False, logged=True)
-        return tree_join(found, 0, self.n_parts)
+    def at(self, number: int, function: PartFunction, states: Any, *args: Any) -> Any:
+        """The result for one part."""
+        return self._round(function, states, args, None, single=True, places=[number])[1][number, number + 1]
 
     def statistics(self) -> dict[str, Any]:
         """Rounds, workers, bytes through the client and seconds since the last call.
@@ -109,35 +123,38 @@ class Distributed(Backend):
     def close(self) -> None:
         """Let go of the parts on all workers."""
         self.connection.release(self.fit)
-        self._home, self._log = {}, []
-        if self._saved is not None:
-            shutil.rmtree(os.path.dirname(self._saved), ignore_errors=True)
+        self._home = {}
+        if self.connection.store is not None:
+            shutil.rmtree(self._folder(), ignore_errors=True)
+
+    def _folder(self) -> str:
+        return os.path.join(self.connection.store or "", f"potentia-{self.fit}")
 
     # -- a round ---------------------------------------------------------------------------------------------
 
     def _round(
         self,
-        method: str,
+        function: PartFunction,
+        states: ClusterStates | None,
         args: Sequence[Any],
         own: Sequence[bytes] | None,
-        changes: bool,
         *,
         single: bool,
-        logged: bool,
         places: Sequence[int] | None = None,
-    ) -> dict[tuple[int, int], Any]:
-        """Results of ranges of parts: of each part, or as large as the tree and the workers allow."""
+    ) -> tuple[ClusterStates | None, dict[tuple[int, int], Any]]:
+        """New states, and results of ranges of parts: of each part, or as large as the tree and the workers allow."""
         begun = time.perf_counter()
         self._serial += 1
-        payload = self.connection.dumps((method, tuple(args)))
         mine = None if own is None else dict(zip(self._numbers, own, strict=True))
+        making = Making(self.connection.dumps((function, tuple(args))), mine)
         found: dict[tuple[int, int], Any] = {}
         waiting = list(range(self.n_parts)) if places is None else list(places)
         note(f"round {self._rounds + 1}")
         givers = self._make_room() if places is None else {}
+        changed = False
         for _ in range(_MAX_MOVES):
-            waiting = self._send(payload, mine, changes, single, waiting, found, givers)
-            givers = {}
+            waiting, new = self._send(making, states, single, waiting, found, givers)
+            changed, givers = changed or new, {}
             if not waiting:
                 break
         else:
@@ -145,68 +162,62 @@ class Distributed(Backend):
                 f"parts could not be placed on the workers of {self.connection.address}, which keep leaving; look at "
                 "their logs."
             )
-        if changes:
-            self._version += 1
-            if logged:
-                self._log.append((method, Logged(payload, mine)))
-                self._shorten_log()
         self._rounds += 1
         self._seconds += time.perf_counter() - begun
-        return found
+        if places is None and changed:
+            states = ClusterStates(self._serial, states, making)
+            self._alive.add(states)
+            self._save(states)
+        return states, found
 
-    def _shorten_log(self) -> None:
-        """Let the workers save the parts' state once the log is long, if there is a place for it."""
-        store = self.connection.store
-        size = sum(entry.n_bytes for _, entry in self._log)
-        if store is None or size <= MAX_LOG_BYTES or self._saving is not None:
+    def _save(self, states: ClusterStates) -> None:
+        """Let the workers save states that many bytes of calls have made, if there is a place for it."""
+        if self.connection.store is None or states.n_bytes <= MAX_LOG_BYTES:
             return
-        before = self._saved
-        self._saving = os.path.join(store, f"potentia-{self.fit}", f"{self._version}")
-        try:
-            self._round("", (), None, False, single=True, logged=False)
-            self._saved, self._log = self._saving, []
-        finally:
-            self._saving = None
-        if before is not None:
-            shutil.rmtree(before, ignore_errors=True)
+        folder = os.path.join(self._folder(), f"{states.number}")
+        own = [self.connection.dumps(number) for number in self._numbers]
+        self._round(worker.save_state, states, (folder,), own, single=True)
+        states.save(folder)
 
     def _send(
         self,
-        payload: bytes,
-        own: dict[int, bytes] | None,
-        changes: bool,
+        making: Making,
+        states: ClusterStates | None,
         single: bool,
         places: Sequence[int],
         found: dict[tuple[int, int], Any],
         givers: dict[int, str],
-    ) -> list[int]:
-        """Send a round's calls for the parts at these places; the places whose parts were not where they should be."""
+    ) -> tuple[list[int], bool]:
+        """Send a round's calls for the parts at these places; those whose parts or states were not where they should
+        be, and whether any state changed.
+        """
         fresh = self._settle(places)
+        alive = frozenset(states.number for states in self._alive)
         calls = []
         for home, chosen in self._by_home(places):
             ranges = [(at, at + 1) for at in chosen] if single else self._ranges(chosen)
             groups = [[self._numbers[at] for at in range(*pair)] for pair in ranges]
             missing = [self._numbers[at] for at in chosen if at in fresh]
             replayed = [number for number in missing if number not in givers]
+            saved, chain = chain_of(states, replayed) if replayed else (None, [])
             call = Call(
                 self.fit,
                 groups,
+                None if states is None else states.number,
                 self._serial,
-                self._version,
-                changes,
-                None if own is None else {self._numbers[at]: own[self._numbers[at]] for at in chosen},
+                alive,
+                making.of([self._numbers[at] for at in chosen]).own,
                 worker.fingerprint(),
                 {number: self.connection.dumps(self.recipes[number]) for number in missing},
-                [entry.of(replayed) for _, entry in self._log] if replayed else (),
-                self._saved,
-                self._saving,
+                chain,
+                saved,
             )
             calls.append((home, chosen, ranges, call))
-        answers = self.connection.run([(home, call) for home, _, _, call in calls], payload, givers)
+        answers = self.connection.run([(home, call) for home, _, _, call in calls], making.payload, givers)
         self._work_seconds += max((answer.seconds for answer in answers), default=0.0)
         again = []
         for (_, chosen, ranges, call), answer in zip(calls, answers, strict=True):
-            self._bytes += len(payload) + call.n_bytes + len(answer.results)
+            self._bytes += len(making.payload) + call.n_bytes + len(answer.results)
             self._workers.add(answer.worker)
             if answer.missing:
                 again += chosen
@@ -215,7 +226,7 @@ class Distributed(Backend):
                 continue
             self._home |= {self._numbers[at]: answer.worker for at in chosen}
             found |= dict(zip(ranges, pickle.loads(answer.results), strict=True))
-        return again
+        return again, any(answer.changed for answer in answers)
 
     def _settle(self, places: Sequence[int]) -> set[int]:
         """Give parts without a worker one, evenly and next to each other; their places."""
@@ -227,7 +238,7 @@ class Distributed(Backend):
         for home in self._home.values():
             if home in load:
                 load[home] += 1
-        self._moved += len(homeless) if self._home or self._version else 0
+        self._moved += len(homeless) if self._home or self._serial > 1 else 0
         for home, chosen in zip(workers, _shares(homeless, [load[w] for w in workers]), strict=True):
             self._home |= {self._numbers[at]: home for at in chosen}
         return set(homeless)

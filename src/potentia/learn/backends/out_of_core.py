@@ -1,15 +1,18 @@
-"""`OutOfCore`: parts in this process, few of them in memory at once; their state waits in files."""
+"""`OutOfCore`: parts in this process, few of them in memory at once; their states wait in files."""
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...base.backend import InProcess, Recipe
+from ...base.backend import Local, PartFunction, Recipe
 from ...base.types import PotentiaError
 
 
@@ -21,38 +24,79 @@ class _Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-class _State(NamedTuple):
-    """What a part has beyond what building it gives: small things, and where its arrays are."""
+class _Spilled:
+    """A state of a part, in memory while the part is, and in a file, written once, while it is not."""
 
-    small: Mapping[str, Any]
-    places: Mapping[str, _Place]
+    def __init__(self, state: Any) -> None:
+        self.state: Any = state
+        self.places: dict[str, _Place] = {}
+        self.small: dict[str, Any] = {}
+        self.path: Path | None = None
+
+    def leave(self, path: Path, name: str) -> None:
+        """Write the arrays to the file, unless they were, and let go of them."""
+        if self.path is None:
+            self.path = path
+            weakref.finalize(self, _delete, path)
+            try:
+                with path.open("wb") as file:
+                    for key, value in self.state.items():
+                        if isinstance(value, np.ndarray):
+                            self.places[key] = _Place(file.tell(), value.dtype, value.shape)
+                            np.ascontiguousarray(value).tofile(file)
+                        else:
+                            self.small[key] = value
+            except OSError as error:
+                raise PotentiaError(
+                    f"the state of {name} cannot be written to {path} ({error.strerror or error}); "
+                    "free space there or set TMPDIR."
+                ) from None
+        self.state = None
+
+    def come(self) -> Any:
+        """The state, read again if it had left."""
+        if self.state is None:
+            arrays = {}
+            for key, place in self.places.items():
+                size = int(np.prod(place.shape, dtype=np.int64))
+                flat = np.fromfile(self.path or "", place.dtype, size, offset=place.first)
+                arrays[key] = flat.reshape(place.shape)
+            self.state = {**self.small, **arrays}
+        return self.state
 
 
-class OutOfCore(InProcess):
+def _delete(path: Path) -> None:
+    with suppress(OSError):  # the whole folder may be gone
+        path.unlink()
+
+
+class OutOfCore(Local):
     """Parts that are built when they are visited, at most `resident` of them at once.
 
-    A part makes room by `suspend`, which gives its small state and its arrays; those are written to a file in a
-    temporary folder and given back by `resume` after it was built again. A part may name with `reusable` what the next
-    ones should find in memory.
+    When a part makes room, the arrays of its states are written to files in a temporary folder. A part may name with
+    `reusable` what the next ones should find in memory.
     """
+
+    in_memory = False
 
     def __init__(self, recipes: Sequence[Recipe], resident: int = 1) -> None:
         self.recipes, self.resident = list(recipes), resident
         self._parts: dict[int, Any] = {}
-        self._states: dict[int, _State] = {}
-        self._numbers = list(range(len(self.recipes)))
+        self._states: dict[int, weakref.WeakSet[_Spilled]] = {}
         self._reusable: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._files = itertools.count()
 
     @property
     def n_parts(self) -> int:
         """Number of parts."""
-        return len(self._numbers)
+        return len(self.recipes)
 
     def keep(self, numbers: Sequence[int]) -> None:
         """Let go of all parts but these."""
-        self._numbers = [self._numbers[number] for number in numbers]
-        self._parts = {number: part for number, part in self._parts.items() if number in self._numbers}
+        self.recipes = [self.recipes[number] for number in numbers]
+        self._parts = {k: self._parts[number] for k, number in enumerate(numbers) if number in self._parts}
+        self._states = {k: weakref.WeakSet() for k in self._parts}
 
     def close(self) -> None:
         """Let go of the parts and delete the files."""
@@ -63,55 +107,38 @@ class OutOfCore(InProcess):
             self._folder.cleanup()
             self._folder = None
 
-    def part(self, number: int) -> Any:
+    def call(self, number: int, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
+        """What the function gives for one part, the state as something that can leave memory."""
+        part = self._part(number)
+        before = _Spilled({}) if states is None else states[number]
+        self._states[number].add(before)
+        given = before.come()
+        state, result = function(part, given, *args)
+        new = before if state is given else _Spilled(state)
+        self._states[number].add(new)
+        return new, result
+
+    def _part(self, number: int) -> Any:
         """The part, which is built unless it is in memory; the one visited last makes room.
 
         Parts are visited in turn, so the one visited last is the one that is needed again last.
         """
-        number = self._numbers[number]
         if number not in self._parts:
             if len(self._parts) >= self.resident:
                 self._suspend(next(reversed(self._parts)))
-            part = self.recipes[number].build()
-            if number in self._states:
-                state = self._states.pop(number)
-                part.resume(state.small, self._read(number, state.places))
-            self._parts[number] = part
+            self._parts[number] = self.recipes[number].build()
+            self._states[number] = weakref.WeakSet()
         self._parts[number] = part = self._parts.pop(number)
         return part
 
     def _suspend(self, number: int) -> None:
         part = self._parts.pop(number)
-        small, arrays = part.suspend()
-        self._states[number] = _State(small, self._write(number, arrays))
+        for state in self._states.pop(number):
+            state.leave(self._path(), self.recipes[number].name)
         self._reusable = part.reusable()
-        vars(part).clear()  # its attributes may refer back to it, and the memory is needed now
+        vars(part).clear()  # what it holds may refer to it, and the memory is needed now
 
-    def _path(self, number: int) -> Path:
+    def _path(self) -> Path:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="potentia-")
-        return Path(self._folder.name) / f"{number}"
-
-    def _write(self, number: int, arrays: Mapping[str, Any]) -> dict[str, _Place]:
-        if not arrays:
-            return {}
-        places, path = {}, self._path(number)
-        try:
-            with path.open("wb") as file:
-                for name, array in arrays.items():
-                    places[name] = _Place(file.tell(), array.dtype, array.shape)
-                    np.ascontiguousarray(array).tofile(file)
-        except OSError as error:
-            raise PotentiaError(
-                f"the state of {self.recipes[number].name} cannot be written to {path} ({error.strerror or error}); "
-                "free space there or set TMPDIR."
-            ) from None
-        return places
-
-    def _read(self, number: int, places: Mapping[str, _Place]) -> dict[str, Any]:
-        found = {}
-        for name, place in places.items():
-            size = int(np.prod(place.shape, dtype=np.int64))
-            flat = np.fromfile(self._path(number), place.dtype, size, offset=place.first)
-            found[name] = flat.reshape(place.shape)
-        return found
+        return Path(self._folder.name) / f"{next(self._files)}"

@@ -1,8 +1,8 @@
-"""What runs in the worker processes of a cluster: parts held between calls, in their versions.
+"""What runs in the worker processes of a cluster: parts and their states, held between calls.
 
-State lives here as {(fit, part): part at a version}. A call names the version it needs; a worker that lacks it says so,
-and is sent how to build the part and the log of calls that changed it. Calls are functions of their arguments and that
-state alone, so a part built again is the part that was lost.
+A call names the states it reads; a worker that lacks one says so, and is sent how to build the part and the calls that
+made that state. Calls are functions of their arguments, the part and that state alone, so a state that is made again is
+the one that was lost.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MALLOC_OPTIONS = {-3: 32 << 20, -1: 64 << 20}
 _MAX_SHARE = 0.6
 
 
-class Logged(NamedTuple):
-    """A call that changed parts: method and arguments, and arguments of parts' own, all pickled."""
+class Making(NamedTuple):
+    """A call that made new states of parts: function and arguments, and arguments of parts' own, all pickled."""
 
     payload: bytes
     own: Mapping[int, bytes] | None
@@ -43,10 +43,10 @@ class Logged(NamedTuple):
         """How long it is."""
         return len(self.payload) + sum(map(len, (self.own or {}).values()))
 
-    def of(self, numbers: Sequence[int]) -> Logged:
+    def of(self, numbers: Sequence[int]) -> Making:
         """What some parts need of it."""
         own = None if self.own is None else {number: self.own[number] for number in numbers}
-        return Logged(self.payload, own)
+        return Making(self.payload, own)
 
 
 @dataclass(frozen=True)
@@ -56,53 +56,54 @@ class Call:
     Attributes:
         fit: the data set.
         groups: numbers of parts; results are added up within each group.
-        serial: number of the round; a repeated call gets the stored answer.
-        version: of the parts before the call.
-        changes: whether the call changes the parts.
+        read: number of the states that are read; None for empty ones.
+        made: number that the new states get.
+        alive: numbers of the states that anyone still has; others are let go of.
         own: an argument of each part's own, pickled, which comes first.
         fingerprint: of the client's installation.
-        recipes: how to build parts that are not here, pickled.
-        log: what has changed the parts since they were saved, or at all, for those that are built.
-        saved: the folder where the parts' state was saved, if it was.
-        save: a folder to save the parts' state in, instead of calling a method.
+        recipes: how to build parts that are not here, or whose state is not, pickled.
+        chain: the calls that made the states that are read, from empty or saved ones.
+        saved: the folder of the saved states that the chain begins with, if it does.
     """
 
     fit: str
     groups: Sequence[Sequence[int]]
-    serial: int
-    version: int
-    changes: bool
+    read: int | None
+    made: int
+    alive: frozenset[int]
     own: Mapping[int, bytes] | None
     fingerprint: str
     recipes: Mapping[int, bytes] = field(default_factory=dict)
-    log: Sequence[Logged] = ()
+    chain: Sequence[Making] = ()
     saved: str | None = None
-    save: str | None = None
 
     @property
     def n_bytes(self) -> int:
         """About how long it is when it is sent."""
         sizes = [len(item) for items in (self.recipes, self.own or {}) for item in items.values()]
-        return sum(sizes) + sum(entry.n_bytes for entry in self.log)
+        return sum(sizes) + sum(making.n_bytes for making in self.chain)
 
 
 class Answer(NamedTuple):
-    """Results of the groups, pickled; or the parts that are not here. `seconds` is the time it took."""
+    """Results of the groups, pickled; or the parts that are not here.
+
+    `seconds` is the time it took; `changed`: whether any state is not the one that was read.
+    """
 
     results: bytes
     missing: tuple[int, ...]
     worker: str
     seconds: float
+    changed: bool = False
 
 
 @dataclass
 class _Held:
+    """A part, and its states by their numbers."""
+
     part: Any
-    name: str
-    version: int
     size: int
-    serial: int = -1
-    answer: Any = None
+    states: dict[int, Any] = field(default_factory=dict)
 
 
 _parts: dict[tuple[str, int], _Held] = {}
@@ -134,66 +135,93 @@ def _run(
     check_fingerprint(fingerprint(), call.fingerprint, address)
     with _turn, one_blas_thread(), using_threads(threads):
         numbers = [number for group in call.groups for number in group]
+        _let_go(call)
         lost = {n for n in numbers if n not in call.recipes or states.get(n, b"") is None}
-        missing = tuple(n for n in numbers if n in lost and not _is_current(call, n))
+        missing = tuple(n for n in numbers if n in lost and not _is_here(call, n))
         if missing:
             return Answer(b"", missing, address, time.perf_counter() - begun)
         for number in numbers:
-            if not _is_current(call, number):
+            if not _is_here(call, number):
                 _build(call, number, states.get(number), address, limit)
-        method, args = pickle.loads(payload)
-        results = [_sum(call, group, method, args) for group in call.groups]
-        return Answer(pickle.dumps(results, protocol=5), (), address, time.perf_counter() - begun)
+        function, args = pickle.loads(payload)
+        changed: set[int] = set()
+        results = [_sum(call, group, function, args, changed) for group in call.groups]
+        sent = pickle.dumps(results, protocol=5)
+        return Answer(sent, (), address, time.perf_counter() - begun, bool(changed))
 
 
-def _sum(call: Call, group: Sequence[int], method: str, args: Sequence[Any]) -> Any:
-    return tree_total(lambda at: _answer(call, group[at], method, args), 0, len(group))
+def _sum(call: Call, group: Sequence[int], function: Any, args: Sequence[Any], changed: set[int]) -> Any:
+    """The sum of a function's results over parts; new states are kept, and the parts that have one noted."""
+
+    def value(at: int) -> Any:
+        held = _parts[call.fit, group[at]]
+        before = {} if call.read is None else held.states[call.read]
+        first = () if call.own is None else (pickle.loads(call.own[group[at]]),)
+        held.states[call.made], result = function(held.part, before, *first, *args)
+        if held.states[call.made] is not before:
+            changed.add(group[at])
+        return result
+
+    return tree_total(value, 0, len(group))
 
 
-def _is_current(call: Call, number: int) -> bool:
+def _let_go(call: Call) -> None:
+    """Forget states that nobody can ask for any more."""
+    for (fit, _), held in _parts.items():
+        if fit == call.fit:
+            for number in held.states.keys() - call.alive - {call.made}:
+                del held.states[number]
+
+
+def _is_here(call: Call, number: int) -> bool:
     held = _parts.get((call.fit, number))
-    return held is not None and (held.version == call.version or held.serial == call.serial)
+    return held is not None and (call.read is None or call.read in held.states)
 
 
-def _answer(call: Call, number: int, method: str, args: Sequence[Any]) -> Any:
-    held = _parts[call.fit, number]
-    if held.serial == call.serial:
-        # a total overwrites what it adds up
-        return pickle.loads(held.answer)
-    if call.save is not None:
-        return _save(held.part, Path(call.save) / f"{number}")
-    first = () if call.own is None else (pickle.loads(call.own[number]),)
-    found = getattr(held.part, method)(*first, *args)
-    if call.changes:
-        held.version, held.serial, held.answer = (
-            call.version + 1,
-            call.serial,
-            pickle.dumps(found, protocol=5),
-        )
+def save_state(part: Any, state: Any, number: int, folder: str) -> tuple[Any, None]:
+    """Write a part's state, for a worker of the same fit that builds the part again."""
+    new_folder(folder)
+    with replacing(Path(folder) / f"{number}") as file:
+        file.write(_pickled(state))
+    return state, None
+
+
+def _pickled(state: Any) -> bytes:
+    import cloudpickle  # settings may have functions that cannot be imported
+
+    found: bytes = cloudpickle.dumps(state, protocol=5)
     return found
 
 
-def _save(part: Any, path: Path) -> None:
-    """Write a part's state, for a worker of the same fit that builds the part again."""
-    new_folder(path.parent)
-    with replacing(path) as file:
-        pickle.dump(part.suspend(), file, protocol=5)
-
-
-def give_up(fit: str, number: int, version: int) -> bytes | None:
-    """The state of a part that another worker will hold; None if it is not here."""
+def give_up(fit: str, number: int, read: int | None, alive: frozenset[int]) -> bytes | None:
+    """The states of a part that another worker will hold; None if the one to be read is not here."""
     with _turn:
         held = _parts.get((fit, number))
-        if held is None or held.version != version:
+        if held is None or (read is not None and read not in held.states):
             return None
-        found = pickle.dumps(held.part.suspend(), protocol=5)
+        found = _pickled({key: state for key, state in held.states.items() if key in alive})
         release([fit], [number])
         return found
 
 
-def _build(call: Call, number: int, state: bytes | None, address: str, limit: int) -> None:
-    """Build a part and take up its state, or repeat what has changed it."""
-    _parts.pop((call.fit, number), None)
+def _build(call: Call, number: int, states: bytes | None, address: str, limit: int) -> None:
+    """Build a part unless it is here, and take up its states, or make the one that is read again."""
+    held = _parts.get((call.fit, number)) or _built(call, number, address, limit)
+    if states is not None:
+        held.states |= pickle.loads(states)
+    if call.read is None or call.read in held.states:
+        return
+    state: Any = {}
+    if call.saved is not None:
+        state = pickle.loads((Path(call.saved) / f"{number}").read_bytes())
+    for making in call.chain:
+        function, args = pickle.loads(making.payload)
+        first = () if making.own is None else (pickle.loads(making.own[number]),)
+        state, _ = function(held.part, state, *first, *args)
+    held.states[call.read] = state
+
+
+def _built(call: Call, number: int, address: str, limit: int) -> _Held:
     recipe = pickle.loads(call.recipes[number])
     where = f"part {number} ({recipe.name}) on worker {address}"
     _check_memory(recipe.n_bytes() or 0, where, limit)
@@ -207,17 +235,8 @@ def _build(call: Call, number: int, state: bytes | None, address: str, limit: in
         ) from None
     size = part.n_bytes()
     _check_memory(size, where, limit)
-    held = _parts[call.fit, number] = _Held(part, recipe.name, 0, size)
-    if state is not None:
-        part.resume(*pickle.loads(state))
-    elif call.saved is not None:
-        with (Path(call.saved) / f"{number}").open("rb") as file:
-            part.resume(*pickle.load(file))
-    for entry in call.log if state is None else ():
-        method, args = pickle.loads(entry.payload)
-        first = () if entry.own is None else (pickle.loads(entry.own[number]),)
-        getattr(part, method)(*first, *args)
-    held.version = call.version
+    held = _parts[call.fit, number] = _Held(part, size)
+    return held
 
 
 def _check_memory(size: int, where: str, limit: int) -> None:
