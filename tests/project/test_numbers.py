@@ -71,7 +71,7 @@ LIMITS = {
         f"about {data.PART_ENTRIES // 10**6} million table entries",
         f"about {part.ENTRY_BYTES} bytes per table entry",
         f"layouts {part.LAYOUT_BYTES} bytes per variable",
-        f"an optimiser {8 * part._VECTORS} bytes per parameter",
+        f"an optimiser {8 * data._VECTORS} bytes per parameter",
         "the limit to 16 GB",  # of `POTENTIA_MEMORY=16`
         f"into parts of {chain_data.PART_TOKENS:,} tokens",
         f"A file above {sequence_files.SPAN_BYTES // MIB} MiB",
