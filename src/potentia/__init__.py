@@ -26,7 +26,6 @@ from .gradients import losses
 from .gradients.entry import loss_and_gradient
 from .gradients.implicit import linear_response
 from .graph.dense import DenseGaussian
-from .graph.labels import indicators_to_labels, labels_to_indicators
 from .graph.structure import Graph
 from .graph.uai import UaiResult, read_uai, read_uai_evidence, read_uai_result, write_uai, write_uai_result
 from .graph.union import Union
@@ -66,19 +65,15 @@ if TYPE_CHECKING:
     from . import features
     from .app import plot
     from .features import datasets
-    from .models import segmentation
+    from .models import multilabel, segmentation
     from .models.chain_crf import ChainCRF
-    from .models.multilabel.bounds import error_bound, likelihood_bound, search_bound
-    from .models.multilabel.independent import IndependentClassifiers
-    from .models.multilabel.label_network import LabelNetwork
-    from .models.multilabel.lmbm import LMBM
-    from .models.multilabel.lmsbn import LMSBN
-    from .models.multilabel.thresholds import ThresholdClassifier
+    from .models.multilabel import LMBM, LMSBN, LabelNetwork
 
 #: Modules imported at first use, because they bring parts of SciPy or PyTorch along.
 _ROOMS = {
     "datasets": "features.datasets",
     "features": "features",
+    "multilabel": "models.multilabel",
     "plot": "app.plot",
     "segmentation": "models.segmentation",
     "torch": "models.torch",
@@ -86,14 +81,9 @@ _ROOMS = {
 #: Names imported at first use, because they bring scikit-learn along, and their modules.
 _LATER = {
     "ChainCRF": "models.chain_crf",
-    "IndependentClassifiers": "models.multilabel.independent",
-    "LMBM": "models.multilabel.lmbm",
-    "LMSBN": "models.multilabel.lmsbn",
-    "LabelNetwork": "models.multilabel.label_network",
-    "ThresholdClassifier": "models.multilabel.thresholds",
-    "error_bound": "models.multilabel.bounds",
-    "likelihood_bound": "models.multilabel.bounds",
-    "search_bound": "models.multilabel.bounds",
+    "LMBM": "models.multilabel",
+    "LMSBN": "models.multilabel",
+    "LabelNetwork": "models.multilabel",
 }
 
 
@@ -128,7 +118,6 @@ __all__ = [
     "Fit",
     "Gibbs",
     "Graph",
-    "IndependentClassifiers",
     "InfeasibleError",
     "Inference",
     "IteratedLogistic",
@@ -153,7 +142,6 @@ __all__ = [
     "Scaled",
     "Smoothed",
     "Temperature",
-    "ThresholdClassifier",
     "TruncatedLinear",
     "TruncatedQuadratic",
     "UaiResult",
@@ -163,23 +151,19 @@ __all__ = [
     "__version__",
     "cluster",
     "datasets",
-    "error_bound",
     "features",
     "gradients",
-    "indicators_to_labels",
-    "labels_to_indicators",
-    "likelihood_bound",
     "linear_response",
     "load",
     "loss_and_gradient",
     "losses",
     "metrics",
+    "multilabel",
     "parts",
     "plot",
     "read_uai",
     "read_uai_evidence",
     "read_uai_result",
-    "search_bound",
     "segmentation",
     "write_parts",
     "write_uai",

@@ -171,13 +171,13 @@ def test_renamed_and_removed_options_of_older_files_are_understood():
 MODELS = [
     pt.LMSBN(1e-2),
     pt.LMBM(1e-2, cliques=[[0, 1]]),
-    pt.IndependentClassifiers(1e-2, "poly"),
+    pt.multilabel.IndependentClassifiers(1e-2, "poly"),
     baselines.ClassifierChain(),
     baselines.ClassifierChain(order="random", random_state=3),
     baselines.LabelPowerset(),
     baselines.ChainSSVM(passes=5, tol=1.0),
     baselines.CompleteSSVM(inference=pt.Exact(), passes=5, tol=1.0),
-    pt.ThresholdClassifier(pt.LMSBN(1e-2), measure="f_micro"),
+    pt.multilabel.ThresholdClassifier(pt.LMSBN(1e-2), measure="f_micro"),
 ]
 
 

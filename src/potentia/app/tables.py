@@ -17,12 +17,8 @@ from ..base.schema import TEXT, Choice, Items, Kind, Number, Rule, Schema, Secti
 from ..base.types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
 from ..learn.backends.connection import current, map_anywhere
 from ..metrics import all_measures
-from ..models.multilabel.base import ResumableClassifier
-from ..models.multilabel.features import RemoteRows, forget_rows
-from ..models.multilabel.independent import IndependentClassifiers
-from ..models.multilabel.label_network import LabelNetwork
-from ..models.multilabel.lmbm import LMBM
-from ..models.multilabel.lmsbn import LMSBN
+from ..models.multilabel import LMBM, LMSBN, IndependentClassifiers, LabelNetwork
+from ..models.multilabel.rows import RemoteRows, forget_rows
 from .pipeline import Pipeline, check_target, seen_by_workers
 from .table_files import (
     Feature,
@@ -36,7 +32,8 @@ from .table_files import (
 )
 from .training import Run
 
-MODELS: dict[str, type[ResumableClassifier]] = {
+TableModel = LabelNetwork | LMSBN | LMBM | IndependentClassifiers
+MODELS: dict[str, type[TableModel]] = {
     "network": LabelNetwork,
     "lmsbn": LMSBN,
     "lmbm": LMBM,
@@ -53,7 +50,7 @@ def learned_by_label(name: str, options: Mapping[str, Any]) -> bool:
     return name in _BY_LABEL and options.get("kernel") != "rbf"
 
 
-def make_model(name: str, seed: int, **options: Any) -> ResumableClassifier:
+def make_model(name: str, seed: int, **options: Any) -> TableModel:
     """A model with the options given; those not given that it can choose by cross-validation, it chooses."""
     kind = MODELS[name]
     known = {"units" if kind is LabelNetwork else "kernel", *kind().get_params()}
@@ -396,7 +393,7 @@ def _describe(spec: TableSpec) -> Described:
     return spec.read()[0]
 
 
-def _fit_by_one(estimator: ResumableClassifier, rows: RemoteRows, y: Ints) -> ResumableClassifier:
+def _fit_by_one(estimator: TableModel, rows: RemoteRows, y: Ints) -> TableModel:
     """Fit by one worker, whose warnings are given here."""
     fitted, messages = rows.ask(partial(_fit, estimator, y))
     for message, category in messages:
@@ -404,14 +401,14 @@ def _fit_by_one(estimator: ResumableClassifier, rows: RemoteRows, y: Ints) -> Re
     return fitted
 
 
-def _fit(estimator: ResumableClassifier, y: Ints, X: Floats) -> tuple[ResumableClassifier, list[Any]]:
+def _fit(estimator: TableModel, y: Ints, X: Floats) -> tuple[TableModel, list[Any]]:
     with warnings.catch_warnings(record=True, action="always", category=UserWarning) as caught:
         fitted = estimator.fit(X, y)
     own = (UserWarning, ConvergenceWarning)
     return fitted, [(str(w.message), w.category) for w in caught if w.category in own]
 
 
-def _predict(estimator: ResumableClassifier, X: Any) -> Ints:
+def _predict(estimator: TableModel, X: Any) -> Ints:
     """Labels of rows, predicted where they are."""
     if isinstance(X, RemoteRows):
         return X.ask(estimator.predict)
