@@ -66,7 +66,7 @@ def main(n_train=600, n_test=300):
 
     # %% A network of labels beside classifiers that do not know each other
     models = {
-        "independent": pt.IndependentClassifiers(alpha=1e-2),
+        "independent": pt.multilabel.IndependentClassifiers(alpha=1e-2),
         "network": pt.LabelNetwork(["linear"], n_trees=50),
     }
     measures = {}

@@ -27,7 +27,6 @@ from .gradients.entry import loss_and_gradient
 from .gradients.implicit import linear_response
 from .graph import uai
 from .graph.dense import DenseGaussian
-from .graph.labels import indicators_to_labels, labels_to_indicators
 from .graph.structure import Graph
 from .graph.union import Union
 from .inference.base import Inference, Result
@@ -66,19 +65,15 @@ if TYPE_CHECKING:
     from . import features
     from .app import plot
     from .features import datasets
-    from .models import segmentation
+    from .models import multilabel, segmentation
     from .models.chain_crf import ChainCRF
-    from .models.multilabel.bounds import error_bound, likelihood_bound, search_bound
-    from .models.multilabel.independent import IndependentClassifiers
-    from .models.multilabel.label_network import LabelNetwork
-    from .models.multilabel.lmbm import LMBM
-    from .models.multilabel.lmsbn import LMSBN
-    from .models.multilabel.thresholds import ThresholdClassifier
+    from .models.multilabel import LMBM, LMSBN, LabelNetwork
 
 #: Modules imported at first use, because they bring parts of SciPy or PyTorch along.
 _ROOMS = {
     "datasets": "features.datasets",
     "features": "features",
+    "multilabel": "models.multilabel",
     "plot": "app.plot",
     "segmentation": "models.segmentation",
     "torch": "models.torch",
@@ -86,14 +81,9 @@ _ROOMS = {
 #: Names imported at first use, because they bring scikit-learn along, and their modules.
 _LATER = {
     "ChainCRF": "models.chain_crf",
-    "IndependentClassifiers": "models.multilabel.independent",
-    "LMBM": "models.multilabel.lmbm",
-    "LMSBN": "models.multilabel.lmsbn",
-    "LabelNetwork": "models.multilabel.label_network",
-    "ThresholdClassifier": "models.multilabel.thresholds",
-    "error_bound": "models.multilabel.bounds",
-    "likelihood_bound": "models.multilabel.bounds",
-    "search_bound": "models.multilabel.bounds",
+    "LMBM": "models.multilabel",
+    "LMSBN": "models.multilabel",
+    "LabelNetwork": "models.multilabel",
 }
 
 
@@ -127,7 +117,6 @@ __all__ = [
     "Example",
     "Gibbs",
     "Graph",
-    "IndependentClassifiers",
     "InfeasibleError",
     "Inference",
     "IteratedLogistic",
@@ -154,7 +143,6 @@ __all__ = [
     "State",
     "Stop",
     "Temperature",
-    "ThresholdClassifier",
     "TruncatedLinear",
     "TruncatedQuadratic",
     "Union",
@@ -163,20 +151,16 @@ __all__ = [
     "__version__",
     "cluster",
     "datasets",
-    "error_bound",
     "features",
     "gradients",
-    "indicators_to_labels",
-    "labels_to_indicators",
-    "likelihood_bound",
     "linear_response",
     "load",
     "loss_and_gradient",
     "losses",
     "metrics",
+    "multilabel",
     "parts",
     "plot",
-    "search_bound",
     "segmentation",
     "uai",
     "write_parts",

@@ -12,7 +12,6 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain as SklearnChain
-from sklearn.utils import check_random_state
 
 from potentia.base.options import check_choice, check_count, check_number, check_positive, check_type
 from potentia.base.saving import SavedFunction
@@ -24,13 +23,10 @@ from potentia.graph.union import Union
 from potentia.inference.base import Inference
 from potentia.learn.max_margin import MaxMargin
 from potentia.models.crf import CRF
-from potentia.models.multilabel.base import (
-    MultiLabelClassifier,
-    check_classifier,
-    check_seed,
-)
-from potentia.models.multilabel.features import rows_by_label
-from potentia.models.multilabel.network import given_order
+from potentia.models.multilabel.base import FitTask, MultiLabelClassifier
+from potentia.models.multilabel.inputs import check_classifier, check_seed
+from potentia.models.multilabel.rows import rows_by_label
+from potentia.models.multilabel.selection import given_order
 from potentia.potentials.linear import Linear
 
 
@@ -54,15 +50,15 @@ class ClassifierChain(MultiLabelClassifier):
         "coef": Array("f8", ("V", "w"), optional=True),
         "intercept": Array("f8", ("V",), optional=True),
         "places": Array("i8", ("V",), low=0, below="V", optional=True),
-        "w": Size(lambda found: found["n_features"] + found["V"] - 1 if found["V"] else 0),
+        "w": Size(lambda saved: saved["n_features"] + saved["V"] - 1 if saved["V"] else 0),
         "chain": Rule(
-            lambda found: (
-                not found["V"]
+            lambda saved: (
+                not saved["V"]
                 or (
-                    found["coef"] is not None
-                    and found["intercept"] is not None
-                    and found["coef"].shape[1] == found["w"]
-                    and np.array_equal(np.sort(found["places"]), np.arange(found["V"]))
+                    saved["coef"] is not None
+                    and saved["intercept"] is not None
+                    and saved["coef"].shape[1] == saved["w"]
+                    and np.array_equal(np.sort(saved["places"]), np.arange(saved["V"]))
                 )
             ),
             "is inconsistent",
@@ -71,46 +67,46 @@ class ClassifierChain(MultiLabelClassifier):
 
     def _check_options(self) -> None:
         check_classifier(self.estimator)
-        check_seed("random_state", self.random_state)
+        check_seed(self.random_state)
         if isinstance(self.order, str):
             check_choice("order", self.order, ("random",), "the labels' numbers or None")
         elif self.order is not None:
             whole_numbers(self.order, "order")
 
-    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
+    def _fit(self, task: FitTask) -> None:
         order = self.order
         if order is not None and not isinstance(order, str):
-            order = given_order(order, signs.shape[1], None)
-        self.chain_ = self._chain(self.estimator, order).fit(X, (signs > 0).astype(np.int64))
+            order = given_order(order, task.signs.shape[1], None)
+        self.chain_ = self._chain(self.estimator, order).fit(task.X, (task.signs > 0).astype(np.int64))
 
     def _chain(self, estimator: Any, order: Any) -> SklearnChain:
         return SklearnChain(_or_logistic(estimator), order=order, random_state=self.random_state)
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _state(self) -> dict[str, Any]:
         if not self._coding.varying.any():
-            return {}, {}
+            return {}
         links = self.chain_.estimators_
         _require_linear(self, links[-1])
         coef = np.zeros((len(links), links[-1].coef_.shape[1]))
         for row, link in zip(coef, links, strict=True):
             row[: link.coef_.shape[1]] = link.coef_[0]
         intercept = np.concatenate([link.intercept_ for link in links])
-        return {}, {
+        return {
             "coef": coef,
             "intercept": intercept,
             "places": np.asarray(self.chain_.order_, dtype=np.int64),
         }
 
-    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
-        if not found["V"]:
+    def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if not saved["V"]:
             return
-        d, V = found["n_features"], found["V"]
+        d, V = saved["n_features"], saved["V"]
         # fitting on anything sets the bookkeeping; the weights are then put back
-        self.chain_ = self._chain(None, found["places"]).fit(
+        self.chain_ = self._chain(None, saved["places"]).fit(
             np.zeros((2, d)), np.repeat([[0], [1]], V, axis=1)
         )
         for k, link in enumerate(self.chain_.estimators_):
-            link.coef_, link.intercept_ = found["coef"][k : k + 1, : d + k], found["intercept"][k : k + 1]
+            link.coef_, link.intercept_ = saved["coef"][k : k + 1, : d + k], saved["intercept"][k : k + 1]
 
     def _decide(self, X: Any) -> Floats:
         return self.chain_.decision_function(X)
@@ -134,16 +130,16 @@ class LabelPowerset(MultiLabelClassifier):
         "coef": Array("f8", ("R", "d"), optional=True),
         "intercept": Array("f8", ("R",), optional=True),
         "scores": Rule(
-            lambda found: (
-                not found["V"]
+            lambda saved: (
+                not saved["V"]
                 or (
-                    found["labellings"] is not None
-                    and bool(np.all(np.abs(found["labellings"]) == 1))
-                    and all(0 < n < len(found["labellings"]) for n in np.sum(found["labellings"] > 0, axis=0))
-                    and found["coef"] is not None
-                    and found["intercept"] is not None
-                    and len(found["coef"])
-                    == (1 if len(found["labellings"]) == 2 else len(found["labellings"]))
+                    saved["labellings"] is not None
+                    and bool(np.all(np.abs(saved["labellings"]) == 1))
+                    and all(0 < n < len(saved["labellings"]) for n in np.sum(saved["labellings"] > 0, axis=0))
+                    and saved["coef"] is not None
+                    and saved["intercept"] is not None
+                    and len(saved["coef"])
+                    == (1 if len(saved["labellings"]) == 2 else len(saved["labellings"]))
                 )
             ),
             "are inconsistent",
@@ -153,25 +149,25 @@ class LabelPowerset(MultiLabelClassifier):
     def _check_options(self) -> None:
         check_classifier(self.estimator)
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _state(self) -> dict[str, Any]:
         if not self._coding.varying.any():
-            return {}, {}
+            return {}
         fitted = self.estimator_
         _require_linear(self, fitted)
-        return {}, {"labellings": self.labellings_, "coef": fitted.coef_, "intercept": fitted.intercept_}
+        return {"labellings": self.labellings_, "coef": fitted.coef_, "intercept": fitted.intercept_}
 
-    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
-        if not found["V"]:
+    def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if not saved["V"]:
             return
-        self.labellings_ = found["labellings"]
+        self.labellings_ = saved["labellings"]
         n = len(self.labellings_)
         # fitting on anything sets the bookkeeping; the weights are then put back
-        self.estimator_ = _or_logistic(None).fit(np.zeros((n, found["n_features"])), np.arange(n))
-        self.estimator_.coef_, self.estimator_.intercept_ = found["coef"], found["intercept"]
+        self.estimator_ = _or_logistic(None).fit(np.zeros((n, saved["n_features"])), np.arange(n))
+        self.estimator_.coef_, self.estimator_.intercept_ = saved["coef"], saved["intercept"]
 
-    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
-        self.labellings_, number = np.unique(signs, axis=0, return_inverse=True)
-        self.estimator_ = _or_logistic(self.estimator).fit(X, number.ravel())
+    def _fit(self, task: FitTask) -> None:
+        self.labellings_, number = np.unique(task.signs, axis=0, return_inverse=True)
+        self.estimator_ = _or_logistic(self.estimator).fit(task.X, number.ravel())
 
     def _decide(self, X: Any) -> Floats:
         scores = self.estimator_.decision_function(X)
@@ -240,32 +236,33 @@ class _SSVM(MultiLabelClassifier):
         check_type("inference", self.inference, Inference, optional=True)
         check_number("tol", self.tol)
         check_count("passes", self.passes, 1)
-        check_seed("random_state", self.random_state)
+        check_seed(self.random_state)
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _state(self) -> dict[str, Any]:
         if not self._coding.varying.any():
-            return {}, {}
+            return {}
         content, arrays = self.crf_.state()
-        return {"crf": content}, {f"crf/{name}": array for name, array in arrays.items()}
+        return {"crf": content, **{f"crf/{name}": array for name, array in arrays.items()}}
 
-    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
-        if found["V"]:
-            self.crf_ = CRF.from_state(found["crf"], prefixed(arrays, "crf/"))
+    def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if saved["V"]:
+            self.crf_ = CRF.from_state(saved["crf"], prefixed(arrays, "crf/"))
 
     @staticmethod
     @abstractmethod
     def _graph(n_labels: int) -> Graph:
         """Which pairs of labels have a table."""
 
-    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
+    def _fit(self, task: FitTask) -> None:
         learner = MaxMargin(
             ridge=self.alpha,
             iterations=self.passes,
             tol=self.tol,
             solver=self.solver,
             inference=self.inference,
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            seed=task.seed,
         )
+        X, signs = task.X, task.signs
         graph = self._graph(signs.shape[1])
         kinds = [kind for kind, scope in graph.scopes.items() if len(scope)]
         potentials = {kind: Linear(ridge=0.0, intercept=False) for kind in kinds}

@@ -15,7 +15,7 @@ import potentia as pt
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.base.types import Floats
 from potentia.models.multilabel.bounds import states_below
-from potentia.models.multilabel.decoding import Relaxation
+from potentia.models.multilabel.machine import Relaxation
 from potentia.models.multilabel.network import DirectedNetwork
 
 from .figures import Figure, panels
@@ -107,7 +107,7 @@ def randomised(network: DirectedNetwork, seed: int) -> DirectedNetwork:
     below = np.tril(np.ones((K, K)), -1)
     deviation = float(np.std(links.coupling[below > 0])) if K > 1 else 0.0
     return network._replace(
-        own=rng.normal(size=network.own.shape) * np.std(network.own),
+        coef=rng.normal(size=network.coef.shape) * np.std(network.coef),
         bias=rng.normal(size=K) * np.std(network.bias),
         links=links._replace(coupling=rng.normal(size=(K, K)) * deviation * below),
     )

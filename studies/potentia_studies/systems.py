@@ -93,14 +93,14 @@ class System:
 def _tuned(
     inner: Callable[..., MultiLabelClassifier], measure: Measure
 ) -> Callable[..., MultiLabelClassifier]:
-    return lambda **options: pt.ThresholdClassifier(inner(**options), measure=measure)
+    return lambda **options: pt.multilabel.ThresholdClassifier(inner(**options), measure=measure)
 
 
 def _logistic(kind: Callable[[Any], MultiLabelClassifier]) -> Callable[..., MultiLabelClassifier]:
     return lambda **options: kind(LogisticRegression(max_iter=1000, **options))
 
 
-_INDEPENDENT = partial(pt.IndependentClassifiers, kernel="rbf")
+_INDEPENDENT = partial(pt.multilabel.IndependentClassifiers, kernel="rbf")
 _NETWORK = partial(pt.LMSBN, kernel="rbf")
 SYSTEMS = {
     "BCk": System("independent, RBF", _INDEPENDENT, _KERNEL),
@@ -113,7 +113,7 @@ SYSTEMS = {
     "TSBC-macro": System(
         "independent, RBF, thresholds for macro F", _tuned(_INDEPENDENT, "f_macro"), like="BCk"
     ),
-    "BCl": System("independent, linear", pt.IndependentClassifiers, _LINEAR),
+    "BCl": System("independent, linear", pt.multilabel.IndependentClassifiers, _LINEAR),
     "powerset": System("label powerset, logistic", _logistic(baselines.LabelPowerset), _POWERSET),
     "chain": System("classifier chain, logistic", _logistic(baselines.ClassifierChain), _CHAIN),
     "SSVMhmm": System("structural SVM, chain", baselines.ChainSSVM, _SSVM, search=_SSVM_SEARCH),

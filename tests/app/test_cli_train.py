@@ -437,8 +437,8 @@ def test_an_interrupted_run_goes_on_to_the_same_model(folder, monkeypatch, capsy
 def test_an_interrupted_table_goes_on_to_the_same_model(learner, folder, monkeypatch, capsys):
     line = f"train --table data.csv --labels a,b,c --model {learner} --out m --json".split()
     monkeypatch.setattr("potentia.models.multilabel.base._EVERY", -1.0)
-    monkeypatch.setattr("potentia.models.multilabel.joint._BLOCK", 1)
-    monkeypatch.setattr("potentia.models.multilabel.joint._leap", lambda *_: None)
+    monkeypatch.setattr("potentia.models.multilabel.machine._BLOCK", 1)
+    monkeypatch.setattr("potentia.models.multilabel.machine.MachineProblem.leap", lambda *_: None)
     assert main(line) == 0
     capsys.readouterr()
     whole = pt.load("m").model

@@ -52,8 +52,8 @@ GRADIENTS = [
 ]
 MODELS = [
     pt.LMSBN(0.1), pt.LMSBN(0.1, kernel="rbf"), pt.LMSBN(0.1, "learned"), pt.LMBM(0.1), pt.LMBM(0.1, kernel="poly"),
-    pt.IndependentClassifiers(0.1), baselines.ClassifierChain(), baselines.LabelPowerset(), 
-    baselines.ChainSSVM(tol=1.0), baselines.CompleteSSVM(tol=1.0), pt.ThresholdClassifier(cv=2),
+    pt.multilabel.IndependentClassifiers(0.1), baselines.ClassifierChain(), baselines.LabelPowerset(), 
+    baselines.ChainSSVM(tol=1.0), baselines.CompleteSSVM(tol=1.0), pt.multilabel.ThresholdClassifier(cv=2),
 ]  # fmt: skip
 FUNCTIONS = [
     (pt.datasets.denoising, {"n_images": 1, "size": (4, 4)}),
@@ -117,7 +117,7 @@ def test_wrong_options_of_functions(function, given):
         (pt.LMSBN, {"budget": -(10**5000)}),
         (pt.LMSBN, {"n_orders": 0}),
         (pt.LMBM, {"passes": 1.5}),
-        (pt.ThresholdClassifier, {"cv": 2.5}),
+        (pt.multilabel.ThresholdClassifier, {"cv": 2.5}),
         (baselines.ChainSSVM, {"inference": "exact"}),
         (baselines.ClassifierChain, {"estimator": 3}),
     ],
@@ -153,13 +153,16 @@ EXAMPLE = pt.Example(GRAPH, {"node": np.ones((4, 1))}, [0, 1, 0, 1])
         (lambda: pt.features.Gazetteer("Rome"), "phrases must be a list of texts, not 'Rome'"),
         (lambda: pt.features.Gazetteer(["Rome", 3]), r"phrases\[1\] must be a text, not 3"),
         (lambda: PLACES.mark([3]), r"words\[0\] must be a text, not 3"),
-        (lambda: pt.indicators_to_labels(GRAPH, 3), "indicators must be a Mapping, not 3"),
-        (lambda: pt.indicators_to_labels(GRAPH, {"node": None}), "indicators of kind 'node' do not fit"),
-        (lambda: pt.indicators_to_labels(3, {}), "graph must be a Graph, not 3"),
+        (lambda: pt.multilabel.indicators_to_labels(GRAPH, 3), "indicators must be a Mapping, not 3"),
+        (
+            lambda: pt.multilabel.indicators_to_labels(GRAPH, {"node": None}),
+            "indicators of kind 'node' do not fit",
+        ),
+        (lambda: pt.multilabel.indicators_to_labels(3, {}), "graph must be a Graph, not 3"),
         (lambda: pt.Graph.grid(IMAGE, n_states=2), r"shape must be the sides .* of shape \(9, 8, 3\)"),
         (lambda: pt.TRW(iterations=IMAGE).infer(GRAPH, THETA), "iterations must be a whole number"),
         (lambda: pt.load(3), "path must be a str or PathLike, not 3"),
-        (lambda: pt.likelihood_bound(pt.LMBM(), X, Y), "model must be a LMSBN"),
+        (lambda: pt.multilabel.likelihood_bound(pt.LMBM(), X, Y), "model must be a LMSBN"),
     ],
 )
 def test_wrong_types_get_one_short_line_that_names_the_argument(call, sentence):

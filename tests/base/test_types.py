@@ -37,7 +37,7 @@ WRONG = [
     "pt.LMSBN(order='alphabet')",
     "pt.LMSBN(kernel='round')",
     "pt.MaxMargin(solver='newton')",
-    "pt.ThresholdClassifier(measure='accuracy')",
+    "pt.multilabel.ThresholdClassifier(measure='accuracy')",
     "pt.loss_and_gradient('hinge', pt.TRW(), graph, {}, [])",
     "pt.loss_and_gradient('likelihood', pt.TRW(), graph, {}, [], 'magic')",
 ]

@@ -213,10 +213,10 @@ def targets(folder):
             },
         ),
         "indicators_to_labels": (
-            pt.indicators_to_labels,
-            {"graph": graph, "indicators": pt.labels_to_indicators(graph, y)},
+            pt.multilabel.indicators_to_labels,
+            {"graph": graph, "indicators": pt.multilabel.labels_to_indicators(graph, y)},
         ),
-        "labels_to_indicators": (pt.labels_to_indicators, {"graph": graph, "labels": y}),
+        "labels_to_indicators": (pt.multilabel.labels_to_indicators, {"graph": graph, "labels": y}),
         "loss_and_gradient": (
             pt.loss_and_gradient,
             {
@@ -294,8 +294,8 @@ def targets(folder):
         "ChainCRF.predict_marginals": (chain.predict_marginals, {"X": words}),
         "ChainCRF.k_best": (chain.k_best, {"X": words, "k": 2}),
         "ChainCRF.score": (chain.score, {"X": words, "y": tags}),
-        "error_bound": (pt.error_bound, {"model": model, "X": X, "y": Y}),
-        "likelihood_bound": (pt.likelihood_bound, {"model": model, "X": X, "y": Y}),
+        "error_bound": (pt.multilabel.error_bound, {"model": model, "X": X, "y": Y}),
+        "likelihood_bound": (pt.multilabel.likelihood_bound, {"model": model, "X": X, "y": Y}),
         "features.image_example": (
             pt.features.image_example,
             {
@@ -465,7 +465,7 @@ def targets(folder):
         pt.LMSBN: {"alpha": 0.1},
         pt.LMBM: {"alpha": 0.01, "passes": 3},
         baselines.LabelPowerset: {},
-        pt.IndependentClassifiers: {},
+        pt.multilabel.IndependentClassifiers: {},
         baselines.ClassifierChain: {},
         baselines.ChainSSVM: {"passes": 2},
     }.items():

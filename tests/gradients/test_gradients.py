@@ -341,7 +341,7 @@ def test_saddle_point_is_the_difference_to_the_best_labelling():
     result = pt.Exact().infer(graph, theta)
     value, d_theta = pt.loss_and_gradient("saddle_point", pt.Exact(), graph, theta, y)
     assert value == pytest.approx(result.score(result.argmax()) - result.score(y))
-    best, own = (pt.labels_to_indicators(graph, labels) for labels in (result.argmax(), y))
+    best, own = (pt.multilabel.labels_to_indicators(graph, labels) for labels in (result.argmax(), y))
     for kind in theta:
         np.testing.assert_array_equal(d_theta[kind], best[kind] - own[kind])
 

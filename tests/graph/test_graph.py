@@ -249,7 +249,7 @@ def test_a_union_refuses_what_its_parts_would():
         lambda: Graph([2**63, 2], {"e": [[0, 1]]}),
         lambda: Graph.from_networkx(None, n_states=2),
         lambda: Graph.from_pystruct((np.zeros((6, 2)), np.array([[0, 1, 2, 3], [1, 2, 3, 4]])), n_states=2),
-        lambda: pt.indicators_to_labels(Graph.chain(3, n_states=2), {"nodes": np.eye(2)}),
+        lambda: pt.multilabel.indicators_to_labels(Graph.chain(3, n_states=2), {"nodes": np.eye(2)}),
     ],
 )
 def test_wrong_types_get_one_sentence(make):

@@ -22,7 +22,7 @@ CUT_OFF = {
     "risk": lambda: pt.CRF(CRF, pt.MarginalRisk(iterations=2)).fit(noisy()),
     "lmsbn": lambda: pt.LMSBN(1e-3, order="index", passes=1).fit(X, Y),
     "lmsbn, learned order": lambda: pt.LMSBN(1e-3, passes=1).fit(X, Y),
-    "independent": lambda: pt.IndependentClassifiers(1e-3, passes=1).fit(X, Y),
+    "independent": lambda: pt.multilabel.IndependentClassifiers(1e-3, passes=1).fit(X, Y),
     "renamed option": lambda: pt.IteratedLogistic(rest=1e-3),
 }
 

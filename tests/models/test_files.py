@@ -157,13 +157,13 @@ def test_a_file_names_only_known_classes_of_the_right_kind():
 MODELS = [
     pt.LMSBN(1e-2),
     pt.LMBM(1e-2, cliques=[[0, 1]]),
-    pt.IndependentClassifiers(1e-2, "poly"),
+    pt.multilabel.IndependentClassifiers(1e-2, "poly"),
     baselines.ClassifierChain(),
     baselines.ClassifierChain(order="random", random_state=3),
     baselines.LabelPowerset(),
     baselines.ChainSSVM(passes=5, tol=1.0),
     baselines.CompleteSSVM(inference=pt.Exact(), passes=5, tol=1.0),
-    pt.ThresholdClassifier(pt.LMSBN(1e-2), measure="f_micro"),
+    pt.multilabel.ThresholdClassifier(pt.LMSBN(1e-2), measure="f_micro"),
 ]
 
 

@@ -12,7 +12,6 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
 from potentia.base.saving import file_kind, read_file, write_file
-from potentia.models.multilabel.decoding import learn_forest
 from potentia.models.multilabel.posterior import (
     FLOOR,
     Conditionals,
@@ -24,6 +23,7 @@ from potentia.models.multilabel.posterior import (
     marginals,
     most_probable,
 )
+from potentia.models.multilabel.units import learn_forest
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 

@@ -12,10 +12,9 @@ from sklearn.utils.estimator_checks import check_estimator
 import potentia as pt
 from data_sets import DATA, needs
 from potentia.base.types import ConvergenceWarning, PotentiaError
-from potentia.models.multilabel import decoding
-from potentia.models.multilabel.decoding import Relaxation, find_labelling
-from potentia.models.multilabel.joint import Machine, as_cliques, clique_sets
+from potentia.models.multilabel import machine as machines
 from potentia.models.multilabel.lmbm import LMBM
+from potentia.models.multilabel.machine import Machine, Relaxation, as_cliques, clique_sets, find_labelling
 
 
 def rows(n=30, d=3, K=3, seed=0):
@@ -240,7 +239,7 @@ def test_map_of_many_labels_goes_through_the_linear_program():
 def test_branch_and_bound_proves_what_relaxation_leaves_open(order, scale):
     machine, _, scores = random_machine(7, order, 0, scale)
     exact, relaxed = (find_labelling(machine, scores, decode) for decode in ("exact", "lp"))
-    assert not np.all(decoding.is_optimal(relaxed.loss, relaxed.bound))
+    assert not np.all(machines.is_optimal(relaxed.loss, relaxed.bound))
     found = find_labelling(machine, scores, "branch")
     np.testing.assert_allclose(found.loss, exact.loss, atol=1e-6)
     np.testing.assert_allclose(found.bound, exact.loss, atol=1e-5)
@@ -248,18 +247,18 @@ def test_branch_and_bound_proves_what_relaxation_leaves_open(order, scale):
 
 
 def test_branch_and_bound_that_gives_up_still_has_a_bound(monkeypatch):
-    monkeypatch.setattr(decoding, "_PROGRAMS", 4)
+    monkeypatch.setattr(machines, "_PROGRAMS", 4)
     machine, _, scores = random_machine(7, 2, 0, scale=0.4)
     exact, found = (find_labelling(machine, scores, decode) for decode in ("exact", "branch"))
     assert np.all(found.bound <= exact.loss + 1e-6)
     assert np.all(found.loss >= exact.loss - 1e-6)
-    assert not np.all(decoding.is_optimal(found.loss, found.bound))
+    assert not np.all(machines.is_optimal(found.loss, found.bound))
 
 
 def test_labellings_that_are_not_predicted_lose_the_threshold():
     X, Y = rows(60, K=4, seed=3)
     model = LMBM(alpha=0.05, cliques=3, eta0=200.0).fit(X, Y)
-    facts = pt.error_bound(model, X, Y)
+    facts = pt.multilabel.error_bound(model, X, Y)
     assert 0 < facts.threshold < 1
     assert facts.error <= facts.bound == facts.mean_loss / facts.threshold
     best = model.search(X, "exact").labels
@@ -269,7 +268,7 @@ def test_labellings_that_are_not_predicted_lose_the_threshold():
         assert np.all(model.labelling_loss(X, other)[differs] >= facts.threshold - 1e-9)
     coupled = LMBM(alpha=1e-3, eta0=0.0).fit(X, Y)
     assert np.abs(coupled.clique_weights_).sum() > 1
-    strong = pt.error_bound(coupled, X, Y)
+    strong = pt.multilabel.error_bound(coupled, X, Y)
     assert strong.threshold == 0
     assert strong.bound == np.inf
 

@@ -14,22 +14,15 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
-from potentia.base.progress import Bar
 from potentia.kernels.search import NetworkTerms
 from potentia.learn.checkpoint import Checkpoint
-from potentia.models.multilabel.base import FitProgress
+from potentia.models.multilabel.base import Solved, resuming
 from potentia.models.multilabel.bounds import states_below
-from potentia.models.multilabel.features import (
-    GramFeatures,
-    HingeSolver,
-    RemoteRows,
-    RowFeatures,
-    SignColumns,
-    far_feature,
-    forget_rows,
-)
+from potentia.models.multilabel.hinge import HingeSolver, LabelRows, SignColumns
 from potentia.models.multilabel.independent import IndependentClassifiers
-from potentia.models.multilabel.network import DirectedNetwork, learn_network, learn_networks
+from potentia.models.multilabel.inputs import far_feature
+from potentia.models.multilabel.network import DirectedNetwork, Structure, learn_networks
+from potentia.models.multilabel.rows import RemoteRows, forget_rows
 from potentia.models.multilabel.selection import splits
 
 
@@ -245,14 +238,15 @@ def test_coordinate_descent_and_newton_steps_agree_on_rows_sparse_rows_and_kerne
         X, signs = rng.normal(size=(n, d)), np.sign(rng.normal(size=(n, 4)))
         y, solver, columns = signs[:, 3].copy(), HingeSolver(1e-2, 1e-9, 10000, 0), SignColumns(signs, 0.4)
         found = []
-        for features in (RowFeatures(X), RowFeatures(sparse.csr_array(X)), GramFeatures(X @ X.T)):
+        for features in (LabelRows(X), LabelRows(sparse.csr_array(X)), LabelRows(gram=X @ X.T)):
             for solution in (
-                features.path([solver], columns, 3, y)[0],
-                features._interior(columns, 3, y, solver.cost(n)),
+                features.solve([solver], columns, 3, y, 0)[0],
+                features.newton(columns, 3, y, 1.0 / (solver.alpha * n)),
             ):
-                assert solution.converged
-                own = X.T @ solution.own if isinstance(features, GramFeatures) else solution.own
-                found.append(np.concatenate([own, [solution.bias], solution.signs]))
+                coef, signs_and_bias, converged = np.split(solution, [features.width, features.width + 4])
+                assert converged == 1.0
+                coef = coef if features.gram is None else X.T @ coef
+                found.append(np.concatenate([coef, signs_and_bias]))
         assert np.allclose(found, found[0], atol=1e-5)
 
 
@@ -351,15 +345,15 @@ def test_theorems_hold_on_their_own_rows():
     test = labelled_rows(n=200, K=6, seed=1, noise=1.0)
     model = pt.LMSBN(1e-2).fit(X, Y)
     for rows, labels in ((X, Y), test):
-        facts = pt.error_bound(model, rows, labels)
+        facts = pt.multilabel.error_bound(model, rows, labels)
         assert facts.error <= facts.bound
         assert facts.mean_loss == pytest.approx(model.labelling_loss(rows, labels).mean())
-        search = pt.search_bound(model, rows, labels, [1, 1.5, 2, 3, 6, 20])
+        search = pt.multilabel.search_bound(model, rows, labels, [1, 1.5, 2, 3, 6, 20])
         assert np.all(search.certain >= search.guaranteed)
         assert np.all(np.array(search.visited) <= search.states)
         assert search.certain[-1] == 1.0
     with pytest.raises(pt.PotentiaError, match="at least 1"):
-        pt.search_bound(model, X, Y, [0.5])
+        pt.multilabel.search_bound(model, X, Y, [0.5])
 
 
 def test_hinge_losses_bound_the_sigmoid_networks_log_loss():
@@ -368,7 +362,7 @@ def test_hinge_losses_bound_the_sigmoid_networks_log_loss():
     every = np.array(list(product((0, 1), repeat=4)))
     total = np.zeros(len(X))
     for labelling in every:
-        found = pt.likelihood_bound(model, X, np.tile(labelling, (len(X), 1)))
+        found = pt.multilabel.likelihood_bound(model, X, np.tile(labelling, (len(X), 1)))
         assert np.all(found.log_loss <= found.bound)
         total += np.exp(-found.log_loss)
     np.testing.assert_allclose(total, 1.0, atol=1e-12)
@@ -381,11 +375,11 @@ def test_bounds_of_sigmoid_networks_refuse_other_models_with_a_sentence():
     X, Y = labelled_rows(n=30, K=3)
     machine = pt.LMBM(1e-2).fit(X, Y)
     with pytest.raises(pt.PotentiaError, match=r"model must be an? LMSBN, not LMBM"):
-        pt.likelihood_bound(machine, X, Y)
+        pt.multilabel.likelihood_bound(machine, X, Y)
     with pytest.raises(pt.PotentiaError, match=r"model must be an? LMSBN"):
-        pt.search_bound(machine, X, Y, [1.0])
+        pt.multilabel.search_bound(machine, X, Y, [1.0])
     with pytest.raises(pt.PotentiaError, match=r"model must be an? LMSBN or LMBM, not"):
-        pt.error_bound("model", X, Y)
+        pt.multilabel.error_bound("model", X, Y)
 
 
 def test_states_below_a_bound_are_counted():
@@ -534,20 +528,18 @@ def test_training_does_not_copy_sparse_rows():
 
 
 def test_solutions_are_copied_into_a_checkpoint_and_kept_nowhere_else(tmp_path):
-    values = np.arange(3.0)
-    with Bar(False) as bar:
-        free, kept = FitProgress(bar), FitProgress(bar, Checkpoint(tmp_path / "c"))
-        for solved in (free, kept):
-            solved.open(str)
-            solved.put({"x": values})
+    values, stored = np.arange(3.0), Checkpoint(tmp_path / "c")
+    with resuming(None, False) as free, stored:
+        solved = Solved(None, stored)
+        for either in (free, solved):
+            either.put({"x": values})
         values[:] = 7.0
         assert free.get("x", (3,)) is None
-        kept.write()
-        kept.close()
-        again = FitProgress(bar, Checkpoint(tmp_path / "c"))
-        again.open(str)
+        solved.write()
+    with resuming(Checkpoint(tmp_path / "c"), False) as again:
         assert again.get("x", (3,)).tolist() == [0.0, 1.0, 2.0]
-        again.close()
+        with pytest.raises(pt.PotentiaError, match=r"c: .*delete it to start again\.$"):
+            again.get("x", (4,))
 
 
 @pytest.mark.parametrize("model", [pt.LMSBN, pt.LMBM, IndependentClassifiers])
@@ -578,12 +570,13 @@ def test_a_path_has_the_solutions_of_its_alphas(kernel):
     X, Y = labelled_rows(n=80, K=3)
     signs = 2.0 * Y - 1
     features = (
-        RowFeatures(X) if kernel is None else GramFeatures(np.exp(-0.2 * ((X[:, None] - X) ** 2).sum(-1)))
+        LabelRows(X) if kernel is None else LabelRows(gram=np.exp(-0.2 * ((X[:, None] - X) ** 2).sum(-1)))
     )
     solvers = [HingeSolver(alpha, 1e-8, 10_000, 0) for alpha in (0.3, 0.03, 0.003)]
-    path = learn_networks(features, signs, solvers, np.array([2, 0, 1]))
+    rest = np.array([2, 0, 1]), Structure(), Solved()
+    path = learn_networks(features, signs, solvers, *rest)
     for solver, network in zip(solvers, path, strict=True):
-        cold = learn_network(features, signs, solver, np.array([2, 0, 1]))
+        (cold,) = learn_networks(features, signs, [solver], *rest)
         np.testing.assert_allclose(network.links.coupling, cold.links.coupling, atol=1e-5)
         np.testing.assert_allclose(network.bias, cold.bias, atol=1e-5)
 
@@ -637,7 +630,7 @@ def test_too_few_rows_take_the_middle_of_the_candidates():
     assert model.cv_results_ == []
     assert model.alpha_ > 0
     with pytest.raises(pt.PotentiaError, match="gamma"):
-        pt.IndependentClassifiers(kernel="rbf", gamma="cv").fit(X, Y)
+        pt.multilabel.IndependentClassifiers(kernel="rbf", gamma="cv").fit(X, Y)
     with pytest.raises(pt.PotentiaError, match="alpha"):
         pt.LMBM(alpha="cv").fit(X, Y)
 
@@ -742,7 +735,7 @@ def test_numbers_too_large_and_columns_in_another_order_are_refused():
 
 
 def test_far_features_are_those_of_numpy(monkeypatch):
-    monkeypatch.setattr("potentia.models.multilabel.features._BLOCK", 50)
+    monkeypatch.setattr("potentia.models.multilabel.inputs._BLOCK", 50)
     rng = np.random.default_rng(4)
     for trial in range(60):
         X = rng.normal(size=(40, 4)) + 10.0 ** rng.uniform(0.0, 2.5, 4) * rng.choice([-1.0, 0.0, 1.0], 4)

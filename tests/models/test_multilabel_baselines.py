@@ -18,12 +18,12 @@ from test_lmsbn import labelled_rows
 @pytest.mark.parametrize(
     "model",
     [
-        pt.IndependentClassifiers(),
-        pt.IndependentClassifiers(kernel="rbf"),
+        pt.multilabel.IndependentClassifiers(),
+        pt.multilabel.IndependentClassifiers(kernel="rbf"),
         baselines.ClassifierChain(),
         baselines.LabelPowerset(),
-        pt.ThresholdClassifier(),
-        pt.ThresholdClassifier(pt.LMSBN(order="index"), measure="exact_match", cv=3),
+        pt.multilabel.ThresholdClassifier(),
+        pt.multilabel.ThresholdClassifier(pt.LMSBN(order="index"), measure="exact_match", cv=3),
     ],
     ids=lambda m: str(m).split("(")[0],
 )
@@ -44,7 +44,9 @@ def test_a_row_of_weight_two_is_two_rows(kernel):
     weight = np.random.default_rng(0).integers(0, 3, len(X))
     repeated = np.repeat(np.arange(len(X)), weight)
     for given in (X, sparse.csr_array(X)):
-        model = pt.IndependentClassifiers(1e-2, kernel=kernel, gamma=0.5, tol=1e-10, passes=100_000)
+        model = pt.multilabel.IndependentClassifiers(
+            1e-2, kernel=kernel, gamma=0.5, tol=1e-10, passes=100_000
+        )
         weighted = model.fit(given, Y, sample_weight=weight).predict_proba(given)
         again = model.fit(given[repeated], Y[repeated]).predict_proba(given)
         np.testing.assert_allclose(weighted, again, atol=1e-6)
@@ -52,7 +54,7 @@ def test_a_row_of_weight_two_is_two_rows(kernel):
 
 def test_independent_classifiers_are_support_vector_machines(tmp_path):
     X, Y = labelled_rows()
-    model = pt.IndependentClassifiers(1e-2, tol=1e-8).fit(X, Y)
+    model = pt.multilabel.IndependentClassifiers(1e-2, tol=1e-8).fit(X, Y)
     for k in range(Y.shape[1]):
         svm = LinearSVC(C=100 / len(X), loss="hinge", tol=1e-9, max_iter=10**6, random_state=0).fit(
             X, Y[:, k]
@@ -60,9 +62,9 @@ def test_independent_classifiers_are_support_vector_machines(tmp_path):
         assert np.allclose(model.decision_function(X)[:, k], svm.decision_function(X), atol=1e-4)
     model.save(tmp_path / "model.pt")
     back = pt.load(tmp_path / "model.pt")
-    assert type(back) is pt.IndependentClassifiers
+    assert type(back) is pt.multilabel.IndependentClassifiers
     assert np.array_equal(back.predict(X), model.predict(X))
-    constant = pt.IndependentClassifiers().fit(X, np.zeros(len(X)))
+    constant = pt.multilabel.IndependentClassifiers().fit(X, np.zeros(len(X)))
     constant.save(tmp_path / "constant.pt")
     assert np.array_equal(pt.load(tmp_path / "constant.pt").predict(X), np.zeros(len(X)))
 
@@ -107,16 +109,16 @@ def test_thresholds_help_rare_labels_also_around_a_network():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 5))
     Y = (X @ rng.normal(size=(5, 4)) + 2.0 * rng.normal(size=(400, 4)) > 3.2).astype(int)
-    for inner in (pt.IndependentClassifiers(1e-2), pt.LMSBN(1e-2)):
+    for inner in (pt.multilabel.IndependentClassifiers(1e-2), pt.LMSBN(1e-2)):
         plain = inner.fit(X[:200], Y[:200])
-        tuned = pt.ThresholdClassifier(inner).fit(X[:200], Y[:200])
+        tuned = pt.multilabel.ThresholdClassifier(inner).fit(X[:200], Y[:200])
         f = [pt.metrics.f_macro(Y[200:], m.predict(X[200:])) for m in (plain, tuned)]
         assert f[1] > f[0] + 0.05
         assert tuned.held_out_[1] > tuned.held_out_[0]
         assert np.array_equal(tuned.decision_function(X) > 0, tuned.predict(X) > 0)
     for bad, words in (({"measure": "luck"}, "measure must be"), ({"cv": 1}, "cv must be")):
         with pytest.raises(pt.PotentiaError, match=words):
-            pt.ThresholdClassifier(**bad).fit(X, Y)
+            pt.multilabel.ThresholdClassifier(**bad).fit(X, Y)
 
 
 def test_data_frames_keep_their_names():
@@ -147,8 +149,11 @@ class Frame:
 
 def test_label_names_come_from_columns():
     X, Y = labelled_rows(K=2)
-    assert pt.IndependentClassifiers().fit(X, Frame(Y, ["sky", "sea"])).label_names_ == ["sky", "sea"]
-    assert pt.IndependentClassifiers().fit(X, Y).label_names_ == ["0", "1"]
+    assert pt.multilabel.IndependentClassifiers().fit(X, Frame(Y, ["sky", "sea"])).label_names_ == [
+        "sky",
+        "sea",
+    ]
+    assert pt.multilabel.IndependentClassifiers().fit(X, Y).label_names_ == ["0", "1"]
 
 
 def test_sets_are_read(tmp_path):

@@ -104,7 +104,7 @@ def test_options_are_those_of_the_best_held_out_exact_match():
         right = [
             pt.metrics.exact_match(
                 data.Y_train[test],
-                pt.IndependentClassifiers(**candidate)
+                pt.multilabel.IndependentClassifiers(**candidate)
                 .fit(data.X_train[train], data.Y_train[train])
                 .predict(data.X_train[test]),
             )
@@ -125,7 +125,7 @@ def test_options_of_the_search_are_left_out_of_the_choice():
 
     def make(**options):
         tolerances.append(options["tol"])
-        return pt.IndependentClassifiers(**options)
+        return pt.multilabel.IndependentClassifiers(**options)
 
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 3))

@@ -55,7 +55,7 @@ def make(folder):
     X, Y = rows()
     pt.LMSBN(0.02, interactions=2, label_scale=0.5).fit(X, Y).save(folder / "lmsbn")
     pt.LMBM(0.02, cliques=3, kernel="rbf").fit(X, Y).save(folder / "lmbm")
-    pt.IndependentClassifiers(0.02).fit(X, Y).save(folder / "independent")
+    pt.multilabel.IndependentClassifiers(0.02).fit(X, Y).save(folder / "independent")
     (folder / "train.tsv").write_text("the\tD\ncat\tN\n\na\tD\n")
     make_table(folder / "train.csv", n=20)
     sequences.train(folder / "train.tsv", iterations=3)[0].save(folder / "sequences")

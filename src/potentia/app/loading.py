@@ -38,7 +38,6 @@ def _class_of(kind: str) -> type[Any]:
         from ..models.chain_crf import ChainCRF
 
         return ChainCRF
-    from ..models.multilabel import independent, lmbm, lmsbn, thresholds  # noqa: F401
     from ..models.multilabel.base import MultiLabelClassifier
 
     return find_class(kind, MultiLabelClassifier)

@@ -17,12 +17,8 @@ from ..base.schema import FLAG, TEXT, Choice, Items, Number, Rule, Schema, Secti
 from ..base.types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
 from ..learn.backends.connection import current, map_anywhere
 from ..metrics import all_measures
-from ..models.multilabel.base import ResumableClassifier
-from ..models.multilabel.features import RemoteRows, forget_rows
-from ..models.multilabel.independent import IndependentClassifiers
-from ..models.multilabel.label_network import LabelNetwork
-from ..models.multilabel.lmbm import LMBM
-from ..models.multilabel.lmsbn import LMSBN
+from ..models.multilabel import LMBM, LMSBN, IndependentClassifiers, LabelNetwork
+from ..models.multilabel.rows import RemoteRows, forget_rows
 from .pipeline import Pipeline, check_target, seen_by_workers
 from .table_files import (
     Feature,
@@ -36,7 +32,8 @@ from .table_files import (
 )
 from .training import Run
 
-MODELS: dict[str, type[ResumableClassifier]] = {
+TableModel = LabelNetwork | LMSBN | LMBM | IndependentClassifiers
+MODELS: dict[str, type[TableModel]] = {
     "network": LabelNetwork,
     "lmsbn": LMSBN,
     "lmbm": LMBM,
@@ -48,7 +45,7 @@ MODELS: dict[str, type[ResumableClassifier]] = {
 _BY_LABEL = ("lmsbn", "independent")
 
 
-def make_model(name: str, seed: int, **options: Any) -> ResumableClassifier:
+def make_model(name: str, seed: int, **options: Any) -> TableModel:
     """A model with the options given; those not given that it can choose by cross-validation, it chooses."""
     kind = MODELS[name]
     known = {"units" if kind is LabelNetwork else "kernel", *kind().get_params()}
@@ -390,7 +387,7 @@ class TableSpec:
         return Described(features, labels, y, (len(X), X.shape[1]), digest, messages), X
 
 
-def _fit_by_one(estimator: ResumableClassifier, rows: RemoteRows, y: Ints) -> ResumableClassifier:
+def _fit_by_one(estimator: TableModel, rows: RemoteRows, y: Ints) -> TableModel:
     """Fit by one worker, whose warnings are given here."""
     fitted, messages = rows.ask(partial(_fit, estimator, y))
     for message, category in messages:
@@ -398,7 +395,7 @@ def _fit_by_one(estimator: ResumableClassifier, rows: RemoteRows, y: Ints) -> Re
     return fitted
 
 
-def _fit(estimator: ResumableClassifier, y: Ints, X: Floats) -> tuple[ResumableClassifier, list[Any]]:
+def _fit(estimator: TableModel, y: Ints, X: Floats) -> tuple[TableModel, list[Any]]:
     with warnings.catch_warnings(record=True, action="always", category=UserWarning) as caught:
         fitted = estimator.fit(X, y)
     own = (UserWarning, ConvergenceWarning)

@@ -91,7 +91,7 @@ def descend(rows, extra, y, norms, costs, tol, visits, seed, dual, w):
                 old = dual[row]
                 dual[row] = min(max(old - slope / norms[row], 0.0), costs[row])
                 change = (dual[row] - old) * y[row]
-                _add_row(rows, row, change, w)
+                _add_row(rows, row, change, w.dense, w.sparse, w.scores)
                 total += _add_signs(extra, row, change, w)
             s += 1
         spread = high - low if size else 0.0
@@ -136,14 +136,14 @@ def _sign_score(extra, row, w, total):
 
 
 @njit(inline="always", **_SUMS)
-def _add_row(rows, row, change, w):
-    """w += change * f_row but for the constant and signs."""
+def _add_row(rows, row, change, dense, sparse, scores):
+    """w += change * f_row of the dense and sparse part; scores (n) follow where rows are known by inner products."""
     for k in range(rows.dense.shape[1]):
-        w.dense[k] += change * rows.dense[row, k]
+        dense[k] += change * rows.dense[row, k]
     for s in range(rows.indptr[row], rows.indptr[row + 1]):
-        w.sparse[rows.indices[s]] += change * rows.data[s]
+        sparse[rows.indices[s]] += change * rows.data[s]
     for k in range(rows.gram.shape[1]):
-        w.scores[k] += change * rows.gram[row, k]
+        scores[k] += change * rows.gram[row, k]
 
 
 @njit(inline="always", **_SUMS)
@@ -232,7 +232,7 @@ def fields(cliques, v, signs, out):
 
 @njit(**SUMS)
 def _own_score(rows, row, i, state):
-    """w_i . x_row + b_i."""
+    """w_i . x_row + b_i, summed from b_i on."""
     total = state.b[i]
     if state.scores.size > 0:
         return total + state.scores[i, row]
@@ -241,20 +241,6 @@ def _own_score(rows, row, i, state):
     for s in range(rows.indptr[row], rows.indptr[row + 1]):
         total += rows.data[s] * state.w[i, rows.indices[s]]
     return total
-
-
-@njit(**SUMS)
-def _add(rows, row, i, change, state):
-    """Follow a change of dual[row, i] * y in b, and in w or the scores."""
-    state.b[i] += change
-    if state.scores.size > 0:
-        for k in range(rows.gram.shape[1]):
-            state.scores[i, k] += change * rows.gram[row, k]
-        return
-    for k in range(rows.dense.shape[1]):
-        state.w[i, k] += change * rows.dense[row, k]
-    for s in range(rows.indptr[row], rows.indptr[row + 1]):
-        state.w[i, rows.indices[s]] += change * rows.data[s]
 
 
 @njit(**KERNEL)
@@ -303,7 +289,9 @@ def descend_joint(rows, signs, cliques, squares, eta, cost, tol, visits, seed, s
                 norm = squares[row] + (cliques.label_ptr[i + 1] - cliques.label_ptr[i]) / eta
                 new = min(max(old - slope / norm, 0.0), cost)
                 state.dual[row, i] = new
-                _add(rows, row, i, (new - old) * y[i], state)
+                change = (new - old) * y[i]
+                state.b[i] += change
+                _add_row(rows, row, change, state.w[i], state.w[i], state.scores[i])
                 for k in range(cliques.label_ptr[i], cliques.label_ptr[i + 1]):
                     state.v[cliques.clique[k]] += (new - old) * _feature(cliques, k, i, y) / eta
             s += 1

@@ -1,24 +1,23 @@
-"""Files of multi-label estimators: JSON and arrays, checked by the schema that each class declares."""
+"""`MultiLabelClassifier`: fit, predict and files of all classifiers of labels, and how their fits resume."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from threading import Lock
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from ...base.options import check_choice, check_count, check_flag, check_positive, check_type
+from ...base.options import check_flag, check_type
 from ...base.progress import Bar
 from ...base.saving import (
     Registered,
@@ -33,20 +32,129 @@ from ...base.saving import (
     stable_repr,
     write_file,
 )
-from ...base.schema import FLAG, TEXT, Array, Count, Items, Kind, Rule, Schema, Size, check
-from ...base.types import Floats, PotentiaError, shown
+from ...base.schema import FLAG, TEXT, Array, Count, Items, Kind, Number, Rule, Schema, Size, check
+from ...base.types import Floats, PotentiaError
 from ...learn.checkpoint import Checkpoint
-from .coding import Coding, as_labels, label_names, learn_coding
-from .features import RemoteRows, Solution, warn_of_far_features
+from .hinge import LabelRows
+from .inputs import (
+    Coding,
+    as_labels,
+    check_rows,
+    label_names,
+    label_weights,
+    learn_coding,
+    row_weights,
+    warn_of_far_features,
+)
+from .rows import Kernel, kernel_matrix
+
+_LOG = logging.getLogger(__name__)
+#: The arrays of a sparse matrix.
+_CSR = ("data", "indices", "indptr")
+#: Seconds between two writes of a checkpoint, which is written whole.
+_EVERY = 5.0
 
 
-class SavedClassifier(Registered):
-    """What a classifier of K labels, V of which vary, needs to be saved and loaded.
+class Solved:
+    """Solutions of a fit by name: those of its checkpoint and those it adds. Without a checkpoint none are stored.
 
-    A subclass extends `saved`, whose names are those of JSON fields and of arrays, and defines `_state` and `_restore`.
+    A fit solves the same problems in the same stages each time, so that their numbers are names enough.
     """
 
-    #: What a file holds; see `potentia.base.schema`.
+    def __init__(self, bar: Bar | None = None, checkpoint: Checkpoint | None = None) -> None:
+        self._bar, self._checkpoint = bar, checkpoint
+        saved = None if checkpoint is None else checkpoint.load()
+        self._arrays: dict[str, Floats] = {} if saved is None else saved["arrays"]
+        self._stage, self._lock, self._written = 0, Lock(), time.monotonic()
+
+    def begin(self, problems: int) -> int:
+        """The number of the next stage, which has this many problems."""
+        if self._bar is not None:
+            self._bar.begin("labels", problems)
+        self._stage += 1
+        return self._stage - 1
+
+    def take(self, name: str, shape: tuple[int, ...], solve: Callable[[], Floats]) -> Floats:
+        """The solution of a problem of the stage: what an interrupted fit has stored, or solve()."""
+        solution = self.get(name, shape)
+        if solution is None:
+            solution = solve()
+            self.put({name: solution})
+        if self._bar is not None:
+            self._bar.advance()
+        return solution
+
+    def get(self, name: str, shape: tuple[int, ...]) -> Floats | None:
+        """The array stored under a name, which must have this shape; None if there is none."""
+        if name not in self._arrays or self._checkpoint is None:
+            return None
+        try:
+            array: Floats = check({name: Array("f8", shape)}, self._arrays, "checkpoint")[name]
+        except PotentiaError as error:
+            raise PotentiaError(
+                f"{self._checkpoint.path}: {str(error).rstrip('.')}; delete it to start again."
+            ) from None
+        return array
+
+    def put(self, arrays: dict[str, Floats]) -> None:
+        """Store copies of some arrays, and now and then write the checkpoint."""
+        if self._checkpoint is not None:
+            with self._lock:
+                self._arrays |= {name: array.copy() for name, array in arrays.items()}
+            if time.monotonic() - self._written > _EVERY:
+                self.write()
+
+    def write(self) -> None:
+        """Write the checkpoint; other threads wait with what they add."""
+        with self._lock:
+            if self._checkpoint is not None and self._arrays:
+                self._checkpoint.save({"history": [], "potentials": {}, "arrays": self._arrays})
+            self._written = time.monotonic()
+
+
+@contextmanager
+def resuming(checkpoint: Checkpoint | None, progress: bool) -> Iterator[Solved]:
+    """What is solved of a fit, whose checkpoint is locked meanwhile, and written at Ctrl-C."""
+    with checkpoint or nullcontext(), Bar(True) if progress else nullcontext() as bar:
+        solved = Solved(bar, checkpoint)
+        try:
+            yield solved
+        except KeyboardInterrupt:
+            solved.write()
+            raise
+
+
+class FitTask(NamedTuple):
+    """What a classifier learns from: X (n, d) as float64, C-contiguous or CSR; signs and weights of V labels that vary.
+
+    signs (n, V): C-contiguous, of V >= 1 labels. weight (n, V): of each row's labels. seed: drawn from `random_state`.
+    solved: what an interrupted fit has stored. Nothing here may be written to.
+    """
+
+    X: Any
+    signs: Floats
+    weight: Floats
+    seed: int
+    solved: Solved
+
+
+class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
+    """A classifier of K labels of two values each; subclasses see only the V labels that vary, as signs -1 and +1.
+
+    `fit(X, y)` takes X (n, d), dense or sparse, and y (n, K), or (n,) for one label; every column has two values of
+    any kind, of which the larger is called positive. A label that is constant in training is always predicted as
+    that constant, is not part of the model, and has the score +1 or -1 (+1 if its value is a number above zero).
+
+    After `fit`: `label_names_` (columns of a data frame, or "0", "1", ...), `n_labels_`, `n_features_in_`, and
+    `classes_` as scikit-learn has it: the two values of a flat y; the labels' numbers where y (n, K) holds 0 and 1;
+    otherwise a list of the values of each label.
+
+    A subclass implements `_fit` and `_decide`, overrides `_predict_signs` where a label is not just the sign of its
+    score, and to be saved extends `saved` and defines `_state` and `_restore`. One with the option `kernel` has scores
+    that are linear in kernel values of training rows.
+    """
+
+    #: What a file holds; names are those of JSON fields and of arrays. See `potentia.base.schema`.
     saved: ClassVar[Schema] = {
         "params": Kind((dict,)),
         "label_names": Items(TEXT, "K"),
@@ -55,17 +163,199 @@ class SavedClassifier(Registered):
         "n_features": Count("d", 1),
         "signs": Array("f8", ("K",)),
         "classes": Items(Array("label", ("*",)), "K"),
-        "values": Rule(lambda found: _fit_each_other(found), "of the labels do not fit their signs"),
-        "V": Size(lambda found: np.sum(found["signs"] == 0)),
+        "values": Rule(lambda saved: _consistent(saved), "of the labels do not fit their signs"),
+        "V": Size(lambda saved: np.sum(saved["signs"] == 0)),
+        "gamma": Number(optional=True),
+        "rows/X": Array("f8", ("n", "d"), optional=True),
+        "rows/data": Array("f8", ("nnz",), optional=True),
+        "rows/indices": Array("i4 i8", ("nnz",), low=0, below="d", optional=True),
+        "rows/indptr": Array("i4 i8", ("n+1",), ends="nnz", optional=True),
+        "n": Size(lambda saved: _n_rows(saved)),
+        "rows": Rule(
+            lambda saved: len({saved[f"rows/{part}"] is None for part in _CSR}) == 1, "are incomplete"
+        ),
+        "kernel": Rule(lambda saved: not _by_kernel(saved) or saved["gamma"] is not None, "has no gamma"),
+        "m": Size(lambda saved: saved["n"] if _by_kernel(saved) else saved["n_features"]),
     }
 
+    class_weight: Any = None
+    kernel: Kernel = None
+    degree: int
+    coef0: float
+    random_state: Any = 0
     classes_: np.ndarray | list[np.ndarray]
     label_names_: list[str]
     n_labels_: int
     n_features_in_: int
     feature_names_in_: np.ndarray
-    get_params: Callable[..., dict[str, Any]]
+    gamma_: float
+    intercept_: Floats
+    coef_: Floats
+    dual_coef_: Floats
     _coding: Coding
+    _X: Any = None
+
+    @abstractmethod
+    def _check_options(self) -> None:
+        """Refuse bad options before any work."""
+
+    @abstractmethod
+    def _fit(self, task: FitTask) -> None:
+        """Learn the labels that vary."""
+
+    def _fit_nothing(self) -> None:
+        """Called instead of `_fit` where no label varies."""
+
+    @abstractmethod
+    def _decide(self, X: Any) -> Floats:
+        """Scores (n, V) of the labels that vary; above zero speaks for +1."""
+
+    def _probabilities(self, X: Any) -> Floats:
+        """P(+1) (n, V) of the labels that vary: 1 / (1 + exp(-score)) unless a subclass knows better."""
+        return 1.0 / (1.0 + np.exp(-np.clip(self._decide(X), -500, 500)))
+
+    def _predict_signs(self, X: Any) -> np.ndarray:
+        """Signs (n, V) of the labels that vary; a score of zero is -1, as in scikit-learn."""
+        return np.where(self._decide(X) > 0, 1, -1)
+
+    # -- fitting ---------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from rows X (n, d) and their labels y (n, K) or (n,)."""
+        return self._learn(X, y)
+
+    def _learn(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> Self:
+        """`fit` with all that some estimators take: weights (n) of rows, a progress bar, a file to resume from."""
+        check_flag("progress", progress)
+        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
+        if y is None:
+            raise PotentiaError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: labels (n, K) or (n,)."
+            )
+        self._check_options()
+        X, labels = check_rows(self, X, reset=True), as_labels(y)
+        if X.shape[0] != len(labels):
+            raise PotentiaError(f"X has {X.shape[0]} rows but y has {len(labels)}.")
+        names = label_names(y, 1 if labels.ndim == 1 else labels.shape[1])
+        weight = row_weights(sample_weight, X)
+        if not weight.all():  # a row of weight zero is as if it were not there
+            X, labels, weight = (part[weight > 0] for part in (X, labels, weight))
+        self._set_labels(learn_coding(labels, names), names)
+        varying = self._coding.varying
+        if varying.any():
+            signs = np.ascontiguousarray(self._coding.encode(labels, names)[:, varying])
+            weight = label_weights(weight, signs, self.class_weight)
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            if self.kernel is None:
+                warn_of_far_features(X)
+            if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+                checkpoint = Checkpoint(checkpoint, self._mark(X, signs, weight, seed))
+            with resuming(checkpoint, progress) as solved:
+                self._fit(FitTask(X, signs, weight, seed, solved))
+        else:
+            self._fit_nothing()
+        _LOG.info("%s: learned %d labels from %d rows", type(self).__name__, len(names), X.shape[0])
+        return self
+
+    def _set_labels(self, coding: Coding, names: list[str]) -> None:
+        self._coding, self.classes_ = coding, coding.public
+        self.label_names_, self.n_labels_ = names, len(names)
+
+    def _mark(self, X: Any, signs: Floats, weight: Floats, seed: int) -> str:
+        """What a checkpoint of this fit is known by."""
+        options = {k: v for k, v in self.get_params(deep=False).items() if k != "random_state"}
+        rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)
+        return digest_of([stable_repr((type(self).__name__, options, seed)), *rows, signs, weight])
+
+    # -- predicting ------------------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels (n, K), or (n,) after a flat y, in the values given in training."""
+        signs = self._if_any_varies(self._predict_signs, self._checked(X))
+        return self._coding.decode(signs)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of rows of which all labels are predicted correctly; y has its columns in the order of training."""
+        names = [str(name) for name in getattr(y, "columns", self.label_names_)]
+        if names != self.label_names_ and set(names) == set(self.label_names_):
+            before = ", ".join(self.label_names_)
+            raise PotentiaError(
+                f"the columns of y are {', '.join(names)}, but in training their order was {before}."
+            )
+        return float(super().score(X, y, sample_weight))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """P(label is the larger of its values) (n, K); after a flat y, as in scikit-learn, of both values (n, 2)."""
+        varying = self._if_any_varies(self._probabilities, self._checked(X))
+        p = self._coding.beside_constant(varying, self._coding.probabilities)
+        return np.hstack([1.0 - p, p]) if self._coding.flat else p
+
+    def decision_function(self, X: Any) -> Floats:
+        """Scores (n, K), or (n,) after a flat y; above zero speaks for the larger of a label's values."""
+        varying = self._if_any_varies(self._decide, self._checked(X))
+        scores = self._coding.beside_constant(varying, self._coding.signs)
+        return scores[:, 0] if self._coding.flat else scores
+
+    def _checked(self, X: Any) -> Any:
+        """X as the fitted model expects it; refuses other columns than training had."""
+        check_is_fitted(self)
+        return check_rows(self, X, reset=False)
+
+    def _with_labels(self, X: Any, y: Any) -> tuple[Any, Floats, Floats]:
+        """Rows, signs (n, V) of their labels that vary, and 2 (n) for each label that differs from its constant."""
+        X, signs = self._checked(X), self._coding.encode(y, self.label_names_)
+        if len(signs) != X.shape[0]:
+            raise PotentiaError(f"X has {X.shape[0]} rows but y {len(signs)}.")
+        constant = self._coding.signs
+        surprises = np.sum((constant != 0) & (signs != constant), axis=1)
+        return X, np.ascontiguousarray(signs[:, self._coding.varying]), 2.0 * surprises
+
+    def _if_any_varies(self, function: Callable[[Any], np.ndarray], X: Any) -> np.ndarray:
+        """function(X) (n, V), which is not called where all labels are constant."""
+        return function(X) if self._coding.varying.any() else np.empty((X.shape[0], 0))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = True
+        return tags
+
+    # -- scores linear in features or kernel values -------------------------------------------------------------
+
+    def _label_rows(self, X: Any, weight: Floats, gamma: float) -> LabelRows:
+        """Training rows as the labels' problems see them."""
+        gram = None if self.kernel is None else self._gram(X, X, gamma)
+        return LabelRows(X, gram, weight)
+
+    def _gram(self, A: Any, B: Any, gamma: float) -> Floats:
+        return kernel_matrix(A, B, self.kernel, gamma=gamma, degree=self.degree, coef0=self.coef0)
+
+    def _matrix(self, X: Any) -> Any:
+        """What a product with weights turns into scores: the rows, or their kernel with the training rows."""
+        if self.kernel is None or not self._coding.varying.any():
+            return X
+        return self._gram(X, self._X, self.gamma_)
+
+    def _set_weights(self, coef: Floats, bias: Floats) -> None:
+        """`intercept_` and `coef_`, or `dual_coef_`, over all labels, from those of the labels that vary.
+
+        A constant label has its sign as intercept and nothing else.
+        """
+        varying = self._coding.varying
+        weights, self.intercept_ = np.zeros((self.n_labels_, coef.shape[1])), self._coding.signs.copy()
+        weights[varying], self.intercept_[varying] = coef, bias
+        setattr(self, "coef_" if self.kernel is None else "dual_coef_", weights)
+
+    # -- files -------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file of JSON and arrays, without code."""
@@ -73,22 +363,24 @@ class SavedClassifier(Registered):
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The fitted model as JSON and arrays."""
-        from sklearn.utils.validation import check_is_fitted
-
         check_is_fitted(self)
-        name, coding = type(self).__name__, self._coding
-        content = {
-            "params": {
-                k: encode(_by_name(v), f"{k} of {name}") for k, v in self.get_params(deep=False).items()
-            },
+        name, coding, X = type(self).__name__, self._coding, self._X
+        rows = {part: getattr(X, part) for part in _CSR} if sparse.issparse(X) else {"X": X}
+        options = self.get_params(deep=False).items()
+        values = {
+            "params": {option: encode(_by_name(value), f"{option} of {name}") for option, value in options},
             "label_names": self.label_names_,
             "flat": coding.flat,
             "feature_names": getattr(self, "feature_names_in_", np.empty(0)).tolist(),
             "n_features": self.n_features_in_,
+            "signs": coding.signs,
+            "gamma": getattr(self, "gamma_", None),
+            **{f"classes/{k}": _storable(values) for k, values in enumerate(coding.classes)},
+            **({} if X is None else {f"rows/{part}": array for part, array in rows.items()}),
+            **self._state(),
         }
-        arrays = {f"classes/{k}": _storable(values) for k, values in enumerate(coding.classes)}
-        own_content, own_arrays = self._state()
-        return content | own_content, arrays | {"signs": coding.signs} | own_arrays
+        arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
+        return {key: value for key, value in values.items() if key not in arrays}, arrays
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -100,41 +392,54 @@ class SavedClassifier(Registered):
     def from_state(cls, content: dict[str, Any], arrays: dict[str, Any]) -> Self:
         """The model that `state` described."""
         classes = [arrays[f"classes/{k}"] for k in range(sum(name.startswith("classes/") for name in arrays))]
-        found = check(cls.saved, {**content, **arrays, "classes": classes}, cls.__name__)
-        model: Self = build(cls, {name: decode(value) for name, value in found["params"].items()})
+        saved = check(cls.saved, {**content, **arrays, "classes": classes}, cls.__name__)
+        model: Self = build(cls, {name: decode(value) for name, value in saved["params"].items()})
         model._check_options()
-        model._coding = Coding(found["classes"], found["signs"], found["flat"])
-        model.label_names_, model.n_labels_ = found["label_names"], len(found["label_names"])
-        model.classes_ = model._coding.public
-        model.n_features_in_ = found["n_features"]
-        if found["feature_names"]:
-            model.feature_names_in_ = np.array(found["feature_names"], dtype=object)
-        model._restore(found, arrays)
+        model._set_labels(Coding(saved["classes"], saved["signs"], saved["flat"]), saved["label_names"])
+        model.n_features_in_ = saved["n_features"]
+        if saved["feature_names"]:
+            model.feature_names_in_ = np.array(saved["feature_names"], dtype=object)
+        if saved["gamma"] is not None:
+            model.gamma_ = saved["gamma"]
+        if saved["rows/X"] is not None:
+            model._X = saved["rows/X"]
+        elif saved["rows/data"] is not None:
+            shape = (saved["n"], saved["n_features"])
+            model._X = sparse.csr_array(tuple(saved[f"rows/{part}"] for part in _CSR), shape=shape)
+        model._restore(saved, arrays)
         return model
 
-    def _check_options(self) -> None:
-        """Refuse bad options before any work."""
+    def _state(self) -> dict[str, Any]:
+        """JSON values and arrays of what `_fit` has learned."""
+        return {}
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """JSON and arrays of what `_fit` has learned."""
-        return {}, {}
-
-    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
-        """Take what `_state` gave from the values found by the schema, or from all arrays."""
+    def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Take what `_state` gave from the values that the schema knows, or from all arrays."""
 
 
-def _fit_each_other(found: dict[str, Any]) -> bool:
+def _n_rows(saved: dict[str, Any]) -> int:
+    """Training rows that a file holds; -1 where it has none."""
+    X, indptr = saved["rows/X"], saved["rows/indptr"]
+    return len(X) if X is not None else -1 if indptr is None else len(indptr) - 1
+
+
+def _by_kernel(saved: dict[str, Any]) -> bool:
+    """Whether a saved model's scores are products with kernel values of training rows."""
+    return saved["params"].get("kernel") is not None and bool(saved["V"])
+
+
+def _consistent(saved: dict[str, Any]) -> bool:
     """Whether every label has two ascending values and the sign 0, or one value and the sign 1 or -1."""
-    names, n_names = found["label_names"], len(found["feature_names"])
+    names, n_names = saved["label_names"], len(saved["feature_names"])
     return (
         all(
             len(values) == (2 if sign == 0 else 1)
             and (sign in (-1.0, 1.0) if len(values) == 1 else bool(values[0] < values[1]))
-            for values, sign in zip(found["classes"], found["signs"], strict=True)
+            for values, sign in zip(saved["classes"], saved["signs"], strict=True)
         )
         and len(names) >= 1
-        and (not found["flat"] or len(names) == 1)
-        and n_names in (0, found["n_features"])
+        and (not saved["flat"] or len(names) == 1)
+        and n_names in (0, saved["n_features"])
     )
 
 
@@ -154,405 +459,3 @@ def _storable(values: np.ndarray) -> np.ndarray:
     if not all(isinstance(v, str) for v in values):
         raise PotentiaError("labels whose values are objects other than text cannot be saved.")
     return values.astype(str)
-
-
-#: Seconds between writings of the file: it is written whole.
-_EVERY = 5.0
-
-
-#: A problem's solutions from its number, its columns of signs and its solver.
-Take = Callable[[int, int, Callable[[], list[Solution]]], list[Solution]]
-
-
-class FitProgress:
-    """Arrays by name, such as the solution of a label's problem by the stage of the fit and its number there.
-
-    A fit solves the same problems in the same stages each time, so that numbers are names enough. Without a
-    checkpoint nothing is kept.
-    """
-
-    def __init__(self, bar: Bar, checkpoint: str | os.PathLike[str] | Checkpoint | None = None) -> None:
-        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
-        self._bar, self._given = bar, checkpoint
-        self._checkpoint: Checkpoint | None = None
-        self._in_use = ExitStack()
-        self._found: dict[str, Floats] = {}
-        self._stage, self._lock, self._written = 0, Lock(), time.monotonic()
-
-    def open(self, mark: Callable[[], str]) -> None:
-        """Take up what the file holds; a file given by its path must belong to the fit of that mark."""
-        if self._given is not None:
-            given = self._given
-            self._checkpoint = given if isinstance(given, Checkpoint) else Checkpoint(given, mark())
-            self._in_use.enter_context(self._checkpoint)
-            saved = self._checkpoint.load()
-            self._found = {} if saved is None else saved["arrays"]
-
-    def close(self) -> None:
-        """Let other fits use the file."""
-        self._in_use.close()
-
-    def stage(self, problems: int, width: int, path: int = 1) -> Take:
-        """Begin a stage of `problems` problems with `width` features, each solved `path` times.
-
-        What it returns takes a problem's number, its columns of signs and its solver, and gives its solutions.
-        """
-        stage, self._stage = self._stage, self._stage + 1
-        self._bar.begin("labels", problems)
-
-        def take(number: int, columns: int, solve: Callable[[], list[Solution]]) -> list[Solution]:
-            name = f"{stage}/{number}"
-            packed = self.get(name, (path * (3 + columns + width),))
-            if packed is not None:
-                solutions = [_unpacked(part, columns) for part in np.split(packed, path)]
-            else:
-                solutions = solve()
-                self.put({name: np.concatenate([_packed(s) for s in solutions])})
-            self._bar.advance()
-            return solutions
-
-        return take
-
-    def get(self, name: str, shape: tuple[int, ...]) -> Floats | None:
-        """The array that was put under a name, in this fit or in the one it resumes; it must have this shape."""
-        schema: Schema = {name: Array("f8", shape, optional=True)}
-        try:
-            found: Floats | None = check(schema, self._found, "checkpoint")[name]
-            return found
-        except PotentiaError as error:
-            path = "" if self._checkpoint is None else f"{self._checkpoint.path}: "
-            raise PotentiaError(f"{path}{str(error).rstrip('.')}; delete it to start again.") from None
-
-    def put(self, arrays: dict[str, Floats]) -> None:
-        """Keep copies of some arrays."""
-        if self._checkpoint is None:
-            return
-        with self._lock:
-            self._found |= {name: array.copy() for name, array in arrays.items()}
-        if time.monotonic() - self._written > _EVERY:
-            self.write()
-
-    def write(self) -> None:
-        """Write the file now; other threads wait, as they might still find something."""
-        with self._lock:
-            if self._checkpoint is not None and self._found:
-                self._checkpoint.save({"history": [], "potentials": {}, "arrays": self._found})
-            self._written = time.monotonic()
-
-
-def _packed(solution: Solution) -> Floats:
-    head = [solution.bias, float(solution.converged), float(len(solution.signs))]
-    return np.concatenate([head, solution.signs, solution.own])
-
-
-def _unpacked(packed: Floats, columns: int) -> Solution:
-    p = 3 + columns
-    return Solution(packed[p:], float(packed[0]), packed[3:p], bool(packed[1]))
-
-
-#: None, "balanced", or the weights of a label's smaller value, 0, and of its larger, 1.
-ClassWeight = Literal["balanced"] | Mapping[int, float] | None
-
-
-def check_class_weight(value: object) -> None:
-    """Refuse anything but weights of two values."""
-    if value is None:
-        return
-    if not isinstance(value, Mapping):
-        check_choice("class_weight", value, ("balanced",), "a dictionary or None")
-        return
-    if not set(value) <= {0, 1}:
-        raise PotentiaError(
-            f"class_weight has the keys 0 and 1, for a label's smaller and larger value, not {shown(value)}."
-        )
-    for key, weight in value.items():
-        check_positive(f"class_weight[{key}]", weight)
-
-
-def row_weights(sample_weight: Any, X: Any) -> Floats:
-    """A weight per row, not negative, of mean 1 over the rows whose weight is not zero."""
-    if sample_weight is None:
-        return np.ones(X.shape[0])
-    try:
-        weight: Floats = _check_sample_weight(sample_weight, X, dtype=np.float64)
-    except ValueError as error:
-        raise PotentiaError(" ".join(str(error).split())) from None
-    if weight.min() < 0 or not weight.any():
-        raise PotentiaError("sample_weight must be numbers of at least 0, some of them above it.")
-    return weight / weight[weight > 0].mean()
-
-
-def label_weights(weight: Floats, signs: Floats, class_weight: ClassWeight) -> Floats:
-    """Weights (n, V) of the rows' labels: those of the rows times those of the labels' values.
-
-    "balanced": a label's two values have the same weight in sum.
-    """
-    found = np.repeat(weight[:, None], signs.shape[1], axis=1)
-    if class_weight is None:
-        return found
-    if isinstance(class_weight, Mapping):
-        return found * np.where(signs > 0, class_weight.get(1, 1.0), class_weight.get(0, 1.0))
-    present = np.sum(found * (signs > 0), axis=0)
-    total = found.sum(axis=0)
-    balanced: Floats = found * np.where(signs > 0, total / (2.0 * present), total / (2.0 * (total - present)))
-    return balanced
-
-
-_LOG = logging.getLogger(__name__)
-
-
-class MultiLabelClassifier(SavedClassifier, ClassifierMixin, BaseEstimator):
-    """A classifier of K labels of two values each; subclasses see only labels that vary, as signs -1 and +1.
-
-    `fit(X, y)` takes X (n, d), dense or sparse, and y (n, K), or (n,) for one label; every column has two values of
-    any kind, of which the larger is called positive. A label that is constant in training is always predicted as
-    that constant, is not part of the model, and has the score +1 or -1 (+1 if its value is a number above zero).
-
-    After `fit`: `label_names_` (columns of a data frame, or "0", "1", ...), `n_labels_`, `n_features_in_`, and
-    `classes_` as scikit-learn has it: the two values of a flat y; the labels' numbers where y (n, K) holds 0 and 1;
-    otherwise a list of the values of each label.
-
-    A subclass implements `_fit` and `_decide`, and overrides `_predict_signs` where a label is not just the sign of
-    its own score. X arrives as float64, C-contiguous or CSR; what arrives must not be written to.
-    """
-
-    class_weight: Any = None
-
-    @abstractmethod
-    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
-        """Learn from X (n, d) and signs (n, K'), C-contiguous, of the K' >= 1 labels that vary.
-
-        weight (n, K'): of each row's label; all 1 but for estimators that take weights, see `weights`.
-        """
-
-    def _fit_nothing(self) -> None:
-        """Called instead of `_fit` where no label varies."""
-
-    @abstractmethod
-    def _decide(self, X: Any) -> Floats:
-        """Scores (n, K') of the labels that vary; above zero speaks for +1."""
-
-    def _probabilities(self, X: Any) -> Floats:
-        """P(+1) (n, K') of the labels that vary: 1 / (1 + exp(-score)) unless a subclass knows better."""
-        return 1.0 / (1.0 + np.exp(-np.clip(self._decide(X), -500, 500)))
-
-    def _predict_signs(self, X: Any) -> np.ndarray:
-        """Signs (n, K') of the labels that vary; a score of zero is -1, as in scikit-learn."""
-        return np.where(self._decide(X) > 0, 1, -1)
-
-    # -- faces ---------------------------------------------------------------------------------------------
-
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows X (n, d) and their labels y (n, K) or (n,)."""
-        return self._learn(X, y, None)
-
-    def _learn(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        if y is None:
-            raise PotentiaError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None: labels (n, K) or (n,)."
-            )
-        self._check_options()
-        X = self._validated(X)
-        labels = as_labels(y)
-        if X.shape[0] != len(labels):
-            raise PotentiaError(f"X has {X.shape[0]} rows but y has {len(labels)}.")
-        names = label_names(y, 1 if labels.ndim == 1 else labels.shape[1])
-        weight = row_weights(sample_weight, X)
-        # a row of weight zero is as if it were not there
-        X, labels, weight = (
-            (X, labels, weight) if weight.all() else (part[weight > 0] for part in (X, labels, weight))
-        )
-        self._coding = learn_coding(labels, names)
-        self.label_names_, self.n_labels_ = names, len(names)
-        self.classes_ = self._coding.public
-        varying = self._coding.varying
-        if varying.any():
-            signs = np.ascontiguousarray(self._signs(labels)[:, varying])
-            if getattr(self, "kernel", None) is None:
-                warn_of_far_features(X)
-            self._fit(X, signs, label_weights(weight, signs, self.class_weight))
-        else:
-            self._fit_nothing()
-        _LOG.info("%s: learned %d labels from %d rows", type(self).__name__, len(names), X.shape[0])
-        return self
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Labels (n, K), or (n,) after a flat y, in the values given in training."""
-        X = self._checked(X)
-        return self._coding.decode(self._if_any_varies(self._predict_signs, X))
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of rows of which all labels are predicted correctly; y has its columns in the order of training."""
-        names = [str(name) for name in getattr(y, "columns", self.label_names_)]
-        if names != self.label_names_ and set(names) == set(self.label_names_):
-            before = ", ".join(self.label_names_)
-            raise PotentiaError(
-                f"the columns of y are {', '.join(names)}, but in training their order was {before}."
-            )
-        return float(super().score(X, y, sample_weight))
-
-    def predict_proba(self, X: Any) -> Floats:
-        """P(label is the larger of its values) (n, K); after a flat y, as in scikit-learn, of both values (n, 2)."""
-        X = self._checked(X)
-        own = self._if_any_varies(self._probabilities, X)
-        found = self._coding.beside_constant(own, self._coding.probabilities)
-        return np.hstack([1.0 - found, found]) if self._coding.flat else found
-
-    def decision_function(self, X: Any) -> Floats:
-        """Scores (n, K), or (n,) after a flat y; above zero speaks for the larger of a label's values."""
-        X = self._checked(X)
-        scores = self._coding.beside_constant(self._if_any_varies(self._decide, X), self._coding.signs)
-        return scores[:, 0] if self._coding.flat else scores
-
-    # -- parts for subclasses --------------------------------------------------------------------------------
-
-    def _checked(self, X: Any) -> Any:
-        """X as the fitted model expects it; refuses other columns than training had."""
-        check_is_fitted(self)
-        return self._validated(X, reset=False)
-
-    def _validated(self, X: Any, **options: Any) -> Any:
-        """Rows as float64; scikit-learn's complaints, which take several lines, become one."""
-        if isinstance(X, RemoteRows):  # which whoever reads them has checked
-            self.n_features_in_ = X.shape[1]
-            return X
-        try:
-            found = _doubles(validate_data(self, X, **_CHECKS, **options))
-        except (TypeError, ValueError) as error:
-            text = " ".join(str(error).split())
-            # a TypeError where scikit-learn asks for one
-            kind = TypeError if isinstance(error, TypeError) else PotentiaError
-            raise kind(text if re.search(r"\bX\b", text) else f"X is no table of numbers: {text}") from None
-        _refuse_huge(found)
-        return found
-
-    def _signs(self, y: Any) -> Floats:
-        """Labels as signs (n, K), constant ones included."""
-        return self._coding.encode(y, self.label_names_)
-
-    def _if_any_varies(self, function: Callable[[Any], np.ndarray], X: Any) -> np.ndarray:
-        """function(X) (n, K'), which is not called where all labels are constant."""
-        return function(X) if self._coding.varying.any() else np.empty((X.shape[0], 0))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.classifier_tags.multi_class = False
-        tags.classifier_tags.multi_label = True
-        tags.target_tags.multi_output = True
-        return tags
-
-
-def _refuse_huge(X: Any) -> None:
-    """Refuse numbers that single precision cannot hold, which some classifiers compute in."""
-    values = X.data if sparse.issparse(X) else X
-    if max(values.max(initial=0.0), -values.min(initial=0.0)) > _HUGE:
-        at = np.flatnonzero(np.abs(values) > _HUGE)[0]
-        column = X.indices[at] if sparse.issparse(X) else at % X.shape[1]
-        raise PotentiaError(
-            f"feature {column} of X holds numbers too large to compute with: scale the features."
-        )
-
-
-def check_seed(name: str, value: object) -> None:
-    """A seed as scikit-learn has it: a whole number, a RandomState or None."""
-    if value is not None and not isinstance(value, np.random.RandomState):
-        check_count(name, value)
-
-
-def check_classifier(estimator: object) -> None:
-    """None, or an object with the methods of a scikit-learn classifier that has scores."""
-    methods = ("fit", "predict", "decision_function", "get_params")
-    if isinstance(estimator, SavedFunction):
-        return  # of a loaded model, which can predict but not be fitted again
-    if estimator is not None and not all(callable(getattr(estimator, name, None)) for name in methods):
-        raise PotentiaError(
-            f"estimator must be a classifier with decision_function or None, not {shown(estimator)}."
-        )
-
-
-#: The largest number that features may hold.
-_HUGE = float(np.finfo(np.float32).max)
-_CHECKS = {"accept_sparse": "csr", "dtype": np.float64, "order": "C"}
-
-
-def _doubles(X: Any) -> Any:
-    """Sparse rows with sorted indices, so that kernels meet one layout."""
-    if sparse.issparse(X) and not X.has_sorted_indices:
-        X = X.sorted_indices()
-    return X
-
-
-class ResumableClassifier(MultiLabelClassifier):
-    """Base of estimators that keep what a fit has found so far."""
-
-    random_state: Any
-    _solved: FitProgress | None = None
-
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Learn from rows X (n, d) and their labels y (n, K) or (n,).
-
-        Args:
-            progress: show a progress bar.
-            checkpoint: a file that keeps what is found every few seconds and at Ctrl-C; if it exists, the fit resumes
-                from there. One of other data or options, an integer `random_state` among them, is refused.
-        """
-        return self._resume(X, y, None, progress, checkpoint)
-
-    def _resume(self, X: Any, y: Any, sample_weight: Any, progress: bool, checkpoint: Any) -> Self:
-        check_flag("progress", progress)
-        with Bar(progress) as bar:
-            self._solved = solved = FitProgress(bar, checkpoint)
-            try:
-                return self._learn(X, y, sample_weight)
-            except KeyboardInterrupt:
-                solved.write()
-                raise
-            finally:
-                solved.close()
-                del self._solved
-
-    def _seed(self, X: Any, signs: Floats, weight: Floats) -> int:
-        """The seed of a fit to rows, signs and weights, whose checkpoint is opened if it has one."""
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        if self._solved is not None:
-            self._solved.open(lambda: self._mark(X, signs, weight, seed))
-        return seed
-
-    def _mark(self, X: Any, signs: Floats, weight: Floats, seed: int) -> str:
-        """What a checkpoint of this fit is known by."""
-        options = {k: v for k, v in self.get_params(deep=False).items() if k != "random_state"}
-        rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)
-        return digest_of([stable_repr((type(self).__name__, options, seed)), *rows, signs, weight])
-
-
-class WeightedClassifier(ResumableClassifier):
-    """Base of estimators whose rows and labels' values may have weights; a subclass has the option `class_weight`."""
-
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows' losses.
-
-        Args:
-            sample_weight: numbers of at least 0; only their ratios matter, and a row of weight 0 is left out.
-            progress, checkpoint: as of other estimators: a progress bar, and a file from which a fit resumes.
-        """
-        return self._resume(X, y, sample_weight, progress, checkpoint)
-
-    def _check_options(self) -> None:
-        super()._check_options()
-        check_class_weight(self.class_weight)

@@ -10,8 +10,7 @@ import numpy as np
 from ...base.options import check_type
 from ...base.types import Floats, PotentiaError, real_numbers
 from .lmbm import LMBM
-from .lmsbn import LMSBN
-from .margin import UNLIMITED
+from .lmsbn import LMSBN, UNLIMITED
 
 #: The least b with log(1 + exp(-z)) <= [1 - z]_+ + b for all z; the paper's log(e + 1 / e) is larger.
 _HINGE_GAP = float(np.log1p(np.exp(-1.0)))
@@ -60,13 +59,13 @@ def error_bound(model: LMSBN | LMBM, X: Any, y: Any) -> ErrorBound:
     """
     check_type("model", model, LMSBN, LMBM)
     losses = model.labelling_loss(X, y)
-    found = model.search(X, np.inf, UNLIMITED) if isinstance(model, LMSBN) else model.search(X, "branch")
-    if not np.all(found.optimal):
+    best = model.search(X, np.inf, UNLIMITED) if isinstance(model, LMSBN) else model.search(X, "branch")
+    if not np.all(best.optimal):
         raise PotentiaError(
-            f"the labellings of {np.sum(~found.optimal)} rows are not proven optimal; fit with a larger eta0."
+            f"the labellings of {np.sum(~best.optimal)} rows are not proven optimal; fit with a larger eta0."
         )
     truth = np.asarray(y.toarray() if hasattr(y, "toarray") else y).reshape(len(losses), -1)
-    wrong = np.any(found.labels.reshape(len(losses), -1) != truth, axis=1)
+    wrong = np.any(best.labels.reshape(len(losses), -1) != truth, axis=1)
     mean, threshold = float(np.mean(losses)), _threshold(model)
     return ErrorBound(mean, mean / threshold if threshold else np.inf, float(np.mean(wrong)), threshold)
 
@@ -109,14 +108,14 @@ def search_bound(model: LMSBN, X: Any, y: Any, bounds: Any) -> SearchBound:
     if S.size == 0 or not np.all(S >= 1):
         raise PotentiaError("bounds must be numbers of at least 1.")
     mean = float(np.mean(model.labelling_loss(X, y)))
-    found = [model.search(X, bound=s) for s in S]
+    searches = [model.search(X, bound=s) for s in S]
     K = len(model.order_)
     return SearchBound(
         S,
         np.maximum(0.0, 1.0 - mean / S),
-        np.array([np.mean(f.optimal) for f in found]),
+        np.array([np.mean(s.optimal) for s in searches]),
         [states_below(K, s) for s in S],
-        [int(f.states.max()) for f in found],
+        [int(s.states.max()) for s in searches],
     )
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ...base.schema import Array, Rule, Schema
 from ...base.types import Floats
-from .base import ClassWeight, WeightedClassifier
-from .features import Gamma, Kernel
-from .margin import MarginClassifier
-from .network import learn_apart
+from ...learn.checkpoint import Checkpoint
+from .base import FitTask, MultiLabelClassifier
+from .hinge import HingeSolver
+from .inputs import ClassWeight, check_class_weight, check_margin_options
+from .network import APART, learn_networks
+from .rows import Gamma, Kernel, kernel_width
 
 
 @dataclass(eq=False, repr=False)
-class IndependentClassifiers(WeightedClassifier, MarginClassifier):
+class IndependentClassifiers(MultiLabelClassifier):
     r"""One support vector machine per label, independent of the others.
 
     Args: as in `LMSBN`, without choices by cross-validation; alpha is common to all labels,
@@ -37,31 +40,52 @@ class IndependentClassifiers(WeightedClassifier, MarginClassifier):
     random_state: Any = 0
 
     saved: ClassVar[Schema] = {
-        **MarginClassifier.saved,
+        **MultiLabelClassifier.saved,
         "own": Array("f8", ("V", "m"), optional=True),
         "bias": Array("f8", ("V",), optional=True),
         "weights": Rule(
-            lambda found: (found["own"] is None) == (found["bias"] is None) == (not found["V"]), "are missing"
+            lambda saved: (saved["own"] is None) == (saved["bias"] is None) == (not saved["V"]), "are missing"
         ),
     }
 
-    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
-        width = self._width(X)
-        self._keep(X, width)
-        solver = self._solver(X, signs, weight)
-        (network,) = learn_apart(self._features(X, weight, width), signs, [solver])
-        self._publish(network.own, network.bias)
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> Self:
+        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows; see `LMSBN.fit`."""
+        return self._learn(X, y, sample_weight, progress, checkpoint)
+
+    def _check_options(self) -> None:
+        check_margin_options(self)
+        check_class_weight(self.class_weight)
+
+    def _fit(self, task: FitTask) -> None:
+        X, signs, weight, seed, solved = task
+        width = 1.0 if self.kernel is None else kernel_width(X, self.gamma)
+        if self.kernel is not None:
+            self._X, self.gamma_ = X, width
+        solver = HingeSolver(float(self.alpha), float(self.tol), int(self.passes), seed)
+        features, order = self._label_rows(X, weight, width), np.arange(signs.shape[1])
+        (network,) = learn_networks(features, signs, [solver], order, APART, solved)
+        self._set_weights(network.coef, network.bias)
 
     def _fit_nothing(self) -> None:
-        self._publish(np.zeros((0, self.n_features_in_)), np.zeros(0))
+        self._set_weights(np.zeros((0, self.n_features_in_)), np.zeros(0))
 
     def _decide(self, X: Any) -> Floats:
-        own, bias = self._weights()
-        return np.asarray(self._matrix(X) @ own.T) + bias
+        coef, bias = self._weights()
+        return np.asarray(self._matrix(X) @ coef.T) + bias
 
-    def _losses(self, X: Any, signs: Floats) -> Floats:
+    def labelling_loss(self, X: Any, y: Any) -> Floats:
+        """The hinge sum (n) of each row's labelling; a label constant in training adds 2 where y differs from it."""
+        X, signs, surprises = self._with_labels(X, y)
         hinges: Floats = np.maximum(0.0, 1.0 - signs * self._decide(X))
-        return hinges.sum(axis=1)
+        return hinges.sum(axis=1) + surprises
 
     def _weights(self) -> tuple[Floats, Floats]:
         """Weights and constants of the labels that vary."""
@@ -69,14 +93,12 @@ class IndependentClassifiers(WeightedClassifier, MarginClassifier):
         weights = self.coef_ if self.kernel is None else self.dual_coef_
         return weights[varying], self.intercept_[varying]
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        content, arrays = super()._state()
-        own, bias = self._weights()
-        return content, arrays | ({"own": own, "bias": bias} if len(bias) else {})
+    def _state(self) -> dict[str, Any]:
+        coef, bias = self._weights()
+        return {"own": coef, "bias": bias} if len(bias) else {}
 
-    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
-        super()._restore(found, arrays)
-        if found["own"] is not None:
-            self._publish(found["own"], found["bias"])
-        else:
+    def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if saved["own"] is None:
             self._fit_nothing()
+        else:
+            self._set_weights(saved["own"], saved["bias"])

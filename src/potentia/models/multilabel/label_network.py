@@ -1,315 +1,26 @@
-"""Units of label networks: classifiers of single labels, learned with scores of held-out rows beside."""
+"""`LabelNetwork`: a directed network of labels on the scores of any classifiers, with a forest over labellings."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Literal, cast
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
-from scipy import sparse
-from sklearn.base import clone
 
 from ...base.options import check_choice, check_count, check_flag, check_positive
 from ...base.saving import SavedFunction
-from ...base.schema import FLAG, Array, Choice, Items, Kind, Number, Rule, Schema, check, prefixed
-from ...base.threads import map_items, thread_count
+from ...base.schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check, prefixed
 from ...base.types import Floats, Ints, PotentiaError, shown
-from .base import ClassWeight, WeightedClassifier, check_seed
-from .decoding import FOREST, LabellingForest, learn_forest
-from .features import GramFeatures, HingeSolver, LabelRows, RowFeatures, kernel_matrix, median_width
+from ...learn.checkpoint import Checkpoint
+from .base import FitTask, MultiLabelClassifier
+from .hinge import HingeSolver
+from .inputs import ClassWeight, check_class_weight, check_seed
 from .lmsbn import Search
-from .network import given_order, learn_apart
 from .posterior import Conditionals, Labelled, Member, Seen, best_labellings, learn_conditionals, marginals
-from .selection import alpha_path, splits
-
-#: Values that are tried: of alpha as in `selection`, and of the kernel's width in units of the median rule's.
-_ALPHAS, _WIDTHS = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4), (1.0, 3.0)
-#: Tolerance and passes of fits that only compare options.
-_LOOSE, _PASSES = 0.1, 30
-#: Slopes at which a margin is tried as log-odds.
-_SLOPES = (1.0, 2.0, 4.0, 8.0)
-#: The score of a label that is constant in the rows learned from, and what probabilities are kept away from 0 and 1 by.
-_CERTAIN, _LEAST = 5.0, 1e-3
-
-
-@dataclass
-class UnitTask:
-    """What units learn from: rows, signs (n, V), weights (n, V), the order of labels, and how to hold out rows."""
-
-    X: Any
-    signs: Floats
-    weight: Floats
-    order: Ints
-    solver: HingeSolver
-    folds: int
-
-    def splits(self) -> list[tuple[Ints, Ints]]:
-        """Rows to learn from and to score; all and all where there are fewer than two per fold."""
-        n = len(self.signs)
-        if n < 2 * self.folds:
-            return [(np.arange(n), np.arange(n))]
-        return list(splits(n, self.folds, self.solver.seed))
-
-
-class Unit(ABC):
-    """Scores of labels, each by a separate classifier."""
-
-    #: Whether scores depend on earlier labels.
-    sees_labels: ClassVar[bool] = False
-
-    @abstractmethod
-    def learn(self, task: UnitTask) -> Floats:
-        """Learn from all rows; the scores (n, V) that each row has from the other folds."""
-
-    @abstractmethod
-    def scores(self, X: Any) -> Floats:
-        """Scores (n, V) by label of other rows, whatever earlier labels are."""
-
-    def given(self, place: int, X: Any, signs: Floats) -> Floats:
-        """Scores (m) of the label at a place for rows (m, d), given the signs (m, place) of the labels before it."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """JSON and arrays of a file."""
-
-
-class MarginUnit(Unit):
-    """A support vector machine per label, linear or with an RBF kernel, of the least loss of held-out rows."""
-
-    saved: ClassVar[Schema] = {
-        "kind": Choice(("linear", "rbf")),
-        "gamma": Number(),
-        "own": Array("f8", ("V", "m")),
-        "bias": Array("f8", ("V",)),
-        "X": Array("f8", ("m", "d"), optional=True),
-    }
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def learn(self, task: UnitTask) -> Floats:
-        rbf = self.kind == "rbf"
-        self._weight = task.weight
-        self._X = np.asarray(task.X.toarray() if sparse.issparse(task.X) else task.X) if rbf else None
-        width = median_width(task.X, task.solver.seed) if rbf else 1.0
-        least = np.inf
-        for gamma in [factor * width for factor in _WIDTHS] if rbf else [1.0]:
-            features = self._features(task.X, gamma)
-            alphas = alpha_path(features, _ALPHAS)
-            for alpha, scores in zip(alphas, _held_out(features, alphas, task), strict=True):
-                loss = _log_loss(scores, task.signs, task.weight)
-                if loss < least:
-                    least, chosen, best = loss, (gamma, alpha), scores
-        self.gamma, self.alpha = chosen
-        solver = replace(task.solver, alpha=self.alpha)
-        (network,) = learn_apart(self._features(task.X, self.gamma), task.signs, [solver])
-        self._own, self._bias = network.own, network.bias
-        return best
-
-    def _features(self, X: Any, gamma: float) -> LabelRows:
-        made = GramFeatures(self._kernel(X, gamma)) if self.kind == "rbf" else RowFeatures(X)
-        made.weight = self._weight
-        return made
-
-    def _kernel(self, X: Any, gamma: float) -> Floats:
-        return kernel_matrix(X, self._X, "rbf", {"gamma": gamma})
-
-    def scores(self, X: Any) -> Floats:
-        matrix = self._kernel(X, self.gamma) if self.kind == "rbf" else X
-        return np.asarray(matrix @ self._own.T) + self._bias
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        arrays = {"own": self._own, "bias": self._bias} | ({} if self._X is None else {"X": self._X})
-        return {"kind": self.kind, "gamma": self.gamma}, arrays
-
-    @classmethod
-    def restored(cls, found: dict[str, Any]) -> MarginUnit:
-        """The unit that a file described."""
-        unit = cls(found["kind"])
-        unit.gamma, unit._own, unit._bias, unit._X = (found[k] for k in ("gamma", "own", "bias", "X"))
-        if (unit._X is None) == (unit.kind == "rbf"):
-            raise PotentiaError("the saved unit is damaged: its rows do not go with its kernel.")
-        return unit
-
-
-def _held_out(features: LabelRows, alphas: list[float], task: UnitTask) -> Floats:
-    """Scores (alphas, n, V) of rows by machines of the other folds."""
-    solver = replace(task.solver, tol=max(task.solver.tol, _LOOSE), passes=min(task.solver.passes, _PASSES))
-    solvers = [replace(solver, alpha=alpha) for alpha in alphas]
-    found = np.empty((len(alphas), *task.signs.shape))
-    for train, test in task.splits():
-        part, matrix = features.split(train, test)
-        signs = np.ascontiguousarray(task.signs[train])
-        for a, network in enumerate(learn_apart(part, signs, solvers)):
-            found[a, test] = network.base(matrix)
-    return found
-
-
-def _log_loss(scores: Floats, signs: Floats, weight: Floats) -> float:
-    """The least mean logistic loss of margins over a few slopes."""
-    return min(float(np.mean(weight * np.logaddexp(0.0, -slope * signs * scores))) for slope in _SLOPES)
-
-
-#: Scores (m) of rows.
-Scorer = Callable[[Any], Floats]
-
-
-class ClassifierUnit(Unit):
-    """Copies of a scikit-learn or LightGBM classifier, one per label; `sees_labels`: earlier labels are features."""
-
-    saved: ClassVar[Schema] = {
-        "kind": Choice(("classifier", "classifier given labels")),
-        "models": Items(Kind((dict,)), "V"),
-    }
-
-    def __init__(self, estimator: Any, sees_labels: bool = False) -> None:
-        self._estimator = estimator
-        self.sees_labels = sees_labels  # type: ignore[misc]
-
-    def learn(self, task: UnitTask) -> Floats:
-        scores, parts = np.empty(task.signs.shape), task.splits()
-
-        def solve(place: int) -> Any:
-            k = task.order[place]
-            rows = self._rows(task.X, task.signs[:, task.order[:place]])
-            for train, test in parts:
-                model = self._fitted(rows[train], task.signs[train, k], task.weight[train, k])
-                scores[test, k] = _scorer(model)(rows[test])
-            return self._fitted(rows, task.signs[:, k], task.weight[:, k])
-
-        models = map_items(solve, range(len(task.order)), thread_count(None))
-        self._use([_state_of(model) for model in models], models, task.order)
-        return scores
-
-    def _use(self, states: list[dict[str, Any]], models: list[Any], order: Ints) -> None:
-        self._states, self._scorers, self._order = states, [_scorer(model) for model in models], order
-
-    def _rows(self, X: Any, signs: Floats) -> Any:
-        if sparse.issparse(X):
-            parts = [X, sparse.csr_array(signs)] if self.sees_labels else [X]
-            return sparse.csr_matrix(sparse.hstack(parts))  # which LightGBM asks for
-        return np.hstack([X, signs]) if self.sees_labels else X
-
-    def _fitted(self, rows: Any, signs: Floats, weight: Floats) -> Any:
-        if np.all(signs == signs[0]):
-            return float(signs[0]) * _CERTAIN
-        model = clone(self._estimator)
-        weighted = {} if np.all(weight == 1.0) else {"sample_weight": weight}
-        return model.fit(rows, (signs > 0).astype(np.int64), **weighted)
-
-    def scores(self, X: Any) -> Floats:
-        rows, found = self._rows(X, np.empty((X.shape[0], 0))), np.empty((X.shape[0], len(self._order)))
-        for place, k in enumerate(self._order):
-            found[:, k] = self._scorers[place](rows)
-        return found
-
-    def given(self, place: int, X: Any, signs: Floats) -> Floats:
-        return self._scorers[place](self._rows(X, signs))
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        strange = next((s["unknown"] for s in self._states if "unknown" in s), None)
-        if strange is not None:
-            raise PotentiaError(
-                f"a LabelNetwork with units of class {strange} cannot be saved: linear models and LightGBM can."
-            )
-        kind = "classifier given labels" if self.sees_labels else "classifier"
-        return {"kind": kind, "models": self._states}, {}
-
-    @classmethod
-    def restored(cls, found: dict[str, Any], order: Ints) -> ClassifierUnit:
-        """The unit that a file described, with labels in this order."""
-        unit = cls(None, found["kind"] == "classifier given labels")
-        unit._use(found["models"], [_model_of(state) for state in found["models"]], order)
-        return unit
-
-
-class _Weights:
-    """A linear classifier by its weights."""
-
-    def __init__(self, coef: Any, intercept: float) -> None:
-        self.coef, self.intercept = np.asarray(coef, dtype=float), float(intercept)
-
-    def decision_function(self, rows: Any) -> Floats:
-        return np.asarray(rows @ self.coef) + self.intercept
-
-
-def _scorer(model: Any) -> Scorer:
-    """How a fitted classifier scores rows: its decision function, or log-odds of its probabilities."""
-    if isinstance(model, float):
-        return lambda rows: np.full(rows.shape[0], model)
-    if hasattr(model, "booster_") or hasattr(model, "model_to_string"):
-        booster = getattr(model, "booster_", model)
-        return lambda rows: np.asarray(booster.predict(rows, raw_score=True, num_threads=1))
-    if hasattr(model, "decision_function"):
-        return lambda rows: np.asarray(model.decision_function(rows))
-    return lambda rows: log_odds(model.predict_proba(rows)[:, 1])
-
-
-def log_odds(p: Floats, least: float = _LEAST) -> Floats:
-    """log p / (1 - p), p kept away from 0 and 1."""
-    p = np.clip(p, least, 1.0 - least)
-    return np.log(p / (1.0 - p))
-
-
-def _state_of(model: Any) -> dict[str, Any]:
-    """A fitted classifier as JSON, or its class's name where it cannot be that."""
-    if isinstance(model, float):
-        return {"constant": model}
-    if hasattr(model, "booster_"):
-        return {"lightgbm": model.booster_.model_to_string()}
-    coef = getattr(model, "coef_", None)
-    if coef is not None and np.shape(coef)[0] == 1 and hasattr(model, "decision_function"):
-        return {"coef": np.ravel(coef).tolist(), "intercept": float(np.ravel(model.intercept_)[0])}
-    return {"unknown": type(model).__name__}
-
-
-def _model_of(state: dict[str, Any]) -> Any:
-    if isinstance(state.get("constant"), float):
-        return state["constant"]
-    if isinstance(state.get("lightgbm"), str):
-        return _lightgbm().Booster(model_str=state["lightgbm"])
-    if isinstance(state.get("coef"), list) and isinstance(state.get("intercept"), float):
-        return _Weights(state["coef"], state["intercept"])
-    raise PotentiaError("the saved unit is damaged: it holds a classifier of an unknown kind.")
-
-
-def _lightgbm() -> Any:
-    try:
-        import lightgbm
-    except ImportError:
-        raise PotentiaError("boosted units need LightGBM (pip install potentia[lightgbm]).") from None
-    return lightgbm
-
-
-def make_unit(given: Any, sees_labels: bool, seed: int) -> Unit:
-    """A unit by its name, or of a classifier."""
-    if given in ("linear", "rbf"):
-        return MarginUnit(given)
-    if isinstance(given, SavedFunction):
-        given()  # refuses, because a file has only the name
-    if given == "boosting":
-        options = {"n_estimators": 100, "min_child_samples": 10, "num_threads": 1, "verbose": -1}
-        given = _lightgbm().LGBMClassifier(
-            **options, random_state=seed, deterministic=True, force_row_wise=True
-        )
-    elif "random_state" in given.get_params():
-        given = clone(given).set_params(random_state=seed)
-    return ClassifierUnit(given, sees_labels)
-
-
-def restore_unit(content: Any, arrays: dict[str, Any], sizes: dict[str, int], order: Ints) -> Unit:
-    """The unit whose state a file had."""
-    kind = content.get("kind") if isinstance(content, dict) else None
-    if kind in ("linear", "rbf"):
-        own = dict(sizes)
-        if kind == "linear":
-            own["m"] = sizes["d"]
-        return MarginUnit.restored(check(MarginUnit.saved, {**content, **arrays}, "unit", own))
-    return ClassifierUnit.restored(check(ClassifierUnit.saved, content, "unit", dict(sizes)), order)
-
+from .selection import among, given_order, splits
+from .units import FOREST, LabellingForest, Unit, UnitTask, learn_forest, log_odds, make_unit, restore_unit
 
 Loss = Literal["exact_match", "hamming_loss"]
 LOSSES = ("exact_match", "hamming_loss")
@@ -326,7 +37,7 @@ _CHUNK = 512
 
 
 @dataclass(eq=False, repr=False)
-class LabelNetwork(WeightedClassifier):
+class LabelNetwork(MultiLabelClassifier):
     r"""A directed network of labels whose conditionals are built on any classifiers.
 
     Every unit is a classifier per label; its scores of a row come from folds that the row is not in. The label at
@@ -380,7 +91,7 @@ class LabelNetwork(WeightedClassifier):
     random_state: Any = 0
 
     saved: ClassVar[Schema] = {
-        **WeightedClassifier.saved,
+        **MultiLabelClassifier.saved,
         "units": Items(Kind((dict,)), "N"),
         "names": Items(Kind((str,)), "N"),
         "power": Number(),
@@ -392,15 +103,27 @@ class LabelNetwork(WeightedClassifier):
         "coupling": Array("f8", ("O", "V", "V")),
         "scale": Array("f8", ("U",)),
         "order": Rule(
-            lambda found: np.array_equal(
-                np.sort(found["orders"], axis=1), np.tile(np.arange(found["V"]), (len(found["orders"]), 1))
+            lambda saved: np.array_equal(
+                np.sort(saved["orders"], axis=1), np.tile(np.arange(saved["V"]), (len(saved["orders"]), 1))
             ),
             "does not hold every label once",
         ),
     }
 
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> Self:
+        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows; see `LMSBN.fit`."""
+        return self._learn(X, y, sample_weight, progress, checkpoint)
+
     def _check_options(self) -> None:
-        super()._check_options()
+        check_class_weight(self.class_weight)
         if isinstance(self.units, str):
             check_choice("units", self.units, ("auto",), "a list")
         for unit in [] if isinstance(self.units, str) else self.units:
@@ -416,21 +139,21 @@ class LabelNetwork(WeightedClassifier):
             check_choice("order", self.order, ORDERS, "the labels' numbers")
         check_choice("loss", self.loss, LOSSES)
         check_flag("sees_labels", self.sees_labels)
-        for name, least in (
-            ("n_trees", 0),
-            ("n_orders", 1),
-            ("parents", 0),
-            ("width", 1),
-            ("cv", 2),
-            ("passes", 1),
-        ):
+        for name, least in {
+            "n_trees": 0,
+            "n_orders": 1,
+            "parents": 0,
+            "width": 1,
+            "cv": 2,
+            "passes": 1,
+        }.items():
             check_count(name, getattr(self, name), least)
         if self.sees_labels and self.n_orders > 1:
             raise PotentiaError(
                 "n_orders must be 1 where sees_labels is True: units learn with labels in one order."
             )
         check_positive("tol", self.tol)
-        check_seed("random_state", self.random_state)
+        check_seed(self.random_state)
 
     # -- fitting -------------------------------------------------------------------------------------------
 
@@ -444,16 +167,18 @@ class LabelNetwork(WeightedClassifier):
         self.order_ = np.zeros(0, dtype=np.int64)
         self.whole_ = self.loss == "exact_match"
 
-    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
+    def _fit(self, task: FitTask) -> None:
         self._fit_nothing()
-        seed = self._seed(X, signs, weight)
+        X, signs, weight, seed, solved = task
         orders = self._orders(signs, seed)
-        solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed, self._solved)
-        task = UnitTask(X, signs, weight, orders[0], solver, self.cv)
-        wanted = self._wanted(len(signs))
+        solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed)
+        unit_task = UnitTask(X, signs, weight, orders[0], solver, self.cv, solved)
+        wanted = list(self.units)
+        if isinstance(self.units, str):
+            wanted = ["linear", "rbf"] if len(signs) <= _MOST_KERNEL_ROWS else ["linear"]
         self.units_ = [unit if isinstance(unit, str) else type(unit).__name__ for unit in wanted]
         self._units = [make_unit(unit, self.sees_labels, seed) for unit in wanted]
-        parts, seen = [unit.learn(task) for unit in self._units], None
+        parts, seen = [unit.learn(unit_task) for unit in self._units], None
         if self.n_trees:
             self._forest, probabilities, _ = learn_forest(X, signs, weight.mean(axis=1), self.n_trees, seed)
             seen = Seen(self._forest.labellings, probabilities)
@@ -467,11 +192,6 @@ class LabelNetwork(WeightedClassifier):
         ]
         self.order_ = np.flatnonzero(self._coding.varying)[orders[0]]
 
-    def _wanted(self, n: int) -> list[Any]:
-        if isinstance(self.units, str):
-            return ["linear", "rbf"] if n <= _MOST_KERNEL_ROWS else ["linear"]
-        return list(self.units)
-
     def _orders(self, signs: Floats, seed: int) -> list[Ints]:
         """Orders of the labels that vary, numbered among themselves."""
         V = signs.shape[1]
@@ -479,8 +199,7 @@ class LabelNetwork(WeightedClassifier):
             first = np.arange(V) if self.order == "index" else np.argsort(-signs.sum(axis=0), kind="stable")
         else:
             varying = np.flatnonzero(self._coding.varying)
-            given = given_order(self.order, self.n_labels_, None)
-            first = np.searchsorted(varying, given[np.isin(given, varying)])
+            first = among(varying, given_order(self.order, self.n_labels_, None))
         rng = np.random.default_rng(seed)
         return [first, *(rng.permutation(V) for _ in range(self.n_orders - 1))]
 
@@ -498,10 +217,10 @@ class LabelNetwork(WeightedClassifier):
         for ridge in _RIDGES:
             held[ridge] = []
             for train, test in parts:
-                found = learn_conditionals(
+                conditionals = learn_conditionals(
                     scores[train], signs[train], order, ridge, weight[train], self.parents
                 )
-                member = _member(found, scores[test])
+                member = _member(conditionals, scores[test])
                 held[ridge].append(member)
                 gains[ridge] = (
                     gains.get(ridge, 0.0) + member.log_probabilities(np.arange(len(test)), signs[test]).sum()
@@ -550,20 +269,20 @@ class LabelNetwork(WeightedClassifier):
             seen = Seen(self._forest.labellings, probabilities)
             parts.append(self._forest_scores(probabilities))
         scores = np.stack(parts, axis=2) / self._scale
-        given = [u for u, unit in enumerate(self._units) if unit.sees_labels]
-        if not given:
+        seeing = [u for u, unit in enumerate(self._units) if unit.sees_labels]
+        if not seeing:
             return [_member(c, scores) for c in self._conditionals], seen
-        return [self._given_member(c, scores, X, given) for c in self._conditionals], seen
+        return [self._seeing_member(c, scores, X, seeing) for c in self._conditionals], seen
 
-    def _given_member(self, conditionals: Conditionals, scores: Floats, X: Any, given: list[int]) -> Member:
+    def _seeing_member(self, conditionals: Conditionals, scores: Floats, X: Any, seeing: list[int]) -> Member:
         """A network some of whose units see the labels before theirs."""
         plain = _member(conditionals, scores)
 
         def scores_at(i: int, rows: Ints, signs: Floats) -> Floats:
             total = plain.scores_at(i, rows, signs)
-            for u in given:
-                found = self._units[u].given(i, X[rows], signs)
-                total = total + conditionals.weight[i, u] * found / self._scale[u]
+            for u in seeing:
+                unit_scores = self._units[u].scores_after(i, X[rows], signs)
+                total = total + conditionals.weight[i, u] * unit_scores / self._scale[u]
             return total
 
         return Member(conditionals, plain.base, scores_at, False)
@@ -599,47 +318,47 @@ class LabelNetwork(WeightedClassifier):
 
     def search(self, X: Any) -> Search:
         """The most probable labellings: `loss` is -log P up to a constant, `states` counts the prefixes visited."""
-        X = self._checked(X)
-        found = self._labelled(X)
-        return Search(self._coding.decode(found.signs), -found.score, found.states, found.optimal)
+        signs, score, states, optimal = self._labelled(self._checked(X))
+        return Search(self._coding.decode(signs), -score, states, optimal)
 
     # -- files ---------------------------------------------------------------------------------------------
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        V, U = len(self.order_), len(self._scale)
+    def _state(self) -> dict[str, Any]:
+        (V, U), parts = (len(self.order_), len(self._scale)), self._conditionals
         units = [unit.state() for unit in self._units]
-        content = {
-            "units": [c for c, _ in units],
+        forest = {} if self._forest is None else self._forest.arrays()
+        return {
+            "units": [content for content, _ in units],
             "names": self.units_,
             "power": self.power_,
             "ridge": self.ridge_,
             "whole": self.whole_,
-        }
-        arrays = {f"unit{u}/{name}": array for u, (_, own) in enumerate(units) for name, array in own.items()}
-        parts = self._conditionals
-        arrays |= {
             "orders": np.array([c.order for c in parts], dtype=np.int64).reshape(len(parts), V),
             "weight": np.array([c.weight for c in parts]).reshape(len(parts), V, U),
             "bias": np.array([c.bias for c in parts]).reshape(len(parts), V),
             "coupling": np.array([c.coupling for c in parts]).reshape(len(parts), V, V),
             "scale": self._scale,
+            **{
+                f"unit{u}/{name}": array
+                for u, (_, arrays) in enumerate(units)
+                for name, array in arrays.items()
+            },
+            **{f"forest/{name}": array for name, array in forest.items()},
         }
-        forest = {} if self._forest is None else self._forest.arrays()
-        return content, arrays | {f"forest/{name}": array for name, array in forest.items()}
 
-    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
+    def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
         self._fit_nothing()
-        self.units_, self.power_, self.ridge_ = found["names"], found["power"], found["ridge"]
-        self._scale, self.whole_ = found["scale"], found["whole"]
-        parts = (found[name] for name in ("orders", "weight", "bias", "coupling"))
+        self.units_, self.power_, self.ridge_ = saved["names"], saved["power"], saved["ridge"]
+        self._scale, self.whole_ = saved["scale"], saved["whole"]
+        parts = (saved[name] for name in ("orders", "weight", "bias", "coupling"))
         self._conditionals = [Conditionals(*part) for part in zip(*parts, strict=True)]
-        if not found["V"]:
+        if not saved["V"]:
             return
-        sizes = {"V": found["V"], "d": found["n_features"]}
+        sizes = {"V": saved["V"], "d": saved["n_features"]}
         first = self._conditionals[0].order
         self._units = [
             restore_unit(content, prefixed(arrays, f"unit{u}/"), sizes, first)
-            for u, content in enumerate(found["units"])
+            for u, content in enumerate(saved["units"])
         ]
         forest = prefixed(arrays, "forest/")
         if forest:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from ...base.options import check_choice, check_number
 from ...base.schema import Array, Rule, Schema, Size, prefixed
 from ...base.types import Bools, Floats
-from .decoding import DECODES, Decode, costs_of_flips, find_labelling, is_optimal
-from .features import Gamma, Kernel
-from .joint import CliqueOption, Machine, as_cliques, clique_sets, learn_machine
-from .margin import MarginClassifier, lone_score
+from ...learn.checkpoint import Checkpoint
+from .base import FitTask, MultiLabelClassifier
+from .inputs import check_margin_options
+from .lmsbn import lone_score
+from .machine import (
+    DECODES,
+    CliqueOption,
+    Decode,
+    Machine,
+    MachineProblem,
+    as_cliques,
+    clique_sets,
+    costs_of_flips,
+    find_labelling,
+    is_optimal,
+    learn_machine,
+)
+from .rows import Gamma, Kernel, kernel_width
 
 
 class Decoded(NamedTuple):
@@ -30,7 +45,7 @@ class Decoded(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class LMBM(MarginClassifier):
+class LMBM(MultiLabelClassifier):
     r"""Large-margin Boltzmann machine: an undirected network of labels with hinge losses.
 
     With labels :math:`y_i \in \{-1, +1\}` and margins
@@ -79,45 +94,65 @@ class LMBM(MarginClassifier):
     random_state: Any = 0
 
     saved: ClassVar[Schema] = {
-        **MarginClassifier.saved,
+        **MultiLabelClassifier.saved,
         "machine/own": Array("f8", ("V", "m")),
         "machine/bias": Array("f8", ("V",)),
         "machine/weight": Array("f8", ("C",)),
         "machine/facts": Array("f8", (2,)),
         "machine/sizes": Array("i8", ("C",), low=2, below="K+1"),
-        "M": Size(lambda found: found["machine/sizes"].sum()),
+        "M": Size(lambda saved: saved["machine/sizes"].sum()),
         "machine/members": Array("i8", ("M",), low=0, below="K"),
         "cliques": Rule(
-            lambda found: not np.any(found["signs"][found["machine/members"]]),
+            lambda saved: not np.any(saved["signs"][saved["machine/members"]]),
             "name labels that do not vary",
         ),
     }
 
     # -- fitting -------------------------------------------------------------------------------------------
 
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> Self:
+        """Learn from rows X (n, d) and their labels y (n, K) or (n,); progress and checkpoint as in `LMSBN`."""
+        return self._learn(X, y, None, progress, checkpoint)
+
+    def _check_options(self) -> None:
+        check_margin_options(self)
+        check_choice("decode", self.decode, DECODES)
+        check_number("eta0", self.eta0)
+
     def _fit_nothing(self) -> None:
         none = np.zeros(0)
-        width = self.n_features_in_
-        self._machine = Machine(np.zeros((0, width)), none, none, as_cliques([], 0), 0.0, 0.0)
-        self._publish_machine([])
+        machine = Machine(np.zeros((0, self.n_features_in_)), none, none, as_cliques([], 0), 0.0, 0.0)
+        self._set_machine(machine, [])
 
-    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
-        varying = np.flatnonzero(self._coding.varying)
-        place = {int(k): i for i, k in enumerate(varying)}
+    def _fit(self, task: FitTask) -> None:
+        X, signs = task.X, task.signs
+        place = self._places()
         sets = [c for c in clique_sets(self.cliques, self.n_labels_) if all(j in place for j in c)]
-        cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(varying))
-        width = self._width(X)
-        self._keep(X, width)
-        gram = None if self.kernel is None else self._kernel(X, X, width)
-        self._machine = learn_machine(
-            X, gram, signs, cliques, self._solver(X, signs, weight), 1.0 + float(self.eta0)
-        )
-        self._publish_machine(sets)
+        cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(place))
+        gram = None
+        if self.kernel is not None:
+            self._X, self.gamma_ = X, kernel_width(X, self.gamma)
+            gram = self._gram(X, X, self.gamma_)
+        cost = 1.0 / (float(self.alpha) * len(signs))
+        problem = MachineProblem(X, gram, signs, cliques, 1.0 + float(self.eta0), cost)
+        limits = float(self.tol), int(self.passes)
+        self._set_machine(learn_machine(problem, *limits, task.seed, task.solved), sets)
 
-    def _publish_machine(self, sets: list[tuple[int, ...]]) -> None:
+    def _places(self) -> dict[int, int]:
+        """Labels that vary, and their numbers among themselves."""
+        return {int(k): i for i, k in enumerate(np.flatnonzero(self._coding.varying))}
+
+    def _set_machine(self, machine: Machine, sets: list[tuple[int, ...]]) -> None:
         """The fitted attributes, over all labels."""
-        machine = self._machine
-        self._publish(machine.own, machine.bias)
+        self._machine = machine
+        self._set_weights(machine.coef, machine.bias)
         self.cliques_, self.clique_weights_ = sets, machine.weight
         self.objective_, self.gap_ = machine.objective, machine.gap
 
@@ -142,42 +177,39 @@ class LMBM(MarginClassifier):
 
     def search(self, X: Any, decode: Decode | None = None) -> Decoded:
         """Labellings with losses, bounds and proofs; None is the estimator's own `decode`."""
-        X, decode = self._checked(X), self.decode if decode is None else decode
+        decode = self.decode if decode is None else decode
         check_choice("decode", decode, DECODES)
-        signs, loss, bound = find_labelling(self._machine, self._scores(X), decode)
+        scores = self._scores(self._checked(X))
+        signs, loss, bound = find_labelling(self._machine, scores, decode)
         return Decoded(self._coding.decode(signs), loss, bound, is_optimal(loss, bound))
 
-    def _losses(self, X: Any, signs: Floats) -> Floats:
-        return self._machine.losses(self._scores(X), signs)
+    def labelling_loss(self, X: Any, y: Any) -> Floats:
+        """The hinge sum (n) of each row's labelling; a label constant in training adds 2 where y differs from it."""
+        X, signs, surprises = self._with_labels(X, y)
+        return self._machine.losses(self._scores(X), signs) + surprises
 
     def _scores(self, X: Any) -> Floats:
         return self._machine.scores(self._matrix(X))
 
-    # -- parts ---------------------------------------------------------------------------------------------
+    # -- files -----------------------------------------------------------------------------------------------
 
-    def _check_options(self) -> None:
-        super()._check_options()
-        check_choice("decode", self.decode, DECODES)
-        check_number("eta0", self.eta0)
-
-    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        content, arrays = super()._state()
-        machine = self._machine
-        parts = {"own": machine.own, "bias": machine.bias, "weight": machine.weight}
-        facts = {"facts": np.array([machine.objective, machine.gap])}
-        sets = {
-            "sizes": np.array([len(c) for c in self.cliques_], dtype=np.int64),
-            "members": np.array([j for c in self.cliques_ for j in c], dtype=np.int64),
+    def _state(self) -> dict[str, Any]:
+        machine, sets = self._machine, self.cliques_
+        parts = {
+            "own": machine.coef,
+            "bias": machine.bias,
+            "weight": machine.weight,
+            "facts": np.array([machine.objective, machine.gap]),
+            "sizes": np.array([len(c) for c in sets], dtype=np.int64),
+            "members": np.array([j for c in sets for j in c], dtype=np.int64),
         }
-        return content, arrays | {f"machine/{k}": v for k, v in (parts | facts | sets).items()}
+        return {f"machine/{name}": array for name, array in parts.items()}
 
-    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
-        super()._restore(found, arrays)
-        part = prefixed(found, "machine/")
+    def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        part, place = prefixed(saved, "machine/"), self._places()
         cuts = np.cumsum(part["sizes"])[:-1]
         sets = [tuple(c.tolist()) for c in np.split(part["members"], cuts)] if len(part["sizes"]) else []
-        place = {int(k): i for i, k in enumerate(np.flatnonzero(self._coding.varying))}
         cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(place))
         objective, gap = (float(v) for v in part["facts"])
-        self._machine = Machine(part["own"], part["bias"], part["weight"], cliques, objective, gap)
-        self._publish_machine(sets)
+        machine = Machine(part["own"], part["bias"], part["weight"], cliques, objective, gap)
+        self._set_machine(machine, sets)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
@@ -13,21 +14,30 @@ from ...base.options import check_choice, check_count, check_positive
 from ...base.schema import Array, Number, Rule, Schema
 from ...base.types import Bools, Floats, Ints
 from ...kernels.search import NetworkTerms
-from .base import ClassWeight, WeightedClassifier
-from .features import Gamma, HingeSolver, Kernel, LabelRows
-from .margin import UNLIMITED, MarginClassifier, lone_score
-from .network import DirectedNetwork, Parents, given_order, learn_network, parent_sets, restrict, topological
+from ...learn.checkpoint import Checkpoint
+from .base import FitTask, MultiLabelClassifier
+from .hinge import HingeSolver
+from .inputs import ClassWeight, check_class_weight, check_margin_options
+from .network import DirectedNetwork, Structure, learn_networks
+from .rows import Gamma, Kernel, kernel_width
 from .selection import (
     CV,
     LABEL_SCALES,
     ORDER_RULES,
     WIDTHS,
     Candidates,
+    Parents,
     alpha_path,
-    by_f_score,
-    by_validation,
+    among,
     choose,
+    given_order,
+    label_order,
+    parent_sets,
+    restrict,
 )
+
+#: `budget=None`: as many states as a 64-bit count holds.
+UNLIMITED = 2**62
 
 Order = Literal["f-score", "index", "learned", "cv"]
 ORDERS = get_args(Order)
@@ -64,7 +74,7 @@ class Probabilities(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class LMSBN(WeightedClassifier, MarginClassifier):
+class LMSBN(MultiLabelClassifier):
     r"""Large-margin sigmoid belief network: a directed network of labels with hinge losses.
 
     Labels :math:`y_i \in \{-1, +1\}` have an order, and :math:`g_i = w_i \cdot [1, x, y_{\text{parents}}, \dots]` is
@@ -126,16 +136,15 @@ class LMSBN(WeightedClassifier, MarginClassifier):
     passes: int = 1000
     random_state: Any = 0
 
-    _chooses: ClassVar[bool] = True
     saved: ClassVar[Schema] = {
-        **MarginClassifier.saved,
+        **MultiLabelClassifier.saved,
         "alpha": Number(optional=True),
         "label_scale": Number(optional=True),
         "network/own": Array("f8", ("V", "m")),
         "network/bias": Array("f8", ("V",)),
         "network/order": Array("i8", ("V",), low=0, below="V"),
         "order": Rule(
-            lambda found: np.array_equal(np.sort(found["network/order"]), np.arange(found["V"])),
+            lambda saved: np.array_equal(np.sort(saved["network/order"]), np.arange(saved["V"])),
             "does not hold every label once",
         ),
         "network/coupling": Array("f8", ("V", "V")),
@@ -147,8 +156,28 @@ class LMSBN(WeightedClassifier, MarginClassifier):
 
     # -- fitting -------------------------------------------------------------------------------------------
 
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> Self:
+        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows' losses.
+
+        Args:
+            sample_weight: numbers of at least 0; only their ratios matter, and a row of weight 0 is left out.
+            progress: show a progress bar.
+            checkpoint: a file that stores what is solved every few seconds and at Ctrl-C; if it exists, the fit resumes
+                from there. One of other data or options, an integer `random_state` among them, is refused.
+        """
+        return self._learn(X, y, sample_weight, progress, checkpoint)
+
     def _check_options(self) -> None:
-        super()._check_options()
+        check_margin_options(self, ("alpha", "gamma"))
+        check_class_weight(self.class_weight)
         if isinstance(self.order, str):
             check_choice("order", self.order, ORDERS, "the labels' numbers")
         check_count("interactions", self.interactions, 1)
@@ -156,64 +185,51 @@ class LMSBN(WeightedClassifier, MarginClassifier):
             check_positive("label_scale", self.label_scale)
         check_count("cv", self.cv, 2)
         check_count("n_orders", self.n_orders, 1)
-        self._limits(None, None)
+        self._check_limits(self.bound, self.budget)
 
     def _fit_nothing(self) -> None:
-        self.network_ = _empty(self.n_features_in_)
+        none = np.zeros(0, dtype=np.int64)
+        links = NetworkTerms(
+            np.zeros((0, 0)), np.zeros(1, np.int64), np.zeros(0), np.zeros(1, np.int64), none
+        )
+        self._set_network(DirectedNetwork(np.zeros((0, self.n_features_in_)), np.zeros(0), none, links))
         self.alpha_, self.label_scale_ = 1.0, 1.0
         self.cv_results_: list[dict[str, Any]] = []
-        self._publish_network()
 
-    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
-        solver, plan = self._solver(X, signs, weight), self._plan(X, weight)
-        chosen, self.cv_results_ = choose(plan, signs, solver, self.cv)
-        solver, features = replace(solver, alpha=chosen.alpha), plan.features(chosen.gamma)
-        order = plan.order(chosen.order, features, signs, solver)
-        self.network_ = learn_network(features, signs, solver, order, *plan.structure, chosen.label_scale)
-        self._keep(X, chosen.gamma)
-        self.alpha_, self.label_scale_ = chosen.alpha, chosen.label_scale
-        self._publish_network()
-
-    def _plan(self, X: Any, weight: Floats) -> Candidates:
-        """What cross-validation chooses from: one candidate for every option that is given outright."""
-        varying, width = np.flatnonzero(self._coding.varying), self._width(X)
-        all_parents = parent_sets(self.parents, self.n_labels_)
-        features = lru_cache(1)(partial(self._features, X, weight))
+    def _fit(self, task: FitTask) -> None:
+        X, signs, weight, seed, solved = task
+        varying, parents = np.flatnonzero(self._coding.varying), parent_sets(self.parents, self.n_labels_)
+        scale = 1.0 if self.label_scale == "cv" else float(self.label_scale)
+        structure = Structure(restrict(parents, varying), self.interactions, scale)
+        features = lru_cache(1)(partial(self._label_rows, X, weight))
+        width = 1.0 if self.kernel is None else kernel_width(X, self.gamma)
         gammas = [factor * width for factor in WIDTHS] if self.gamma == "cv" and self.kernel else [width]
-        return Candidates(
+        order: Any = self.order
+        if not isinstance(order, str):
+            order = tuple(among(varying, given_order(order, self.n_labels_, parents)).tolist())
+        candidates = Candidates(
             alpha_path(features(gammas[0])) if self.alpha == "cv" else [float(self.alpha)],
             gammas,
-            ORDER_RULES if isinstance(self.order, str) and self.order == "cv" else [self.order],
-            LABEL_SCALES if self.label_scale == "cv" else [float(self.label_scale)],
-            features,
-            lambda rule, part, signs, solver: self._order(rule, part, signs, solver, varying, all_parents),
-            (restrict(all_parents, varying), self.interactions),
+            ORDER_RULES if order == "cv" else [order],
+            LABEL_SCALES if self.label_scale == "cv" else [scale],
+            structure,
+            self.n_orders,
         )
+        solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed)
+        best, self.cv_results_ = choose(candidates, features, signs, solver, self.cv, solved)
+        self.alpha_, self.label_scale_ = best.alpha, best.label_scale
+        solver, rows = replace(solver, alpha=best.alpha), features(best.gamma)
+        placed = label_order(best.order, rows, signs, solver, structure, self.n_orders, solved)
+        structure = structure._replace(label_scale=best.label_scale)
+        (network,) = learn_networks(rows, signs, [solver], placed, structure, solved)
+        if self.kernel is not None:
+            self._X, self.gamma_ = X, best.gamma
+        self._set_network(network)
 
-    def _order(
-        self,
-        rule: Any,
-        features: LabelRows,
-        signs: Floats,
-        solver: HingeSolver,
-        varying: Ints,
-        all_parents: list[set[int]] | None,
-    ) -> Ints:
-        """The order of the labels that vary, numbered among themselves."""
-        parents = restrict(all_parents, varying)
-        if not isinstance(rule, str):
-            given = given_order(rule, self.n_labels_, all_parents)
-            return np.argsort(varying)[np.searchsorted(varying, given[np.isin(given, varying)])]
-        if rule == "learned":
-            scale = 1.0 if self.label_scale == "cv" else self.label_scale
-            return by_validation(features, signs, solver, parents, self.interactions, scale, self.n_orders)
-        wish = by_f_score(features, signs, solver) if rule == "f-score" else np.arange(signs.shape[1])
-        return wish if parents is None else topological(parents, wish)
-
-    def _publish_network(self) -> None:
+    def _set_network(self, network: DirectedNetwork) -> None:
         """The fitted attributes, over all labels."""
-        network, varying = self.network_, np.flatnonzero(self._coding.varying)
-        self._publish(network.own, network.bias)
+        varying, self.network_ = np.flatnonzero(self._coding.varying), network
+        self._set_weights(network.coef, network.bias)
         self.couplings_ = np.zeros((self.n_labels_, self.n_labels_))
         self.couplings_[np.ix_(varying, varying)] = network.couplings()
         self.order_ = varying[network.order]
@@ -221,10 +237,10 @@ class LMSBN(WeightedClassifier, MarginClassifier):
     # -- predicting ----------------------------------------------------------------------------------------
 
     def _predict_signs(self, X: Any) -> np.ndarray:
-        return self.network_.search(self._base(X), *self._limits(None, None)).signs[:, 0]
+        return self.network_.search(self._base(X), float(self.bound), self._budget()).signs[:, 0]
 
     def _decide(self, X: Any) -> Floats:
-        return lone_score(self.network_.margins(self._base(X), self._limits(None, None)[1]))
+        return lone_score(self.network_.margins(self._base(X), self._budget()))
 
     def decision_function(self, X: Any) -> Floats:
         """Scores (n, K), or (n,) after a flat y: how much a label's other value would add to the least loss.
@@ -240,35 +256,39 @@ class LMSBN(WeightedClassifier, MarginClassifier):
 
         If no labelling has a loss below the bound, the greedy one is returned and not marked as optimal.
         """
-        X = self._checked(X)
-        found = self.network_.search(self._base(X), *self._limits(bound, budget))
-        labels = self._coding.decode(found.signs[:, 0])
-        return Search(labels, found.loss[:, 0], found.states, found.optimal)
+        bound, budget = self.bound if bound is None else bound, self.budget if budget is None else budget
+        self._check_limits(bound, budget)
+        limits = float(bound), UNLIMITED if budget is None else int(budget)
+        base = self._base(self._checked(X))
+        signs, loss, states, optimal = self.network_.search(base, *limits)
+        return Search(self._coding.decode(signs[:, 0]), loss[:, 0], states, optimal)
 
     def best_labellings(self, X: Any, k: int) -> Best:
         """The k labellings of least loss, by one search per row."""
         check_count("k", k, 1)
-        X = self._checked(X)
-        found = self.network_.search(self._base(X), np.inf, self._limits(None, None)[1], int(k))
-        n, _, width = found.signs.shape
-        flat = self._coding.decode(found.signs.reshape(n * k, width))
-        return Best(flat.reshape(n, k, *flat.shape[1:]), found.loss, found.optimal)
+        base = self._base(self._checked(X))
+        signs, loss, _, optimal = self.network_.search(base, np.inf, self._budget(), int(k))
+        n, _, width = signs.shape
+        flat = self._coding.decode(signs.reshape(n * k, width))
+        return Best(flat.reshape(n, k, *flat.shape[1:]), loss, optimal)
 
     def predict_greedy(self, X: Any) -> np.ndarray:
         """Labels decided one after another without going back: the first descent of the search."""
-        X = self._checked(X)
-        return self._coding.decode(self.network_.greedy(self._base(X))[0])
+        base = self._base(self._checked(X))
+        return self._coding.decode(self.network_.greedy(base)[0])
 
-    def _losses(self, X: Any, signs: Floats) -> Floats:
-        return self.network_.losses(self._base(X), signs)
+    def labelling_loss(self, X: Any, y: Any) -> Floats:
+        """The hinge sum (n) of each row's labelling; a label constant in training adds 2 where y differs from it."""
+        X, signs, surprises = self._with_labels(X, y)
+        return self.network_.losses(self._base(X), signs) + surprises
 
     def log_loss(self, X: Any, y: Any) -> Floats:
         """Minus the log-likelihood (n) of each row's labelling in the sigmoid network of `label_probabilities`.
 
         Labels that are constant in training are left out.
         """
-        X, signs = self._with_labels(X, y)
-        return self.network_.log_losses(self._base(X), np.ascontiguousarray(signs[:, self._coding.varying]))
+        X, signs, _ = self._with_labels(X, y)
+        return self.network_.log_losses(self._base(X), signs)
 
     def label_probabilities(
         self, X: Any, samples: int = 1000, exact_up_to: int = 12, random_state: int = 0
@@ -281,49 +301,43 @@ class LMSBN(WeightedClassifier, MarginClassifier):
         check_count("samples", samples, 1)
         check_count("exact_up_to", exact_up_to)
         check_count("random_state", random_state)
-        X = self._checked(X)
-        exact = self.network_.own.shape[0] <= exact_up_to
-        values, error = self.network_.marginals(self._base(X), 0 if exact else samples, random_state)
-        found = self._coding.beside_constant(values, self._coding.probabilities)
+        base = self._base(self._checked(X))
+        samples = 0 if base.shape[1] <= exact_up_to else samples
+        values, error = self.network_.marginals(base, samples, random_state)
+        p = self._coding.beside_constant(values, self._coding.probabilities)
         errors = self._coding.beside_constant(error, np.zeros(self.n_labels_))
-        return Probabilities(found, exact, 0 if exact else samples, errors)
-
-    # -- parts ---------------------------------------------------------------------------------------------
+        return Probabilities(p, samples == 0, samples, errors)
 
     def _base(self, X: Any) -> Floats:
         return self.network_.base(self._matrix(X))
 
-    def _limits(self, bound: float | None, budget: int | None) -> tuple[float, int]:
-        bound = self.bound if bound is None else bound
-        budget = self.budget if budget is None else budget
+    def _budget(self) -> int:
+        return UNLIMITED if self.budget is None else int(self.budget)
+
+    @staticmethod
+    def _check_limits(bound: float, budget: int | None) -> None:
         check_positive("bound", bound, np.inf)
         if budget is not None:
             check_count("budget", budget, 1)
-        return float(bound), UNLIMITED if budget is None else int(budget)
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        content, arrays = super()._state()
-        network = self.network_
-        parts = {"own": network.own, "bias": network.bias, "order": network.order, **network.links._asdict()}
-        content |= {"alpha": self.alpha_, "label_scale": self.label_scale_}
-        return content, arrays | {f"network/{name}": value for name, value in parts.items()}
+    # -- files -----------------------------------------------------------------------------------------------
 
-    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
-        super()._restore(found, arrays)
-        own, bias, order = (found[f"network/{name}"] for name in ("own", "bias", "order"))
+    def _state(self) -> dict[str, Any]:
+        coef, bias, order, links = self.network_
+        parts = {"own": coef, "bias": bias, "order": order, **links._asdict()}
+        arrays = {f"network/{name}": value for name, value in parts.items()}
+        return {"alpha": self.alpha_, "label_scale": self.label_scale_, **arrays}
+
+    def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
         # files from before these were chosen have them among the options only
-        chosen = {name: found["params"].get(name) for name in ("alpha", "label_scale")}
-        chosen |= {name: found[name] for name in chosen if found[name] is not None}
-        self.alpha_, self.label_scale_ = chosen["alpha"], chosen["label_scale"]
-        links = NetworkTerms(*(found[f"network/{name}"] for name in NetworkTerms._fields))
-        self.network_ = DirectedNetwork(own, bias, order, links)
-        self._publish_network()
+        for name in ("alpha", "label_scale"):
+            setattr(self, f"{name}_", saved["params"].get(name) if saved[name] is None else saved[name])
+        links = NetworkTerms(*(saved[f"network/{name}"] for name in NetworkTerms._fields))
+        coef, bias, order = (saved[f"network/{name}"] for name in ("own", "bias", "order"))
+        self._set_network(DirectedNetwork(coef, bias, order, links))
 
 
-def _empty(n_features: int) -> DirectedNetwork:
-    """A network without labels: all were constant in training."""
-    none = np.zeros(0, dtype=np.int64)
-    links = NetworkTerms(
-        np.zeros((0, 0)), np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(1, dtype=np.int64), none
-    )
-    return DirectedNetwork(np.zeros((0, n_features)), np.zeros(0), none, links)
+def lone_score(difference: Floats) -> Floats:
+    """The score g at which a lone label's losses differ by this: [1 + g]_+ - [1 - g]_+ solved for g."""
+    size = np.abs(difference)
+    return np.where(size <= 2.0, difference / 2.0, np.sign(difference) * (size - 1.0))

@@ -1,110 +1,27 @@
-"""Which labels come before which, and what of the earlier ones a label's score is made of."""
+"""Directed networks of labels: their weights, learned label by label, and searches over labellings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from itertools import combinations, pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...base.options import check_choice
-from ...base.threads import map_items, thread_count
-from ...base.types import Bools, Floats, Ints, PotentiaError, shown, whole_numbers
+from ...base.threads import iterate_items, map_items, thread_count
+from ...base.types import Bools, ConvergenceWarning, Floats, Ints, warn_caller
 from ...kernels import search as kernel
 from ...kernels.search import NetworkTerms
 from ...learn.backends.connection import current
-from .features import HingeSolver, LabelRows, SignColumns, Solution, warn_unless_converged
-
-#: A network's parents: "all" earlier labels, or the parents of each label (a mapping may leave labels out).
-Parents = Literal["all"] | Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
-
-
-def parent_sets(parents: Parents, n_labels: int) -> list[set[int]] | None:
-    """Parents of each label, or None for all earlier labels; refuses unknown labels and cycles."""
-    if isinstance(parents, str):
-        check_choice("parents", parents, ("all",), "the parents of each label")
-        return None
-    if isinstance(parents, Mapping):
-        given = [parents.get(k, ()) for k in range(n_labels)]
-        _check_labels(whole_numbers(list(parents), "parents"), n_labels, "parents")
-    else:
-        if not isinstance(parents, Sequence | np.ndarray):
-            raise PotentiaError(f"parents must be 'all' or the parents of each label, not {shown(parents)}.")
-        given = [*parents]
-        if len(given) != n_labels:
-            raise PotentiaError(f"parents has {len(given)} entries for {n_labels} labels.")
-    sets = []
-    for k, entry in enumerate(given):
-        values = whole_numbers(
-            list(entry) if isinstance(entry, Iterable) else [entry], f"parents of label {k}"
-        )
-        _check_labels(values, n_labels, f"parents of label {k}")
-        sets.append(set(values.tolist()))
-    topological(sets, np.arange(n_labels))
-    return sets
-
-
-def topological(sets: list[set[int]], wish: Ints) -> Ints:
-    """An order with parents first that follows `wish` where it can: always the first label of it that is free."""
-    order: list[int] = []
-    left = [int(k) for k in wish]
-    while left:
-        free = next((k for k in left if sets[k].issubset(order)), None)
-        if free is None:
-            raise PotentiaError(f"parents form a cycle among the labels {sorted(left)}.")
-        order.append(free)
-        left.remove(free)
-    return np.array(order, dtype=np.int64)
-
-
-def given_order(order: Any, n_labels: int, sets: list[set[int]] | None) -> Ints:
-    """A user's order, checked: every label once, parents first."""
-    found = whole_numbers(order, "order")
-    if found.shape != (n_labels,) or not np.array_equal(np.sort(found), np.arange(n_labels)):
-        raise PotentiaError(f"order must hold every label 0..{n_labels - 1} once.")
-    if sets is not None:
-        place = np.argsort(found)
-        for k, parents in enumerate(sets):
-            late = [j for j in sorted(parents) if place[j] > place[k]]
-            if late:
-                raise PotentiaError(f"order has label {k} before its parent {late[0]}.")
-    return found
-
-
-def products(places: Sequence[int], largest: int) -> list[tuple[int, ...]]:
-    """The labels whose product is a feature, for every feature: singles first, then up to `largest` at once."""
-    return [c for size in range(1, largest + 1) for c in combinations(places, size)]
-
-
-def product_columns(signs: Floats, features: Sequence[tuple[int, ...]]) -> Floats:
-    """Columns (n, features) of products of signs."""
-    columns = np.empty((len(signs), len(features)))
-    for t, members in enumerate(features):
-        np.prod(signs[:, list(members)], axis=1, out=columns[:, t])
-    return columns
-
-
-def restrict(sets: list[set[int]] | None, keep: Ints) -> list[set[int]] | None:
-    """The parents among the kept labels, renumbered."""
-    if sets is None:
-        return None
-    place = {int(k): p for p, k in enumerate(keep)}
-    return [{place[j] for j in sets[k] if j in place} for k in keep]
-
-
-def _check_labels(values: Ints, n_labels: int, name: str) -> None:
-    if values.size and not (values.min() >= 0 and values.max() < n_labels):
-        raise PotentiaError(f"{name} must name labels 0..{n_labels - 1}.")
-
+from .base import Solved
+from .hinge import HingeSolver, LabelRows, SignColumns
 
 #: Rows searched as one piece of work: few enough that hard rows spread over threads.
 _CHUNK = 64
 
 
-class Found(NamedTuple):
+class Labellings(NamedTuple):
     """Signs (n, k, K) of the k best labellings in label order, their loss (n, k), states visited (n), certain (n)."""
 
     signs: Floats
@@ -114,18 +31,18 @@ class Found(NamedTuple):
 
 
 class DirectedNetwork(NamedTuple):
-    """Weights of all labels: base scores are `matrix @ own.T + bias`; `links` and `order` number labels by place."""
+    """Weights of all labels: base scores are `matrix @ coef.T + bias`; `links` and `order` number labels by place."""
 
-    own: Floats
+    coef: Floats
     bias: Floats
     order: Ints
     links: NetworkTerms
 
     def base(self, matrix: Any) -> Floats:
         """Scores (n, K) without other labels' part, in label order."""
-        return np.asarray(matrix @ self.own.T) + self.bias
+        return np.asarray(matrix @ self.coef.T) + self.bias
 
-    def search(self, base: Floats, bound: float, budget: int, k: int = 1) -> Found:
+    def search(self, base: Floats, bound: float, budget: int, k: int = 1) -> Labellings:
         """The k best labellings of each row by branch and bound."""
         n, K = base.shape
         placed = self._placed(base)
@@ -137,7 +54,7 @@ class DirectedNetwork(NamedTuple):
                 self.links, placed, a, b, float(bound), budget, labels, loss, states, optimal
             ),
         )
-        return Found(self._unplaced(labels), loss, states, optimal)
+        return Labellings(self._unplaced(labels), loss, states, optimal)
 
     def greedy(self, base: Floats) -> tuple[Floats, Floats]:
         """Signs (n, K) of the first descent, and their loss (n)."""
@@ -163,14 +80,14 @@ class DirectedNetwork(NamedTuple):
 
     def margins(self, base: Floats, budget: int) -> Floats:
         """How much more a row's least loss is with label i at -1 than at +1, (n, K), by K + 1 searches per row."""
-        found = self.search(base, np.inf, budget)
-        placed, best, other = self._placed(base), self._placed(found.signs[:, 0]), np.empty(base.shape)
+        optimum = self.search(base, np.inf, budget)
+        placed, best, other = self._placed(base), self._placed(optimum.signs[:, 0]), np.empty(base.shape)
         least = max(budget, base.shape[1])
         _over_rows(
             len(base), lambda a, b: kernel.other_losses(self.links, placed, a, b, least, best, other), chunk=8
         )
         # a tie keeps the sign of the labelling found; a search cut short may have missed a better one
-        more = np.maximum(other - found.loss, np.finfo(float).tiny)
+        more = np.maximum(other - optimum.loss, np.finfo(float).tiny)
         return self._unplaced(best * more)
 
     def marginals(self, base: Floats, samples: int, seed: int) -> tuple[Floats, Floats]:
@@ -188,9 +105,9 @@ class DirectedNetwork(NamedTuple):
 
     def couplings(self) -> Floats:
         """(K, K) in label order: the weight of label j in the score of label i."""
-        found = np.zeros(self.links.coupling.shape)
-        found[np.ix_(self.order, self.order)] = self.links.coupling
-        return found
+        by_label = np.zeros(self.links.coupling.shape)
+        by_label[np.ix_(self.order, self.order)] = self.links.coupling
+        return by_label
 
     def _placed(self, values: Floats) -> Floats:
         return np.ascontiguousarray(values[:, self.order])
@@ -200,15 +117,24 @@ class DirectedNetwork(NamedTuple):
 
 
 def _over_rows(n: int, work: Any, chunk: int = _CHUNK) -> None:
-    ranges = [(a, min(a + chunk, n)) for a in range(0, n, chunk)]
-    map_items(lambda r: work(*r), ranges, thread_count(None))
+    map_items(lambda a: work(a, min(a + chunk, n)), range(0, n, chunk), thread_count(None))
 
 
-def learn_network(
-    features: LabelRows, signs: Floats, solver: HingeSolver, order: Ints, *structure: Any
-) -> DirectedNetwork:
-    """Solve every label's hinge-loss problem; `structure` is as of `learn_networks`."""
-    return learn_networks(features, signs, [solver], order, *structure)[0]
+class Structure(NamedTuple):
+    """What a label's score has of other labels.
+
+    parents: of each label; None for all labels before it. interactions: maximum number of parents that are multiplied
+    in a feature; 0 for labels that do not see each other. label_scale: factor of labels as features; it only matters
+    to the regularisation.
+    """
+
+    parents: list[set[int]] | None = None
+    interactions: int = 1
+    label_scale: float = 1.0
+
+
+#: Labels that do not see each other.
+APART = Structure(interactions=0)
 
 
 def learn_networks(
@@ -216,43 +142,55 @@ def learn_networks(
     signs: Floats,
     solvers: Sequence[HingeSolver],
     order: Ints,
-    parents: list[set[int]] | None = None,
-    interactions: int = 1,
-    label_scale: float = 1.0,
+    structure: Structure,
+    solved: Solved,
 ) -> list[DirectedNetwork]:
     """A network per solver, of falling alpha: label by label, each solution started from the one before.
 
     A label's problem has the labels before it as further features [LMSBN Eq. 6].
-    parents None: all earlier labels. `interactions`: how many parents are multiplied at most in a feature.
-    `label_scale`: what labels are multiplied by as features; it only matters to the regularisation.
     """
-    placed = np.ascontiguousarray(signs[:, order])
-    place = np.argsort(order)
-    sets = [
-        range(i) if parents is None else sorted(int(place[j]) for j in parents[k])
+    placed, place = np.ascontiguousarray(signs[:, order]), np.argsort(order)
+    parents, width = structure.parents, features.width
+    terms = [
+        _products(range(i) if parents is None else sorted(int(place[j]) for j in parents[k]), structure)
         for i, k in enumerate(order)
     ]
-    terms = [products(s, interactions) for s in sets]
-    plain = parents is None and interactions == 1
-    alone = [replace(solver, solved=None) for solver in solvers]
-    earlier = SignColumns(placed, label_scale) if plain else None
-    solve = partial(_solve_label, features, alone, placed, order, terms, label_scale, earlier)
-    progress, width = solvers[0].solved, features.width
-    stage = progress.stage(len(order), width, len(solvers)) if progress is not None else None
-    take = stage or (lambda i, columns, solve: solve())
-    connection = current()
-    if connection is None:
-        numbers = range(len(order))
-        paths = map_items(lambda i: take(i, len(terms[i]), lambda: solve(i)), numbers, thread_count(None))
-    else:
-        results = connection.later(solve, range(len(order)))
-        paths = [take(i, len(terms[i]), result) for i, result in enumerate(results)]
+    # where every label's features are all labels before it, the labels share their columns
+    earlier = SignColumns(placed, structure.label_scale) if structure[:2] == (None, 1) else None
+    solve = partial(_solve_label, features, solvers, placed, order, terms, structure.label_scale, earlier)
+    numbers, connection, stage = range(len(order)), current(), solved.begin(len(order))
+    solves = [partial(solve, i) for i in numbers] if connection is None else connection.later(solve, numbers)
+    threads = thread_count(None) if connection is None else 1
+    shapes = [(len(solvers), width + len(term) + 2) for term in terms]
+    take = lambda i: solved.take(f"{stage}/{i}", shapes[i], solves[i])  # noqa: E731
+    paths = list(iterate_items(take, numbers, threads))
     networks = []
-    for solver, solved in zip(solvers, zip(*paths, strict=True), strict=True):
-        warn_unless_converged(solved, solver)
-        own, bias = np.stack([s.own for s in solved])[place], np.array([s.bias for s in solved])[place]
-        networks.append(DirectedNetwork(own, bias, order, _links(terms, [s.signs for s in solved])))
+    for s, solver in enumerate(solvers):
+        solutions = [path[s] for path in paths]
+        missed = sum(not solution[-1] for solution in solutions)
+        if missed:
+            warn_caller(
+                f"{missed} of {len(solutions)} labels did not reach tol = {solver.tol:g} in {solver.passes} passes; "
+                "raise passes or alpha, or scale the features.",
+                ConvergenceWarning,
+            )
+        coef, bias = np.stack([v[:width] for v in solutions])[place], np.array([v[-2] for v in solutions])
+        links = _links(terms, [v[width:-2] for v in solutions])
+        networks.append(DirectedNetwork(coef, bias[place], order, links))
     return networks
+
+
+def _products(places: Sequence[int], structure: Structure) -> list[tuple[int, ...]]:
+    """The labels whose product is a feature, for every feature: singles first, then up to `interactions` at once."""
+    return [c for size in range(1, structure.interactions + 1) for c in combinations(places, size)]
+
+
+def product_columns(signs: Floats, terms: Sequence[tuple[int, ...]]) -> Floats:
+    """Columns (n, terms) of products of signs."""
+    columns = np.empty((len(signs), len(terms)))
+    for t, members in enumerate(terms):
+        np.prod(signs[:, list(members)], axis=1, out=columns[:, t])
+    return columns
 
 
 def _solve_label(
@@ -264,13 +202,11 @@ def _solve_label(
     label_scale: float,
     earlier: SignColumns | None,
     i: int,
-) -> list[Solution]:
+) -> Floats:
     """The solutions of the label at place i; `earlier` where its features are all labels before it."""
     y = np.ascontiguousarray(placed[:, i])
-    if earlier is not None:
-        return features.path(solvers, earlier, i, y, int(order[i]))
-    columns = SignColumns(product_columns(placed, terms[i]), label_scale)
-    return features.path(solvers, columns, len(terms[i]), y, int(order[i]))
+    columns = SignColumns(product_columns(placed, terms[i]), label_scale) if earlier is None else earlier
+    return features.here().solve(solvers, columns, len(terms[i]), y, int(order[i]))
 
 
 def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> NetworkTerms:
@@ -295,8 +231,3 @@ def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> Network
         pointers[1].astype(np.int64),
         np.array(members, dtype=np.int64),
     )
-
-
-def learn_apart(features: LabelRows, signs: Floats, solvers: Sequence[HingeSolver]) -> list[DirectedNetwork]:
-    """A network per solver, of falling alpha, whose labels do not see each other."""
-    return learn_networks(features, signs, solvers, np.arange(signs.shape[1]), [set()] * signs.shape[1])

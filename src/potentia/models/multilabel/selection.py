@@ -1,36 +1,132 @@
-"""Orders of labels that are chosen from data."""
+"""The structure of a directed network of labels: its parents and orders, as given or chosen from data."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ...base.types import ConvergenceWarning, Floats, Ints
+from ...base.options import check_choice
+from ...base.types import ConvergenceWarning, Floats, Ints, PotentiaError, shown, whole_numbers
 from ...metrics import exact_match, f_scores, hamming_loss
-from .features import HingeSolver, LabelRows
-from .network import DirectedNetwork, learn_apart, learn_network, learn_networks, topological
+from .base import Solved
+from .hinge import HingeSolver, LabelRows
+from .network import APART, DirectedNetwork, Structure, learn_networks
+
+#: A network's parents: "all" earlier labels, or the parents of each label (a mapping may leave labels out).
+Parents = Literal["all"] | Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
+
+
+def parent_sets(parents: Parents, n_labels: int) -> list[set[int]] | None:
+    """Parents of each label, or None for all earlier labels; refuses unknown labels and cycles."""
+    if isinstance(parents, str):
+        check_choice("parents", parents, ("all",), "the parents of each label")
+        return None
+    if isinstance(parents, Mapping):
+        given = [parents.get(k, ()) for k in range(n_labels)]
+        _check_labels(whole_numbers(list(parents), "parents"), n_labels, "parents")
+    else:
+        if not isinstance(parents, Sequence | np.ndarray):
+            raise PotentiaError(f"parents must be 'all' or the parents of each label, not {shown(parents)}.")
+        given = [*parents]
+        if len(given) != n_labels:
+            raise PotentiaError(f"parents has {len(given)} entries for {n_labels} labels.")
+    sets = []
+    for k, entry in enumerate(given):
+        values = whole_numbers(
+            list(entry) if isinstance(entry, Iterable) else [entry], f"parents of label {k}"
+        )
+        _check_labels(values, n_labels, f"parents of label {k}")
+        sets.append(set(values.tolist()))
+    topological(sets, np.arange(n_labels))
+    return sets
+
+
+def topological(sets: list[set[int]], wish: Ints) -> Ints:
+    """An order with parents first that follows `wish` where it can: always the first label of it that is free."""
+    order: list[int] = []
+    left = [int(k) for k in wish]
+    while left:
+        free = next((k for k in left if sets[k].issubset(order)), None)
+        if free is None:
+            raise PotentiaError(f"parents form a cycle among the labels {sorted(left)}.")
+        order.append(free)
+        left.remove(free)
+    return np.array(order, dtype=np.int64)
+
+
+def given_order(order: Any, n_labels: int, sets: list[set[int]] | None) -> Ints:
+    """A user's order, checked: every label once, parents first."""
+    found = whole_numbers(order, "order")
+    if found.shape != (n_labels,) or not np.array_equal(np.sort(found), np.arange(n_labels)):
+        raise PotentiaError(f"order must hold every label 0..{n_labels - 1} once.")
+    if sets is not None:
+        place = np.argsort(found)
+        for k, parents in enumerate(sets):
+            late = [j for j in sorted(parents) if place[j] > place[k]]
+            if late:
+                raise PotentiaError(f"order has label {k} before its parent {late[0]}.")
+    return found
+
+
+def among(varying: Ints, order: Ints) -> Ints:
+    """The order of the labels that vary, numbered among themselves."""
+    return np.searchsorted(varying, order[np.isin(order, varying)])
+
+
+def restrict(sets: list[set[int]] | None, keep: Ints) -> list[set[int]] | None:
+    """The parents among the kept labels, renumbered."""
+    if sets is None:
+        return None
+    place = {int(k): p for p, k in enumerate(keep)}
+    return [{place[j] for j in sets[k] if j in place} for k in keep]
+
+
+def _check_labels(values: Ints, n_labels: int, name: str) -> None:
+    if values.size and not (values.min() >= 0 and values.max() < n_labels):
+        raise PotentiaError(f"{name} must name labels 0..{n_labels - 1}.")
+
 
 #: Tolerance of fits that only rank labels.
 _LOOSE_ORDER = 0.3
 
 
-def by_f_score(features: LabelRows, signs: Floats, solver: HingeSolver, folds: int = 2) -> Ints:
-    """Labels by descending F-score of independent classifiers on held-out rows; ties keep the labels' numbers.
+def label_order(
+    rule: str | tuple[int, ...],
+    features: LabelRows,
+    signs: Floats,
+    solver: HingeSolver,
+    structure: Structure,
+    n_orders: int,
+    solved: Solved,
+) -> Ints:
+    """The order, as given or by a rule of `LMSBN`, of labels numbered among those that vary."""
+    if not isinstance(rule, str):
+        return np.array(rule, dtype=np.int64)
+    if rule == "learned":
+        return by_validation(features, signs, solver, structure, n_orders, solved)
+    wish = by_f_score(features, signs, solver, solved) if rule == "f-score" else np.arange(signs.shape[1])
+    return wish if structure.parents is None else topological(structure.parents, wish)
+
+
+def by_f_score(features: LabelRows, signs: Floats, solver: HingeSolver, solved: Solved) -> Ints:
+    """Labels by descending F-score of independent classifiers on held-out halves; ties keep the labels' numbers.
 
     Held out, because classifiers that fit their training rows all have F-score 1 there. Costs about as much as one
     loose independent fit.
     """
-    if signs.shape[1] == 1:
+    V = signs.shape[1]
+    if V == 1:
         return np.zeros(1, dtype=np.int64)
     held_out = np.empty(signs.shape)
     loose = replace(solver, tol=max(solver.tol, _LOOSE_ORDER))
-    for train, test in splits(len(signs), folds, solver.seed):
+    for train, test in splits(len(signs), 2, solver.seed):
         part, matrix = features.split(train, test)
-        held_out[test] = learn_apart(part, np.ascontiguousarray(signs[train]), [loose])[0].base(matrix)
+        rows = np.ascontiguousarray(signs[train])
+        held_out[test] = learn_networks(part, rows, [loose], np.arange(V), APART, solved)[0].base(matrix)
     return np.argsort(-f_scores(signs > 0, held_out > 0), kind="stable").astype(np.int64)
 
 
@@ -38,30 +134,22 @@ def by_validation(
     features: LabelRows,
     signs: Floats,
     solver: HingeSolver,
-    parents: list[set[int]] | None,
-    interactions: int,
-    label_scale: float,
+    structure: Structure,
     n_orders: int,
+    solved: Solved,
 ) -> Ints:
     """Of the F-score order, the labels' own and random ones, that with the least loss on a held-out quarter."""
-    rng = np.random.default_rng(solver.seed)
+    rng, labels = np.random.default_rng(solver.seed), np.arange(signs.shape[1])
     train, test = next(splits(len(signs), 4, solver.seed))
-    part, matrix = features.split(train, test)
-    best, least = np.arange(signs.shape[1]), np.inf
+    (part, matrix), rows = features.split(train, test), np.ascontiguousarray(signs[train])
+    best, least = labels, np.inf
     # the fit on all rows will say it
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for number in range(n_orders):
-            wish = (
-                by_f_score(part, signs[train], solver)
-                if number == 0
-                else np.arange(len(best))
-                if number == 1
-                else rng.permutation(len(best))
-            )
-            order = wish if parents is None else topological(parents, wish)
-            network = learn_network(
-                part, np.ascontiguousarray(signs[train]), solver, order, parents, interactions, label_scale
-            )
+            wish = labels if number == 1 else rng.permutation(len(labels)) if number else None
+            wish = by_f_score(part, signs[train], solver, solved) if wish is None else wish
+            order = wish if structure.parents is None else topological(structure.parents, wish)
+            (network,) = learn_networks(part, rows, [solver], order, structure, solved)
             loss = float(np.mean(network.losses(network.base(matrix), signs[test])))
             if loss < least:
                 best, least = order, loss
@@ -72,9 +160,9 @@ def splits(n: int, folds: int, seed: int) -> Iterator[tuple[Ints, Ints]]:
     """Training and held-out rows of each of min(folds, n) parts of a random order."""
     order = np.random.default_rng(seed).permutation(n)
     for fold in range(min(folds, n)):
-        held = np.zeros(n, dtype=bool)
-        held[order[fold :: min(folds, n)]] = True
-        yield np.flatnonzero(~held), np.flatnonzero(held)
+        test = np.zeros(n, dtype=bool)
+        test[order[fold :: min(folds, n)]] = True
+        yield np.flatnonzero(~test), np.flatnonzero(test)
 
 
 #: Stands for an option that cross-validation chooses.
@@ -92,85 +180,80 @@ _LOOSE, _PASSES, _BUDGET = 1e-2, 100, 10_000
 
 
 class Options(NamedTuple):
-    """What cross-validation may choose."""
+    """What cross-validation chooses; order: a rule, or the labels that vary in order."""
 
     alpha: float
     gamma: float
-    order: Any
+    order: str | tuple[int, ...]
     label_scale: float
 
 
 class Candidates(NamedTuple):
-    """Candidates, alphas falling, and how to make what is compared.
-
-    features(gamma): the training rows. order(rule, features, signs, solver): the labels' order. structure: parents
-    and interactions, as of `learn_networks`.
-    """
+    """What it chooses from, alphas falling, and what all candidates share: see `label_order`."""
 
     alphas: Sequence[float]
     gammas: Sequence[float]
-    orders: Sequence[Any]
+    orders: Sequence[str | tuple[int, ...]]
     label_scales: Sequence[float]
-    features: Callable[[float], LabelRows]
-    order: Callable[[Any, LabelRows, Floats, HingeSolver], Ints]
-    structure: tuple[list[set[int]] | None, int]
-
-    @property
-    def middle(self) -> Options:
-        """The options that are taken where there is nothing to compare."""
-        return Options(
-            self.alphas[len(self.alphas) // 2],
-            self.gammas[len(self.gammas) // 2],
-            self.orders[0],
-            self.label_scales[0],
-        )
+    structure: Structure
+    n_orders: int
 
 
 def choose(
-    plan: Candidates, signs: Floats, solver: HingeSolver, folds: int
+    candidates: Candidates,
+    features: Callable[[float], LabelRows],
+    signs: Floats,
+    solver: HingeSolver,
+    folds: int,
+    solved: Solved,
 ) -> tuple[Options, list[dict[str, Any]]]:
     """The options of the best exact match on held-out rows, ties going to the lower Hamming loss; and all results.
 
-    A single candidate, or too few rows for every fold to have two, is not measured.
+    features(gamma): the training rows. A single candidate, or too few rows for every fold to have two, is not
+    measured: then the middle ones are taken.
     """
-    counts = [len(part) for part in plan[:4]]
-    if max(counts) == 1 or len(signs) < 2 * folds:
-        return plan.middle, []
+    alphas, gammas, orders, label_scales = candidates[:4]
+    if len(alphas) == len(gammas) == len(orders) == len(label_scales) == 1 or len(signs) < 2 * folds:
+        return Options(alphas[len(alphas) // 2], gammas[len(gammas) // 2], orders[0], label_scales[0]), []
     solver = replace(solver, tol=max(solver.tol, _LOOSE), passes=min(solver.passes, _PASSES))
     sums: dict[Options, Floats] = {}
     # the fit on all rows will say it
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        for gamma in plan.gammas:
-            features = plan.features(gamma)
+        for gamma in gammas:
+            rows = features(gamma)
             for train, test in splits(len(signs), folds, solver.seed):
-                part, matrix = features.split(train, test)
-                own = np.ascontiguousarray(signs[train])
-                for options, network in _networks(plan, gamma, part, own, solver):
-                    found = _measures(network, matrix, signs[test]) / folds
-                    sums[options] = sums.get(options, np.zeros(2)) + found
+                part, matrix = rows.split(train, test)
+                fitted = np.ascontiguousarray(signs[train])
+                for options, network in _networks(candidates, gamma, part, fitted, solver, solved):
+                    measures = _measures(network, matrix, signs[test]) / folds
+                    sums[options] = sums.get(options, np.zeros(2)) + measures
     results = [o._asdict() | {"exact_match": s[0], "hamming_loss": s[1]} for o, s in sums.items()]
-    best = max(sums, key=lambda o: (round(sums[o][0], 9), -sums[o][1]))
-    return best, results
+    return max(sums, key=lambda o: (round(sums[o][0], 9), -sums[o][1])), results
 
 
 def _networks(
-    plan: Candidates, gamma: float, part: LabelRows, signs: Floats, solver: HingeSolver
-) -> list[tuple[Options, DirectedNetwork]]:
+    candidates: Candidates,
+    gamma: float,
+    features: LabelRows,
+    signs: Floats,
+    solver: HingeSolver,
+    solved: Solved,
+) -> Iterator[tuple[Options, DirectedNetwork]]:
     """A network for every candidate with this gamma."""
-    solvers = [replace(solver, alpha=alpha) for alpha in plan.alphas]
-    found = []
-    for rule in plan.orders:
-        order = plan.order(rule, part, signs, solvers[len(solvers) // 2])
-        for scale in plan.label_scales:
-            networks = learn_networks(part, signs, solvers, order, *plan.structure, scale)
-            options = [Options(alpha, gamma, rule, scale) for alpha in plan.alphas]
-            found += list(zip(options, networks, strict=True))
-    return found
+    alphas, _, orders, label_scales, structure, n_orders = candidates
+    solvers = [replace(solver, alpha=alpha) for alpha in alphas]
+    for rule in orders:
+        order = label_order(rule, features, signs, solvers[len(solvers) // 2], structure, n_orders, solved)
+        for scale in label_scales:
+            scaled = structure._replace(label_scale=scale)
+            networks = learn_networks(features, signs, solvers, order, scaled, solved)
+            for alpha, network in zip(alphas, networks, strict=True):
+                yield Options(alpha, gamma, rule, scale), network
 
 
 def _measures(network: DirectedNetwork, matrix: Any, signs: Floats) -> Floats:
-    found = network.search(network.base(matrix), np.inf, _BUDGET).signs[:, 0] > 0
-    return np.array([exact_match(signs > 0, found), hamming_loss(signs > 0, found)])
+    predicted = network.search(network.base(matrix), np.inf, _BUDGET).signs[:, 0] > 0
+    return np.array([exact_match(signs > 0, predicted), hamming_loss(signs > 0, predicted)])
 
 
 def alpha_path(features: LabelRows, factors: Sequence[float] = ALPHAS) -> list[float]:

@@ -13,8 +13,9 @@ from ...base.saving import find_class, saved_name
 from ...base.schema import TEXT, Array, Kind, Rule, Schema, Section, prefixed
 from ...base.types import Bools, Floats, PotentiaError
 from ...metrics import MEASURES
-from .base import MultiLabelClassifier, check_classifier
+from .base import FitTask, MultiLabelClassifier
 from .independent import IndependentClassifiers
+from .inputs import check_classifier
 from .selection import splits
 
 Measure = Literal["exact_match", "hamming_loss", "f_micro", "f_macro", "f_samples"]
@@ -52,8 +53,8 @@ class ThresholdClassifier(MultiLabelClassifier):
         "thresholds": Array("f8", ("V",), optional=True),
         "held_out": Array("f8", (2,), optional=True),
         "parts": Rule(
-            lambda found: all(
-                (found[name] is None) == (not found["V"]) for name in ("inner", "thresholds", "held_out")
+            lambda saved: all(
+                (saved[name] is None) == (not saved["V"]) for name in ("inner", "thresholds", "held_out")
             ),
             "are missing",
         ),
@@ -65,27 +66,29 @@ class ThresholdClassifier(MultiLabelClassifier):
         check_count("random_state", self.random_state)
         check_classifier(self.estimator)
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _state(self) -> dict[str, Any]:
         if not self._coding.varying.any():
-            return {}, {}
+            return {}
         if not isinstance(self.estimator_, MultiLabelClassifier):
             raise PotentiaError(
                 f"a {type(self.estimator_).__name__} inside a ThresholdClassifier cannot be saved."
             )
         content, arrays = self.estimator_.state()
-        own = {"thresholds": self.thresholds_, "held_out": np.array(self.held_out_)}
-        return (
-            {"inner": {"class": saved_name(type(self.estimator_)), "content": content}},
-            own | {f"inner/{name}": array for name, array in arrays.items()},
-        )
+        return {
+            "inner": {"class": saved_name(type(self.estimator_)), "content": content},
+            "thresholds": self.thresholds_,
+            "held_out": np.array(self.held_out_),
+            **{f"inner/{name}": array for name, array in arrays.items()},
+        }
 
-    def _restore(self, found: dict[str, Any], arrays: dict[str, Any]) -> None:
-        if found["V"]:
-            inner = find_class(found["inner"]["class"], MultiLabelClassifier)
-            self.estimator_ = inner.from_state(found["inner"]["content"], prefixed(arrays, "inner/"))
-            self.thresholds_, self.held_out_ = found["thresholds"], tuple(found["held_out"].tolist())
+    def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if saved["V"]:
+            inner = find_class(saved["inner"]["class"], MultiLabelClassifier)
+            self.estimator_ = inner.from_state(saved["inner"]["content"], prefixed(arrays, "inner/"))
+            self.thresholds_, self.held_out_ = saved["thresholds"], tuple(saved["held_out"].tolist())
 
-    def _fit(self, X: Any, signs: Floats, weight: Floats) -> None:
+    def _fit(self, task: FitTask) -> None:
+        X, signs = task.X, task.signs
         estimator = IndependentClassifiers() if self.estimator is None else self.estimator
         scores, labels = np.empty(signs.shape), signs.astype(np.int64)
         for train, test in splits(len(signs), self.cv, self.random_state):

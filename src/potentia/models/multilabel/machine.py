@@ -1,179 +1,237 @@
-"""A random forest over whole labellings: how often training rows that reach the same leaves have each labelling."""
+"""Boltzmann machines of labels: their cliques, learning by one dual, and decoding by search or relaxation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from itertools import combinations, count, product
+from itertools import combinations, count, pairwise, product
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
-from ...base.schema import Array, Rule, Schema
-from ...base.threads import map_items, map_ranges, thread_count
-from ...base.types import Bools, Floats, Ints, PotentiaError
+from ...base.threads import map_ranges, thread_count
+from ...base.types import ConvergenceWarning, Floats, Ints, PotentiaError, shown, warn_caller, whole_numbers
 from ...graph.scores import Scores
 from ...graph.structure import Graph
 from ...graph.union import Union
 from ...inference.base import Inference
 from ...inference.exact import Exact
 from ...inference.linear_program import LinearProgram
+from ...kernels.coordinate import Cliques, DualState, descend_joint, fields
 from ...kernels.search import enumerate_rows, flip_costs, improve_rows
 from ...learn.backends.connection import map_anywhere
-from .joint import Machine
+from .base import Solved
+from .hinge import LARGEST_SYSTEM, feature_rows, solve_matrix, solve_rows
+from .network import product_columns
+from .rows import rows_by_label
 
-#: Rows whose features are spread out at once.
-_CHUNK = 1000
-
-#: What a file holds: the trees one after another, a leaf's left child being -1.
-FOREST: Schema = {
-    "labellings": Array("f8", ("L", "V"), low=-1),
-    "left": Array("i8", ("m",), low=-1, below="m"),
-    "right": Array("i8", ("m",), low=-1, below="m"),
-    "feature": Array("i8", ("m",), low=0, below="d"),
-    "threshold": Array("f8", ("m",)),
-    "roots": Array("i8", ("T",), low=0, below="m"),
-    "data": Array("f8", ("nnz",), low=0),
-    "indices": Array("i8", ("nnz",), low=0, below="L"),
-    "indptr": Array("i8", ("m+1",), ends="nnz"),
-    "trees": Rule(
-        lambda found: (
-            len(found["roots"]) > 0
-            and all(
-                bool(np.all((side == -1) == (found["left"] == -1)))
-                and bool(np.all((side == -1) | (side > np.arange(len(side)))))
-                for side in (found["left"], found["right"])
-            )
-        ),
-        "are inconsistent",
-    ),
-}
+#: Which labels have a product: all sets of 2 up to this many, or the sets themselves.
+CliqueOption = int | Sequence[Sequence[int]]
 
 
-class LabellingForest(NamedTuple):
-    """Trees as flat arrays over their nodes, and the shares (nodes, L) of the labellings (L, V) in the leaves."""
+class Machine(NamedTuple):
+    """Weights: scores are `matrix @ coef.T + bias`; `weight` (M) of the cliques. gap: what was proved in learning."""
 
-    left: Ints
-    right: Ints
-    feature: Ints
-    threshold: Floats
-    roots: Ints
-    shares: Any
-    labellings: Floats
+    coef: Floats
+    bias: Floats
+    weight: Floats
+    cliques: Cliques
+    objective: float
+    gap: float
 
-    def probabilities(self, X: Any) -> Any:
-        """P(labelling) of every row, sparse (n, L): the mean over trees of the shares in the leaf that is reached."""
-        parts = [self._leaves(X[a : a + _CHUNK]) for a in range(0, X.shape[0], _CHUNK)]
-        leaves = np.concatenate(parts) if parts else np.empty((0, len(self.roots)), dtype=np.int64)
-        n, T = leaves.shape
-        reached = sparse.csr_array(
-            (np.full(n * T, 1.0 / T), leaves.ravel(), np.arange(0, n * T + 1, T)), shape=(n, len(self.left))
+    def scores(self, matrix: Any) -> Floats:
+        """s (n, K): scores without other labels' part."""
+        return np.ascontiguousarray(np.asarray(matrix @ self.coef.T) + self.bias)
+
+    def margins(self, scores: Floats, signs: Floats) -> Floats:
+        """z (n, K) of labellings."""
+        coupled = np.empty(scores.shape)
+        fields(self.cliques, self.weight, np.ascontiguousarray(signs), coupled)
+        return coupled + signs * scores
+
+    def losses(self, scores: Floats, signs: Floats) -> Floats:
+        """Hinge sums (n) of labellings."""
+        return np.asarray(np.maximum(0.0, 1.0 - self.margins(scores, signs)).sum(axis=1))
+
+    def sets(self) -> list[tuple[int, ...]]:
+        """The labels of each clique."""
+        ptr, member = self.cliques.member_ptr, self.cliques.member.tolist()
+        return [tuple(member[a:b]) for a, b in pairwise(ptr.tolist())]
+
+
+def clique_sets(option: CliqueOption, n_labels: int) -> list[tuple[int, ...]]:
+    """The cliques of two or more labels, each once; refuses unknown and repeated labels."""
+    if isinstance(option, int | np.integer) and not isinstance(option, bool):
+        if option < 1:
+            raise PotentiaError(f"cliques must be at least 1 (no products), not {option}.")
+        sizes = range(2, min(int(option), n_labels) + 1)
+        return [c for size in sizes for c in combinations(range(n_labels), size)]
+    if isinstance(option, str | bool) or not isinstance(option, Sequence):
+        raise PotentiaError(
+            f"cliques must be a whole number or a list of sets of labels, not {shown(option)}."
         )
-        return sparse.csr_array(reached @ self.shares)
-
-    def marginals(self, probabilities: Any) -> Floats:
-        """P(label = +1) (n, V), from sparse probabilities of labellings."""
-        return np.asarray(probabilities @ (self.labellings > 0).astype(float))
-
-    def _leaves(self, X: Any) -> Ints:
-        # scikit-learn compares features in single precision
-        values = (X.toarray() if sparse.issparse(X) else X).astype(np.float32)
-        rows = np.arange(len(values))
-        found = np.empty((len(values), len(self.roots)), dtype=np.int64)
-        for t, root in enumerate(self.roots):
-            node = np.full(len(values), root)
-            inner = rows[self.left[node] >= 0]
-            while inner.size:
-                at = node[inner]
-                less = values[inner, self.feature[at]] <= self.threshold[at]
-                node[inner] = np.where(less, self.left[at], self.right[at])
-                inner = inner[self.left[node[inner]] >= 0]
-            found[:, t] = node
-        return found
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays of a file."""
-        own = {name: getattr(self, name) for name in FOREST if name in self._fields}
-        parts = {name: getattr(self.shares, name) for name in ("data", "indices", "indptr")}
-        return own | {name: v.astype(np.int64) if v.dtype.kind == "i" else v for name, v in parts.items()}
-
-    @staticmethod
-    def from_arrays(found: dict[str, Any]) -> LabellingForest:
-        """The forest whose arrays a file had."""
-        shape = (len(found["left"]), len(found["labellings"]))
-        shares = sparse.csr_array((found["data"], found["indices"], found["indptr"]), shape=shape)
-        parts = {name: found[name] for name in LabellingForest._fields if name != "shares"}
-        return LabellingForest(shares=shares, **parts)
+    sets = []
+    for entry in option:
+        numbers = whole_numbers(list(entry) if isinstance(entry, Iterable) else [entry], "cliques")
+        members = sorted(numbers.ravel().tolist())
+        if len(members) < 2 or len(set(members)) < len(members):
+            raise PotentiaError(f"a clique has two or more different labels, not {members}.")
+        if members[0] < 0 or members[-1] >= n_labels:
+            raise PotentiaError(f"clique {members} names a label outside 0..{n_labels - 1}.")
+        sets.append(tuple(members))
+    return sorted(set(sets), key=lambda c: (len(c), c))
 
 
-def learn_forest(
-    X: Any, signs: Floats, weight: Floats, n_trees: int, seed: int
-) -> tuple[LabellingForest, Any, Bools]:
-    """A forest, the probabilities (n, L) of each training row by trees that did not see it, and rows that have them.
+def as_cliques(sets: Sequence[tuple[int, ...]], n_labels: int) -> Cliques:
+    """The kernels' form of clique sets."""
+    length = np.array([len(c) for c in sets], dtype=np.int64)
+    member = np.array([j for c in sets for j in c], dtype=np.int64)
+    owner = np.repeat(np.arange(len(sets)), length)
+    order = np.argsort(member, kind="stable")
+    label_ptr = np.searchsorted(member[order], np.arange(n_labels + 1))
+    clique = owner[order]
+    # of a pair, the sum of both labels minus this one is the other
+    total = np.bincount(owner, member, minlength=len(sets)).astype(np.int64)
+    other = np.where(length[clique] == 2, total[clique] - member[order], -1)
+    return Cliques(np.concatenate([[0], np.cumsum(length)]), member, label_ptr, clique, other)
 
-    Each tree splits a bootstrap sample until its leaves are pure, by square roots of all features at a time.
+
+#: Passes between two checks of the gap; if the first check finds a gap, Newton steps follow.
+_BLOCK = 100
+
+
+class MachineProblem(NamedTuple):
+    """min 1/2 (|w|^2 + |b|^2 + eta |v|^2) + cost sum_li [1 - z_li]_+ of rows X (n, d), or their kernel matrix gram.
+
+    signs (n, K); with a kernel the weights are those of the training rows.
     """
-    labellings, number = np.unique(signs, axis=0, return_inverse=True)
-    number = number.ravel()
-    seeds = np.random.default_rng(seed).integers(2**31 - 1, size=n_trees)
-    X32 = X.astype(np.float32)
-    grown = map_items(
-        lambda s: _grow(X32, signs, number, len(labellings), weight, s), seeds.tolist(), thread_count(None)
+
+    X: Any
+    gram: Floats | None
+    signs: Floats
+    cliques: Cliques
+    eta: float
+    cost: float
+
+    def newton(self) -> Floats | None:
+        """The optimal dual (n, K), or None if the linear systems are too large or the path breaks down.
+
+        The problem is a support vector machine of n K rows Z_li = y_li [x_l, 1] in the columns of label i, beside
+        prod_{j in C} y_lj / sqrt(eta) for the cliques C of i.
+        """
+        (n, K), signs = self.signs.shape, self.signs
+        width = K * (self.X.shape[1] + 1) + len(self.cliques.member_ptr) - 1
+        if min(n * K, width if self.gram is None else n * K) > LARGEST_SYSTEM:
+            return None
+        shared = self._clique_rows() / np.sqrt(self.eta)
+        if self.gram is None:
+            rows = rows_by_label(self.X, K)
+            rows.data *= np.repeat(signs.ravel(), np.diff(rows.indptr))
+            dual = solve_rows(sparse.hstack([rows, shared], format="csr"), self.cost)
+        else:
+            matrix = (shared @ shared.T).toarray()
+            for i in range(K):
+                matrix[i::K, i::K] += np.outer(signs[:, i], signs[:, i]) * (self.gram + 1.0)
+            dual = solve_matrix(matrix, self.cost)
+        return None if dual is None else np.clip(dual, 0.0, self.cost).reshape(n, K)
+
+    def _clique_rows(self) -> Any:
+        """prod_{j in C} y_lj in column C of rows (l, i), i in C."""
+        (n, K), member = self.signs.shape, self.cliques.member
+        length = np.diff(self.cliques.member_ptr)
+        sets = np.split(member, self.cliques.member_ptr[1:-1])[: len(length)]
+        owner = np.repeat(np.arange(len(length)), length)
+        rows = np.arange(n)[:, None] * K + member
+        values = product_columns(self.signs, [tuple(c) for c in sets])[:, owner]
+        entries = (values.ravel(), (rows.ravel(), np.broadcast_to(owner, rows.shape).ravel()))
+        return sparse.csr_array(entries, shape=(n * K, len(length)))
+
+    def start(self) -> DualState:
+        """The dual zero and what follows from it."""
+        n, K = self.signs.shape
+        w, scores = (self.X.shape[1], 0) if self.gram is None else (0, n)
+        v = np.zeros(len(self.cliques.member_ptr) - 1)
+        return DualState(np.zeros((n, K)), np.zeros((K, w)), np.zeros((K, scores)), np.zeros(K), v)
+
+    def leap(self, state: DualState) -> None:
+        """Put the state where Newton steps lead, if the problem is small enough for them."""
+        dual = self.newton()
+        if dual is None:
+            return
+        moved = dual * self.signs
+        state.dual[:], state.b[:] = dual, moved.sum(axis=0)
+        state.v[:] = np.asarray(self._clique_rows().T @ dual.ravel()) / self.eta
+        if self.gram is None:
+            state.w[:] = np.asarray(self.X.T @ moved).T
+        else:
+            state.scores[:] = moved.T @ self.gram
+
+    def machine(self, state: DualState) -> Machine:
+        """The weights with their objective and gap, in units of the mean loss."""
+        gram, signs, cost = self.gram, self.signs, self.cost
+        coef = state.w.copy() if gram is None else np.ascontiguousarray((state.dual * signs).T)
+        machine = Machine(coef, state.b.copy(), state.v.copy(), self.cliques, 0.0, 0.0)
+        scores = machine.scores(self.X if gram is None else gram)
+        if gram is None:
+            square = float((coef * coef).sum())
+        else:
+            square = float((coef * (scores - machine.bias).T).sum())
+            # what rounding has added up goes
+            state.scores[:] = (scores - machine.bias).T
+        square = 0.5 * (square + float(state.b @ state.b) + self.eta * float(state.v @ state.v))
+        hinge = cost * float(machine.losses(scores, signs).sum())
+        unit = 1.0 / (cost * len(signs))
+        dual = float(state.dual.sum()) - square
+        return machine._replace(objective=unit * (square + hinge), gap=unit * (square + hinge - dual))
+
+
+def learn_machine(problem: MachineProblem, tol: float, passes: int, seed: int, solved: Solved) -> Machine:
+    """The machine by dual coordinate descent [LMSBN Algorithm 1].
+
+    tol: the gap at which to stop, as a share of the objective. passes: limits the visits of rows and labels.
+    """
+    X, gram, signs, cliques, eta, cost = problem
+    state, spread, left = problem.start(), 0.1, passes
+    rows, squares = feature_rows(X, gram), np.diagonal(gram) if gram is not None else _squares(X)
+    limits = solved.get("limits", (2,))
+    if limits is not None:
+        spread, left = float(limits[0]), min(max(0, int(limits[1])), passes)
+        for name, array in state._asdict().items():
+            stored = solved.get(name, array.shape)
+            array[...] = 0.0 if stored is None else stored
+    if left == 0:  # the fit had reached its limit
+        machine = problem.machine(state)
+    while left > 0:
+        block = min(left, _BLOCK)
+        visits = block * max(signs.size, 1000)
+        reached = descend_joint(
+            rows, signs, cliques, squares + 1.0, eta, cost, spread, visits, seed + left, state
+        )
+        if reached > spread and left == passes:
+            problem.leap(state)
+        machine = problem.machine(state)
+        if machine.gap <= tol * machine.objective:
+            return machine
+        left -= block
+        spread = 0.2 * spread if reached <= spread else spread
+        solved.put(state._asdict() | {"limits": np.array([spread, left])})
+    warn_caller(
+        f"The gap was still {machine.gap / machine.objective:.2g} of the objective after {passes} passes; "
+        "raise passes or alpha, or scale the features.",
+        ConvergenceWarning,
     )
-    sizes = np.concatenate([[0], np.cumsum([len(tree.left) for tree in grown])])
-    forest = LabellingForest(
-        np.concatenate([_moved(t.left, by) for t, by in zip(grown, sizes, strict=False)]),
-        np.concatenate([_moved(t.right, by) for t, by in zip(grown, sizes, strict=False)]),
-        np.concatenate([t.feature for t in grown]),
-        np.concatenate([t.threshold for t in grown]),
-        sizes[:-1],
-        sparse.csr_array(sparse.vstack([t.shares for t in grown])),
-        labellings,
-    )
-    total = sum(t.unseen for t in grown)
-    count = np.sum([np.diff(t.unseen.indptr) > 0 for t in grown], axis=0)
-    held_out = sparse.csr_array(sparse.diags_array(1.0 / np.maximum(count, 1)) @ total)
-    return forest, held_out, count > 0
+    return machine
 
 
-def _moved(nodes: Ints, by: int) -> Ints:
-    return np.where(nodes >= 0, nodes + by, -1)
+def _squares(X: Any) -> Floats:
+    squares = X.multiply(X) if sparse.issparse(X) else X * X
+    return np.asarray(squares.sum(axis=1)).ravel()
 
 
-class _Tree(NamedTuple):
-    """One tree, with the shares of its leaves (nodes, L), and of the rows that it did not see (n, L)."""
-
-    left: Ints
-    right: Ints
-    feature: Ints
-    threshold: Floats
-    shares: Any
-    unseen: Any
-
-
-def _grow(X: Any, signs: Floats, number: Ints, n_labellings: int, weight: Floats, seed: int) -> _Tree:
-    from sklearn.tree import DecisionTreeRegressor
-
-    n = len(number)
-    drawn = np.bincount(np.random.default_rng(seed).integers(n, size=n), minlength=n) * weight
-    model = DecisionTreeRegressor(max_features="sqrt", random_state=seed)
-    model.fit(X, signs, sample_weight=drawn, check_input=True)
-    tree = model.tree_
-    leaves = model.apply(X)
-    counts = sparse.coo_array((drawn, (leaves, number)), shape=(tree.node_count, n_labellings)).tocsr()
-    counts.eliminate_zeros()
-    sums = np.asarray(counts.sum(axis=1)).ravel()
-    shares = sparse.csr_array(sparse.diags_array(1.0 / np.where(sums > 0, sums, 1.0)) @ counts)
-    aside = sparse.diags_array((drawn == 0).astype(float))
-    unseen = sparse.csr_array(aside @ shares[leaves])
-    unseen.eliminate_zeros()
-    feature = np.maximum(tree.feature, 0).astype(np.int64)
-    left, right = (side.astype(np.int64) for side in (tree.children_left, tree.children_right))
-    return _Tree(left, right, feature, tree.threshold.copy(), shares, unseen)
-
+# -- decoding ----------------------------------------------------------------------------------------------------
 
 #: Variables of a program that solves several rows at once.
 _VARIABLES = 2_000
@@ -221,8 +279,8 @@ class Relaxation:
         step = max(1, _VARIABLES // (self.n_moments + self.n_labels))
         fixed = np.zeros(scores.shape) if fixed is None else fixed
         pieces = [(scores[a : a + step], fixed[a : a + step]) for a in range(0, len(scores), step)]
-        found = map_anywhere(self._solve, pieces)
-        return np.concatenate([t for t, _ in found]), np.concatenate([value for _, value in found])
+        means, values = zip(*map_anywhere(self._solve, pieces), strict=True)
+        return np.concatenate(means), np.concatenate(values)
 
     def _solve(self, piece: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
         scores, fixed = piece

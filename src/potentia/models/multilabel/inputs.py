@@ -1,0 +1,336 @@
+"""What estimators are given, checked: rows, weights, options, and labels, of which any two values become -1 and +1."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from ...base.options import check_choice, check_count, check_number, check_positive
+from ...base.saving import SavedFunction
+from ...base.types import Bools, Floats, PotentiaError, shown, warn_caller
+from ...features.offsets import CONSTANT_SHARE, FAR
+from .rows import KERNELS, RemoteRows
+
+
+class Coding(NamedTuple):
+    """What each of K labels' values mean.
+
+    classes: per label its values in ascending order, one or two. signs: what a label of one value is coded as, 0
+    for a label of two. flat: the labels were given as one column without a second axis.
+    """
+
+    classes: list[np.ndarray]
+    signs: Floats
+    flat: bool
+
+    @property
+    def varying(self) -> Bools:
+        """Which labels take two values."""
+        return self.signs == 0
+
+    def encode(self, y: Any, names: list[str]) -> Floats:
+        """Labels (n, K) as signs; refuses values that training did not show.
+
+        The other value of a label that was constant in training is any other value: its sign is the opposite.
+        """
+        columns = _columns(as_labels(y))
+        if columns.shape[1] != len(self.classes):
+            raise PotentiaError(f"y has {columns.shape[1]} labels, the model has {len(self.classes)}.")
+        signs = np.empty(columns.shape)
+        for k, values in enumerate(self.classes):
+            column = columns[:, k]
+            high = column == values[-1]
+            if len(values) == 1:
+                signs[:, k] = np.where(high, self.signs[k], -self.signs[k])
+                continue
+            if not np.all(high | (column == values[0])):
+                raise PotentiaError(
+                    f"label {names[k]} of y has values other than {values[0]!r} and {values[1]!r}."
+                )
+            signs[:, k] = np.where(high, 1.0, -1.0)
+        return signs
+
+    def decode(self, signs: np.ndarray) -> np.ndarray:
+        """Labels (n, K) in the values given in training, from the signs (n, K') of those that vary."""
+        kind = np.result_type(*self.classes) if _plain(self.classes) else np.dtype(object)
+        labels, columns = np.empty((len(signs), len(self.classes)), dtype=kind), iter(signs.T)
+        for k, values in enumerate(self.classes):
+            labels[:, k] = (
+                values[0] if len(values) == 1 else np.where(next(columns) > 0, values[1], values[0])
+            )
+        return labels[:, 0] if self.flat else labels
+
+    def beside_constant(self, values: np.ndarray, constant: Floats) -> np.ndarray:
+        """Values (n, K') of the labels that vary, with those (K) of the constant ones in their places, (n, K)."""
+        filled = np.tile(constant, (len(values), 1))
+        filled[:, self.varying] = values
+        return filled
+
+    @property
+    def probabilities(self) -> Floats:
+        """P(label is the larger of its values) (K), where it is constant."""
+        return (self.signs + 1.0) / 2.0
+
+    @property
+    def public(self) -> np.ndarray | list[np.ndarray]:
+        """`classes_` as scikit-learn has it: a flat label's values; 0/1 labels' numbers; else values per label."""
+        if self.flat:
+            return self.classes[0]
+        if all(v.dtype.kind in "biuf" and set(v.tolist()) <= {0, 1} for v in self.classes):
+            return np.arange(len(self.classes))
+        return self.classes
+
+
+def learn_coding(y: np.ndarray, names: list[str]) -> Coding:
+    """The coding of training labels (n, K) or (n,): the larger of a label's two values is +1.
+
+    A label of one value is -1 unless the value is a number above zero.
+    """
+    columns = _columns(y)
+    classes, signs = [], np.zeros(columns.shape[1])
+    for k, name in enumerate(names):
+        try:
+            values = np.unique(columns[:, k])
+        except TypeError:
+            raise PotentiaError(f"label {name} mixes values that cannot be compared.") from None
+        if len(values) > 2:
+            raise PotentiaError(_too_many(name, values, y.ndim == 1))
+        if len(values) == 1:
+            number = isinstance(values[0], bool | int | float | np.bool_ | np.number)
+            signs[k] = 1.0 if number and values[0] > 0 else -1.0
+        classes.append(values)
+    return Coding(classes, signs, y.ndim == 1)
+
+
+def as_labels(y: Any) -> np.ndarray:
+    """Labels as an array (n, K) or (n,) without missing values; sparse labels are spread out."""
+    try:
+        labels = np.asarray(y.toarray() if sparse.issparse(y) else y)
+    except ValueError:
+        raise PotentiaError(
+            "y is no array (n, K) or (n,): turn lists of each row's labels into columns of 0 and 1, as "
+            "sklearn.preprocessing.MultiLabelBinarizer does."
+        ) from None
+    if labels.ndim not in (1, 2):
+        raise PotentiaError(f"y must have one or two axes, not {labels.ndim}.")
+    if labels.ndim == 2 and labels.shape[1] == 0:
+        raise PotentiaError(f"y has no labels: its shape is {labels.shape}.")
+    if labels.dtype.kind == "c":
+        raise PotentiaError("y holds complex numbers. Complex data not supported.")
+    if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
+        raise PotentiaError("Input y contains NaN or infinity.")
+    if labels.dtype.kind == "O" and any(v is None or v != v for v in labels.ravel()):
+        raise PotentiaError("Input y contains NaN or None.")
+    if labels.dtype.kind == "O" and not all(isinstance(v, Hashable) for v in labels.ravel()):
+        raise PotentiaError("y must hold numbers or texts, not lists or other objects.")
+    return labels
+
+
+def _columns(labels: np.ndarray) -> np.ndarray:
+    return labels[:, None] if labels.ndim == 1 else labels
+
+
+def label_names(y: Any, n_labels: int) -> list[str]:
+    """Names of a data frame's columns (or a series' name); otherwise the columns' numbers."""
+    columns = getattr(y, "columns", None)
+    if columns is not None:
+        return [str(name) for name in columns]
+    name = getattr(y, "name", None)
+    return [str(k) for k in range(n_labels)] if name is None else [str(name)]
+
+
+def _plain(classes: list[np.ndarray]) -> bool:
+    """Whether one array type holds all labels' values without changing them."""
+    kinds = {values.dtype.kind for values in classes}
+    return len(kinds) == 1 or kinds <= set("iuf")
+
+
+def _too_many(name: str, values: np.ndarray, flat: bool) -> str:
+    some = ", ".join(str(v) for v in values[:3]) + (", ..." if len(values) > 3 else "")
+    if flat:
+        numbers = values.dtype.kind == "f" and bool(np.any(values != np.floor(values)))
+        kind = "continuous. Unknown label type: continuous" if numbers else "multiclass"
+        return f"Only binary classification is supported. The type of the target is {kind}; y takes {some}."
+    return f"label {name} of y takes {len(values)} values ({some}); every label must take two."
+
+
+# -- rows ------------------------------------------------------------------------------------------------------
+
+#: The largest number that features may hold: some classifiers compute in single precision.
+_HUGE = float(np.finfo(np.float32).max)
+
+
+def check_rows(estimator: Any, X: Any, reset: bool) -> Any:
+    """Rows as float64, C-contiguous or CSR with sorted indices; scikit-learn's complaints become one line.
+
+    reset: learn the features' number and names; otherwise refuse other columns than training had.
+    """
+    if isinstance(X, RemoteRows):  # which whoever reads them has checked
+        estimator.n_features_in_ = X.shape[1]
+        return X
+    try:
+        X = validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype=np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        # a TypeError where scikit-learn asks for one
+        kind = TypeError if isinstance(error, TypeError) else PotentiaError
+        raise kind(text if re.search(r"\bX\b", text) else f"X is no table of numbers: {text}") from None
+    if sparse.issparse(X) and not X.has_sorted_indices:
+        X = X.sorted_indices()
+    values = X.data if sparse.issparse(X) else X
+    if max(values.max(initial=0.0), -values.min(initial=0.0)) > _HUGE:
+        at = np.flatnonzero(np.abs(values) > _HUGE)[0]
+        column = X.indices[at] if sparse.issparse(X) else at % X.shape[1]
+        raise PotentiaError(
+            f"feature {column} of X holds numbers too large to compute with: scale the features."
+        )
+    return X
+
+
+#: Standard deviations that a feature's mean may be away from zero if another feature can take the place of the
+#: constant.
+_HOPELESS = 1e3
+#: Numbers that are looked at together.
+_BLOCK = 1 << 20
+
+
+def warn_of_far_features(X: Any) -> None:
+    """Warn of a feature whose mean exceeds its spread by far: linear functions have a penalised constant, too."""
+    feature = X.ask(far_feature) if isinstance(X, RemoteRows) else far_feature(X)
+    if feature is not None:
+        warn_caller(
+            f"feature {feature} of X has a mean more than {FAR:g} times its standard deviation, so that a linear "
+            "function hardly sees it vary: standardise the features.",
+            UserWarning,
+        )
+
+
+def far_feature(X: Any) -> int | None:
+    """The first feature whose mean exceeds its spread by far, of dense or CSR rows, which are read in blocks."""
+    n, d = X.shape
+    # of a sparse feature, more zeros than this make it vary enough
+    if sparse.issparse(X) and not (np.bincount(X.indices, minlength=d) >= n * (1 - 1 / (1 + FAR**2))).any():
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        centre, spread = _moments(X)
+        mean = np.abs(centre)
+        off = mean > FAR * spread
+        # what a weight of 1 adds to the score as a constant: that of the intercept, or another feature's mean
+        constants = np.concatenate([[1.0], np.where(off, mean, 0.0)])
+        top = int(constants.argmax())
+        best = np.full(d, constants[top])
+        if top > 0:
+            best[top - 1] = np.delete(constants, top).max()
+        far = off & ((mean > FAR * spread * best) | (mean > _HOPELESS * spread))
+        far &= spread > CONSTANT_SHARE * mean
+    return int(far.argmax()) if far.any() else None
+
+
+def _moments(X: Any) -> tuple[Floats, Floats]:
+    """Means and standard deviations (d) of features."""
+    n, d = X.shape
+    mean = np.asarray(X.sum(axis=0)).ravel() / max(n, 1)
+    squares = np.zeros(d)
+    if sparse.issparse(X):
+        X.sum_duplicates()
+        for first in range(0, X.nnz, _BLOCK):
+            at, values = X.indices[first : first + _BLOCK], X.data[first : first + _BLOCK]
+            squares += np.bincount(at, (values - mean[at]) ** 2, minlength=d)
+        squares += (n - np.bincount(X.indices, minlength=d)) * mean**2
+    else:
+        size = max(1, _BLOCK // max(d, 1))
+        for first in range(0, n, size):
+            squares += ((X[first : first + size] - mean) ** 2).sum(axis=0)
+    return mean, np.sqrt(squares / max(n, 1))
+
+
+# -- weights ---------------------------------------------------------------------------------------------------
+
+#: None, "balanced", or the weights of a label's smaller value, 0, and of its larger, 1.
+ClassWeight = Literal["balanced"] | Mapping[int, float] | None
+
+
+def check_class_weight(value: object) -> None:
+    """Refuse anything but weights of two values."""
+    if value is None:
+        return
+    if not isinstance(value, Mapping):
+        check_choice("class_weight", value, ("balanced",), "a dictionary or None")
+        return
+    if not set(value) <= {0, 1}:
+        raise PotentiaError(
+            f"class_weight has the keys 0 and 1, for a label's smaller and larger value, not {shown(value)}."
+        )
+    for key, weight in value.items():
+        check_positive(f"class_weight[{key}]", weight)
+
+
+def row_weights(sample_weight: Any, X: Any) -> Floats:
+    """A weight per row, not negative, of mean 1 over the rows whose weight is not zero."""
+    if sample_weight is None:
+        return np.ones(X.shape[0])
+    try:
+        weight: Floats = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    except ValueError as error:
+        raise PotentiaError(" ".join(str(error).split())) from None
+    if weight.min() < 0 or not weight.any():
+        raise PotentiaError("sample_weight must be numbers of at least 0, some of them above it.")
+    return weight / weight[weight > 0].mean()
+
+
+def label_weights(weight: Floats, signs: Floats, class_weight: ClassWeight) -> Floats:
+    """Weights (n, V) of the rows' labels: those of the rows times those of the labels' values.
+
+    "balanced": a label's two values have the same weight in sum.
+    """
+    weights: Floats = np.repeat(weight[:, None], signs.shape[1], axis=1)
+    if class_weight is None:
+        return weights
+    if isinstance(class_weight, Mapping):
+        return weights * np.where(signs > 0, class_weight.get(1, 1.0), class_weight.get(0, 1.0))
+    present, total = np.sum(weights * (signs > 0), axis=0), weights.sum(axis=0)
+    return weights * np.where(signs > 0, total / (2.0 * present), total / (2.0 * (total - present)))
+
+
+# -- options ---------------------------------------------------------------------------------------------------
+
+
+def check_margin_options(model: Any, choices: Sequence[str] = ()) -> None:
+    """The options of estimators whose scores are linear in features or kernel values; `choices`: that may be "cv"."""
+    if not (isinstance(model.alpha, str) and model.alpha == "cv" and "alpha" in choices):
+        check_positive("alpha", model.alpha)
+    check_positive("tol", model.tol)
+    check_count("passes", model.passes, 1)
+    if model.kernel is not None and not callable(model.kernel):
+        check_choice("kernel", model.kernel, KERNELS, "a function or None")
+    if isinstance(model.gamma, str):
+        rules = ("scale", "median", "cv") if "gamma" in choices else ("scale", "median")
+        check_choice("gamma", model.gamma, rules, "a number")
+    else:
+        check_positive("gamma", model.gamma)
+    check_number("degree", model.degree)
+    check_number("coef0", model.coef0, -sys.float_info.max)
+    check_seed(model.random_state)
+
+
+def check_seed(value: object) -> None:
+    """A seed as scikit-learn has it: a whole number, a RandomState or None."""
+    if value is not None and not isinstance(value, np.random.RandomState):
+        check_count("random_state", value)
+
+
+def check_classifier(estimator: object) -> None:
+    """None, or an object with the methods of a scikit-learn classifier that has scores."""
+    methods = ("fit", "predict", "decision_function", "get_params")
+    if isinstance(estimator, SavedFunction):
+        return  # of a loaded model, which can predict but not be fitted again
+    if estimator is not None and not all(callable(getattr(estimator, name, None)) for name in methods):
+        raise PotentiaError(
+            f"estimator must be a classifier with decision_function or None, not {shown(estimator)}."
+        )
