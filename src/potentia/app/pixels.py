@@ -134,7 +134,7 @@ class _Fits:
     ) -> None:
         self.make, self.samples, self.n_states, self.folds = make, samples, n_states, folds
         self.class_weight, self.positions, self.advance = class_weight, positions, advance
-        self.limit = _STAGES if make().grows else 1
+        self.limit = _STAGES if isinstance(make(), Boosting) else 1
         self.done: dict[tuple[int, bool, int], _Fit] = {}
 
     def fold(self, number: int, position: bool, limit: int = _STAGES) -> _Fit:

@@ -23,6 +23,7 @@ from ..features.parts import Examples
 from ..inference.base import Inference
 from ..inference.messages import Schedule, Smoothed
 from ..potentials.base import Potential
+from ..potentials.mlp import Differentiable
 from ..potentials.tables import Zero
 from .base import Fit, Learner, SavedFit, steps_made
 from .data import Dataset
@@ -147,7 +148,9 @@ class IteratedLogistic(Learner):
             return self.solver
         if self.mode != "joint" or self.hidden != "drop":
             return "alternating"
-        if all((p.differentiable and not p.own_optimiser) or p.shared for p in potentials.values()):
+        if all(
+            (isinstance(p, Differentiable) and not p.own_optimiser) or p.shared for p in potentials.values()
+        ):
             return "direct"
         return "mixed" if any(p.convex and p.differentiable for p in potentials.values()) else "alternating"
 
@@ -180,7 +183,9 @@ class IteratedLogistic(Learner):
                 raise PotentiaError(
                     f"solver='direct' needs differentiable potentials; that of {others[0]!r} is not."
                 )
-            others = [k for k, p in potentials.items() if not p.full_precision]
+            others = [
+                k for k, p in potentials.items() if isinstance(p, Differentiable) and not p.full_precision
+            ]
             if others:
                 raise PotentiaError(
                     f"solver='direct' makes line searches, for which the potential of {others[0]!r} is too imprecise: "

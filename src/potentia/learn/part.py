@@ -17,9 +17,8 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..inference.base import Inference
 from ..potentials.base import Potential
-from ..potentials.inputs import Inputs
+from ..potentials.inputs import Inputs, Stack
 from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, RowKey, Rows, RowTables
-from ..potentials.stack import Stack
 from .examples import (
     SHARD_ENTRIES,
     Shard,
@@ -304,9 +303,7 @@ class Part(RowTables):
 
     def numbers(self, kind: str, rows: slice, potential: Potential) -> Floats:
         """What gives theta of some rows, or of one where all are equal: weights (n, 1), or f."""
-        if potential.by_weight:
-            return potential.theta_values(self._distinct(kind, rows, potential))
-        return self.function(kind, rows, potential)
+        return potential.theta_values(self._distinct(kind, rows, potential))
 
     def _distinct(self, kind: str, rows: slice, potential: Potential) -> Any:
         """Features of some rows, or a row of zeros where all have the same function value."""

@@ -1,4 +1,4 @@
-"""Work on many rows in pieces of bounded size, by threads where the kernels release the interpreter lock."""
+"""`Problem`: fit a function to rows wherever they are, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from ..base.backend import Backend, Local, add
 from ..base.options import check_count
 from ..base.threads import iterate_items, map_items, thread_count
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError, plain_array, real_numbers
-from .inputs import Inputs, example_ptr
-from .stack import Stack, join_matrices
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, lazy, plain_array, real_numbers
+from ..kernels.logistic import loss_rows
+from .inputs import Inputs, example_ptr, is_sparse, join_matrices, stored_per_row
 
 T = TypeVar("T")
 
 #: Doubles per piece: large enough to hide the cost of a call, small enough to stay in cache.
 _PIECE = 1 << 18
-#: Held while pieces are worked on that must not be worked on by several threads.
+#: Locked while pieces are worked on that must not be worked on by several threads.
 _ALONE = threading.RLock()
 
 
@@ -93,12 +93,12 @@ NO_WEIGHT: Floats = np.zeros(0)
 NO_LABELS: Ints = np.zeros(0, np.int64)
 
 
-#: What a table of rows is asked for by: a kind, or a selection of its rows and the kind.
+#: A kind, or a selection of its rows and the kind.
 RowKey = str | tuple[str, str]
 
 
 class BiasRows(Protocol):
-    """What a bias must offer: a shape (N, K) and rows on demand, by slice or by array of row numbers.
+    """A bias: a shape (N, K) and rows on demand, by slice or by array of row numbers.
 
     An array does; so does an object that makes rows when asked, for tables too large to hold. Several threads
     may ask at once.
@@ -110,45 +110,38 @@ class BiasRows(Protocol):
 
 
 class Batch:
-    """Some rows as the kernels take them; absent arrays have no rows. Features and biases are read on demand."""
+    """Some rows as the kernels take them; absent arrays have no rows. Each array is read at first use."""
 
     def __init__(self, table: Rows, rows: Any) -> None:
         self._table, self._rows = table, rows
-        self._x: Any = None
-        self._bias: Floats | None = None
 
-    # no `cached_property`, which before Python 3.12 lets one thread compute at a time
-    @property
+    @lazy
     def x(self) -> Any:
         """Features (n, d) in float64, dense or CSR; or `Inputs`."""
-        if self._x is None:
-            self._x = self._table.x[self._rows]
-        return self._x
+        return self._table.x[self._rows]
 
-    @property
+    @lazy
     def bias(self) -> Floats:
         """Biases (n, K)."""
-        if self._bias is None:
-            bias = self._table.bias
-            self._bias = NO_ROWS if bias is None else np.ascontiguousarray(bias[self._rows], dtype=np.float64)
-        return self._bias
+        bias = self._table.bias
+        return NO_ROWS if bias is None else np.ascontiguousarray(bias[self._rows], dtype=np.float64)
 
-    @property
+    @lazy
     def labels(self) -> Ints:
         """Labels (n,); none with soft targets."""
         return self._table.labels[self._rows] if len(self._table.labels) else NO_LABELS
 
-    @property
+    @lazy
     def soft(self) -> Floats:
         """Target distributions (n, K); none with labels."""
         return self._table.soft[self._rows] if len(self._table.soft) else NO_ROWS
 
-    @property
+    @lazy
     def weight(self) -> Floats:
         """Weights (n,)."""
         return self._table.weight[self._rows] if len(self._table.weight) else NO_WEIGHT
 
-    @property
+    @lazy
     def scores(self) -> Floats | None:
         """f(x) of these rows before the fit, if available."""
         return None if self._table.scores is None else self._table.scores[self._rows]
@@ -163,64 +156,24 @@ class Batch:
         """(bias, labels, soft, weight), the kernels' common arguments."""
         return self.bias, self.labels, self.soft, self.weight
 
+    def loss(self, scores: Floats) -> float:
+        """The summed biased logistic loss at scores f(x) (n, K)."""
+        return float(loss_rows(np.ascontiguousarray(scores, dtype=np.float64), *self.targets, NO_ROWS))
+
+    def loss_and_slope(self, scores: Floats) -> tuple[float, Floats]:
+        """The summed biased logistic loss at scores f(x) (n, K), and its derivatives by them, (n, K)."""
+        scores = np.ascontiguousarray(scores, dtype=np.float64)
+        slope = np.empty_like(scores)
+        return float(loss_rows(scores, *self.targets, slope)), slope
+
     def table(self) -> Rows:
         """A copy of these rows as a table."""
         bias = self.bias if len(self.bias) else None
         return Rows(self.x, self.labels, self.soft, bias, self.weight, self.scores)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows in one place.
-
-    x (N, d) or `Inputs`, labels (N,) or soft targets (N, K), bias (N, K), weight (N,), f(x) if kept.
-    """
-
-    x: Any
-    labels: Ints
-    soft: Floats
-    bias: BiasRows | None
-    weight: Floats
-    scores: Floats | None = None
-
-    def __len__(self) -> int:
-        return int(self.x.shape[0])
-
-    @property
-    def total_weight(self) -> float:
-        """Sum of the weights."""
-        return float(self.weight.sum()) if len(self.weight) else float(len(self))
-
-    def take(self, rows: slice | NDArray[Any]) -> Batch:
-        """The given rows, by slice or row numbers."""
-        return Batch(self, rows)
-
-    def sum(self, function: Callable[..., Any], args: Sequence[Any], width: int, threaded: bool) -> Any:
-        """The sum of function(batch, *args) over pieces of consecutive rows."""
-        least = 256
-        if is_sparse(self.x):
-            stored = stored_per_row(self.x)
-            # a piece makes a dense gradient, which must not cost more than the rows themselves
-            width = width - self.x.shape[1] + stored
-            least = max(least, 4 * self.x.shape[1] // max(stored, 1))
-        ptr = example_ptr(self.x)
-        return sum_chunks(
-            lambda rows: function(self.take(rows), *args), len(self), width, threaded, least, ptr
-        )
-
-
-def is_sparse(x: Any) -> bool:
-    """Whether rows of these features are CSR."""
-    return x.sparse if isinstance(x, Stack) else hasattr(x, "tocsr")
-
-
-def stored_per_row(x: Any) -> int:
-    """Numbers that a row of sparse features stores, on average."""
-    return x.row_entries if isinstance(x, Stack) else int(x.nnz) // max(x.shape[0], 1)
-
-
 class RowTables(ABC):
-    """Something with tables of rows by kind, and the verbs by which a `Problem` reaches them."""
+    """A part of a data set: tables of rows by kind, and the methods by which a `Problem` reaches them."""
 
     @abstractmethod
     def rows(self, key: RowKey) -> Rows:
@@ -229,8 +182,17 @@ class RowTables(ABC):
     def sum_rows(
         self, key: RowKey, function: Callable[..., Any], args: Sequence[Any], width: int, threaded: bool
     ) -> Any:
-        """The sum of function(batch, *args) over this part's rows; None if there are none."""
-        return self.rows(key).sum(function, args, width, threaded)
+        """The sum of function(batch, *args) over pieces of this part's rows; None if there are none."""
+        table, least = self.rows(key), 256
+        if is_sparse(table.x):
+            stored = stored_per_row(table.x)
+            # a piece makes a dense gradient, which must not cost more than the rows themselves
+            width = width - table.x.shape[1] + stored
+            least = max(least, 4 * table.x.shape[1] // max(stored, 1))
+        ptr = example_ptr(table.x)
+        return sum_chunks(
+            lambda rows: function(table.take(rows), *args), len(table), width, threaded, least, ptr
+        )
 
     def draw_rows(self, rows: Any, key: RowKey) -> Rows | None:
         """Some of the rows, gathered."""
@@ -249,12 +211,35 @@ class RowTables(ABC):
         return example_ptr(self.rows(key).x)
 
 
-class _One(RowTables):
-    def __init__(self, table: Rows) -> None:
-        self._table = table
+@dataclass(frozen=True)
+class Rows(RowTables):
+    """A table of rows in memory, which is a part by itself.
+
+    x (N, d) or `Inputs`, labels (N,) or soft targets (N, K), bias (N, K), weight (N,), f(x) if available.
+    """
+
+    x: Any
+    labels: Ints
+    soft: Floats
+    bias: BiasRows | None
+    weight: Floats
+    scores: Floats | None = None
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights."""
+        return float(self.weight.sum()) if len(self.weight) else float(len(self))
 
     def rows(self, key: RowKey) -> Rows:
-        return self._table
+        """The table."""
+        return self
+
+    def take(self, rows: slice | NDArray[Any]) -> Batch:
+        """The given rows, by slice or row numbers."""
+        return Batch(self, rows)
 
 
 class Problem:
@@ -263,6 +248,7 @@ class Problem:
     Attributes:
         n_rows, n_features, n_outputs: N, d and K.
         total_weight: sum of the rows' weights.
+        local: whether all rows are in this process.
     """
 
     def __init__(
@@ -274,7 +260,7 @@ class Problem:
         n_outputs: int,
         weight: float,
     ) -> None:
-        self._tables, self._key = tables, key
+        self._tables, self._key, self.local = tables, key, isinstance(tables, Local)
         self._ptr: Ints = np.cumsum([0, *sizes], dtype=np.int64)
         self.n_rows, self.n_features, self.n_outputs = int(self._ptr[-1]), n_features, n_outputs
         self.total_weight = weight
@@ -282,9 +268,7 @@ class Problem:
     @classmethod
     def of(cls, table: Rows, n_outputs: int) -> Problem:
         """Rows that are all in memory."""
-        return cls(
-            Local([_One(table)]), "", [len(table)], int(table.x.shape[1]), n_outputs, table.total_weight
-        )
+        return cls(Local([table]), "", [len(table)], int(table.x.shape[1]), n_outputs, table.total_weight)
 
     def sum(
         self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True
@@ -298,8 +282,9 @@ class Problem:
 
     def draw(self, rows: slice | NDArray[Any]) -> Batch:
         """The given rows, by slice or row numbers, gathered here."""
-        if self._tables.n_parts == 1 and self.local:
-            return self.only.take(rows)
+        if isinstance(self._tables, Local) and self._tables.n_parts == 1:
+            table: Rows = self._tables.parts[0].rows(self._key)
+            return table.take(rows)
         numbers = np.arange(self.n_rows)[rows] if isinstance(rows, slice) else np.asarray(rows)
         order = np.argsort(numbers, kind="stable")
         cuts = np.searchsorted(numbers[order], self._ptr)
@@ -307,10 +292,10 @@ class Problem:
             numbers[order[a:b]] - first
             for a, b, first in zip(cuts[:-1], cuts[1:], self._ptr[:-1], strict=True)
         ]
-        found = [t for t in self._tables.each("draw_rows", self._key, own=local) if t is not None]
+        tables = [t for t in self._tables.each("draw_rows", self._key, own=local) if t is not None]
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return _join(found).take(back)
+        return _join(tables).take(back)
 
     def batches(self, order: Ints, size: int, together: int) -> Iterator[Batch]:
         """The rows in this order, `size` at a time; those of `together` batches are gathered at once."""
@@ -329,56 +314,10 @@ class Problem:
     def example_ptr(self) -> Ints:
         """Offsets of the examples in the rows (n_examples + 1), for potentials with `unit = "example"`."""
         cuts = zip(self._tables.each("row_cuts", self._key), self._ptr[:-1].tolist(), strict=True)
-        return np.array([0, *(first + end for own, first in cuts for end in (own or [0])[1:])])
-
-    @property
-    def local(self) -> bool:
-        """Whether all rows are in this process."""
-        return isinstance(self._tables, Local)
+        return np.array([0, *(first + end for ends, first in cuts for end in (ends or [0])[1:])])
 
     def _width(self, width: int | None) -> int:
         return self.n_features + 3 * self.n_outputs if width is None else width
-
-    @property
-    def only(self) -> Rows:
-        """The rows, where they are all in one part of this process."""
-        if self._tables.n_parts > 1 or not isinstance(self._tables, Local):
-            raise PotentiaError(
-                "These rows are in several parts, or not in memory: a potential for them uses problem.sum and "
-                "problem.draw instead of reading problem.x."
-            )
-        table: Rows = self._tables.parts[0].rows(self._key)
-        return table
-
-    @property
-    def x(self) -> Any:
-        """All features (N, d), where there is one part."""
-        x = self.only.x
-        return x[:] if isinstance(x, Stack) else x
-
-    @property
-    def labels(self) -> Ints:
-        """All labels (N,), or none with soft targets, where there is one part."""
-        return self.only.labels
-
-    @property
-    def soft(self) -> Floats:
-        """All soft targets (N, K), or none, where there is one part."""
-        return self.only.soft
-
-    @property
-    def bias(self) -> BiasRows | None:
-        """All biases (N, K), where there is one part."""
-        return self.only.bias
-
-    @property
-    def weight(self) -> Floats:
-        """All weights (N,), or none, where there is one part."""
-        return self.only.weight
-
-    def take(self, rows: slice | NDArray[Any]) -> Batch:
-        """The same as `draw`."""
-        return self.draw(rows)
 
 
 def _join(tables: Sequence[Rows]) -> Rows:
@@ -402,7 +341,6 @@ def make_problem(
     bias: Any,
     weight: ArrayLike | None,
     n_outputs: int | None,
-    sparse: bool,
     unit: str = "row",
 ) -> Problem:
     """Check everything, drop rows of weight zero, and settle the number of configurations."""
@@ -413,7 +351,7 @@ def make_problem(
         )
     if len(target) == 0:
         raise PotentiaError("There are no rows to fit on: y is empty.")
-    features = check_features(x, sparse, len(target), unit)
+    features = check_features(x, len(target), unit)
     if features.shape[0] != len(target):
         raise PotentiaError(f"x has {features.shape[0]} rows but y has {len(target)}.")
     if bias is not None and (isinstance(bias, np.ndarray) or not hasattr(bias, "shape")):
@@ -427,7 +365,7 @@ def make_problem(
     return Problem.of(_drop_weightless(table), n_outputs)
 
 
-def check_features(x: Any, sparse: bool, n_rows: int | None = None, unit: str = "row") -> Any:
+def check_features(x: Any, n_rows: int | None = None, unit: str = "row") -> Any:
     """x as a finite float64 matrix (N, d) in row order, or CSR; None stands for rows without features.
 
     With unit "example" it must be `Inputs`.
@@ -445,7 +383,7 @@ def check_features(x: Any, sparse: bool, n_rows: int | None = None, unit: str = 
             raise PotentiaError("x is None, so the number of rows is unknown: pass an array of shape (N, 0).")
         return np.zeros((n_rows, 0))
     if hasattr(x, "tocsr"):
-        if not sparse:
+        if unit != "sparse row":
             raise PotentiaError(
                 "x is sparse, but this potential takes dense features: use Linear or x.toarray()."
             )
