@@ -43,11 +43,18 @@ def check_potential(
     seed: int = 0,
     inputs: Sequence[Any] | None = None,
     n_outputs: int = 3,
+    *,
+    starts_at_zero: bool = True,
+    weights_are_copies: bool = True,
+    precision: float = 1e-9,
 ) -> None:
     """Raise AssertionError, with a sentence, at the first thing this potential does not keep to.
 
     `factory` makes an unfitted potential: a class, or a function without arguments. Small settings (few
     rounds, few passes) make the check quick. `n_outputs` is the number of configurations of a row.
+
+    Not every potential keeps to these: it starts as the zero function; a row of weight 2 gives the same function as the
+    row twice; scores of a row do not depend on other rows, up to a relative `precision`.
 
     One with `unit = "example"` is given matrices (n_regions, 2) of examples of different sizes as inputs, unless
     `inputs` are other arrays of about `n_rows` regions in all; an image (channels, height, width) has height * width.
@@ -55,6 +62,9 @@ def check_potential(
     rows = _rows(n_rows, seed, n_outputs)
     if factory().unit == "example":
         rows = _by_example(rows, inputs)
+    if starts_at_zero:
+        scores = factory().start(rows.x, rows.n_outputs).scores(rows.x)
+        assert not scores.any(), "A potential must start as the zero function."
     for check in (
         _check_clone,
         _check_never_worse,
@@ -63,12 +73,14 @@ def check_potential(
         _check_soft_targets,
         _check_seed,
         _check_saving,
-        _check_pieces,
         _check_refusals,
     ):
         check(factory, rows)
+    if weights_are_copies:
+        _check_copies(factory, rows)
+    _check_pieces(factory, rows, precision)
     if isinstance(factory(), Differentiable):
-        _check_derivatives(factory, rows)
+        _check_derivatives(factory, rows, precision)
 
 
 def _rows(n: int, seed: int, n_outputs: int) -> _Rows:
@@ -81,7 +93,7 @@ def _rows(n: int, seed: int, n_outputs: int) -> _Rows:
 
 
 def _by_example(rows: _Rows, arrays: Sequence[Any] | None) -> _Rows:
-    """The same rows as regions of several examples, or as many of them as the given arrays have regions."""
+    """These rows as regions of several examples, or as many of them as the given arrays have regions."""
     if arrays is None:
         n = len(rows.y)
         arrays = np.split(rows.x, [n // 2, n // 2 + n // 3])
@@ -115,8 +127,6 @@ def _check_clone(factory: Factory, rows: _Rows) -> None:
 
 def _check_never_worse(factory: Factory, rows: _Rows) -> None:
     potential = factory().start(rows.x, rows.n_outputs)
-    if potential.starts_at_zero:
-        assert not potential.scores(rows.x).any(), "A potential must start as the zero function."
     rng = np.random.default_rng(1)
     problems = [rows, rows, *(_saturated(rows, height) for height in (10.0, 10.0, 50.0)), rows]
     for problem in problems:
@@ -164,12 +174,13 @@ def _check_weights(factory: Factory, rows: _Rows) -> None:
     assert np.array_equal(absent, part.on(factory()).scores(rows.x)), (
         "A row of weight 0 must be as if absent."
     )
-    if not factory().weights_are_copies:
-        return
+
+
+def _check_copies(factory: Factory, rows: _Rows) -> None:
     many = np.repeat(np.arange(len(rows.y)), rows.weight.astype(int))
     copies = _Rows(rows.x[many], rows.y[many], rows.bias[many], np.ones(len(many)))
     assert _same(copies.on(factory()).scores(rows.x), rows.on(factory()).scores(rows.x), 1e-3), (
-        "A row of weight 2 must be as the row twice (or declare weights_are_copies = False)."
+        "A row of weight 2 must be as the row twice (or pass weights_are_copies=False)."
     )
 
 
@@ -202,13 +213,12 @@ def _check_saving(factory: Factory, rows: _Rows) -> None:
     assert again, "A loaded potential must continue fitting as the saved one would."
 
 
-def _check_pieces(factory: Factory, rows: _Rows) -> None:
+def _check_pieces(factory: Factory, rows: _Rows, tol: float) -> None:
     potential = rows.on(factory())
     whole = potential.scores(rows.x)
     assert whole.shape == rows.bias.shape, f"Scores must have shape (N, K), got {whole.shape}."
     assert whole.dtype == np.float64, f"Scores must be float64, got {whole.dtype}."
     parts = np.concatenate([potential.scores(rows.x[:7]), potential.scores(rows.x[7:])])
-    tol = potential.precision
     assert np.allclose(whole, parts, rtol=tol, atol=tol), "A row's scores must not depend on other rows."
     out = np.empty_like(whole)
     assert potential.scores(rows.x, out=out) is out, "scores must return the array given as out."
@@ -245,7 +255,7 @@ def _check_refusals(factory: Factory, rows: _Rows) -> None:
 
 
 def _spoilt(x: Any) -> Any:
-    """The same with a value that is not finite."""
+    """x with a value that is not finite."""
     if isinstance(x, Inputs):
         return Inputs([_spoilt(x.arrays[0]), *x.arrays[1:]], x.sizes)
     bad = x.astype(np.float64)
@@ -253,7 +263,7 @@ def _spoilt(x: Any) -> Any:
     return bad
 
 
-def _check_derivatives(factory: Factory, rows: _Rows) -> None:
+def _check_derivatives(factory: Factory, rows: _Rows, precision: float) -> None:
     potential = factory().start(rows.x, rows.n_outputs)
     assert isinstance(potential, Differentiable)
     rng = np.random.default_rng(2)
@@ -264,15 +274,15 @@ def _check_derivatives(factory: Factory, rows: _Rows) -> None:
         potential.parameters = point + step * way
         return float((potential.scores(rows.x) * d_scores).sum()) + potential.penalty()
 
-    step = max(1e-5, potential.precision**0.5)
+    step = max(1e-5, precision**0.5)
     slope = (value(step) - value(-step)) / (2 * step)
     potential.parameters = point
-    exact = potential.precision < 1e-8
+    exact = precision < 1e-8
     back = potential.parameters
-    assert np.array_equal(back, point) if exact else np.allclose(back, point, rtol=potential.precision), (
+    assert np.array_equal(back, point) if exact else np.allclose(back, point, rtol=precision), (
         "parameters must read back as they were set."
     )
-    found = float((potential.vjp(rows.x, d_scores) + potential.penalty_and_gradient()[1]) @ way)
-    assert abs(found - slope) <= 10 * max(1e-6, potential.precision**0.5) * (1 + abs(slope)), (
-        f"vjp and penalty say {found}, differences say {slope}."
+    gradient = float((potential.vjp(rows.x, d_scores) + potential.penalty_and_gradient()[1]) @ way)
+    assert abs(gradient - slope) <= 10 * max(1e-6, precision**0.5) * (1 + abs(slope)), (
+        f"vjp and penalty say {gradient}, differences say {slope}."
     )

@@ -38,7 +38,7 @@ class Mine(Differentiable):
     """A potential of a user: linear in the features and in a constant."""
 
     def _begin(self, problem):
-        self.table_ = np.zeros((problem.x.shape[1] + 1, problem.n_outputs))
+        self.table_ = np.zeros((problem.n_features + 1, problem.n_outputs))
 
     def _columns(self, x):
         return np.column_stack([x, np.ones(len(x))])

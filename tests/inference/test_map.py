@@ -27,8 +27,7 @@ from potentia.inference.map import moves, portfolio, toulbar2
 from potentia.inference.map.cuts import _least, _PairTables, move_labels, roof_duality
 from potentia.inference.map.dual import ascend, dual
 from potentia.inference.map.moves import Blocks, Windows, solve_components
-from potentia.inference.map.reduce import penalty, reduce, trivial_bound
-from potentia.inference.map.task import SearchTask
+from potentia.inference.map.task import SearchTask, penalty, reduce, trivial_bound
 from potentia.kernels.max_flow import max_flow
 from potentia.kernels.trw_s import sweep
 from zoo import Problem, problems, random_models, scores, zoo

@@ -694,11 +694,11 @@ def test_a_convex_oracle_without_parameters_is_fitted_by_mixed(monkeypatch):
 
         convex = True
 
-        def _start(self, x, n_outputs):
-            self.table_ = np.zeros(n_outputs)
+        def _begin(self, problem):
+            self.table_ = np.zeros(problem.n_outputs)
 
         def _fit(self, problem):
-            batch = problem.take(slice(None))
+            batch = problem.draw(slice(None))
             inner = Constant().fit(None, batch.labels, batch.bias, n_outputs=len(self.table_))
             self.table_ = inner.scores(np.zeros((1, 0)))[0]
 

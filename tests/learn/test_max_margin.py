@@ -281,10 +281,8 @@ def test_every_linear_potential_is_trained(node):
 class Squares(pt.Potential):
     """f(x) = [x, x^2, 1] T: a custom class that is linear in its parameters."""
 
-    affine = True
-
-    def _start(self, x, n_outputs):
-        self.table_ = np.zeros((2 * x.shape[1] + 1, n_outputs))
+    def _begin(self, problem):
+        self.table_ = np.zeros((2 * problem.n_features + 1, problem.n_outputs))
 
     def _fit(self, problem):
         raise AssertionError("MaxMargin sets the table itself.")

@@ -20,7 +20,7 @@ from potentia.learn import examples as shards
 from potentia.learn.checkpoint import Checkpoint
 from potentia.learn.data import Dataset
 from potentia.learn.part import Part
-from potentia.potentials.stack import Stack
+from potentia.potentials.inputs import Stack
 from sample_images import noisy
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
@@ -156,23 +156,6 @@ def test_tracking_errors_builds_every_part_once(monkeypatch):
     crf.fit(noisy(3), validation=noisy(2, seed=1))
     assert built == ["Part", "Part"]
     assert all({"train_error", "validation_error"} <= set(row) for row in crf.history_)
-
-
-def test_a_potential_that_reads_all_rows_says_what_to_use_in_several_parts(monkeypatch):
-    class Whole(pt.Potential):
-        def _start(self, x, n_outputs):
-            self.mean_ = x.mean(0)
-
-        def _fit(self, problem):
-            return None
-
-        def _scores(self, x):
-            return np.zeros((len(x), self.n_outputs_))
-
-    pt.CRF({"node": Whole(), "edge": Linear()}, ilr()).fit(noisy(2))
-    monkeypatch.setattr(dataset, "PART_ENTRIES", 1)
-    with pytest.raises(pt.PotentiaError, match=r"uses problem\.sum and problem\.draw"):
-        pt.CRF({"node": Whole(), "edge": Linear()}, ilr()).fit(noisy(2))
 
 
 @dataclass

@@ -49,7 +49,7 @@ def test_refitted_leaves_learn_faster_than_gradient_leaves():
 
 def test_every_round_on_all_rows_lowers_the_loss():
     x, y = ring(800)
-    problem = make_problem(x, y, saturated(y, 3, 10.0), None, None, False)
+    problem = make_problem(x, y, saturated(y, 3, 10.0), None, None)
     boosting = Boosting(rounds=15, subsample=None)
     rng = np.random.default_rng(0)
     run = boosting.start(x, 3).begin_rounds(problem, rng)
@@ -87,7 +87,7 @@ def test_further_fits_add_trees_or_start_over():
 
 def test_leaves_keep_the_shares_of_the_chapter():
     x, y = ring(1000)
-    problem = make_problem(x, y, None, None, None, False)
+    problem = make_problem(x, y, None, None, None)
     run = Boosting(subsample=None).start(x, 3).begin_rounds(problem, np.random.default_rng(0))
     tree = run._growth.tree(
         run.binned.codes, np.random.default_rng(0).normal(size=(1000, 4)) ** 2, np.array([10, 25, 0.0])

@@ -224,7 +224,7 @@ def test_cells_list_every_combination():
     assert all_cells(np.array([256, 256]), 1000) is None
     x = np.random.default_rng(0).integers(0, 3, (100, 2)).astype(float)
     edges = bin_edges(x, np.zeros(0), 8)
-    binned = Binned.of(make_problem(x, np.zeros(len(x), int), None, None, 2, False), edges)
+    binned = Binned.of(make_problem(x, np.zeros(len(x), int), None, None, 2), edges)
     assert len(binned.codes) == 9
     np.testing.assert_array_equal(
         binned.codes[binned.place(slice(10, 20), encode(x[10:20], edges))], encode(x, edges)[10:20]

@@ -127,7 +127,7 @@ class _Fits:
 
     def fold(self, number: int, position: bool, limit: int = _STAGES) -> _Fit:
         """The classifier that does not see a fold, stopped once its loss there no longer falls."""
-        most = _STAGES if self.make().grows else 1
+        most = _STAGES if isinstance(self.make(), Boosting) else 1
         key = number, position, min(limit, most)
         if key not in self.done:
             held = self.folds == number

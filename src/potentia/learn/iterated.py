@@ -268,7 +268,9 @@ class IteratedLogistic(Learner):
             return self.solver
         if self.mode != "joint" or self.hidden != "drop":
             return "alternating"
-        if all((p.differentiable and not p.own_optimiser) or p.shared for p in potentials.values()):
+        if all(
+            (isinstance(p, Differentiable) and not p.own_optimiser) or p.shared for p in potentials.values()
+        ):
             return "direct"
         return "mixed" if any(p.convex and p.differentiable for p in potentials.values()) else "alternating"
 
@@ -301,7 +303,9 @@ class IteratedLogistic(Learner):
                 raise PotentiaError(
                     f"solver='direct' needs differentiable potentials; that of {others[0]!r} is not."
                 )
-            others = [k for k, p in potentials.items() if not p.full_precision]
+            others = [
+                k for k, p in potentials.items() if isinstance(p, Differentiable) and not p.full_precision
+            ]
             if others:
                 raise PotentiaError(
                     f"solver='direct' makes line searches, for which the potential of {others[0]!r} is too imprecise: "

@@ -16,9 +16,8 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..inference.base import Inference
 from ..potentials.base import Potential
-from ..potentials.inputs import Inputs
+from ..potentials.inputs import Inputs, Stack
 from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Rows, RowsOf
-from ..potentials.stack import Stack
 from .examples import (
     Shard,
     check_kinds,

@@ -18,6 +18,7 @@ from ..gradients.losses import loss_of
 from ..inference.base import Inference
 from ..inference.messages import TRW
 from ..potentials.base import Potential
+from ..potentials.mlp import Differentiable
 from .base import (
     Learner,
     Row,
@@ -264,7 +265,7 @@ class MarginalRisk(Learner):
                 raise PotentiaError(
                     f"MarginalRisk follows gradients, which the {type(potential).__name__} of {kind!r} does not have."
                 )
-            if self.batch is None and not potential.full_precision:
+            if self.batch is None and isinstance(potential, Differentiable) and not potential.full_precision:
                 raise PotentiaError(
                     f"MarginalRisk without batch= makes line searches, for which the {type(potential).__name__} of "
                     f"{kind!r} is too imprecise: give batch=, or a module in float64."

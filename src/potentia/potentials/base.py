@@ -1,22 +1,19 @@
-"""Potentials as JSON and arrays, without pickle."""
+"""`Potential`: a function from features to log-scores that learners fit."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Protocol, Self, cast
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.saving import Registered, build, decode, encode, find_class, saved_name
-from ..base.schema import Count, Number, Schema, check
+from ..base.saving import Registered
+from ..base.schema import Count, Number, Schema
 from ..base.types import ArrayLike, Floats, PotentiaError
-from ..kernels.logistic import loss_rows
-from .inputs import example_ptr
+from .inputs import example_ptr, is_sparse, stored_per_row
 from .problem import (
     NO_LABELS,
     NO_ROWS,
@@ -25,90 +22,10 @@ from .problem import (
     Problem,
     Rows,
     check_features,
-    is_sparse,
     make_problem,
     map_chunks,
-    stored_per_row,
 )
-from .transformers import is_transformer, pack_transformer, unpack_transformer
-
-Arrays = dict[str, NDArray[Any]]
-#: Names of what a fit learns.
-_LEARNED = re.compile(r"[A-Za-z]\w*_")
-
-
-class _Once(dict[str, NDArray[Any]]):
-    """Arrays of a file, each of which may be taken once: a few bytes could otherwise name a large one many times."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        super().__init__(arrays)
-        self._taken: set[str] = set()
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        if name in self._taken:
-            raise PotentiaError(f"the saved potential is damaged: it names the array {name} twice.")
-        self._taken.add(name)
-        return super().__getitem__(name)
-
-
-def pack(potential: Any, fitted: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
-    """(JSON-able dictionary, arrays) of the hyper-parameters and the fitted attributes."""
-    arrays: Arrays = {}
-    params = {
-        key: _pack_value(f"params.{key}", value, arrays)
-        for key, value in potential.get_params(deep=False).items()
-    }
-    learned = {key: _pack_value(f"fitted.{key}", value, arrays) for key, value in fitted.items()}
-    return {"class": saved_name(type(potential)), "params": params, "fitted": learned}, arrays
-
-
-def restore(meta: Any, arrays: Arrays, base: type) -> Any:
-    """The potential of a subclass of `base` that `pack` described, checked by its declared schema."""
-    potential, fitted = _unpack(meta, arrays, base)
-    if fitted:
-        found = check(potential.saved, potential.get_params(deep=False) | fitted, "potential")
-        strange = [name for name in fitted if not _LEARNED.fullmatch(name) or hasattr(type(potential), name)]
-        if strange:
-            raise PotentiaError(f"the saved potential is damaged: {strange[0]!r} is not a learned attribute.")
-        potential.__dict__.update(fitted | {name: found[name] for name in found.keys() & fitted.keys()})
-        potential.check_options()
-    return potential
-
-
-def _unpack(meta: Any, arrays: Arrays, base: type) -> tuple[Any, dict[str, Any]]:
-    """The unfitted potential and its fitted attributes."""
-    try:
-        name, params, fitted = meta["class"], dict(meta["params"]), dict(meta["fitted"])
-    except (KeyError, TypeError, ValueError):
-        raise PotentiaError("the saved potential is damaged: it lacks class, params or fitted.") from None
-    found, arrays = find_class(name, base), _Once(arrays)
-    potential = build(found, {key: _unpack_value(value, arrays) for key, value in params.items()})
-    return potential, {key: _unpack_value(value, arrays) for key, value in fitted.items()}
-
-
-def _pack_value(path: str, value: Any, arrays: Arrays) -> Any:
-    if isinstance(value, np.ndarray):
-        arrays[path] = value
-        return {"array": path}
-    if isinstance(value, dict) and value and all(isinstance(item, np.ndarray) for item in value.values()):
-        return {"arrays": {key: _pack_value(f"{path}/{key}", item, arrays) for key, item in value.items()}}
-    if is_transformer(value):
-        return {"transformer": pack_transformer(path, value, arrays)}
-    return {"value": encode(value, path)}
-
-
-def _unpack_value(packed: Any, arrays: Arrays) -> Any:
-    if isinstance(packed, dict) and "transformer" in packed:
-        return unpack_transformer(packed["transformer"], arrays)
-    if isinstance(packed, dict) and isinstance(packed.get("arrays"), dict):
-        return {key: _unpack_value(item, arrays) for key, item in packed["arrays"].items()}
-    if not isinstance(packed, dict) or len(packed) != 1 or not packed.keys() & {"array", "value"}:
-        raise PotentiaError("the saved potential is damaged: it holds an object that is not a value.")
-    if "value" in packed:
-        return decode(packed["value"])
-    if not isinstance(packed["array"], str) or packed["array"] not in arrays:
-        raise PotentiaError(f"the saved potential is damaged: it lacks the array {packed['array']}.")
-    return np.array(arrays[packed["array"]])
+from .saving import Arrays, pack, restore
 
 
 class Params:
@@ -122,12 +39,12 @@ class Params:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All hyper-parameters by name; with `deep` also those of nested objects as outer__inner."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in self._names():
-            value = found[name] = getattr(self, name)
+            value = values[name] = getattr(self, name)
             if deep and hasattr(value, "get_params") and not isinstance(value, type):
-                found.update({f"{name}__{key}": inner for key, inner in value.get_params().items()})
-        return found
+                values.update({f"{name}__{key}": inner for key, inner in value.get_params().items()})
+        return values
 
     def set_params(self, **params: Any) -> Self:
         """Set hyper-parameters by name (outer__inner for nested objects) and return self."""
@@ -158,34 +75,19 @@ class Potential(Params, Registered, ABC):
     never rises. An unfitted potential is the zero function. `sklearn.base.clone` and `reset` start from zero.
     """
 
-    #: What it reads: the features of each region, "row", or `Inputs` of whole examples, "example".
-    unit: ClassVar[Literal["row", "example"]] = "row"
-    #: x may be a SciPy sparse matrix.
-    accepts_sparse: ClassVar[bool] = False
+    #: Reads features of each region, "row", which may also be a SciPy sparse matrix, "sparse row", or `Inputs` of whole
+    #: examples, "example".
+    unit: ClassVar[Literal["row", "sparse row", "example"]] = "row"
     #: `_scores` and `_vjp` may be called by several threads at once; otherwise calls wait for each other.
     threaded: ClassVar[bool] = False
-    #: A row of weight 2 gives the same function as the row twice.
-    weights_are_copies: ClassVar[bool] = True
     #: f(x) does not depend on x: one table for all rows.
     shared: ClassVar[bool] = False
-    #: f(x) = [x, 1] T with one table T of parameters; also defines what `Affine` names.
-    affine: ClassVar[bool] = False
-    #: Starts as the zero function.
-    starts_at_zero: ClassVar[bool] = True
-    #: Relative precision of scores, below which those of a row may depend on other rows.
-    precision: ClassVar[float] = 1e-9
-    #: Has a flat vector of `parameters` and derivatives by them; the loss is convex in them.
+    #: Has a flat vector of `parameters` and derivatives by them (`Differentiable`); the loss is convex in them.
     differentiable: ClassVar[bool] = False
     convex: ClassVar[bool] = False
-    #: Scores and derivatives are precise enough for line searches.
-    full_precision: ClassVar[bool] = True
-    #: Fits its parameters with its own optimiser, which learners use unless their options say otherwise.
-    own_optimiser: ClassVar[bool] = False
-    #: Every fit adds to the function, so that the number of fits limits how complex it becomes.
-    grows: ClassVar[bool] = False
     #: f(x) is a weight per row times one table, which theta need not write out; see `theta_values`.
     by_weight: ClassVar[bool] = False
-    #: What a file holds: hyper-parameters and learned attributes, checked on loading. Those not named are not checked.
+    #: Hyper-parameters and learned attributes in a file, checked on loading. Those not named are not checked.
     saved: ClassVar[Schema] = {
         "n_features_": Count("d"),
         "n_outputs_": Count("K"),
@@ -198,12 +100,9 @@ class Potential(Params, Registered, ABC):
     n_fits_: int
     objective_: float
 
-    def _start(self, x: Any, n_outputs: int) -> None:
-        raise NotImplementedError(f"{type(self).__name__} must define _start or _begin.")
-
+    @abstractmethod
     def _begin(self, problem: Problem) -> None:
         """Become the zero function, sized for the problem's rows."""
-        self._start(problem.x, problem.n_outputs)
 
     @abstractmethod
     def _scores(self, x: Any) -> Floats: ...
@@ -212,7 +111,7 @@ class Potential(Params, Registered, ABC):
         raise NotImplementedError(f"{type(self).__name__} must define _fit.")
 
     def penalty(self) -> float:
-        """What the fit adds to the summed loss."""
+        """The penalty that is added to the summed loss."""
         return 0.0
 
     @property
@@ -228,7 +127,7 @@ class Potential(Params, Registered, ABC):
 
     def start(self, x: ArrayLike | None, n_outputs: int) -> Self:
         """Become the zero function for rows like x (N, d), which also settle any scaling of the features."""
-        features = check_features(x, self.accepts_sparse, 0, self.unit)
+        features = check_features(x, 0, self.unit)
         return self.begin(Problem.of(Rows(features, NO_LABELS, NO_ROWS, None, NO_WEIGHT), int(n_outputs)))
 
     def begin(self, problem: Problem) -> Self:
@@ -255,18 +154,18 @@ class Potential(Params, Registered, ABC):
         """
         if n_outputs is None and bias is None and self.is_fitted:
             n_outputs = self.n_outputs_
-        return self.fit_problem(make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse, self.unit))
+        return self.fit_problem(make_problem(x, y, bias, weight, n_outputs, self.unit))
 
     def fit_problem(self, problem: Problem) -> Self:
         """Lower the loss of a problem's rows, wherever they are."""
         if not self.is_fitted:
             self.begin(problem)
         self._check_sizes(problem.n_features, problem.n_outputs)
-        kept = copy.deepcopy(self._fitted())
+        state = copy.deepcopy(self._fitted())
         before, reached = self._improve(problem)
         # written so that a loss of NaN counts as worse
         if not reached <= before:
-            self.reset().__dict__.update(kept)
+            self.reset().__dict__.update(state)
             reached = before
         self.n_fits_ += 1
         self.objective_ = float(reached)
@@ -275,29 +174,26 @@ class Potential(Params, Registered, ABC):
     def scores(self, x: Any, out: Floats | None = None, *, trusted: bool = False) -> Floats:
         """f(x) as (N, K) log-scores, written to `out` if given; works in pieces of bounded size.
 
-        `trusted`: x is a matrix, dense or CSR, known to be finite, and is not looked at again.
+        `trusted`: x is a finite matrix, dense or CSR, of the right width, and is not checked again.
         """
-        self._check_fitted()
-        features = (
-            x
-            if trusted
-            else check_features(x, self.accepts_sparse, None if out is None else len(out), self.unit)
-        )
-        shape = int(features.shape[0]), self.n_outputs_
-        self._check_sizes(features.shape[1], self.n_outputs_)
-        found = np.empty(shape) if out is None else out
-        if found.shape != shape:
-            raise PotentiaError(f"out must have shape {shape}, got {found.shape}.")
+        if not trusted:
+            self._check_fitted()
+            x = check_features(x, None if out is None else len(out), self.unit)
+            self._check_sizes(x.shape[1], self.n_outputs_)
+        shape = int(x.shape[0]), self.n_outputs_
+        scores = np.empty(shape) if out is None else out
+        if scores.shape != shape:
+            raise PotentiaError(f"out must have shape {shape}, got {scores.shape}.")
 
         def fill(rows: slice) -> None:
-            found[rows] = self._scores(features[rows])
+            scores[rows] = self._scores(x[rows])
 
         self.ready(shape[0])
         width = self._width()
-        if is_sparse(features):  # what counts is what is stored
-            width = stored_per_row(features) + 3 * self.n_outputs_
-        map_chunks(fill, shape[0], width, self.threaded, example_ptr(features))
-        return found
+        if is_sparse(x):  # a sparse row takes as many numbers as it stores
+            width = stored_per_row(x) + 3 * self.n_outputs_
+        map_chunks(fill, shape[0], width, self.threaded, example_ptr(x))
+        return scores
 
     def loss(
         self, x: ArrayLike | None, y: ArrayLike, bias: Any = None, weight: ArrayLike | None = None
@@ -305,7 +201,7 @@ class Potential(Params, Registered, ABC):
         """The summed biased logistic loss of these rows, without penalty."""
         self._check_fitted()
         n_outputs = self.n_outputs_ if bias is None else None
-        problem = make_problem(x, y, bias, weight, n_outputs, self.accepts_sparse, self.unit)
+        problem = make_problem(x, y, bias, weight, n_outputs, self.unit)
         self._check_sizes(problem.n_features, problem.n_outputs)
         return self._summed(problem, self._loss_of)
 
@@ -343,14 +239,14 @@ class Potential(Params, Registered, ABC):
         return float(problem.sum(loss, width=self._width(), threaded=self.threaded))
 
     def _loss_of(self, batch: Batch) -> float:
-        return _loss(np.ascontiguousarray(self._scores(batch.x), dtype=np.float64), batch)
+        return batch.loss(self._scores(batch.x))
 
     def _kept_loss(self, batch: Batch) -> float:
         """The loss of some rows before a fit, from their scores if those are available."""
-        return self._loss_of(batch) if batch.scores is None else _loss(batch.scores, batch)
+        return self._loss_of(batch) if batch.scores is None else batch.loss(batch.scores)
 
     def theta_values(self, x: Any) -> Floats:
-        """What `as_theta` makes theta from, one row per row of x, which is known to be finite: f(x)."""
+        """The numbers that `as_theta` makes theta from, one row per row of x, which is known to be finite: f(x)."""
         return self.scores(x, trusted=True)
 
     def as_theta(self, values: Floats, shape: tuple[int, ...], shared: bool) -> Any:
@@ -358,7 +254,7 @@ class Potential(Params, Registered, ABC):
         return values.reshape(shape if shared else (len(values), *shape))
 
     def scores_mark(self) -> Any:
-        """What `update_scores` needs to know about the function that scores were computed with."""
+        """A mark of the function that scores were computed with, for `update_scores`."""
         return None
 
     def update_scores(self, x: Any, scores: Floats, mark: Any) -> None:
@@ -393,12 +289,9 @@ class Potential(Params, Registered, ABC):
             )
 
 
-def _loss(scores: Floats, batch: Batch) -> float:
-    return float(loss_rows(scores, *batch.targets, NO_ROWS))
-
-
+@runtime_checkable
 class Affine(Protocol):
-    """What a potential that declares `affine` also defines."""
+    """A potential f(x) = [x, 1] T with one table T of parameters."""
 
     def design(self, x: Any) -> Any:
         """The features that multiply the table: [x, 1] (N, D), dense or CSR, x perhaps expanded or left out."""
@@ -412,13 +305,13 @@ class Affine(Protocol):
 
 def as_affine(kind: str, potential: Potential) -> Affine:
     """The potential, refused where it is not linear in its parameters."""
-    if not potential.affine:
+    if not isinstance(potential, Affine) or potential.by_weight:
         raise PotentiaError(
             f"the potential of {kind!r} must be linear in its parameters (Linear, Constant or Zero), "
             f"not {type(potential).__name__}."
         )
-    if potential.unit != "row":
+    if potential.unit == "example":
         raise PotentiaError(
             f"the {type(potential).__name__} of {kind!r} reads whole examples; this learner needs features of rows."
         )
-    return cast(Affine, potential)
+    return potential

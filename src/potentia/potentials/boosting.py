@@ -1,4 +1,4 @@
-"""Growing one tree [ILR-chapter sec. 1.9.4, step 2]."""
+"""Stochastic gradient boosting of the biased logistic loss [ILR-chapter sec. 1.9.4]."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..kernels.decision_trees import (
 )
 from ..kernels.logistic import loss_rows
 from .base import Potential
-from .problem import NO_ROWS, Batch, Problem, Rows, map_chunks, map_parts
+from .problem import Batch, Problem, Rows, map_chunks, map_parts
 from .tree_ensemble import (
     Binned,
     Codes,
@@ -332,7 +332,7 @@ def _share_losses(
     else:
         start = _before(batch, codes, before)
         more = added[0].scores(codes, added[1])
-    return np.array([loss_rows(start + share * more, *batch.targets, NO_ROWS) for share in shares])
+    return np.array([batch.loss(start + share * more) for share in shares])
 
 
 #: A node keeps its feature's number in 16 bits.
@@ -359,8 +359,6 @@ class Boosting(Potential):
     """
 
     threaded: ClassVar[bool] = True
-    grows: ClassVar[bool] = True
-    weights_are_copies: ClassVar[bool] = False  # but where all rows are taken
     saved: ClassVar[Schema] = {
         **Potential.saved,
         "edges_": Array("f8", ("d", MAX_BINS), low=-sys.float_info.max, finite=False),

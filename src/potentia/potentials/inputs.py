@@ -1,18 +1,20 @@
-"""Arrays of whole examples, read by potentials that look at more than one region at a time."""
+"""What potentials read: feature matrices of many examples as one, or arrays of whole examples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ..base.types import Ints, finite_array
+from ..base.types import Floats, Ints, finite_array, lazy
+
+#: Examples with fewer rows than this on average are joined after all: visiting them one by one would take longer.
+_FEW_ROWS = 256
 
 
 class Inputs:
-    """What a potential with `unit = "example"` reads: an array per example, and which of its regions are rows.
+    """The input of a potential with `unit = "example"`: an array per example, and which of its regions are rows.
 
     Args:
         arrays: one per example, of any shape and number type.
@@ -46,7 +48,7 @@ class Inputs:
     def _numbers(self) -> Ints:
         return np.arange(len(self)) if self.rows is None else self.rows
 
-    @cached_property
+    @lazy
     def ptr(self) -> list[int]:
         """Offsets of the examples in the rows; one without rows is left out."""
         example = np.searchsorted(self._first, self._numbers, side="right")
@@ -60,9 +62,9 @@ class Inputs:
         used, new = np.unique(example, return_inverse=True)
         sizes = [self.sizes[k] for k in used]
         first = np.cumsum([0, *sizes])
-        own = numbers - self._first[example] + first[new.reshape(-1)]
-        whole = len(own) == first[-1] and np.array_equal(own, np.arange(len(own)))
-        return Inputs([self.arrays[k] for k in used], sizes, None if whole else own)
+        regions = numbers - self._first[example] + first[new.reshape(-1)]
+        whole = len(regions) == first[-1] and np.array_equal(regions, np.arange(len(regions)))
+        return Inputs([self.arrays[k] for k in used], sizes, None if whole else regions)
 
     def pick(self, table: Any) -> Any:
         """The rows of a table (n, ...) of all regions of all examples."""
@@ -73,11 +75,116 @@ class Inputs:
         return self.pick(np.concatenate([function(array) for array in self.arrays]))
 
     def check(self) -> Inputs:
-        """The same with arrays of finite numbers, or a sentence about the first that is not."""
+        """Inputs with arrays of finite numbers; refuses others."""
         arrays = [finite_array(array, f"input {k}") for k, array in enumerate(self.arrays)]
         return Inputs(arrays, self.sizes, self.rows)
+
+
+class Stack:
+    """Matrices (n_k, d), dense or CSR, below each other; slices are float64 (or CSR of float64).
+
+    Dense matrices of many rows are referred to, not copied, and keep their precision: rows are widened as they are
+    read. Small or sparse ones are joined.
+
+    Args:
+        blocks: the matrices.
+        rows: per matrix the numbers of its rows that take part, or None for all.
+    """
+
+    def __init__(self, blocks: Sequence[Any], rows: Sequence[Ints | None] | None = None) -> None:
+        chosen = [None] * len(blocks) if rows is None else list(rows)
+        sizes = [b.shape[0] if r is None else len(r) for b, r in zip(blocks, chosen, strict=True)]
+        sparse = any(hasattr(block, "tocsr") for block in blocks)
+        if sparse or (len(blocks) > 1 and sum(sizes) < _FEW_ROWS * len(blocks)):
+            parts = [b if r is None else b[r] for b, r in zip(blocks, chosen, strict=True)]
+            blocks, chosen, sizes = [join_matrices(parts)], [None], [sum(sizes)]
+        self._blocks, self._rows = list(blocks), chosen
+        self._ptr: Ints = np.cumsum([0, *sizes], dtype=np.int64)
+        self.shape = int(self._ptr[-1]), int(blocks[0].shape[1])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def sparse(self) -> bool:
+        """Whether slices are CSR."""
+        return not isinstance(self._blocks[0], np.ndarray)
+
+    @property
+    def row_entries(self) -> int:
+        """Numbers stored per row, on average."""
+        return self._blocks[0].nnz // max(len(self), 1) if self.sparse else self.shape[1]
+
+    def __getitem__(self, rows: Any) -> Any:
+        if len(self._blocks) == 1:
+            chosen = self._rows[0]
+            if chosen is None and isinstance(rows, slice) and rows == slice(None):
+                return _wide(self._blocks[0])
+            return _wide(self._blocks[0][rows if chosen is None else chosen[rows]])
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self))
+            return self._range(start, max(start, stop))
+        return self._some(np.asarray(rows))
+
+    def _range(self, start: int, stop: int) -> Floats:
+        """Consecutive rows; a view where one float64 matrix holds them all."""
+        first = int(np.searchsorted(self._ptr, start, side="right")) - 1
+        if first < len(self._blocks) and stop <= self._ptr[first + 1]:
+            return _wide(self._piece(first, start - self._ptr[first], stop - self._ptr[first]))
+        x = np.empty((stop - start, self.shape[1]))
+        done = start
+        while done < stop:
+            last = min(stop, int(self._ptr[first + 1]))
+            x[done - start : last - start] = self._piece(
+                first, done - self._ptr[first], last - self._ptr[first]
+            )
+            done, first = last, first + 1
+        return x
+
+    def _piece(self, block: int, start: int, stop: int) -> Any:
+        chosen = self._rows[block]
+        return self._blocks[block][slice(start, stop) if chosen is None else chosen[start:stop]]
+
+    def _some(self, rows: Ints) -> Floats:
+        """Any rows in any order, gathered matrix by matrix."""
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        cuts = np.searchsorted(ordered, self._ptr)
+        x = np.empty((len(rows), self.shape[1]))
+        for block in np.flatnonzero(np.diff(cuts)):
+            span, chosen = slice(cuts[block], cuts[block + 1]), self._rows[block]
+            local = ordered[span] - self._ptr[block]
+            x[order[span]] = self._blocks[block][local if chosen is None else chosen[local]]
+        return x
+
+
+def join_matrices(parts: Sequence[Any]) -> Any:
+    """Matrices below each other, in the widest of their number types; CSR of float64 if any is sparse."""
+    if not any(hasattr(part, "tocsr") for part in parts):
+        return np.concatenate(parts)
+    from scipy import sparse
+
+    joined = parts[0].tocsr() if len(parts) == 1 else sparse.vstack(parts, format="csr")
+    return joined.astype(np.float64, copy=False)
+
+
+def _wide(matrix: Any) -> Any:
+    """The rows in float64, as kernels take them."""
+    if hasattr(matrix, "tocsr"):
+        return matrix.astype(np.float64, copy=False)
+    return np.ascontiguousarray(matrix, dtype=np.float64)
 
 
 def example_ptr(x: Any) -> list[int] | None:
     """Offsets of the examples in rows that come by whole examples; None for rows of features."""
     return x.ptr if isinstance(x, Inputs) else None
+
+
+def is_sparse(x: Any) -> bool:
+    """Whether rows of these features are CSR."""
+    return x.sparse if isinstance(x, Stack) else hasattr(x, "tocsr")
+
+
+def stored_per_row(x: Any) -> int:
+    """Numbers that a row of sparse features stores, on average."""
+    return x.row_entries if isinstance(x, Stack) else int(x.nnz) // max(x.shape[0], 1)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ..base.options import check_number
 from ..base.schema import FLAG, Array, Either, Field, Rule, Schema, Size
 from ..base.types import Floats, Ints, PotentiaError
-from ..kernels.logistic import linear_loss_rows, loss_rows
+from ..kernels.logistic import linear_loss_rows
 from .mlp import Differentiable
 from .problem import Batch, Problem, check_features
-from .transformers import is_transformer
+from .saving import is_transformer
 
 #: Up to this many features the coordinates are decorrelated, beyond only rescaled.
 _MAX_WHITENED = 512
@@ -40,26 +40,27 @@ class Linear(Differentiable):
     K) and `intercept_` (K,).
     """
 
-    accepts_sparse: ClassVar[bool] = True
+    unit: ClassVar[Literal["row", "sparse row", "example"]] = "sparse row"
     threaded: ClassVar[bool] = True
-    affine: ClassVar[bool] = True
     convex: ClassVar[bool] = True
     saved: ClassVar[Schema] = {
         **Differentiable.saved,
         "intercept": FLAG,
         "transformer_": Field(nullable=True),
         "basis_": Either(Array("f8", ("D", "r"), order="K"), Array("f8", ("D",))),
-        "r": Size(lambda found: found["basis_"].shape[-1]),
+        "r": Size(lambda values: values["basis_"].shape[-1]),
         "coordinates_": Array("f8", ("r", "K"), order="K"),
         "table_": Array("f8", ("D", "K"), order="K"),
         "offset_": Array("f8", ("D",), nullable=True),
-        "width": Rule(lambda found: _n_columns(found) == len(found["table_"]), "differs from that of table_"),
+        "width": Rule(
+            lambda values: _n_columns(values) == len(values["table_"]), "differs from that of table_"
+        ),
     }
 
     basis_: Floats
     coordinates_: Floats
     table_: Floats
-    #: What the coordinates subtract from x, with a zero for the intercept; None if nothing.
+    #: The offset that the coordinates subtract from x, with a zero for the intercept; None if nothing.
     offset_: Floats | None
     transformer_: Any
 
@@ -147,7 +148,7 @@ class Linear(Differentiable):
         if self.transformer_ is None:
             return x
         try:
-            return check_features(self.transformer_.transform(x), True)
+            return check_features(self.transformer_.transform(x), unit="sparse row")
         except ValueError as error:
             raise PotentiaError(
                 f"the transformer refuses these rows: {' '.join(str(error).split()).removesuffix('.')}."
@@ -168,12 +169,11 @@ class Linear(Differentiable):
         if not hasattr(x, "tocsr"):
             return float(linear_loss_rows(x, self.table_, *batch.targets, d_table)), d_table
         scores = x @ self.coef_ + self.intercept_
-        residual = np.empty_like(scores)
-        loss = loss_rows(scores, *batch.targets, residual)
-        d_table[: x.shape[1]] = x.T @ residual
+        loss, slope = batch.loss_and_slope(scores)
+        d_table[: x.shape[1]] = x.T @ slope
         if self.intercept:
-            d_table[-1] = residual.sum(0)
-        return float(loss), d_table
+            d_table[-1] = slope.sum(0)
+        return loss, d_table
 
     def _scores(self, x: Any) -> Floats:
         return self._expand(x) @ self.coef_ + self.intercept_
@@ -195,7 +195,7 @@ class Linear(Differentiable):
 
     def design(self, x: Any) -> Any:
         """[x, 1] (N, D) after expansion, dense or CSR; x alone without intercept."""
-        features = self._expand(check_features(x, True))
+        features = self._expand(check_features(x, unit="sparse row"))
         if not self.intercept:
             return features
         ones = np.ones((x.shape[0], 1))
@@ -249,14 +249,14 @@ class Linear(Differentiable):
         return d_table
 
 
-def _n_columns(found: dict[str, Any]) -> int:
+def _n_columns(values: dict[str, Any]) -> int:
     """Rows of W above b that the features of a saved potential need."""
-    n, transformer = found["n_features_"], found["transformer_"]
+    n, transformer = values["n_features_"], values["transformer_"]
     if transformer is not None and not is_transformer(transformer):
         return -1
-    if transformer is not None and n <= len(found["table_"]):  # expansions have no fewer columns
+    if transformer is not None and n <= len(values["table_"]):  # expansions have no fewer columns
         n = transformer.transform(np.zeros((1, n))).shape[1]
-    return int(n + found["intercept"])
+    return int(n + values["intercept"])
 
 
 def _finite(moments: Moments | None) -> Moments | None:

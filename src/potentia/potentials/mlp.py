@@ -1,4 +1,4 @@
-"""Potentials with a flat vector of parameters."""
+"""Potentials with a flat vector of parameters: `Differentiable`, and `MLP`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from ..base.optimise import Search, begin, lbfgs
 from ..base.options import check_count, check_number
 from ..base.schema import Array, Count, Schema, Size
 from ..base.types import Floats, PotentiaError
-from ..kernels.logistic import loss_rows
 from .base import Potential
-from .inputs import example_ptr
-from .problem import Batch, Problem, check_features, is_sparse, sum_chunks
+from .inputs import example_ptr, is_sparse
+from .problem import Batch, Problem, check_features, sum_chunks
 
 #: Steps of a fit that continues an earlier one: learners that alternate come back after the biases have moved.
 MORE_STEPS = 20
@@ -27,6 +26,10 @@ class Differentiable(Potential):
     """
 
     differentiable: ClassVar[bool] = True
+    #: Scores and derivatives are precise enough for line searches.
+    full_precision: ClassVar[bool] = True
+    #: Fits its parameters with its own optimiser, which learners use unless their options say otherwise.
+    own_optimiser: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -54,29 +57,29 @@ class Differentiable(Potential):
         return rate
 
     def penalty(self) -> float:
-        """What the fit adds to the summed loss."""
+        """The penalty that is added to the summed loss."""
         return self.penalty_and_gradient()[0]
 
     def vjp(self, x: Any, d_scores: Floats, *, trusted: bool = False) -> Floats:
         """sum_n J_n' d_scores_n, the gradient with respect to `parameters`; x (N, d), d_scores (N, K).
 
-        `trusted`: x is a matrix, dense or CSR, known to be finite, and is not looked at again.
+        `trusted`: x is a finite matrix, dense or CSR, of the right width, and is not checked again.
         """
-        self._check_fitted()
         n_rows = len(d_scores)
-        features = x if trusted else check_features(x, self.accepts_sparse, n_rows, self.unit)
-        self._check_sizes(features.shape[1], d_scores.shape[1])
-        if features.shape[0] != n_rows:
-            raise PotentiaError(f"x has {features.shape[0]} rows but d_scores has {n_rows}.")
-
-        if is_sparse(features):  # in pieces, sparse rows would each make a dense gradient
-            return self._vjp(features[:], d_scores)
+        if not trusted:
+            self._check_fitted()
+            x = check_features(x, n_rows, self.unit)
+            self._check_sizes(x.shape[1], d_scores.shape[1])
+        if x.shape[0] != n_rows:
+            raise PotentiaError(f"x has {x.shape[0]} rows but d_scores has {n_rows}.")
+        if is_sparse(x):  # in pieces, sparse rows would each make a dense gradient
+            return self._vjp(x[:], d_scores)
 
         def of(rows: slice) -> Floats:
-            return self._vjp(features[rows], d_scores[rows])
+            return self._vjp(x[rows], d_scores[rows])
 
-        found = sum_chunks(of, n_rows, self._width(), self.threaded, ptr=example_ptr(features))
-        return np.zeros(self.n_parameters) if found is None else np.asarray(found, dtype=np.float64)
+        gradient = sum_chunks(of, n_rows, self._width(), self.threaded, ptr=example_ptr(x))
+        return np.zeros(self.n_parameters) if gradient is None else np.asarray(gradient, dtype=np.float64)
 
     def theta_vjp(self, x: Any, d_values: Floats) -> Floats:
         """The gradient with respect to `parameters` from that with respect to `theta_values`."""
@@ -116,10 +119,8 @@ class Differentiable(Potential):
 
     def _slope(self, batch: Batch) -> tuple[float, Floats]:
         """Loss and gradient of some rows."""
-        scores = np.ascontiguousarray(self._scores(batch.x), dtype=np.float64)
-        residual = np.empty_like(scores)
-        loss = loss_rows(scores, *batch.targets, residual)
-        return float(loss), self._vjp(batch.x, residual)
+        loss, slope = batch.loss_and_slope(self._scores(batch.x))
+        return loss, self._vjp(batch.x, slope)
 
     def _checked(self, vector: Floats) -> Floats:
         values = np.asarray(vector, dtype=np.float64)
@@ -146,15 +147,14 @@ class MLP(Differentiable):
     """
 
     threaded: ClassVar[bool] = True
-    weights_are_copies: ClassVar[bool] = False
     saved: ClassVar[Schema] = {
         **Differentiable.saved,
         "hidden": Count(least=1),
         "mean_": Array("f8", ("d",)),
         "scale_": Array("f8", ("d",)),
         "n_weights": Size(
-            lambda found: (
-                (found["n_features_"] + 1) * found["hidden"] + (found["hidden"] + 1) * found["n_outputs_"]
+            lambda values: (
+                (values["n_features_"] + 1) * values["hidden"] + (values["hidden"] + 1) * values["n_outputs_"]
             )
         ),
         "weights_": Array("f8", ("n_weights",)),
@@ -234,9 +234,8 @@ class MLP(Differentiable):
 
     def _slope(self, batch: Batch) -> tuple[float, Floats]:
         inputs, hidden, scores = self._forward(batch.x)
-        residual = np.empty_like(scores)
-        loss = loss_rows(scores, *batch.targets, residual)
-        return float(loss), self._backward(inputs, hidden, residual)
+        loss, slope = batch.loss_and_slope(scores)
+        return loss, self._backward(inputs, hidden, slope)
 
     def _fit(self, problem: Problem) -> float:
         for name, least in (("batch", 1), ("epochs", 1), ("seed", 0), ("sample", 1)):
@@ -246,15 +245,15 @@ class MLP(Differentiable):
         check_number("momentum", self.momentum, 0.0, 0.999999)
         self.check_options()
         rng = np.random.default_rng([self.seed, self.n_fits_])
-        best, kept = np.inf, self.weights_
+        best, weights = np.inf, self.weights_
         self.weights_ = self.weights_.copy()
         drawn = self._sampled(problem, rng)
         for _ in range(self.epochs):
             self._pass(drawn, rng.permutation(drawn.n_rows), problem)
             reached = self._objective(problem)
             if reached < best:
-                best, kept = reached, self.weights_.copy()
-        self.weights_ = kept
+                best, weights = reached, self.weights_.copy()
+        self.weights_ = weights
         return best
 
     def _sampled(self, problem: Problem, rng: np.random.Generator) -> Problem:

@@ -1,4 +1,4 @@
-"""Work on many rows in pieces of bounded size, by threads where the kernels release the interpreter lock."""
+"""`Problem`: fit a function to rows wherever they are, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from ..base.backend import Backend, Local, add
 from ..base.options import check_count
 from ..base.threads import iterate_items, map_items, thread_count
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError, plain_array, real_numbers
-from .inputs import Inputs, example_ptr
-from .stack import Stack, join_matrices
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, lazy, plain_array, real_numbers
+from ..kernels.logistic import loss_rows
+from .inputs import Inputs, example_ptr, is_sparse, join_matrices, stored_per_row
 
 T = TypeVar("T")
 
 #: Doubles per piece: large enough to hide the cost of a call, small enough to stay in cache.
 _PIECE = 1 << 18
-#: Held while pieces are worked on that must not be worked on by several threads.
+#: Locked while pieces are worked on that must not be worked on by several threads.
 _ALONE = threading.RLock()
 
 
@@ -93,7 +93,7 @@ NO_LABELS: Ints = np.zeros(0, np.int64)
 
 
 class BiasRows(Protocol):
-    """What a bias must offer: a shape (N, K) and rows on demand, by slice or by array of row numbers.
+    """A bias: a shape (N, K) and rows on demand, by slice or by array of row numbers.
 
     An array does; so does an object that makes rows when asked, for tables too large to hold. Several threads
     may ask at once.
@@ -105,45 +105,38 @@ class BiasRows(Protocol):
 
 
 class Batch:
-    """Some rows as the kernels take them; absent arrays have no rows. Features and biases are read on demand."""
+    """Some rows as the kernels take them; absent arrays have no rows. Each array is read at first use."""
 
     def __init__(self, table: Rows, rows: Any) -> None:
         self._table, self._rows = table, rows
-        self._x: Any = None
-        self._bias: Floats | None = None
 
-    # no `cached_property`, which before Python 3.12 lets one thread compute at a time
-    @property
+    @lazy
     def x(self) -> Any:
         """Features (n, d) in float64, dense or CSR; or `Inputs`."""
-        if self._x is None:
-            self._x = self._table.x[self._rows]
-        return self._x
+        return self._table.x[self._rows]
 
-    @property
+    @lazy
     def bias(self) -> Floats:
         """Biases (n, K)."""
-        if self._bias is None:
-            bias = self._table.bias
-            self._bias = NO_ROWS if bias is None else np.ascontiguousarray(bias[self._rows], dtype=np.float64)
-        return self._bias
+        bias = self._table.bias
+        return NO_ROWS if bias is None else np.ascontiguousarray(bias[self._rows], dtype=np.float64)
 
-    @property
+    @lazy
     def labels(self) -> Ints:
         """Labels (n,); none with soft targets."""
         return self._table.labels[self._rows] if len(self._table.labels) else NO_LABELS
 
-    @property
+    @lazy
     def soft(self) -> Floats:
         """Target distributions (n, K); none with labels."""
         return self._table.soft[self._rows] if len(self._table.soft) else NO_ROWS
 
-    @property
+    @lazy
     def weight(self) -> Floats:
         """Weights (n,)."""
         return self._table.weight[self._rows] if len(self._table.weight) else NO_WEIGHT
 
-    @property
+    @lazy
     def scores(self) -> Floats | None:
         """f(x) of these rows before the fit, if available."""
         return None if self._table.scores is None else self._table.scores[self._rows]
@@ -157,6 +150,16 @@ class Batch:
     def targets(self) -> tuple[Floats, Ints, Floats, Floats]:
         """(bias, labels, soft, weight), the kernels' common arguments."""
         return self.bias, self.labels, self.soft, self.weight
+
+    def loss(self, scores: Floats) -> float:
+        """The summed biased logistic loss at scores f(x) (n, K)."""
+        return float(loss_rows(np.ascontiguousarray(scores, dtype=np.float64), *self.targets, NO_ROWS))
+
+    def loss_and_slope(self, scores: Floats) -> tuple[float, Floats]:
+        """The summed biased logistic loss at scores f(x) (n, K), and its derivatives by them, (n, K)."""
+        scores = np.ascontiguousarray(scores, dtype=np.float64)
+        slope = np.empty_like(scores)
+        return float(loss_rows(scores, *self.targets, slope)), slope
 
     def table(self) -> Rows:
         """A copy of these rows as a table."""
@@ -202,16 +205,6 @@ class Rows:
         return sum_chunks(
             lambda rows: function(self.take(rows), *args), len(self), width, threaded, least, ptr
         )
-
-
-def is_sparse(x: Any) -> bool:
-    """Whether rows of these features are CSR."""
-    return x.sparse if isinstance(x, Stack) else hasattr(x, "tocsr")
-
-
-def stored_per_row(x: Any) -> int:
-    """Numbers that a row of sparse features stores, on average."""
-    return x.row_entries if isinstance(x, Stack) else int(x.nnz) // max(x.shape[0], 1)
 
 
 #: The rows of a kind in a part, of the part and its state.
@@ -267,6 +260,7 @@ class Problem:
     Attributes:
         n_rows, n_features, n_outputs: N, d and K.
         total_weight: sum of the rows' weights.
+        local: whether all rows are in this process.
     """
 
     def __init__(
@@ -305,7 +299,8 @@ class Problem:
     def draw(self, rows: slice | NDArray[Any]) -> Batch:
         """The given rows, by slice or row numbers, gathered here."""
         if self._parts.n_parts == 1 and self.local:
-            return self.only.take(rows)
+            table = self._rows_of(cast(Local, self._parts).parts[0], (self._states or ({},))[0])
+            return table.take(rows)
         numbers = np.arange(self.n_rows)[rows] if isinstance(rows, slice) else np.asarray(rows)
         order = np.argsort(numbers, kind="stable")
         cuts = np.searchsorted(numbers[order], self._ptr)
@@ -314,10 +309,10 @@ class Problem:
             for a, b, first in zip(cuts[:-1], cuts[1:], self._ptr[:-1], strict=True)
         ]
         _, tables = self._parts.map(_draw_rows, self._states, self._rows_of, own=local)
-        found = [table for table in tables if table is not None]
+        tables = [table for table in tables if table is not None]
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return _join(found).take(back)
+        return _join(tables).take(back)
 
     def batches(self, order: Ints, size: int, together: int) -> Iterator[Batch]:
         """The rows in this order, `size` at a time; those of `together` batches are gathered at once."""
@@ -349,46 +344,6 @@ class Problem:
     def _width(self, width: int | None) -> int:
         return self.n_features + 3 * self.n_outputs if width is None else width
 
-    @property
-    def only(self) -> Rows:
-        """The rows, where they are all in one part of this process."""
-        if self._parts.n_parts > 1 or not self.local:
-            raise PotentiaError(
-                "These rows are in several parts, or not in memory: a potential for them uses problem.sum and "
-                "problem.draw instead of reading problem.x."
-            )
-        return self._rows_of(cast(Local, self._parts).parts[0], (self._states or ({},))[0])
-
-    @property
-    def x(self) -> Any:
-        """All features (N, d), where there is one part."""
-        x = self.only.x
-        return x[:] if isinstance(x, Stack) else x
-
-    @property
-    def labels(self) -> Ints:
-        """All labels (N,), or none with soft targets, where there is one part."""
-        return self.only.labels
-
-    @property
-    def soft(self) -> Floats:
-        """All soft targets (N, K), or none, where there is one part."""
-        return self.only.soft
-
-    @property
-    def bias(self) -> BiasRows | None:
-        """All biases (N, K), where there is one part."""
-        return self.only.bias
-
-    @property
-    def weight(self) -> Floats:
-        """All weights (N,), or none, where there is one part."""
-        return self.only.weight
-
-    def take(self, rows: slice | NDArray[Any]) -> Batch:
-        """The same as `draw`."""
-        return self.draw(rows)
-
 
 def _join(tables: Sequence[Rows]) -> Rows:
     """Tables below each other."""
@@ -412,7 +367,6 @@ def make_problem(
     bias: Any,
     weight: ArrayLike | None,
     n_outputs: int | None,
-    sparse: bool,
     unit: str = "row",
 ) -> Problem:
     """Check everything, drop rows of weight zero, and settle the number of configurations."""
@@ -423,7 +377,7 @@ def make_problem(
         )
     if len(target) == 0:
         raise PotentiaError("There are no rows to fit on: y is empty.")
-    features = check_features(x, sparse, len(target), unit)
+    features = check_features(x, len(target), unit)
     if features.shape[0] != len(target):
         raise PotentiaError(f"x has {features.shape[0]} rows but y has {len(target)}.")
     if bias is not None and (isinstance(bias, np.ndarray) or not hasattr(bias, "shape")):
@@ -437,7 +391,7 @@ def make_problem(
     return Problem.of(_drop_weightless(table), n_outputs)
 
 
-def check_features(x: Any, sparse: bool, n_rows: int | None = None, unit: str = "row") -> Any:
+def check_features(x: Any, n_rows: int | None = None, unit: str = "row") -> Any:
     """x as a finite float64 matrix (N, d) in row order, or CSR; None stands for rows without features.
 
     With unit "example" it must be `Inputs`.
@@ -455,7 +409,7 @@ def check_features(x: Any, sparse: bool, n_rows: int | None = None, unit: str = 
             raise PotentiaError("x is None, so the number of rows is unknown: pass an array of shape (N, 0).")
         return np.zeros((n_rows, 0))
     if hasattr(x, "tocsr"):
-        if not sparse:
+        if unit != "sparse row":
             raise PotentiaError(
                 "x is sparse, but this potential takes dense features: use Linear or x.toarray()."
             )

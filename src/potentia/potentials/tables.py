@@ -22,7 +22,6 @@ class Constant(Differentiable):
     """
 
     threaded: ClassVar[bool] = True
-    affine: ClassVar[bool] = True
     shared: ClassVar[bool] = True
     convex: ClassVar[bool] = True
     saved: ClassVar[Schema] = {**Differentiable.saved, "table_": Array("f8", ("K",))}
@@ -86,7 +85,6 @@ class Zero(Potential):
     """f(x) = 0 [ILR-chapter sec. 1.9.1]: nothing to learn."""
 
     threaded: ClassVar[bool] = True
-    affine: ClassVar[bool] = True
     shared: ClassVar[bool] = True
 
     def _begin(self, problem: Problem) -> None:
@@ -124,7 +122,7 @@ class Temperature(Differentiable):
         **Differentiable.saved,
         "weight_": Array("f8", (1,)),
         "columns": Rule(
-            lambda found: found["n_features_"] == found["n_outputs_"], "must be one feature per state"
+            lambda values: values["n_features_"] == values["n_outputs_"], "must be one feature per state"
         ),
     }
 

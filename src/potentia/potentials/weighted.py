@@ -15,7 +15,6 @@ import numpy as np
 from ..base.schema import Array, Schema
 from ..base.types import Floats, PotentiaError, real_numbers, shown
 from ..graph.tables import Cost, WeightedTable, check_cut
-from ..kernels.logistic import loss_rows
 from .linear import Linear
 from .problem import Batch, Problem, map_chunks
 
@@ -28,7 +27,6 @@ class WeightPotential(WeightedTable, Linear):
     cannot be fitted. `coef_` (d, 1) and the last row of `table_` are v and b.
     """
 
-    affine: ClassVar[bool] = False
     by_weight: ClassVar[bool] = True
     saved: ClassVar[Schema] = {
         **Linear.saved,
@@ -68,13 +66,13 @@ class WeightPotential(WeightedTable, Linear):
 
     def theta_values(self, x: Any) -> Floats:
         """w(x) of rows that are known to be finite, (N, 1)."""
-        found = np.empty((int(x.shape[0]), 1))
+        weights = np.empty((int(x.shape[0]), 1))
 
         def fill(rows: slice) -> None:
-            found[rows] = self._weights(x[rows])
+            weights[rows] = self._weights(x[rows])
 
-        map_chunks(fill, len(found), self.n_features_ + 3, self.threaded)
-        return found
+        map_chunks(fill, len(weights), self.n_features_ + 3, self.threaded)
+        return weights
 
     def as_theta(self, values: Floats, shape: tuple[int, ...], shared: bool) -> Any:
         """The fixed table with these weights, which is not written out."""
@@ -104,11 +102,8 @@ class WeightPotential(WeightedTable, Linear):
         return self._weights(x) * self._unit_row(self.n_outputs_)
 
     def _slope(self, batch: Batch) -> tuple[float, Floats]:
-        scores = np.ascontiguousarray(self._scores(batch.x))
-        residual = np.empty_like(scores)
-        loss = loss_rows(scores, *batch.targets, residual)
-        unit = self._unit_row(self.n_outputs_)
-        return float(loss), self._d_table(batch.x, (residual @ unit)[:, None])
+        loss, slope = batch.loss_and_slope(self._scores(batch.x))
+        return loss, self._d_table(batch.x, (slope @ self._unit_row(self.n_outputs_))[:, None])
 
     def _vjp(self, x: Any, d_scores: Floats) -> Floats:
         return super()._vjp(x, (d_scores @ self._unit_row(self.n_outputs_))[:, None])

@@ -10,8 +10,7 @@ import numpy as np
 from ...base.types import Floats, Ints
 from ...graph.scores import Scores
 from ...kernels.max_flow import SINK, SOURCE, max_flow
-from .reduce import penalty
-from .task import SearchTask
+from .task import SearchTask, penalty
 
 #: Steps of the max-flow kernel per second to count on.
 _STEPS_PER_SECOND = 3e5

@@ -11,8 +11,7 @@ from ...graph.regions import Regions
 from ...graph.scores import Scores
 from ...kernels.trw_s import ReparametrisedScores, sweep
 from ..decode import search
-from .reduce import distinct
-from .task import SearchTask
+from .task import SearchTask, distinct
 
 #: Iterations at most, and between two roundings.
 _ITERATIONS, _ROUNDING = 2000, 8

@@ -13,8 +13,7 @@ from ...kernels.forest import induced_forest
 from ..elimination import best_states, make_plan
 from ..exact import Exact
 from ..pair_engine import suits_pairs
-from .reduce import components, penalty
-from .task import SearchTask
+from .task import SearchTask, components, penalty
 
 #: Table entries per second that elimination maximises over, at least.
 _ENTRIES_PER_SECOND = 3e7

@@ -23,8 +23,7 @@ from ..messages import TRW, LoopyBP
 from .cuts import move_labels, roof_duality
 from .dual import ascend
 from .moves import Windows, solve_components
-from .reduce import trivial_bound
-from .task import SearchTask
+from .task import SearchTask, trivial_bound
 from .toulbar2 import ExactSearch, suits
 
 #: Table entries of elimination that takes no noticeable time, and at most.

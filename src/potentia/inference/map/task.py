@@ -1,18 +1,22 @@
-"""What the parts of `MAP` share: the best labelling and bound so far, the time left, and what is still undecided."""
+"""The search task of `MAP`: the best labelling and bound so far, the time left, and the problem that is undecided."""
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from ...base.types import Bools, InfeasibleError, Ints
+from ...base.types import Bools, Floats, InfeasibleError, Ints
+from ...graph.regions import Narrow, Regions
 from ...graph.scores import Scores, score_labels
+from ...graph.structure import Graph
 from ...kernels.machine.jit import compilation_seconds
-from . import reduce
-from .reduce import Reduced
+from ...kernels.support import kept_entries, prune_states
+from ..elimination import Program
 
 #: Share of the score below which a gap is rounding.
 _ROUNDING = 1e-9
@@ -37,7 +41,7 @@ class SearchTask:
 
     def __init__(self, scores: Scores, time_limit: float | None, seed: int) -> None:
         self.scores = scores
-        self.problem: Reduced = reduce.whole(scores)
+        self.problem: Reduced = whole(scores)
         self.labels: Ints | None = None
         self.score, self.found_by = -math.inf, "none"
         self.bound, self.bound_by = math.inf, "none"
@@ -106,10 +110,10 @@ class SearchTask:
         """
         scores = self.problem.scores
         assert scores is not None
-        if not reduce.propagate(scores, allowed):
+        if not propagate(scores, allowed):
             self.exhaust(part)
             return
-        self.problem = reduce.reduce(self.problem, allowed)
+        self.problem = reduce(self.problem, allowed)
         if self.problem.scores is None:
             self.offer(self.problem.variables, part)
             self.exhaust(part)
@@ -119,3 +123,188 @@ class SearchTask:
         if self.labels is None:
             raise InfeasibleError("every labelling is forbidden: the -inf scores contradict each other.")
         self.bound, self.bound_by = self.score, part
+
+
+# -- smaller problems with the same best labelling ----------------------------------------------------------------
+
+
+class Reduced(NamedTuple):
+    """The undecided part of a problem, once some of its variables are decided.
+
+    Attributes:
+        scores: of the undecided variables given the decided ones; None if all are decided.
+        variables: the undecided variables' numbers in the whole problem.
+        labels: a label of every variable of the whole problem; right for the decided ones.
+        constant: score of the regions without undecided variables.
+    """
+
+    scores: Scores | None
+    variables: Ints
+    labels: Ints
+    constant: float
+
+    def expand(self, labels: Ints) -> Ints:
+        """Labels of the undecided variables as labels of all."""
+        full = self.labels.copy()
+        full[self.variables] = labels
+        return full
+
+
+def whole(scores: Scores) -> Reduced:
+    """A problem of which nothing is decided."""
+    n = scores.graph.n_variables
+    return Reduced(scores, np.arange(n), np.zeros(n, dtype=np.int64), 0.0)
+
+
+def trivial_bound(scores: Scores) -> float:
+    """The sum of all tables' maxima, an upper bound on every score."""
+    total = float(scores.singles.max(axis=1).sum())
+    for kind, scope in scores.graph.scopes.items():
+        if scope.shape[1] > 1 and len(scope):
+            values, offset = scores.kind(kind)
+            starts = distinct(offset)
+            # tables without regions lie between these at most, which can only raise the bound
+            total += float(np.maximum.reduceat(values, starts)[np.searchsorted(starts, offset)].sum())
+    return total
+
+
+def propagate(scores: Scores, allowed: Bools) -> bool:
+    """Clear states in place that hard constraints rule out (arc consistency); whether every variable keeps one."""
+    prune_states(scores.regions, *scores.flat(), allowed)
+    return bool(allowed.any(axis=1).all())
+
+
+def reduce(problem: Reduced, allowed: Bools) -> Reduced:
+    """The problem with these states only, (undecided variables, max states); variables with one are decided.
+
+    Tables that keep all their variables are not copied, so shared tables stay shared.
+    """
+    scores = problem.scores
+    assert scores is not None
+    labels = allowed.argmax(axis=1)
+    free = allowed.sum(axis=1) > 1
+    held = copy.copy(scores)
+    held.singles = np.where(allowed, scores.singles, -np.inf)
+    if free.all():
+        return problem._replace(scores=held)
+    full = problem.expand(labels)
+    if not free.any():
+        return Reduced(
+            None, np.zeros(0, dtype=np.int64), full, problem.constant + score_labels(scores, labels)
+        )
+    left, constant = _condition(held, free, labels)
+    return Reduced(left, problem.variables[free], full, problem.constant + constant)
+
+
+def _condition(scores: Scores, free: Bools, labels: Ints) -> tuple[Scores, float]:
+    """Scores of the free variables given labels of the others, and the constant that remains of the rest."""
+    graph, regions = scores.graph, scores.regions
+    number = np.cumsum(free) - 1
+    singles = scores.singles[free]
+    constant = float(scores.singles[~free, labels[~free]].sum())
+    scopes: dict[str, Ints] = {}
+    values: dict[str, Floats] = {}
+    offsets: dict[str, Ints] = {}
+    for k, (kind, scope) in enumerate(graph.scopes.items()):
+        if scope.shape[1] < 2 or not len(scope):
+            continue
+        begin, end = regions.scope_ptr[regions.kind_ptr[k : k + 2]]
+        stride = regions.stride[begin:end].astype(np.int64).reshape(scope.shape)
+        table, offset = scores.kind(kind)
+        loose = free[scope]
+        start = offset + np.where(loose, 0, stride * labels[scope]).sum(axis=1)
+        count = loose.sum(axis=1)
+        constant += float(table[start[count == 0]].sum())
+        _add_lines(graph, table, start, stride, scope, loose, count == 1, number, singles)
+        for order in range(2, scope.shape[1] + 1):
+            rows = np.flatnonzero(count == order)
+            if not len(rows):
+                continue
+            name, keep = f"{kind}:{order}", loose[rows]
+            inner = number[scope[rows][keep]].reshape(-1, order)
+            scopes[name] = inner
+            values[name], offsets[name] = table, start[rows]
+            if order < scope.shape[1]:
+                steps = stride[rows][keep].reshape(-1, order)
+                values[name], offsets[name] = _written_out(
+                    table, start[rows], steps, inner, graph.n_states[free]
+                )
+    left = Scores(Graph(graph.n_states[free], scopes), {})
+    left.replace(values, offsets)
+    left.singles = np.ascontiguousarray(singles[:, : left.singles.shape[1]])
+    return left, constant
+
+
+def _add_lines(
+    graph: Graph,
+    table: Floats,
+    start: Ints,
+    stride: Ints,
+    scope: Ints,
+    loose: Bools,
+    chosen: Bools,
+    number: Ints,
+    singles: Floats,
+) -> None:
+    """Add regions with one free variable to the single scores."""
+    rows = np.flatnonzero(chosen)
+    if not len(rows):
+        return
+    variable, step = scope[rows][loose[rows]], stride[rows][loose[rows]]
+    for state in range(singles.shape[1]):
+        inside = graph.n_states[variable] > state
+        np.add.at(singles[:, state], number[variable[inside]], table[(start[rows] + state * step)[inside]])
+
+
+def _written_out(table: Floats, start: Ints, steps: Ints, scope: Ints, n_states: Ints) -> tuple[Floats, Ints]:
+    """Tables with some axes held, one after another in C order, and their offsets."""
+    n, order = scope.shape
+    state = np.tile(np.arange(int(n_states.max())), (len(n_states), 1))
+    index, offset = table_entries(
+        np.arange(n + 1) * order, scope.ravel(), steps.ravel(), start, n_states, state
+    )
+    return table[index], offset[:-1]
+
+
+def table_entries(
+    scope_ptr: Ints, scope: Ints | Narrow, stride: Ints | Narrow, start: Ints, count: Ints, states: Ints
+) -> tuple[Ints, Ints]:
+    """Index of every entry of every table whose variables are in their first `count` of `states`; the tables' ends.
+
+    Args:
+        scope_ptr, scope, stride: CSR of each table's variables and their steps in it.
+        start: index of the entry at which all of them are in state 0.
+        count, states: states per variable, and which those are, (n, max states).
+    """
+    size = np.multiply.reduceat(count[scope], scope_ptr[:-1])
+    offset = np.concatenate([[0], np.cumsum(size)])
+    none = np.zeros(1, dtype=np.int64)
+    parts = (count, none, none, none, none, offset, scope_ptr, scope)
+    program = Program(*(np.array(part, dtype=np.int64) for part in parts))
+    return kept_entries(program, len(size), stride.astype(np.int64), start, states), offset
+
+
+def distinct(values: Ints) -> Ints:
+    """The distinct values, sorted; `np.unique` hashes, which is slower by far where there are millions."""
+    ordered = np.sort(values)
+    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+
+
+def penalty(values: Floats, n: int) -> float:
+    """A finite score for what is forbidden: one of them weighs more than all that n other entries can gain."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return -1.0
+    return float(finite.min() - (n + 1) * np.ptp(finite) - (np.abs(finite).max() or 1.0))
+
+
+def components(regions: Regions) -> Ints:
+    """Number of the connected component of every variable, (n_variables,)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    first = np.repeat(regions.scope[regions.scope_ptr[:-1]], regions.order)
+    n = len(regions.n_states)
+    joined = coo_array((np.ones(len(first)), (first, regions.scope)), shape=(n, n))
+    label: Ints = connected_components(joined, directed=False)[1].astype(np.int64)
+    return label

@@ -19,8 +19,7 @@ import numpy as np
 from ...base.types import Ints
 from ...graph.regions import Regions
 from ...graph.scores import Scores
-from .reduce import table_entries
-from .task import SearchTask
+from .task import SearchTask, table_entries
 
 #: Problems with more table entries or regions than this take longer to transfer than the time left to search.
 _MAX_ENTRIES, _MAX_REGIONS = 5_000_000, 100_000

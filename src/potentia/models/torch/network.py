@@ -69,9 +69,6 @@ class Network(Differentiable):
         module__...: keywords of the module.
     """
 
-    weights_are_copies: ClassVar[bool] = False
-    starts_at_zero: ClassVar[bool] = False
-    precision: ClassVar[float] = 1e-5
     own_optimiser: ClassVar[bool] = True
     saved: ClassVar[Schema] = {
         **Differentiable.saved,
