@@ -34,6 +34,14 @@ def _row(root: Path, part: str, **facts: Any) -> Mapping[str, Any]:
     return next(row for row in rows if facts.items() <= row.items())
 
 
+# -- potentia bench ----------------------------------------------------------------------------------------------
+
+
+def _over_plain(root: Path, graph: str, scores: str = "tables") -> str:
+    """How many times as fast as a plain Numba loop a call of message passing is."""
+    return f"{_row(root, 'calls', graph=f'grid {graph}', scores=scores)['over_plain']:.1f}"
+
+
 # -- studies/benchmarks/first_run.py ---------------------------------------------------------------------------------
 
 
@@ -98,6 +106,11 @@ def _client(key: str, root: Path, place: int) -> str:
 
 
 VALUES: dict[str, Callable[[Path], str]] = {
+    "over a plain loop, 2 states": partial(_over_plain, graph="200x300, 2 states"),
+    "over a plain loop, 8 states": partial(_over_plain, graph="48x64, 8 states"),
+    "over a plain loop, 21 states": partial(_over_plain, graph="100x100, 21 states"),
+    "over a plain loop, 64 states, shared": partial(_over_plain, graph="96x72, 64 states", scores="shared table"),
+    "over a plain loop, 64 states, Potts": partial(_over_plain, graph="96x72, 64 states", scores="Potts"),
     "installed MB": partial(_first_run, "installed_mb", 50),
     "first model": partial(_first_run, "first_model_cpu_seconds", 1),
     "demo": partial(_first_run, "demo_cpu_seconds", 1),

@@ -104,7 +104,7 @@ SHARD_ENTRIES = 200_000
 
 #: Unions in use, so that equal graphs share one and its layout.
 _unions: WeakValueDictionary[tuple[str, ...], Union] = WeakValueDictionary()
-#: The latest ones, for the next fit or prediction, up to so many variables, whose layouts take about 50 MB.
+#: The latest ones, for the next fit or prediction, up to this many variables, whose layouts take about 50 MB.
 _latest: list[Union] = []
 _MAX_VARIABLES = 100_000
 

@@ -286,7 +286,7 @@ class MarginalRisk(Learner):
 
 
 def _rows_of(state: State, number: int) -> list[Row]:
-    """What was done with so many examples."""
+    """History rows of the stage that trains on the first `number` examples."""
     return [row for row in state.history if row["examples"] == number]
 
 
