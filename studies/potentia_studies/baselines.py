@@ -174,10 +174,10 @@ class LabelPowerset(MultiLabelClassifier):
         if scores.ndim == 1:
             scores = np.column_stack([-scores, scores]) / 2.0
         present = self.labellings_ > 0
-        found = np.empty((len(scores), present.shape[1]))
+        gaps = np.empty((len(scores), present.shape[1]))
         for k in range(present.shape[1]):
-            found[:, k] = scores[:, present[:, k]].max(axis=1) - scores[:, ~present[:, k]].max(axis=1)
-        return found
+            gaps[:, k] = scores[:, present[:, k]].max(axis=1) - scores[:, ~present[:, k]].max(axis=1)
+        return gaps
 
     def _predict_signs(self, X: Any) -> np.ndarray:
         return self.labellings_[self.estimator_.predict(X)]

@@ -279,6 +279,9 @@ def test_orders_and_parents():
     assert place[1] < place[0] < place[3]
     listed = pt.LMSBN(parents=[[1], [], [], [0]]).fit(X, Y)
     assert np.array_equal(listed.couplings_, model.couplings_)
+    chosen = pt.LMSBN(order=[2, 0, 3, 1]).fit(X, Y)  # with alpha by cross-validation
+    assert chosen.order_.tolist() == [2, 0, 3, 1]
+    assert {r["order"] for r in chosen.cv_results_} == {(2, 0, 3, 1)}
     learned = pt.LMSBN(order="learned", n_orders=4).fit(X, Y)
     assert sorted(learned.order_) == [0, 1, 2, 3]
     for bad, words in (

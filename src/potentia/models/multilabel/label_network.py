@@ -213,20 +213,20 @@ class LabelNetwork(MultiLabelClassifier):
             return
         parts = list(splits(n, self.cv, seed))
         gains: dict[float, float] = {}
-        held: dict[float, list[Member]] = {}
+        members_by_ridge: dict[float, list[Member]] = {}
         for ridge in _RIDGES:
-            held[ridge] = []
+            members_by_ridge[ridge] = []
             for train, test in parts:
                 conditionals = learn_conditionals(
                     scores[train], signs[train], order, ridge, weight[train], self.parents
                 )
                 member = _member(conditionals, scores[test])
-                held[ridge].append(member)
+                members_by_ridge[ridge].append(member)
                 gains[ridge] = (
                     gains.get(ridge, 0.0) + member.log_probabilities(np.arange(len(test)), signs[test]).sum()
                 )
         self.ridge_ = max(gains, key=lambda ridge: gains[ridge])
-        members = list(zip(held[self.ridge_], (test for _, test in parts), strict=True))
+        members = list(zip(members_by_ridge[self.ridge_], (test for _, test in parts), strict=True))
 
         def measure(power: float, whole: bool) -> dict[str, float]:
             right = np.zeros(2)

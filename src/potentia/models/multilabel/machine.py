@@ -287,8 +287,8 @@ class Relaxation:
         m, K, T = len(scores), self.n_labels, self.n_moments
         each = sparse.eye_array(m)
         single = (np.arange(m)[:, None] * T + np.arange(K)).ravel()
-        own = sparse.csr_array((-scores.ravel(), (np.arange(m * K), single)), shape=(m * K, m * T))
-        margin = sparse.hstack([sparse.kron(each, self.coupling) + own, -sparse.eye_array(m * K)])
+        single_scores = sparse.csr_array((-scores.ravel(), (np.arange(m * K), single)), shape=(m * K, m * T))
+        margin = sparse.hstack([sparse.kron(each, self.coupling) + single_scores, -sparse.eye_array(m * K)])
         local = sparse.hstack(
             [sparse.kron(each, self.local), sparse.csr_array((m * self.local.shape[0], m * K))]
         )
@@ -296,8 +296,8 @@ class Relaxation:
         right = np.repeat([-1.0, 1.0], [m * K, m * self.local.shape[0]])
         cost = np.repeat([0.0, 1.0], [m * T, m * K])
         box = np.repeat([[-1.0, 1.0], [0.0, np.inf]], [m * T, m * K], axis=0)
-        held = fixed.ravel() != 0
-        box[single[held]] = fixed.ravel()[held, None]
+        is_fixed = fixed.ravel() != 0
+        box[single[is_fixed]] = fixed.ravel()[is_fixed, None]
         answer = linprog(cost, A_ub=matrix, b_ub=right, bounds=box, method="highs")
         if answer.status != 0:
             raise PotentiaError(f"the LP solver failed: {answer.message}.")
@@ -339,8 +339,8 @@ def find_labelling(machine: Machine, scores: Floats, decode: str) -> Labelling:
                 f"decode='exact' looks at all labellings of at most {_LARGEST} labels, not {K}."
             )
         pieces = [scores[a : a + _ROWS] for a in range(0, max(n, 1), _ROWS)]
-        found = map_anywhere(partial(_compare_all, machine), pieces)
-        signs, loss = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        compared = map_anywhere(partial(_compare_all, machine), pieces)
+        signs, loss = (np.concatenate(arrays) for arrays in zip(*compared, strict=True))
         return Labelling(signs, loss, loss)
     relaxation = Relaxation(machine.sets(), machine.weight, K)
     means, bound = relaxation.solve(scores)
@@ -366,15 +366,15 @@ def _rounded(machine: Machine, scores: Floats, means: Floats, bound: Floats) -> 
 
 
 def _branch(
-    machine: Machine, relaxation: Relaxation, scores: Floats, means: Floats, found: Labelling, row: int
+    machine: Machine, relaxation: Relaxation, scores: Floats, means: Floats, best: Labelling, row: int
 ) -> None:
-    """Branch and bound from a row's relaxed means: improves the row's labelling and bound in `found`.
+    """Branch and bound from a row's relaxed means: improves the row's labelling and bound in `best`.
 
     The subproblem of the lowest bound is split at its least certain label, until no bound is below the best loss.
     Exponential in the worst case: it gives up after `_PROGRAMS` linear programs.
     """
     pair, number = np.stack([scores, scores]), count()  # numbers break ties between equal bounds
-    nodes = [(float(found.bound[row]), next(number), np.zeros(len(scores)), means)]
+    nodes = [(float(best.bound[row]), next(number), np.zeros(len(scores)), means)]
     for _ in range(_PROGRAMS // 2):
         _, _, fixed, means = heappop(nodes)
         label = int(np.argmin(np.where(fixed == 0, np.abs(means), np.inf)))
@@ -382,13 +382,13 @@ def _branch(
         children[:, label] = -1.0, 1.0
         both, bounds = relaxation.solve(pair, children)
         halves = _rounded(machine, pair, both, bounds)
-        best = int(np.argmin(halves.loss))
-        if halves.loss[best] < found.loss[row]:
-            found.signs[row], found.loss[row] = halves.signs[best], halves.loss[best]
+        side = int(np.argmin(halves.loss))
+        if halves.loss[side] < best.loss[row]:
+            best.signs[row], best.loss[row] = halves.signs[side], halves.loss[side]
         for child in range(2):
             heappush(nodes, (float(bounds[child]), next(number), children[child], both[child]))
-        found.bound[row] = min(nodes[0][0], found.loss[row])
-        if is_optimal(found.loss[row], found.bound[row]):
+        best.bound[row] = min(nodes[0][0], best.loss[row])
+        if is_optimal(best.loss[row], best.bound[row]):
             return
 
 
@@ -409,8 +409,8 @@ def _largest_score(machine: Machine, scores: Floats) -> Floats:
     method: Inference = Exact() if K <= _LARGEST else LinearProgram()
     step = max(1, _CHUNKS[K <= _LARGEST] // sum(len(s) for s in graph.scopes.values()))
     pieces = [scores[a : a + step] for a in range(0, n, step)]
-    found = map_anywhere(partial(_best_labels, method, graph, tables), pieces)
-    signs: Floats = np.concatenate(found).astype(np.float64)
+    labels = map_anywhere(partial(_best_labels, method, graph, tables), pieces)
+    signs: Floats = np.concatenate(labels).astype(np.float64)
     return 2.0 * signs - 1.0
 
 

@@ -162,8 +162,7 @@ def learn_networks(
     solves = [partial(solve, i) for i in numbers] if connection is None else connection.later(solve, numbers)
     threads = thread_count(None) if connection is None else 1
     shapes = [(len(solvers), width + len(term) + 2) for term in terms]
-    take = lambda i: solved.take(f"{stage}/{i}", shapes[i], solves[i])  # noqa: E731
-    paths = list(iterate_items(take, numbers, threads))
+    paths = list(iterate_items(lambda i: solved.take(f"{stage}/{i}", shapes[i], solves[i]), numbers, threads))
     networks = []
     for s, solver in enumerate(solvers):
         solutions = [path[s] for path in paths]

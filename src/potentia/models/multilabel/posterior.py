@@ -58,15 +58,15 @@ def learn_conditionals(
     centred = signs - signs.mean(axis=0)
     sizes = np.sqrt((centred**2).sum(axis=0)) + 1e-12
     correlation = np.abs(centred.T @ centred) / np.outer(sizes, sizes)
-    found = Conditionals(order, np.empty((V, U)), np.empty(V), np.zeros((V, V)))
+    conditionals = Conditionals(order, np.empty((V, U)), np.empty(V), np.zeros((V, V)))
     for i, k in enumerate(order):
         earlier = np.argsort(-correlation[k, order[:i]], kind="stable")[:parents]
         A = np.column_stack([scores[:, k], np.ones(n), signs[:, order[earlier]]])
         start = np.concatenate([shared, np.zeros(len(earlier))])
         w = _logistic(A, signs[:, k], weight[:, k], start, ridge)
-        found.weight[i], found.bias[i] = w[:U], w[U]
-        found.coupling[i, earlier] = w[U + 1 :]
-    return found
+        conditionals.weight[i], conditionals.bias[i] = w[:U], w[U]
+        conditionals.coupling[i, earlier] = w[U + 1 :]
+    return conditionals
 
 
 def _logistic(A: Floats, signs: Floats, weight: Floats, start: Floats, ridge: float) -> Floats:
@@ -118,8 +118,8 @@ def most_probable(n: int, places: int, scores_at: ScoresAt, width: int) -> Kept:
     Where more than `width` prefixes of a row remain, the least probable are left out, and the result may not be exact.
     """
     greedy = beam(n, places, scores_at, 1)
-    found = beam(n, places, scores_at, width, greedy.log_p)
-    return found._replace(states=found.states + greedy.states)
+    best = beam(n, places, scores_at, width, greedy.log_p)
+    return best._replace(states=best.states + greedy.states)
 
 
 def beam(n: int, places: int, scores_at: ScoresAt, width: int, least: Floats | None = None) -> Kept:
@@ -194,15 +194,15 @@ def best_labellings(members: Sequence[Member], seen: Seen | None, power: float, 
     best; the others are compared one by one.
     """
     n, V = members[0].base.shape
-    found, states, certain = [], np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool)
+    candidates, states, certain = [], np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool)
     limit = np.zeros(n)
     for member in members:
-        kept = most_probable(n, V, member.scores_at, width)
-        first, optimal = kept.best()
-        found.append(member.unplaced(kept.signs[first]))
-        states, certain = states + kept.states, certain & optimal
-        limit += kept.log_p[first] / len(members)
-    rows, signs = np.tile(np.arange(n), len(found)), np.concatenate(found)
+        beams = most_probable(n, V, member.scores_at, width)
+        first, optimal = beams.best()
+        candidates.append(member.unplaced(beams.signs[first]))
+        states, certain = states + beams.states, certain & optimal
+        limit += beams.log_p[first] / len(members)
+    rows, signs = np.tile(np.arange(n), len(candidates)), np.concatenate(candidates)
     score = _scores(members, seen, power, rows, signs)
     if seen is not None and power > 0:
         best = np.full(n, -np.inf)
@@ -229,10 +229,10 @@ def marginals(members: Sequence[Member], seen: Seen | None, power: float, width:
     n, V = members[0].base.shape
     rows, signs, rest = [], [], np.zeros((n, V))
     for member in members:
-        kept = beam(n, V, member.scores_at, width)
-        rows.append(kept.rows)
-        signs.append(member.unplaced(kept.signs))
-        best = kept.signs[kept.best()[0]]
+        beams = beam(n, V, member.scores_at, width)
+        rows.append(beams.rows)
+        signs.append(member.unplaced(beams.signs))
+        best = beams.signs[beams.best()[0]]
         odds = np.stack([member.scores_at(i, np.arange(n), best[:, :i]) for i in range(V)], axis=1)
         rest += member.unplaced(1.0 / (1.0 + np.exp(-np.clip(odds, -500, 500)))) / len(members)
     if seen is not None and power > 0:
@@ -248,9 +248,9 @@ def marginals(members: Sequence[Member], seen: Seen | None, power: float, width:
     )
     missing = missing * FLOOR**power if seen is not None else missing
     total = np.bincount(at, weight, minlength=n) + missing
-    found = missing[:, None] * rest
-    np.add.at(found, at, weight[:, None] * (labels > 0))
-    return found / total[:, None]
+    sums = missing[:, None] * rest
+    np.add.at(sums, at, weight[:, None] * (labels > 0))
+    return sums / total[:, None]
 
 
 def _scores(members: Sequence[Member], seen: Seen | None, power: float, rows: Ints, signs: Floats) -> Floats:
@@ -262,9 +262,9 @@ def _scores(members: Sequence[Member], seen: Seen | None, power: float, rows: In
 
 def _listed(seen: Seen) -> tuple[Ints, Ints, Floats]:
     """Rows, numbers of labellings, and probabilities that are not zero."""
-    found = seen.probabilities.tocoo()
-    rows, numbers = found.coords
-    return rows.astype(np.int64), numbers.astype(np.int64), found.data
+    entries = seen.probabilities.tocoo()
+    rows, numbers = entries.coords
+    return rows.astype(np.int64), numbers.astype(np.int64), entries.data
 
 
 def _chances(seen: Seen, rows: Ints, signs: Floats) -> Floats:
@@ -275,9 +275,9 @@ def _chances(seen: Seen, rows: Ints, signs: Floats) -> Floats:
     at = np.minimum(np.searchsorted(packed[order], wanted), len(order) - 1)
     number = order[at]
     known = packed[number] == wanted
-    found = np.zeros(len(rows))
-    found[known] = np.asarray(seen.probabilities[rows[known], number[known]]).ravel()
-    return found
+    chances = np.zeros(len(rows))
+    chances[known] = np.asarray(seen.probabilities[rows[known], number[known]]).ravel()
+    return chances
 
 
 def _packed(signs: Floats) -> np.ndarray:

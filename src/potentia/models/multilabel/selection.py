@@ -26,16 +26,16 @@ def parent_sets(parents: Parents, n_labels: int) -> list[set[int]] | None:
         check_choice("parents", parents, ("all",), "the parents of each label")
         return None
     if isinstance(parents, Mapping):
-        given = [parents.get(k, ()) for k in range(n_labels)]
+        entries = [parents.get(k, ()) for k in range(n_labels)]
         _check_labels(whole_numbers(list(parents), "parents"), n_labels, "parents")
     else:
         if not isinstance(parents, Sequence | np.ndarray):
             raise PotentiaError(f"parents must be 'all' or the parents of each label, not {shown(parents)}.")
-        given = [*parents]
-        if len(given) != n_labels:
-            raise PotentiaError(f"parents has {len(given)} entries for {n_labels} labels.")
+        entries = [*parents]
+        if len(entries) != n_labels:
+            raise PotentiaError(f"parents has {len(entries)} entries for {n_labels} labels.")
     sets = []
-    for k, entry in enumerate(given):
+    for k, entry in enumerate(entries):
         values = whole_numbers(
             list(entry) if isinstance(entry, Iterable) else [entry], f"parents of label {k}"
         )
@@ -60,16 +60,16 @@ def topological(sets: list[set[int]], wish: Ints) -> Ints:
 
 def given_order(order: Any, n_labels: int, sets: list[set[int]] | None) -> Ints:
     """A user's order, checked: every label once, parents first."""
-    found = whole_numbers(order, "order")
-    if found.shape != (n_labels,) or not np.array_equal(np.sort(found), np.arange(n_labels)):
+    numbers = whole_numbers(order, "order")
+    if numbers.shape != (n_labels,) or not np.array_equal(np.sort(numbers), np.arange(n_labels)):
         raise PotentiaError(f"order must hold every label 0..{n_labels - 1} once.")
     if sets is not None:
-        place = np.argsort(found)
+        place = np.argsort(numbers)
         for k, parents in enumerate(sets):
             late = [j for j in sorted(parents) if place[j] > place[k]]
             if late:
                 raise PotentiaError(f"order has label {k} before its parent {late[0]}.")
-    return found
+    return numbers
 
 
 def among(varying: Ints, order: Ints) -> Ints:
