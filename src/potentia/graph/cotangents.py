@@ -82,19 +82,19 @@ def flat_marginals(marginals: Floats | list[Floats]) -> Floats:
 
 def user_tables(scores: Scores, tables: Tables, theta: Mapping[str, Any]) -> dict[str, Floats | list[Floats]]:
     """d_theta in the shapes in which theta was given; kinds given as None are left out."""
-    found: dict[str, Floats | list[Floats]] = {}
+    shaped: dict[str, Floats | list[Floats]] = {}
     for kind, given in theta.items():
         if given is None:
             continue
         if isinstance(given, DenseGaussian | WeightedTable):
             given = given.weight
         elif scores.graph.shared_shape(kind) is None and len(scores.graph.scopes[kind]):
-            found[kind] = scores.graph.shape_tables(kind, tables[kind])
+            shaped[kind] = scores.graph.shape_tables(kind, tables[kind])
             continue
         shape = np.shape(given)
         # a kind without regions has no entries, whatever was given for it
-        found[kind] = tables[kind].reshape(shape) if len(tables[kind]) else np.zeros(shape)
-    return found
+        shaped[kind] = tables[kind].reshape(shape) if len(tables[kind]) else np.zeros(shape)
+    return shaped
 
 
 def flat_cotangent(scores: Scores, cotangent: MarginalCotangent, start: Ints, size: int) -> Floats:

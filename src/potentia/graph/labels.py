@@ -78,8 +78,8 @@ def indicators_to_labels(graph: Graph, indicators: Mapping[str, ArrayLike]) -> I
             stacks = [(s[None], real_numbers(t, name)[None]) for s, t in zip(scope, tables, strict=True)]
         else:
             stacks = [(scope, real_numbers(tables, name))]
-        found = [shape for _, stack in stacks for shape in [stack.shape[1:]] * len(stack)]
-        if found != [tuple(shape) for shape in shapes]:
+        present = [shape for _, stack in stacks for shape in [stack.shape[1:]] * len(stack)]
+        if present != [tuple(shape) for shape in shapes]:
             raise PotentiaError(f"indicators of kind {kind!r} have tables of the wrong shape.")
         for scopes, stack in stacks:
             for axis in range(scopes.shape[1]):

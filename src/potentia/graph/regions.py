@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.memory import check_memory
-from ..base.types import Ints, PotentiaError, shown
+from ..base.types import Ints, PotentiaError
 
 if TYPE_CHECKING:
     from .structure import Graph
@@ -224,8 +224,6 @@ def find_links(graph: Graph, rule: str) -> RegionLinks:
     regions inside no other region to every region strictly inside them (Kikuchi). Regions of equal scope are
     not linked.
     """
-    if rule not in RULES:
-        raise PotentiaError(f"links go by {', '.join(map(repr, RULES))}, not {shown(rule)}.")
     regions = graph.regions
     if rule == "maximal":
         every = graph.links("containment")

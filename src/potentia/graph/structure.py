@@ -27,7 +27,17 @@ from ..base.types import (
 from . import builders
 from .forests import Forests, average_forests, default_weights, has_no_loop
 from .layout import PairLayout, find_neighbours, group_variables, lay_out_pairs, walk
-from .regions import Bonds, RegionLinks, Regions, Stars, find_bonds, find_links, find_stars, number_regions
+from .regions import (
+    RULES,
+    Bonds,
+    RegionLinks,
+    Regions,
+    Stars,
+    find_bonds,
+    find_links,
+    find_stars,
+    number_regions,
+)
 
 T = TypeVar("T")
 
@@ -299,6 +309,8 @@ class Graph:
 
     def links(self, rule: str) -> RegionLinks:
         """Links between regions by a rule: "containment", "star" or "maximal"."""
+        if rule not in RULES:
+            raise PotentiaError(f"links go by {', '.join(map(repr, RULES))}, not {shown(rule)}.")
         return self.cached(("links", rule), lambda: find_links(self, rule))
 
     def variable_groups(self, order: str) -> tuple[Ints, Ints]:

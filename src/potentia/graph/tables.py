@@ -91,36 +91,36 @@ class Weighted:
 
     def pull(self, d_tables: Floats) -> Floats:
         """Cotangents of tables, one per pair or per weight and flat, as cotangents of the weights."""
-        found = d_tables.reshape(-1, self.unit.size) @ self.unit.ravel()
-        return self.sum(found)
+        d_weights = d_tables.reshape(-1, self.unit.size) @ self.unit.ravel()
+        return self.sum(d_weights)
 
     def sum(self, d_weights: Floats) -> Floats:
         """Cotangents of the pairs' weights as cotangents of the weights given, which all pairs may share."""
         return d_weights if len(d_weights) == len(self.weight) else d_weights.sum(keepdims=True)
 
 
-def check_weighted(graph: Graph, kind: str, given: WeightedTable) -> Weighted:
+def check_weighted(graph: Graph, kind: str, value: WeightedTable) -> Weighted:
     """A value of theta checked against its kind's pairs."""
-    name, shape, n = type(given).__name__, graph.shared_shape(kind), len(graph.scopes[kind])
+    name, shape, n = type(value).__name__, graph.shared_shape(kind), len(graph.scopes[kind])
     if graph.scopes[kind].shape[1] != 2 or shape is None or shape[0] != shape[1]:
         raise PotentiaError(
             f"theta[{kind!r}] is {name}, which needs pairs of variables that all have one number of states."
         )
-    if given.weight is None:
+    if value.weight is None:
         raise PotentiaError(
             f"theta[{kind!r}] is {name} without a weight: give a number, or one number per pair."
         )
-    weight = real_numbers(given.weight, f"the weight of theta[{kind!r}]")
+    weight = real_numbers(value.weight, f"the weight of theta[{kind!r}]")
     if weight.shape not in ((), (n,)):
         raise PotentiaError(
             f"the weight of theta[{kind!r}] has shape {weight.shape}; expected a number or {(n,)}, one per pair."
         )
-    unit = given.base_table(shape[0])
+    unit = value.base_table(shape[0])
     if unit.shape != shape:
         raise PotentiaError(f"the table of theta[{kind!r}] has shape {unit.shape}; expected {shape}.")
     if not np.abs(weight).max(initial=0.0) * max(np.abs(unit).max(), 1.0) <= LARGEST:
         raise PotentiaError(f"theta[{kind!r}] holds NaN, an infinity or a score beyond 1e100.")
-    return Weighted(unit, weight.reshape(-1).copy(), given.cost, weight.shape)
+    return Weighted(unit, weight.reshape(-1).copy(), value.cost, weight.shape)
 
 
 def check_cut(cut: Any) -> float:

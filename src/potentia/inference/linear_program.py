@@ -85,14 +85,14 @@ class LinearProgram(Inference):
         cost *= -1e3 / max(float(np.abs(cost).max()), 1e-300)
         box = np.stack([np.zeros(len(theta)), allowed.astype(np.float64)], axis=1)
         options = {} if self.iterations is None else {"maxiter": self.iterations}
-        found = linprog(cost, A_eq=matrix, b_eq=right, bounds=box, method=self.method, options=options)
+        solution = linprog(cost, A_eq=matrix, b_eq=right, bounds=box, method=self.method, options=options)
         # a bounded problem that is "unbounded or infeasible" (a status 4) is infeasible
-        if found.status == 2 or (found.status == 4 and "or infeasible" in found.message):
+        if solution.status == 2 or (solution.status == 4 and "or infeasible" in solution.message):
             raise InfeasibleError("every labelling is forbidden: no marginals avoid the -inf scores.")
-        if found.status > 1:
-            raise PotentiaError(f"the LP solver failed: {found.message}.")
-        mu = None if found.status else np.where(allowed, np.clip(found.x, 0.0, 1.0), 0.0)
-        return mu, int(found.nit)
+        if solution.status > 1:
+            raise PotentiaError(f"the LP solver failed: {solution.message}.")
+        mu = None if solution.status else np.where(allowed, np.clip(solution.x, 0.0, 1.0), 0.0)
+        return mu, int(solution.nit)
 
     def _certify(self, scores: Scores, singles: Floats, value: float) -> tuple[float, str]:
         """Value and bound: the exact score of the labelling where the optimum is one.

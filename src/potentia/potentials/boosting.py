@@ -228,8 +228,8 @@ class Rounds:
     def _draw(self, rng: np.random.Generator) -> tuple[Batch, Codes, Floats]:
         """The rows of this round, their codes and their scores."""
         rows, batch = self._drawn.next(rng)
-        held = self.binned is not None and not self.binned.listed
-        codes = self.binned.codes[rows] if held and self.binned is not None else encode(batch.x, self.edges)
+        coded = self.binned is not None and not self.binned.listed
+        codes = self.binned.codes[rows] if coded and self.binned is not None else encode(batch.x, self.edges)
         if self._start is not None and self._added is not None and self.binned is not None:
             place = self.binned.place(rows, codes)
             return batch, codes, self._start[place] + self._added[place]
@@ -367,12 +367,12 @@ class Boosting(Potential):
         "nodes_": Array("i8", ("m",), low=0, below=2**56),
         "values_": Array("f8", ("m", "K")),
         "bins": Rule(
-            lambda found: np.all(found["edges_"][:, 1:] >= found["edges_"][:, :-1]), "are not sorted"
+            lambda values: np.all(values["edges_"][:, 1:] >= values["edges_"][:, :-1]), "are not sorted"
         ),
         "trees": Rule(
-            lambda found: TreeEnsemble(
-                *(found[name] for name in ("nodes_", "values_", "node_ptr_", "depths_"))
-            ).is_sound(found["n_features_"]),
+            lambda values: TreeEnsemble(
+                *(values[name] for name in ("nodes_", "values_", "node_ptr_", "depths_"))
+            ).is_sound(values["n_features_"]),
             "are inconsistent",
         ),
     }

@@ -129,18 +129,18 @@ class MAP(Inference):
         check_number("diversity", diversity)
         scores = Scores(graph, theta, observed)
         penalised, taken = copy(scores), np.zeros(scores.singles.shape)
-        found: dict[bytes, Ints] = {}
+        labellings: dict[bytes, Ints] = {}
         for _ in range(k + _DOUBLINGS):
             labels = self.run(penalised, None).argmax()
-            if labels.tobytes() in found or score_labels(scores, labels) == -np.inf:
+            if labels.tobytes() in labellings or score_labels(scores, labels) == -np.inf:
                 diversity *= 2.0
             else:
-                found[labels.tobytes()] = labels
+                labellings[labels.tobytes()] = labels
                 taken[np.arange(len(labels)), labels] += 1.0
-            if len(found) == k:
+            if len(labellings) == k:
                 break
             penalised.singles = scores.singles - diversity * taken
-        every = np.array(list(found.values())).reshape(len(found), -1)
+        every = np.array(list(labellings.values())).reshape(len(labellings), -1)
         values = np.array([score_labels(scores, labels) for labels in every])
         order = np.argsort(-values, kind="stable")
         return Ranking(every[order], values[order])

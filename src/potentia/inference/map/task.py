@@ -183,16 +183,16 @@ def reduce(problem: Reduced, allowed: Bools) -> Reduced:
     assert scores is not None
     labels = allowed.argmax(axis=1)
     free = allowed.sum(axis=1) > 1
-    held = copy.copy(scores)
-    held.singles = np.where(allowed, scores.singles, -np.inf)
+    restricted = copy.copy(scores)
+    restricted.singles = np.where(allowed, scores.singles, -np.inf)
     if free.all():
-        return problem._replace(scores=held)
+        return problem._replace(scores=restricted)
     full = problem.expand(labels)
     if not free.any():
         return Reduced(
             None, np.zeros(0, dtype=np.int64), full, problem.constant + score_labels(scores, labels)
         )
-    left, constant = _condition(held, free, labels)
+    left, constant = _condition(restricted, free, labels)
     return Reduced(left, problem.variables[free], full, problem.constant + constant)
 
 
