@@ -56,7 +56,7 @@ WORDS = [
     "#", "MARKOV", "BAYES", "[" * 3000, '{"cell": {}}', "null", "=1+1", "B-X", "I-X",
 ]  # fmt: skip
 #: Arrays of whole numbers that are no indices: values of labels, bytes of texts, counts.
-NO_INDEX = re.compile(r"classes/|names$|n_states$|iterations\d+$")
+NO_INDEX = re.compile(r"classes/|names$|n_states$|\biterations$")
 TYPES = ["f8", "f4", ">f8", "i8", "i4", "u1", "?", "c16", "U3", "S2"]
 
 

@@ -68,7 +68,8 @@ def estimate_bytes(
 def _paired_bytes(windows: Sequence[int], n_states: int, axes: int) -> float:
     """Features and messages of all windows, and tables of pairs of one part at a time, which has a window at least.
 
-    Potts pairs have no tables in the model, but learners write out those of the part that they pass messages on.
+    Learners write out no tables of Potts pairs unless a weight turns negative, which cannot be known beforehand: with
+    such pairs this is an upper bound.
     """
     edge = axes * (_PAIR_FEATURES * 4 + n_states * 8 * 4)
     held = sum(windows) * (edge + n_states * (4 + 8 * 4))
