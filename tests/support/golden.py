@@ -40,7 +40,7 @@ def fit_parts():
 
 
 def fit_single():
-    return fit_crf(pt.CRF(LINEAR, ilr(solver="direct", iterations=20)), DATA["single"](noisy(4)))
+    return fit_crf(pt.CRF(LINEAR, ilr(solver="direct", iterations=4)), DATA["single"](noisy(4)))
 
 
 def fit_converged(learner):
