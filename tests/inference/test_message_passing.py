@@ -1189,3 +1189,11 @@ def test_a_random_schedule_counts_two_iterations_before_it_calls_itself_converge
         np.testing.assert_allclose(
             method.infer(graph, theta).variable_marginals, truth.variable_marginals, atol=1e-10
         )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_numbers_of_iterations_may_be_of_few_bits(threads):
+    graph = pt.Graph.grid((8, 8), n_states=3)
+    theta = {"node": np.random.default_rng(0).standard_normal((64, 3)), "edge": np.eye(3)}
+    few, plain = (pt.TRW(iterations=n, tol=0.0, threads=threads).infer(graph, theta) for n in (np.int8(3), 3))
+    assert few.value == plain.value

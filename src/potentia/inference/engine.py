@@ -219,6 +219,7 @@ def drive(
 
     adapt: damp messages from the iteration on at which they turn out to oscillate.
     """
+    iterations = int(iterations)  # a NumPy integer of few bits would overflow in what is computed from it
     changes: list[float] = []
     stages = list(_DAMPING if adapt else ())
     n_units = int(engine.group_ptr[-1])
