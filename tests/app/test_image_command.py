@@ -575,7 +575,7 @@ def test_the_estimate_is_said_before_work_starts(trained):
     assert image_stages.n_drawn(500, 2) == (500, 500)
 
 
-def test_the_estimate_is_above_the_memory_that_potts_pairs_of_many_classes_take(tmp_path, trained):
+def test_the_estimate_is_near_the_memory_that_potts_pairs_of_many_classes_take(tmp_path, trained):
     shape, n_states, rng = (48, 48), 24, np.random.default_rng(0)
     own = write_set(tmp_path, shape=shape)
     (tmp_path / "soft").mkdir()
@@ -590,8 +590,8 @@ def test_the_estimate_is_above_the_memory_that_potts_pairs_of_many_classes_take(
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    paired = image_stages.estimate_bytes([shape] * 4, None, 0, [48 * 48] * 4, n_states) - 3e8
-    assert 0.9 * peak < paired
+    paired = image_stages.estimate_bytes([shape] * 4, None, 0, [48 * 48] * 4, n_states, by_weight=True) - 3e8
+    assert 0.9 * peak < paired < 1.8 * peak
 
 
 def test_the_estimate_counts_tables_of_one_part_at_a_time():

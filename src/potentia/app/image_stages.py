@@ -48,14 +48,16 @@ def estimate_bytes(
     n_rows: int,
     windows: Sequence[int],
     n_states: int,
+    by_weight: bool = False,
 ) -> float:
     """Bytes that training takes at its peak, of images of these sizes.
 
-    n_rows: pixels drawn for the classifier. windows: pixels in each window that pairs are trained on.
+    n_rows: pixels drawn for the classifier. windows: pixels in each window that pairs are trained on. by_weight: whether
+    pairs have a weight each instead of a table.
     """
     axes = len(sizes[0])
     labels = sum(float(np.prod(size)) for size in sizes) * 8
-    paired = _paired_bytes(windows, n_states, axes)
+    paired = _paired_bytes(windows, n_states, axes, by_weight)
     if rows is None:
         return _PROGRAM + labels + paired
     largest = max(float(np.prod([min(side, TILE_SIDES[axes] + 128) for side in size])) for size in sizes)
@@ -65,14 +67,15 @@ def estimate_bytes(
     return _PROGRAM + labels + max(features + n_rows * n_features * 4, drawn, paired + features)
 
 
-def _paired_bytes(windows: Sequence[int], n_states: int, axes: int) -> float:
+def _paired_bytes(windows: Sequence[int], n_states: int, axes: int, by_weight: bool) -> float:
     """Features and messages of all windows, and tables of pairs of one part at a time, which has a window at least.
 
-    Learners write out no tables of Potts pairs unless a weight turns negative, which cannot be known beforehand: with
-    such pairs this is an upper bound.
+    By weight there are no tables, unless a weight turns negative; then messages, before and after a step, count most.
     """
     edge = axes * (_PAIR_FEATURES * 4 + n_states * 8 * 4)
     held = sum(windows) * (edge + n_states * (4 + 8 * 4))
+    if by_weight:
+        return 2.0 * held
     entries = axes * n_states**2
     part = max(entries * max(windows), min(entries * sum(windows), PART_ENTRIES))
     kept = entries * sum(windows)
@@ -236,7 +239,8 @@ def _say_memory(images: TrainingImages, rows: PixelRows | None, n_rows: int, win
     """Tell the user how much memory is needed, and what would halve it; refuse more than there is."""
     sizes = [images.labels[k].shape for k in (*images.own, *images.held)]
     n_states = len(images.pipeline.classes)
-    needed = estimate_bytes(sizes, rows, n_rows, windows, n_states)
+    by_weight = images.pipeline.model.potentials["edge"].by_weight
+    needed = estimate_bytes(sizes, rows, n_rows, windows, n_states, by_weight)
     largest = max(sizes, key=lambda size: float(np.prod(size)))
     shown = " x ".join(map(str, largest[::-1]))
     fewer = f"--pixels {max(1, sum(windows) // 2)} trains pairs on half as many pixels"

@@ -110,7 +110,7 @@ def pass_messages(
 ) -> tuple[PartState, dict[str, float]]:
     """Lower A over the messages and refresh soft targets; the losses of the kinds to measure, at the new messages.
 
-    potentials: of the kinds whose scores the state has not, or not of these functions.
+    potentials: of the kinds whose scores are not in the state, or are those of other functions.
     """
     settings: JointSettings = state["settings"]
     scored = {**state, **_scores(part, state, potentials)}

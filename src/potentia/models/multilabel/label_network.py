@@ -17,7 +17,7 @@ from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
 from .hinge import HingeSolver
 from .inputs import ClassWeight, check_class_weight, check_seed
-from .lmsbn import Search
+from .lmsbn import LabelSearch
 from .posterior import Conditionals, Labelled, Member, Seen, best_labellings, learn_conditionals, marginals
 from .selection import among, given_order, splits
 from .units import FOREST, LabellingForest, Unit, UnitTask, learn_forest, log_odds, make_unit, restore_unit
@@ -316,10 +316,10 @@ class LabelNetwork(MultiLabelClassifier):
         """
         return super().decision_function(X)
 
-    def search(self, X: Any) -> Search:
+    def search(self, X: Any) -> LabelSearch:
         """The most probable labellings: `loss` is -log P up to a constant, `states` counts the prefixes visited."""
         signs, score, states, optimal = self._labelled(self._checked(X))
-        return Search(self._coding.decode(signs), -score, states, optimal)
+        return LabelSearch(self._coding.decode(signs), -score, states, optimal)
 
     # -- files ---------------------------------------------------------------------------------------------
 

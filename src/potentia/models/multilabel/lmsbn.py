@@ -43,7 +43,7 @@ Order = Literal["f-score", "index", "learned", "cv"]
 ORDERS = get_args(Order)
 
 
-class Search(NamedTuple):
+class LabelSearch(NamedTuple):
     """Labellings of n rows found by branch and bound.
 
     labels (n, K) in training's values; loss (n): hinge sums; states (n): partial labellings visited; optimal (n): no
@@ -251,7 +251,7 @@ class LMSBN(MultiLabelClassifier):
         """
         return super().decision_function(X)
 
-    def search(self, X: Any, bound: float | None = None, budget: int | None = None) -> Search:
+    def search(self, X: Any, bound: float | None = None, budget: int | None = None) -> LabelSearch:
         """Labellings by branch and bound, with losses, states visited and proofs; None is the estimator's own option.
 
         If no labelling has a loss below the bound, the greedy one is returned and not marked as optimal.
@@ -261,7 +261,7 @@ class LMSBN(MultiLabelClassifier):
         limits = float(bound), UNLIMITED if budget is None else int(budget)
         base = self._base(self._checked(X))
         signs, loss, states, optimal = self.network_.search(base, *limits)
-        return Search(self._coding.decode(signs[:, 0]), loss[:, 0], states, optimal)
+        return LabelSearch(self._coding.decode(signs[:, 0]), loss[:, 0], states, optimal)
 
     def best_labellings(self, X: Any, k: int) -> Best:
         """The k labellings of least loss, by one search per row."""
