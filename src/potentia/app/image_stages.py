@@ -52,8 +52,8 @@ def estimate_bytes(
 ) -> float:
     """Bytes that training takes at its peak, of images of these sizes.
 
-    n_rows: pixels drawn for the classifier. windows: pixels in each window that pairs are trained on. by_weight: whether
-    pairs have a weight each instead of a table.
+    n_rows: pixels drawn for the classifier. windows: pixels in each window that pairs are trained on. by_weight:
+    whether pairs have a weight each instead of a table.
     """
     axes = len(sizes[0])
     labels = sum(float(np.prod(size)) for size in sizes) * 8
