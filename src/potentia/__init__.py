@@ -15,29 +15,23 @@ from .base import signals
 if signals.is_command():
     signals.exit_at_once()
 
-from . import gradients, metrics
+from . import extend, gradients, metrics
 from .app.loading import load
-from .base.saving import Registered
-from .base.types import ConvergenceWarning, InfeasibleError, PotentiaError, WidthError
-from .base.version import __version__
+from .base.types import ConvergenceWarning, InfeasibleError, PotentiaError
+from .base.version import __version__ as __version__
 from .features.example import Example
-from .features.parts import Parts
-from .gradients import losses
 from .gradients.entry import loss_and_gradient
-from .gradients.implicit import linear_response
 from .graph import uai
 from .graph.dense import DenseGaussian
 from .graph.structure import Graph
-from .graph.union import Union
-from .inference.base import Inference, Result
+from .inference.base import Result
 from .inference.exact import Exact
 from .inference.gibbs import Gibbs
 from .inference.linear_program import LinearProgram
-from .inference.map.portfolio import MAP, MAPResult
+from .inference.map.portfolio import MAP
 from .inference.mean_field import MeanField
-from .inference.messages import TRW, Kikuchi, LoopyBP, MessagePassing, Smoothed
+from .inference.messages import TRW, Kikuchi, LoopyBP, Smoothed
 from .learn.backends.connection import cluster
-from .learn.base import Learner, State, Stop
 from .learn.iterated import IteratedLogistic
 from .learn.max_margin import MaxMargin
 from .learn.part_files import parts, write_parts
@@ -49,7 +43,6 @@ from .potentials import (
     Constant,
     LightGBM,
     Linear,
-    Potential,
     Potts,
     Scaled,
     Temperature,
@@ -65,7 +58,7 @@ if TYPE_CHECKING:
     from . import features
     from .app import plot
     from .features import datasets
-    from .models import multilabel, segmentation
+    from .models import multilabel
     from .models.chain_crf import ChainCRF
     from .models.multilabel import LMBM, LMSBN, LabelNetwork
 
@@ -75,7 +68,6 @@ _ROOMS = {
     "features": "features",
     "multilabel": "models.multilabel",
     "plot": "app.plot",
-    "segmentation": "models.segmentation",
     "torch": "models.torch",
 }
 #: Names imported at first use, because they bring scikit-learn along, and their modules.
@@ -118,50 +110,36 @@ __all__ = [
     "Gibbs",
     "Graph",
     "InfeasibleError",
-    "Inference",
     "IteratedLogistic",
     "Kikuchi",
     "LabelNetwork",
-    "Learner",
     "LightGBM",
     "Linear",
     "LinearProgram",
     "LoopyBP",
-    "MAPResult",
     "MarginalRisk",
     "MaxMargin",
     "MeanField",
-    "MessagePassing",
-    "Parts",
     "PotentiaError",
-    "Potential",
     "Potts",
-    "Registered",
     "Result",
     "Scaled",
     "Smoothed",
-    "State",
-    "Stop",
     "Temperature",
     "TruncatedLinear",
     "TruncatedQuadratic",
-    "Union",
-    "WidthError",
     "Zero",
-    "__version__",
     "cluster",
     "datasets",
+    "extend",
     "features",
     "gradients",
-    "linear_response",
     "load",
     "loss_and_gradient",
-    "losses",
     "metrics",
     "multilabel",
     "parts",
     "plot",
-    "segmentation",
     "uai",
     "write_parts",
 ]

@@ -113,7 +113,7 @@ def _model(system: str, data: HorseImages) -> pt.CRF:
     """The CRF of a system; jointly trained ones start from the U-Net trained alone."""
     risk = pt.MarginalRisk("univariate_logistic", _TRW, ridge=1e-3, iterations=60, track_error=False)
     if system == "pipeline":
-        learner: pt.Learner = replace(risk, iterations=3 if data.quick else risk.iterations)
+        learner: pt.extend.Learner = replace(risk, iterations=3 if data.quick else risk.iterations)
         return pt.CRF({"node": pt.Linear(), "edge": pt.Linear(intercept=False)}, learner)
     if system == "joint-logistic":
         node = data.network(MORE // FITS, RATE / 2)

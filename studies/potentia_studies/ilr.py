@@ -135,7 +135,7 @@ class IlrSet:
         return "direct" if classes <= set(direct) else "mixed"
 
 
-def make_potential(name: str, kind: str, cell: Cell, epochs: int) -> pt.Potential:
+def make_potential(name: str, kind: str, cell: Cell, epochs: int) -> pt.extend.Potential:
     """A potential of one of the papers' classes with the papers' settings."""
     if name == "boosting":
         drawn = cell.get("drawn", FEW) if kind == "edge" else FEW

@@ -43,15 +43,15 @@ class ExamplesOfImages(NamedTuple):
     images: Sequence[pt.datasets.LabelledImage] = ()
 
 
-def loss_named(name: str) -> str | pt.losses.Loss:
+def loss_named(name: str) -> str | pt.gradients.losses.Loss:
     """A loss by its name in a cell; the number after smoothed_error_ is alpha."""
     if name.startswith("smoothed_error_"):
-        return pt.losses.SmoothedError(float(name.removeprefix("smoothed_error_")))
+        return pt.gradients.losses.SmoothedError(float(name.removeprefix("smoothed_error_")))
     # without scores of pairs the piecewise loss is logistic regression
     return loss_of("piecewise" if name == "independent" else name)
 
 
-def truncated_inference(name: str, rounds: int) -> pt.Inference:
+def truncated_inference(name: str, rounds: int) -> pt.extend.Inference:
     """Coloured iterations; for "trw_raster" forward and backward in raster order, which counts as two each.
 
     The paper does not print its order of updates. What it says of likelihoods with few iterations holds by colours,
@@ -68,7 +68,7 @@ def train(
     examples: Sequence[pt.Example],
     *,
     pairs: bool = True,
-    start: Mapping[str, pt.Potential] | None = None,
+    start: Mapping[str, pt.extend.Potential] | None = None,
     callback: Callable[..., Any] | None = None,
 ) -> pt.CRF:
     """A CRF with linear nodes and pairs; the features hold the constants, so that the ridge is on all parameters.
@@ -97,7 +97,7 @@ class CellData:
     surrogate: pt.MarginalRisk | None = None
 
     @cached_property
-    def start(self) -> Mapping[str, pt.Potential]:
+    def start(self) -> Mapping[str, pt.extend.Potential]:
         """The solution of the surrogate likelihood."""
         assert self.surrogate is not None
         return train(self.surrogate, self.train.examples).potentials_

@@ -87,7 +87,7 @@ class SegmentationSet:
     def learner(self, loss: str, inference: str, rounds: int, quick: bool) -> pt.MarginalRisk:
         """The paper's ridges and iterations; models trained without inference predict with TRW to a threshold."""
         local = loss in LOCAL
-        found: pt.Inference = (
+        found: pt.extend.Inference = (
             pt.TRW(iterations=1) if loss == "independent" else pt.TRW(iterations=1000, tol=1e-5)
         )
         learner = pt.MarginalRisk(

@@ -67,7 +67,7 @@ def load(quick: bool, seed: int) -> Samples:
 def chains(x: Ints, y: Ints) -> pt.Example:
     """All samples as one graph of chains over x; every place has its own parameters."""
     n, length = x.shape
-    union = pt.Union([pt.Graph.chain(length, n_states=2)] * n)
+    union = pt.extend.Union([pt.Graph.chain(length, n_states=2)] * n)
     place = np.eye(length)
     node = np.concatenate([place[None] * (1 - y)[..., None], place[None] * y[..., None]], axis=2)
     edge = np.tile(np.eye(length - 1), (n, 1))

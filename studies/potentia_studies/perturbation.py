@@ -20,7 +20,7 @@ _SIZE = (10, 10)
 _TITLES = {"trw": "TRW", "mean_field": "mean field"}
 
 
-def converged(name: str) -> pt.Inference:
+def converged(name: str) -> pt.extend.Inference:
     """Until marginals change by less than 1e-15 (the paper's threshold), which rounding may never allow."""
     return (pt.TRW if name == "trw" else pt.MeanField)(iterations=1000, tol=1e-15)
 

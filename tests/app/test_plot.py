@@ -165,7 +165,7 @@ def test_reprs_are_calls_with_what_was_changed():
         "LMSBN(alpha=0.1)",
     ):
         assert repr(eval(call, {**vars(pt), "LMSBN": pt.LMSBN})) == call
-    union = pt.Union([pt.Graph.chain(3, n_states=2), pt.Graph.chain(2, n_states=2)])
+    union = pt.extend.Union([pt.Graph.chain(3, n_states=2), pt.Graph.chain(2, n_states=2)])
     assert repr(union).startswith("Union(2 graphs as one Graph(5 variables of 2 states")
 
 

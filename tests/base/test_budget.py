@@ -30,7 +30,7 @@ def little(monkeypatch):
 def test_a_part_file_of_nested_unions_is_refused(tmp_path):
     path = tmp_path / "part"
     graph = pt.Graph.chain(3, n_states=2)
-    write_part(path, [pt.Example(pt.Union([graph, graph]).graph, {})])
+    write_part(path, [pt.Example(pt.extend.Union([graph, graph]).graph, {})])
     content, arrays = read_file(path, "part")
     assert read_part(path)[0].graph.n_variables == 6
     for _ in range(40):

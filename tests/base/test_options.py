@@ -40,10 +40,10 @@ def fit(model):
 
 INFERENCE = [
     pt.TRW(), pt.LoopyBP(), pt.Smoothed(), pt.Kikuchi(), pt.MeanField(), pt.Exact(), pt.LinearProgram(),
-    pt.Gibbs(samples=20, burn_in=2), pt.MessagePassing(counting={"node": 1.0, "edge": 1.0}),
+    pt.Gibbs(samples=20, burn_in=2), pt.extend.MessagePassing(counting={"node": 1.0, "edge": 1.0}),
 ]  # fmt: skip
-LOSSES = [getattr(pt.losses, name) for name in pt.losses.__all__]
-LOSSES = [loss() for loss in LOSSES if is_dataclass(loss) and loss is not pt.losses.Methods]
+LOSSES = [getattr(pt.gradients.losses, name) for name in pt.gradients.losses.__all__]
+LOSSES = [loss() for loss in LOSSES if is_dataclass(loss) and loss is not pt.gradients.losses.Methods]
 GRADIENTS = [
     pt.gradients.Truncated(),
     pt.gradients.BackPropagation(),
@@ -132,7 +132,7 @@ def test_options_that_were_bare_errors_or_accepted_are_refused(model, options):
     "model", [*MODELS, pt.LightGBM(rounds=2), pt.Linear()], ids=lambda m: type(m).__name__
 )
 def test_features_of_extreme_size_get_one_sentence_or_a_model(model, scale):
-    labels = Y[:, 0] if isinstance(model, pt.Potential) else Y
+    labels = Y[:, 0] if isinstance(model, pt.extend.Potential) else Y
     refused_or_accepted(lambda: type(model)(**model.get_params(deep=False)).fit(X * scale, labels))
 
 
@@ -175,5 +175,5 @@ def test_wrong_types_get_one_short_line_that_names_the_argument(call, sentence):
 def test_boundaries_without_tolerance_are_not_near_each_other():
     truth, predicted = np.zeros((4, 8), dtype=int), np.zeros((4, 8), dtype=int)
     truth[:, 2:], predicted[:, 6:] = 1, 1
-    counts = pt.segmentation.boundary_counts(truth, predicted, 2, tolerance=0)
+    counts = pt.metrics.segmentation.boundary_counts(truth, predicted, 2, tolerance=0)
     assert counts[:, [0, 2]].tolist() == [[0, 0], [0, 0]]

@@ -191,7 +191,7 @@ def targets(folder):
             pt.Graph.from_networkx,
             {"network": nx.path_graph(3), "n_states": {0: 2, 1: 3, 2: 2}},
         ),
-        "Union": (pt.Union, {"parts": [graph, graph]}),
+        "Union": (pt.extend.Union, {"parts": [graph, graph]}),
         "Example": (
             pt.Example,
             {
@@ -231,7 +231,7 @@ def targets(folder):
             },
         ),
         "linear_response": (
-            pt.linear_response,
+            pt.gradients.linear_response,
             {
                 "inference": pt.TRW(iterations=50),
                 "graph": graph,
@@ -362,16 +362,16 @@ def targets(folder):
             },
         ),
         "segmentation.confusion_matrix": (
-            pt.segmentation.confusion_matrix,
+            pt.metrics.segmentation.confusion_matrix,
             {"truth": labels, "predicted": labels, "n_classes": 2},
         ),
-        "segmentation.class_scores": (pt.segmentation.class_scores, {"confusion": np.eye(2)}),
+        "segmentation.class_scores": (pt.metrics.segmentation.class_scores, {"confusion": np.eye(2)}),
         "segmentation.mean_iou": (
-            pt.segmentation.mean_iou,
+            pt.metrics.segmentation.mean_iou,
             {"truth": labels, "predicted": labels, "n_classes": 2},
         ),
         "segmentation.boundary_counts": (
-            pt.segmentation.boundary_counts,
+            pt.metrics.segmentation.boundary_counts,
             {"truth": labels, "predicted": labels, "n_classes": 2, "tolerance": 1},
         ),
         "uai.read": (pt.uai.read, {"path": file}),

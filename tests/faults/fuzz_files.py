@@ -341,7 +341,7 @@ def grids():
     rng = np.random.default_rng(1)
     graphs = [pt.Graph.grid((3, 3), n_states=2, neighbours=8), pt.Graph.complete(3, n_states=2)]
     found = []
-    for graph in [*graphs, pt.Union(graphs).graph]:
+    for graph in [*graphs, pt.extend.Union(graphs).graph]:
         features = {kind: sparse.csr_array(rng.normal(size=(len(s), 2))) for kind, s in graph.scopes.items()}
         found.append(pt.Example(graph, features, rng.integers(0, 2, graph.n_variables)))
     return found

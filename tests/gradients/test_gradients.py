@@ -322,7 +322,7 @@ def test_smoothed_error_tends_to_the_error_rate():
 def test_contrastive_divergence_estimates_the_likelihoods_gradient():
     rng = np.random.default_rng(13)
     n = 4000
-    graph = pt.Union([pt.Graph.chain(3, n_states=2)] * n).graph
+    graph = pt.extend.Union([pt.Graph.chain(3, n_states=2)] * n).graph
     node, edge = rng.standard_normal(2), rng.standard_normal((2, 2))
     theta = {"node": node, "edge": edge}
     y = rng.integers(2, size=3 * n)

@@ -114,7 +114,7 @@ def test_a_kind_with_all_pairs_in_both_directions_warns_once_where_it_is_given()
     with pytest.warns(UserWarning, match=r"both directions, such as \(1, 2\) and \(2, 1\)") as caught:
         graph = Graph([2] * 3, {"edge": edges})
     assert [w.filename for w in caught] == [__file__]
-    pt.Union([graph, graph])  # without a second warning
+    pt.extend.Union([graph, graph])  # without a second warning
     Graph([2] * 3, {"edge": [*edges, [0, 2]], "forward": edges[:2], "back": edges[2:]})
     with pytest.warns(UserWarning, match="both directions"):
         Graph.from_pystruct((np.ones((3, 1)), np.array(edges)), n_states=2)
@@ -216,7 +216,7 @@ def test_flat_regions_follow_the_reference(problem: Problem) -> None:
 
 def test_a_union_refuses_what_its_parts_would():
     a, b = Graph.grid((2, 2), n_states=2), Graph.chain(3, n_states=2)
-    union = pt.Union([a, b])
+    union = pt.extend.Union([a, b])
     for tables in (
         {"node": [5.0]},
         {"edge": np.ones((1, 2))},
@@ -233,7 +233,7 @@ def test_a_union_refuses_what_its_parts_would():
         union.split_variables([0, 1])
     for parts in (None, a, []):
         with pytest.raises(PotentiaError, match="union"):
-            pt.Union(parts)
+            pt.extend.Union(parts)
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_names_of_variables_and_order_of_axes_do_not_matter(name, model):
 @few
 def test_a_union_is_its_parts(name, data):
     parts = [data.draw(models()) for _ in range(3)]
-    union = pt.Union(graph for graph, _, _ in parts)
+    union = pt.extend.Union(graph for graph, _, _ in parts)
     # one iteration limit for all: a part that has converged must not move on in the union
     whole = METHODS[name].infer(union.graph, union.join([theta for _, theta, _ in parts]))
     alone = [METHODS[name].infer(graph, theta) for graph, theta, _ in parts]

@@ -42,7 +42,7 @@ def close(value: float) -> float:
     return 1e-9 * (1 + abs(value))
 
 
-def check(problem: Problem, result: pt.MAPResult) -> None:
+def check(problem: Problem, result: pt.extend.MAPResult) -> None:
     """What holds of every result."""
     best, labels = ref.max_score(*problem.model), result.argmax()
     score = result.score(labels)
@@ -412,7 +412,7 @@ def test_components_are_solved_one_by_one() -> None:
     # a wide component beside narrow ones: only those are decided
     rng = np.random.default_rng(0)
     wide, narrow = pt.Graph.complete(12, n_states=3), pt.Graph.chain(4, n_states=3)
-    union = pt.Union([narrow, wide, narrow])
+    union = pt.extend.Union([narrow, wide, narrow])
     theta = union.join([scores(g, rng) for g in union.parts])
     task = open_task(union.graph, theta)
     solve_components(task, 1e4)
@@ -543,7 +543,7 @@ def test_ctrl_c_ends_the_search_beside(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_results_say_what_was_found_and_by_what(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = zoo()["grid"]
     result = pt.MAP().infer(*problem.model)
-    assert isinstance(result, pt.MAPResult)
+    assert isinstance(result, pt.extend.MAPResult)
     assert (result.found_by, result.bound_by) == ("local search", "elimination")
     assert result.target == "max_score"
     assert "proven best" in repr(result)
@@ -643,7 +643,7 @@ def test_diverse_labellings_are_distinct_and_allowed():
         pt.MAP().diverse(graph, forbid, 0)
 
 
-def powers_of_two_apart(problem: Problem, method: pt.Inference) -> None:
+def powers_of_two_apart(problem: Problem, method: pt.extend.Inference) -> None:
     """Scores times a power of two are exact, so that labelling and claim must be the same."""
     found = [
         method.infer(

@@ -488,7 +488,7 @@ def test_epsilon_per_kind_equals_counting_numbers_per_kind():
     problem = zoo.zoo()["nested"]
     given = {"node": 0.2, "edge": 0.5, "triple": 1.0}
     smoothed = pt.Smoothed(given, **LONG).infer(*problem.model)
-    own = pt.MessagePassing(given, "containment", **LONG).infer(*problem.model)
+    own = pt.extend.MessagePassing(given, "containment", **LONG).infer(*problem.model)
     assert smoothed.value == pytest.approx(own.value)
     np.testing.assert_allclose(smoothed.variable_marginals, own.variable_marginals, atol=1e-12)
     assert own.bound == "estimate"
@@ -600,11 +600,11 @@ def test_exact_refuses_infeasible_models(problem):
         (pt.Smoothed(np.nan), "epsilon"),
         (pt.Smoothed({"node": 0.1}), "epsilon must name"),
         (pt.Smoothed({"node": 0.1, "edge": 0.0}), "epsilon must be zero"),
-        (pt.MessagePassing({"edge": -1.0, "node": 1.0}), "positive"),
-        (pt.MessagePassing({"edge": 1.0, "node": -9.0}), "positive sum"),
-        (pt.MessagePassing({"egde": 1.0}), "names kind 'egde'"),
-        (pt.MessagePassing({"edge": [1.0]}), "shape"),
-        (pt.MessagePassing({"edge": 1.0, "node": 1.0}, links="all"), "links"),
+        (pt.extend.MessagePassing({"edge": -1.0, "node": 1.0}), "positive"),
+        (pt.extend.MessagePassing({"edge": 1.0, "node": -9.0}), "positive sum"),
+        (pt.extend.MessagePassing({"egde": 1.0}), "names kind 'egde'"),
+        (pt.extend.MessagePassing({"edge": [1.0]}), "shape"),
+        (pt.extend.MessagePassing({"edge": 1.0, "node": 1.0}, links="all"), "links"),
     ],
 )
 def test_bad_options_get_one_sentence(method, words):
@@ -628,7 +628,7 @@ def test_later_changes_to_the_scores_do_not_touch_a_result():
 
 def test_copies_and_pickles_of_graphs_and_results_infer_the_same():
     problem = zoo.zoo()["grid"]
-    union = pt.Union([problem.graph, problem.graph])
+    union = pt.extend.Union([problem.graph, problem.graph])
     joined = union.join([problem.theta] * 2)
     for graph, theta in ((problem.graph, problem.theta), (union.graph, joined)):
         again = pickle.loads(pickle.dumps(graph))
@@ -658,7 +658,7 @@ def test_labels_of_bounds_need_a_real_fixed_point():
         (lambda g: pt.TRW({"edge": [0.1, 0.2, 0.3]}).infer(g, {}), "rho"),
         (lambda g: pt.Smoothed("a").infer(g, {}), "epsilon"),
         (lambda g: pt.Smoothed([0.1, 0.2]).infer(g, {}), "epsilon"),
-        (lambda g: pt.MessagePassing([1]).infer(g, {}), "counting"),
+        (lambda g: pt.extend.MessagePassing([1]).infer(g, {}), "counting"),
         (lambda g: pt.TRW(tol="a").infer(g, {}), "tol"),
         (lambda g: pt.TRW(seed=-1).infer(g, {}), "seed"),
         (lambda g: pt.MeanField(iterations=-1).infer(g, {}), "iterations"),

@@ -259,7 +259,7 @@ def test_beside_dense_kinds_and_larger_regions() -> None:
 
 def test_unions_join_weights_or_write_them_out() -> None:
     parts = [grid(3, (2, 3)), grid(3, (3, 3))]
-    union = pt.Union(parts)
+    union = pt.extend.Union(parts)
     node = [nodes(g, k) for k, g in enumerate(parts)]
     counts = [len(g.scopes["edge"]) for g in parts]
     given = [pt.Potts(0.4), pt.Potts(np.linspace(0, 1, counts[1]))]
@@ -379,7 +379,7 @@ def test_potentials_keep_the_contract(name: str) -> None:
     ],
     ids=["iterated", "risk", "likelihood"],
 )
-def test_learning_a_few_weights(tmp_path, name: str, learner: pt.Learner) -> None:
+def test_learning_a_few_weights(tmp_path, name: str, learner: pt.extend.Learner) -> None:
     data = examples()
     alone = pt.CRF({"node": pt.Linear(), "edge": pt.Zero()}, learner=learner).fit(data[:4])
     crf = pt.CRF({"node": pt.Linear(), "edge": POTENTIALS[name]()}, learner=learner).fit(data[:4])
@@ -475,7 +475,7 @@ class _Written(pt.Scaled):
     """The same table, learned by its weight, that messages read as L x L numbers."""
 
     by_weight = False
-    theta_values, as_theta = pt.Potential.theta_values, pt.Potential.as_theta
+    theta_values, as_theta = pt.extend.Potential.theta_values, pt.extend.Potential.as_theta
 
 
 WEIGHTED = {

@@ -125,7 +125,7 @@ def test_a_part_of_other_examples_is_known_whatever_it_states(tmp_path):
 
 
 def test_a_union_is_that_of_its_graphs(tmp_path):
-    graph = pt.Union([triangle().graph] * 2).graph
+    graph = pt.extend.Union([triangle().graph] * 2).graph
     features = {kind: np.ones((len(scope), 1)) for kind, scope in graph.scopes.items()}
     (path,) = pt.write_parts([pt.Example(graph, features, [0] * 6)], tmp_path)
     assert pt.parts([path]).sources[0].load()[0].graph.digest == graph.digest

@@ -689,7 +689,7 @@ def test_soft_targets_need_messages_and_other_options_must_make_sense():
 
 
 def test_a_convex_oracle_without_parameters_is_fitted_by_mixed(monkeypatch):
-    class Table(pt.Potential):
+    class Table(pt.extend.Potential):
         """Scores that do not look at x, found by counting: an oracle, and no more than that."""
 
         convex = True

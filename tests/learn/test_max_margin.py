@@ -278,7 +278,7 @@ def test_every_linear_potential_is_trained(node):
     assert objective(crf, examples) == pytest.approx(crf.history_[-1]["objective"], rel=1e-9)
 
 
-class Squares(pt.Potential):
+class Squares(pt.extend.Potential):
     """f(x) = [x, x^2, 1] T: a custom class that is linear in its parameters."""
 
     def _begin(self, problem):
@@ -417,7 +417,7 @@ def test_a_callback_stops_and_a_limit_warns():
 def test_a_wide_graph_is_refused_with_a_remedy_that_converges():
     train = pt.datasets.denoising(2, size=(12, 12), seed=0)
     potentials = {"node": pt.Linear(), "edge": pt.Linear()}
-    with pytest.raises(pt.WidthError, match=r"solver='one_slack' with inference=pt.LinearProgram\(\)"):
+    with pytest.raises(pt.extend.WidthError, match=r"solver='one_slack' with inference=pt.LinearProgram\(\)"):
         pt.CRF(potentials, pt.MaxMargin(inference=pt.Exact(max_table=100))).fit(train)
     learner = pt.MaxMargin(solver="one_slack", inference=pt.LinearProgram())
     history = pt.CRF(potentials, learner).fit(train).history_

@@ -31,7 +31,7 @@ def mixed_examples():
     """Chains, grids, a union; dense, float32 and sparse features; hidden labels, weights, names, none of them."""
     rng = np.random.default_rng(3)
     chain, grid = pt.Graph.chain(5, n_states=3), pt.Graph.grid((3, 4), n_states=2)
-    both = pt.Union([grid, grid]).graph
+    both = pt.extend.Union([grid, grid]).graph
     bare = pt.Graph([2, 3], {"node": [[0]], "pair": [[0, 1]], "none": np.zeros((0, 2), int)})
     return [
         Example(

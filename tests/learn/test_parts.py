@@ -159,14 +159,14 @@ def test_tracking_errors_builds_every_part_once(monkeypatch):
 
 
 @dataclass
-class Still(pt.Learner):
+class Still(pt.extend.Learner):
     """Counts iterations and learns nothing."""
 
     iterations: int = 4
-    inner: pt.Inference | None = None
+    inner: pt.extend.Inference | None = None
 
     def init(self, data, potentials):
-        return pt.State(data.begin(potentials), self.iterations, {"count": np.zeros(1)})
+        return pt.extend.State(data.begin(potentials), self.iterations, {"count": np.zeros(1)})
 
     def step(self, data, state):
         count = state.arrays["count"] + 1

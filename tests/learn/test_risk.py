@@ -193,8 +193,8 @@ def test_mini_batches_come_near_the_optimum():
 
 def test_the_smoothed_error_starts_from_the_surrogate_likelihood():
     train = noisy(3, (8, 8))
-    started = crf(pt.losses.SmoothedError(15), iterations=1).fit(train)
-    cold = crf(pt.losses.SmoothedError(15), iterations=1, start="independent").fit(train)
+    started = crf(pt.gradients.losses.SmoothedError(15), iterations=1).fit(train)
+    cold = crf(pt.gradients.losses.SmoothedError(15), iterations=1, start="independent").fit(train)
     assert started.history_[0]["objective"] < cold.history_[0]["objective"]
 
 
@@ -226,7 +226,7 @@ def test_a_checkpoint_is_taken_up(tmp_path):
 def test_saved_models_predict_alike_and_keep_their_learner(tmp_path):
     train = noisy(3, (6, 6))
     learner = MarginalRisk(
-        pt.losses.SmoothedError(7.0),
+        pt.gradients.losses.SmoothedError(7.0),
         pt.MeanField(iterations=5),
         pt.gradients.Perturbation(4),
         iterations=3,
@@ -396,7 +396,7 @@ def test_a_fit_goes_on_after_back_propagation_diverged(damping):
     assert model.history_[-1]["objective"] == pytest.approx(want, rel=1e-3)
 
 
-class Backwards(pt.losses.UnivariateLogistic):
+class Backwards(pt.gradients.losses.UnivariateLogistic):
     """A loss whose gradient has the wrong sign."""
 
     def terms(self, mu, y):

@@ -357,7 +357,7 @@ def test_trees_that_were_tampered_with_are_refused_before_any_walk(array, change
     name = f"fitted.{array}"
     assert np.any(arrays[name])
     with pytest.raises(pt.PotentiaError, match="saved potential is damaged"):
-        pt.Potential.from_state(meta, arrays | {name: change(arrays[name])})
+        pt.extend.Potential.from_state(meta, arrays | {name: change(arrays[name])})
 
 
 @pytest.mark.parametrize("make", [Linear, Constant, lambda: MLP(epochs=1), lambda: Linear(intercept=False)])
@@ -367,7 +367,7 @@ def test_arrays_of_another_size_are_refused_when_loaded(make):
     assert arrays
     for name, array in arrays.items():
         with pytest.raises(pt.PotentiaError, match="saved potential is damaged"):
-            pt.Potential.from_state(meta, arrays | {name: array[:-1]})
+            pt.extend.Potential.from_state(meta, arrays | {name: array[:-1]})
 
 
 def test_inference_set_after_fit_is_what_predictions_use(tmp_path):

@@ -31,7 +31,7 @@ def models(tmp_path_factory):
 
 
 @dataclass(frozen=True)
-class Absolute(pt.losses.MarginalLoss):
+class Absolute(pt.gradients.losses.MarginalLoss):
     power: float = 1.0
 
     name: ClassVar[str] = "absolute"
@@ -144,14 +144,14 @@ def test_a_file_names_only_known_classes_of_the_right_kind():
     with pytest.raises(
         pt.PotentiaError, match=r"names the class my\.module\.Loss, which is unknown: import its module"
     ):
-        from_json({"class": "my.module.Loss", "options": {}}, pt.losses.Loss)
+        from_json({"class": "my.module.Loss", "options": {}}, pt.gradients.losses.Loss)
     for name in ("TRW", "Nothing", "Loss", None, [], 3):
         with pytest.raises(pt.PotentiaError, match="which is not a Loss of this version"):
-            from_json({"class": name, "options": {}}, pt.losses.Loss)
+            from_json({"class": name, "options": {}}, pt.gradients.losses.Loss)
     with pytest.raises(pt.PotentiaError, match="options that TRW does not take"):
-        from_json({"class": "TRW", "options": {"none_such": 1}}, pt.Inference)
+        from_json({"class": "TRW", "options": {"none_such": 1}}, pt.extend.Inference)
     with pytest.raises(pt.PotentiaError, match="describes no Inference"):
-        from_json(3, pt.Inference)
+        from_json(3, pt.extend.Inference)
 
 
 MODELS = [

@@ -399,7 +399,7 @@ print(pt.load({str(tmp_path / "model")!r}).potentials["node"])
 def test_classes_among_the_options_are_found_again():
     x, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 3
     node = Network(Perceptron, module__activation=nn.ReLU).fit(x, y)
-    again = pt.Potential.from_state(*node.state())
+    again = pt.extend.Potential.from_state(*node.state())
     assert again.module is Perceptron
     assert again.module__activation is nn.ReLU
     np.testing.assert_array_equal(again.scores(x), node.scores(x))
@@ -414,10 +414,10 @@ def test_damaged_weights_are_refused():
         (np.full_like(arrays[name], np.nan), "not finite"),
     ]:
         with pytest.raises(PotentiaError, match=sentence):
-            pt.Potential.from_state(meta, arrays | {name: bad})
+            pt.extend.Potential.from_state(meta, arrays | {name: bad})
     meta["params"]["module__hidden"] = {"value": 9}
     with pytest.raises(PotentiaError, match="belong to another module"):
-        pt.Potential.from_state(meta, arrays)
+        pt.extend.Potential.from_state(meta, arrays)
 
 
 def test_without_pytorch_files_of_networks_say_how_to_install_it(tmp_path):

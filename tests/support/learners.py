@@ -52,7 +52,7 @@ class Case(NamedTuple):
     """Potentials, a learner, and the data that bring out what is special about it."""
 
     potentials: dict
-    learner: pt.Learner
+    learner: pt.extend.Learner
     data: str = "plain"
 
     def crf(self, **options):

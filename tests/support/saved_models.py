@@ -48,7 +48,9 @@ def make(folder):
     }
     learner = pt.IteratedLogistic(epsilon=0.2, iterations=2, sweeps=5)
     pt.CRF(potentials, learner).fit(examples()).save(folder / "crf")
-    risk = pt.MarginalRisk(pt.losses.SmoothedError(alpha=20), pt.TRW(iterations=5, tol=0), iterations=3)
+    risk = pt.MarginalRisk(
+        pt.gradients.losses.SmoothedError(alpha=20), pt.TRW(iterations=5, tol=0), iterations=3
+    )
     pt.CRF({k: pt.Linear() for k in ("node", "edge", "triple")}, risk, pt.Smoothed(epsilon=0.5)).fit(
         examples()
     ).save(folder / "crf-risk")

@@ -23,8 +23,8 @@ from ..features.image import image_example, log_probabilities, probability_pairs
 from ..features.superpixel import superpixel_example
 from ..graph.structure import Graph
 from ..learn.backends.connection import iterate_anywhere
+from ..metrics.segmentation import Calibration, boundary_counts, confusion_matrix, segmentation_scores
 from ..models.crf import CRF
-from ..models.segmentation import Calibration, boundary_counts, confusion_matrix, segmentation_scores
 from .classes import Classes, parse_void
 from .image_files import (
     Given,

@@ -89,7 +89,7 @@ def loss_and_gradient(
 
     Args:
         loss: a name such as "univariate_logistic", "surrogate_likelihood" or "pseudolikelihood", or a loss object
-            with options, such as `pt.losses.SmoothedError(alpha=50)`.
+            with options, such as `pt.gradients.losses.SmoothedError(alpha=50)`.
         inference: what predicts the marginals.
         theta: scores per kind, as for `infer`.
         y: labels (n,), -1 where hidden.

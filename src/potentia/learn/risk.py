@@ -51,7 +51,7 @@ class MarginalRisk(Learner):
     approximations. Losses with hidden labels (-1) work on all variables.
 
     Attributes:
-        loss: a name (see `pt.losses`) or a loss object.
+        loss: a name (see `pt.gradients.losses`) or a loss object.
         inference: what the loss is computed through, and what predictions use unless the CRF has its own.
         gradient: "truncated", "backpropagation", "perturbation", "implicit" or an object of `pt.gradients`; for
             losses of marginals. With all but the first, inference starts from the messages it had for the parameters

@@ -209,8 +209,8 @@ class CRFLayer(torch.nn.Module):
 
     The layer has no parameters: theta comes from the network, per kind a tensor (n_regions, *states), one table
     (*states) shared by all regions (its gradient is the sum over them), or a list of tensors where state counts
-    are mixed. Kinds left out score zero; -inf forbids. Several graphs are treated as one (`pt.Union`): tensors hold
-    the regions of all graphs one after another.
+    are mixed. Kinds left out score zero; -inf forbids. Several graphs are treated as one
+    (`pt.extend.Union`): tensors hold the regions of all graphs one after another.
 
     Inference runs in float64 on the CPU; results have the type and device of theta. Gradients can be taken
     once (no second derivatives).

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
 
 from ..base.options import check_count
 from ..base.types import ArrayLike, Floats, Ints, PotentiaError, real_numbers, whole_numbers
@@ -63,26 +62,28 @@ def boundary_counts(truth: ArrayLike, predicted: ArrayLike, n_classes: int, tole
     the axes and diagonals. Pixels at and beside unknown ones are left out.
     """
     check_count("n_classes", n_classes, 1)
+    from scipy import ndimage  # a tenth of a second that importing the package does without
+
     check_count("tolerance", tolerance)
     a, b = whole_numbers(truth, "truth"), whole_numbers(predicted, "predicted")
     if a.shape != b.shape:
         raise PotentiaError(f"truth has shape {a.shape} but predicted {b.shape}.")
     square = ndimage.generate_binary_structure(a.ndim, a.ndim)
     counted = ~ndimage.binary_dilation(a < 0, square, iterations=tolerance + 1) if np.any(a < 0) else True
-    found = np.zeros((n_classes, 4), dtype=np.int64)
+    counts = np.zeros((n_classes, 4), dtype=np.int64)
     for k in range(n_classes):
-        own, other = _boundary(a == k), _boundary(b == k)
+        true, other = _boundary(a == k), _boundary(b == k)
         # SciPy repeats without end where iterations is 0
-        near_own, near_other = (
+        near_true, near_other = (
             ndimage.binary_dilation(line, square, iterations=tolerance) if tolerance else line
-            for line in (own, other)
+            for line in (true, other)
         )
-        own, other = own & counted, other & counted
-        found[k] = (
-            np.count_nonzero(other & near_own), np.count_nonzero(other),
-            np.count_nonzero(own & near_other), np.count_nonzero(own),
+        true, other = true & counted, other & counted
+        counts[k] = (
+            np.count_nonzero(other & near_true), np.count_nonzero(other),
+            np.count_nonzero(true & near_other), np.count_nonzero(true),
         )  # fmt: skip
-    return found
+    return counts
 
 
 def boundary_f1(counts: ArrayLike) -> Floats:
@@ -96,6 +97,8 @@ def boundary_f1(counts: ArrayLike) -> Floats:
 
 def _boundary(region: np.ndarray) -> np.ndarray:
     """Pixels of a region with a neighbour along an axis that is not in it."""
+    from scipy import ndimage
+
     inner = ndimage.binary_erosion(region, border_value=1)
     line: np.ndarray = region & ~inner
     return line

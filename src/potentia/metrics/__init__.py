@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .base.types import Bools, Floats, PotentiaError, plain_array, shown
+from ..base.types import Bools, Floats, PotentiaError, plain_array, shown
 
 
 def exact_match(truth: Any, predicted: Any, positive: Any = 1) -> float:
