@@ -413,10 +413,9 @@ class Connection:
         except PotentiaError:
             raise
         except Exception as error:
-            own = isinstance(error, CancelledError | OSError) or type(error).__module__.startswith(
-                "distributed"
-            )
-            if not own:
+            # a client whose scheduler is gone raises plain exceptions, too
+            of_dask = isinstance(error, CancelledError | OSError) or not self._is_connected()
+            if not (of_dask or type(error).__module__.startswith("distributed")):
                 raise
             raise PotentiaError(
                 f"the connection to the scheduler at {self.address} was lost ({type(error).__name__}); run again, with "
