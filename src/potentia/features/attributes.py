@@ -1,17 +1,18 @@
-"""Tokens as numbers: attributes of feature dictionaries, numbered by name, and blocks of dense columns."""
+"""Sequences as numbers: attributes of tokens by name, blocks of dense columns, and labels."""
 
 from __future__ import annotations
 
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, count, repeat
+from itertools import accumulate, chain, count, pairwise, repeat
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..base.types import Floats, Ints, PotentiaError, shown
+from ..base.types import Floats, Ints, PotentiaError, real_numbers, shown
+from ..kernels.attributes import TokenAttributes
 from .offsets import Offsets
 
 
@@ -67,24 +68,6 @@ def n_columns(columns: Columns) -> int:
     return max((end for _, end in columns.values()), default=0)
 
 
-class EncodedTokens(NamedTuple):
-    """The attributes of all tokens of some sequences.
-
-    Attributes:
-        sequence_ptr: first token of each sequence, and the number of tokens.
-        item_ptr: first item of each token, and the number of items.
-        attribute: number of each item's attribute, int32.
-        value: of each item; empty if all are 1.
-        dense: (tokens, columns) float32, or float64 if numbers are large: what arrays among the features hold.
-    """
-
-    sequence_ptr: Ints
-    item_ptr: Ints
-    attribute: Any
-    value: Floats
-    dense: Any
-
-
 class AttributeIndex:
     """Numbers of attributes by name, and columns of dense features by name.
 
@@ -118,35 +101,36 @@ class AttributeIndex:
 
     def find(self, names: list[str]) -> Any:
         """Numbers of many names, the one after the last for unknown ones."""
-        if len(self.numbers) < _MANY_NAMES:
+        if min(len(names), len(self.numbers)) < _MANY_NAMES:
             found = map(self.numbers.get, names, repeat(len(self.numbers)))
             return np.fromiter(found, dtype=np.int32, count=len(names))
         if self._table is None:
             self._table = NameTable(self.numbers)
         return self._table.find(names, len(self.numbers))
 
-    def learn(self, X: Iterable[Any], first: int = 0) -> EncodedTokens:
+    def learn(self, X: Iterable[Any], first: int = 0) -> tuple[TokenAttributes, Any]:
         """Encode sequences; every name that occurs gets a number. Messages number the sequences from `first` on."""
         growing: defaultdict[str, int] = defaultdict(count().__next__)
-        encoder = _Encoder(growing.__getitem__, self.columns, None)
-        found = encoder.encode(X, first)
+        encoded = _Encoder(growing.__getitem__, self.columns, None).encode(X, first)
         strange = [name for name in growing if not isinstance(name, str)]
         if strange:
             raise PotentiaError(f"X has a feature named {_shown(strange[0])}; names must be texts.")
         growing.default_factory = None
         self.numbers = growing
-        return found
+        return encoded
 
-    def encode(self, X: Iterable[Any], first: int = 0) -> EncodedTokens:
-        """Encode sequences; unknown names are left out, or get the number after the last."""
-        found = _Encoder(self.numbers.get, self.columns, self.find).encode(X, first)
+    def encode(self, X: Iterable[Any], first: int = 0) -> tuple[TokenAttributes, Any]:
+        """The attributes and dense columns of all tokens, (tokens, columns) float32 or, for large numbers, float64.
+
+        Unknown names are left out, or get the number after the last.
+        """
+        tokens, dense = _Encoder(self.numbers.get, self.columns, self.find).encode(X, first)
         if not self.is_centred:
-            return found
+            return tokens, dense
         offsets = self.centring()
-        item_ptr, attribute, value = offsets.announce(*found[1:])
-        return EncodedTokens(
-            found.sequence_ptr, item_ptr, attribute, *offsets.centre(attribute, value, found.dense)
-        )
+        item_ptr, attribute, value = offsets.announce(*tokens[1:], dense)
+        value, dense = offsets.centre(attribute, value, dense)
+        return TokenAttributes(tokens.sequence_ptr, item_ptr, attribute, value), dense
 
     @property
     def is_centred(self) -> bool:
@@ -175,7 +159,7 @@ class _Encoder:
         self.odd, self.odd_values = array("q"), array("d")
         self.dense: list[Any] = []
 
-    def encode(self, X: Iterable[Any], first: int = 0) -> EncodedTokens:
+    def encode(self, X: Iterable[Any], first: int = 0) -> tuple[TokenAttributes, Any]:
         check_sequences(X)
         for row, given in enumerate(X, first):
             if isinstance(given, str | Mapping) or not np.iterable(given):
@@ -315,7 +299,7 @@ class _Encoder:
         large = max(rows.max(initial=0.0), -rows.min(initial=0.0)) > _MAX_SINGLE
         self.dense.append((len(self.sequence_ptr) - 1, rows if large else rows.astype(np.float32)))
 
-    def _arrays(self, first: int) -> EncodedTokens:
+    def _arrays(self, first: int) -> tuple[TokenAttributes, Any]:
         self._flush()
         sequence_ptr, item_ptr = (
             np.array(self.sequence_ptr, dtype=np.int64),
@@ -334,7 +318,7 @@ class _Encoder:
                 where = f"X[{first + row}][{token - sequence_ptr[row]}]"
                 raise PotentiaError(f"{where} has {what} among its features that is not finite.")
         attribute = np.concatenate([np.zeros(0, dtype=np.int32), *self.chunks])
-        return EncodedTokens(sequence_ptr, item_ptr, attribute, value, dense)
+        return TokenAttributes(sequence_ptr, item_ptr, attribute, value), dense
 
     def _joined(self, sequence_ptr: Ints) -> Any:
         """Dense rows of all tokens; those made before a feature first occurred lack its columns."""
@@ -344,6 +328,21 @@ class _Encoder:
         for number, rows in self.dense:
             joined[sequence_ptr[number] : sequence_ptr[number + 1], : rows.shape[1]] = rows
         return joined
+
+
+def pack_names(names: Iterable[str]) -> dict[str, Any]:
+    """Texts as two arrays: their bytes one after another, and where each begins."""
+    encoded = [name.encode("utf-8", "surrogatepass") for name in names]
+    return {
+        "names": np.frombuffer(b"".join(encoded), dtype=np.uint8),
+        "name_ptr": np.cumsum([0, *map(len, encoded)]),
+    }
+
+
+def unpack_names(arrays: Mapping[str, Any]) -> list[str]:
+    """The texts that `pack_names` packed."""
+    blob, ptr = arrays["names"].tobytes(), arrays["name_ptr"].tolist()
+    return [blob[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(ptr)]
 
 
 def check_sequences(X: Any) -> None:
@@ -383,3 +382,83 @@ def _shown(given: Any) -> str:
         if isinstance(given, str)
         else f"{shown(given):.40} of type {type(given).__name__}"
     )
+
+
+# -- labels --------------------------------------------------------------------------------------------------
+
+Label = str | int
+#: Labels are numbered by 16 bits.
+MAX_LABELS = 2**16 - 1
+
+
+def label_values(y: Any, first: int = 0) -> set[Any]:
+    """The different labels of sequences, of which the first has this number in messages."""
+    if isinstance(y, str) or not isinstance(y, Sequence | np.ndarray) or getattr(y, "ndim", 1) == 0:
+        raise PotentiaError(f"y must be a list of lists of labels, not a {type(y).__name__}.")
+    found: set[Any] = set()
+    for number, row in enumerate(y, first):
+        if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
+            raise PotentiaError(f"y[{number}] must be a list of labels, not {row!r:.40}.")
+        try:
+            found.update(row.tolist() if isinstance(row, np.ndarray) else row)
+        except TypeError:
+            raise PotentiaError(f"y[{number}] must hold texts or whole numbers, not {shown(row)}.") from None
+    found.discard(None)
+    # NumPy's texts and numbers as Python's, so that digests and files do not depend on which were given
+    found = {label.item() if isinstance(label, np.integer | np.str_) else label for label in found}
+    strange = next(
+        (label for label in found if isinstance(label, bool) or not isinstance(label, str | int)), None
+    )
+    if strange is not None:
+        raise PotentiaError(
+            f"y: labels must be texts or whole numbers, or None if not known, not {strange!r:.40}."
+        )
+    return found
+
+
+def label_classes(found: set[Any]) -> list[Label]:
+    """The different labels of a data set, in order."""
+    if len({isinstance(label, str) for label in found}) > 1:
+        raise PotentiaError("y mixes texts and whole numbers; labels must be of one type.")
+    if not found:
+        raise PotentiaError("y has no labels to learn from.")
+    if len(found) > MAX_LABELS:
+        raise PotentiaError(f"y has {len(found)} different labels; at most {MAX_LABELS} are possible.")
+    return [str(label) if isinstance(label, str) else int(label) for label in sorted(found)]
+
+
+def check_label_type(y: Any, classes: Sequence[Label]) -> None:
+    """Refuse texts where the classes are whole numbers, and the other way round: no label would be right."""
+    texts, found = isinstance(classes[0], str), label_values(y)
+    if found and not any(isinstance(label, str) == texts for label in found):
+        expected, given = ("texts", "whole numbers") if texts else ("whole numbers", "texts")
+        raise PotentiaError(f"y holds {given}, but the labels that the model was trained on are {expected}.")
+
+
+def check_lengths(y: Any, lengths: Sequence[int], first: int = 0, total: int | None = None) -> None:
+    """Refuse labels that do not belong to sequences of these lengths.
+
+    The sequences may be some of a data set of `total` sequences, where the first of them is number `first`.
+    """
+    if len(y) != len(lengths):
+        n_labelled = len(y) if total is None else total
+        raise PotentiaError(f"X has {first + len(lengths)} sequences, but y has {n_labelled}.")
+    for number, (row, n) in enumerate(zip(y, lengths, strict=True), first):
+        if len(row) != n:
+            raise PotentiaError(f"X[{number}] has {n} tokens, but y[{number}] has {len(row)} labels.")
+
+
+def encode_labels(y: Any, classes: Sequence[Label]) -> Any:
+    """Numbers of all labels, -1 where not known."""
+    place: dict[Any, int] = dict(zip(classes, range(len(classes)), strict=True)) | {None: -1}
+    return np.fromiter(map(place.__getitem__, chain.from_iterable(y)), dtype=np.int32)
+
+
+def sequence_weights(given: Any, n: int) -> Floats:
+    """One weight per sequence, ones if not given."""
+    if given is None:
+        return np.ones(n)
+    weight = real_numbers(given, "sample_weight")
+    if weight.shape != (n,) or not np.isfinite(weight).all() or weight.min(initial=0.0) < 0:
+        raise PotentiaError(f"sample_weight must be {n} finite numbers >= 0, one per sequence.")
+    return weight

@@ -6,6 +6,7 @@ seen with few has a slot per label. Rows and slots lie in one flat vector, and s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,11 @@ class TokenAttributes(NamedTuple):
     item_ptr: Any
     attribute: Any
     value: Any
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any]) -> TokenAttributes:
+        """The tokens among named arrays."""
+        return cls(*map(arrays.__getitem__, cls._fields))
 
 
 class WeightLayout(NamedTuple):

@@ -15,35 +15,37 @@ from ..base.backend import releasing
 from ..base.options import check_choice, check_count, check_flag, check_function, check_number, check_type
 from ..base.progress import Bar
 from ..base.saving import Registered, build, digest_of, read_file, reading, write_file
-from ..base.schema import TEXT, Count, Either, Items, Kind, Number, Schema, Section, check
+from ..base.schema import TEXT, Array, Count, Either, Items, Kind, Named, Number, Rule, Schema, Section, check
 from ..base.threads import one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError, warn_caller
-from ..features.attributes import AttributeIndex, check_sequences
-from ..features.parts import HeldSequences, Parts, Sequences, Source
-from ..features.schemes import SCHEMES
-from ..kernels import attributes as kernels
+from ..features.attributes import (
+    MAX_LABELS,
+    AttributeIndex,
+    Label,
+    check_label_type,
+    check_lengths,
+    check_sequences,
+    pack_names,
+    unpack_names,
+)
+from ..features.offsets import presence_name
+from ..features.parts import Parts, Sequences, Source
+from ..features.schemes import SCHEMES, scheme_constraints
+from ..kernels.attributes import TokenAttributes
 from ..learn.backends.connection import current, iterate_anywhere
 from ..learn.base import steps_made
 from ..learn.chain import (
+    AttributeLabels,
     ChainFit,
+    ChainLayout,
     ChainTables,
-    TokenBlock,
+    ChainWeights,
     best_labels,
-    in_layout,
     k_best_labels,
     likeliest_labels,
     marginals,
 )
-from ..learn.chain_data import ChainData, chain_sources, cut_lengths
-from ..learn.chain_layout import (
-    SAVED_WEIGHTS,
-    ChainLayout,
-    ChainWeights,
-    Label,
-    check_label_type,
-    check_lengths,
-    scheme_constraints,
-)
+from ..learn.chain_data import ChainData, HeldSequences, chain_sources, cut_lengths
 from ..learn.checkpoint import Checkpoint
 from ..learn.loop import Callback, run
 from ..potentials.base import Params
@@ -113,7 +115,17 @@ class ChainCRF(Registered, Params):
         "params": Kind((dict,)),
         "labels": Items(Either(TEXT, Kind((int,))), "L"),
         "history": Items(Section({"iteration": Count(), "objective": Number(finite=False)})),
-        **SAVED_WEIGHTS,
+        "columns": Named(Items(Count(), "two")),
+        "names": Array("u1", ("B",), low=0, below=256),
+        "name_ptr": Array("i8", ("A+1",), ends="B"),
+        "feature_ptr": Array("i8", ("A+1",), ends="K"),
+        "feature_label": Array("u2", ("K",), low=0, below="L"),
+        "state": Array("f8", ("K",)),
+        "pairs": Array("f8", ("L", "L")),
+        "dense": Array("f8", ("D", "L")),
+        "offsets": Named(Number(), optional=True),
+        "column_offsets": Array("f8", ("D",), optional=True),
+        "layout": Rule(lambda found: _is_consistent(found), "of features and columns is inconsistent"),
     }
 
     # -- fitting -------------------------------------------------------------------------------------------
@@ -171,7 +183,7 @@ class ChainCRF(Registered, Params):
                 statistics=data.parts.statistics,
             )
         # attributes without a weight are dropped
-        self.weights_, self.index_ = fit.weights(state).pruned(data.index)
+        self.weights_, self.index_ = _pruned(fit.weights(state), data.index)
         self.classes_, self.history_ = data.classes, [dict(row) for row in state.history]
         self.n_iter_ = steps_made(self.history_)
         self.__dict__.pop("_tables_scheme", None)
@@ -180,17 +192,16 @@ class ChainCRF(Registered, Params):
     def _begin(self, data: ChainData, warm: bool) -> ChainFit:
         """The fit before its first step, with weights of zero or, if `warm`, those of the fit before."""
         allowed = scheme_constraints(data.classes, self.scheme)
-        features, pairs = data.number(allowed, self.scheme, self.all_possible_states, self.min_freq)
+        states, features, pairs = data.number(allowed, self.scheme, self.all_possible_states, self.min_freq)
         seen = np.ones_like(pairs, dtype=bool) if self.all_possible_transitions else pairs > 0
         fit = ChainFit(
-            data.parts, features, seen & (pairs >= self.min_freq) & allowed.transitions, data.n_dense,
+            data.parts, states, features, seen & (pairs >= self.min_freq) & allowed.transitions, data.n_dense,
             c1=self.c1, c2=self.c2, delta=self.delta, max_iterations=self.max_iterations, threads=self.threads,
         )  # fmt: skip
         if warm:
             _warn_of_dropped(self.index_, data.index)
-            names = self.index_, self.classes_
             first = fit.weights(fit.init())
-            fit.start_from(self.weights_.transferred(*names, first, data.index, data.classes))
+            fit.start_from(_transferred(self, first, data.index, data.classes))
         return fit
 
     def _digest(self, of_parts: Sequence[str]) -> str:
@@ -216,16 +227,14 @@ class ChainCRF(Registered, Params):
         return list(chain.from_iterable(iterate_anywhere(partial(_apply, method), sources)))
 
     def _predict(self, given: Sequences) -> list[list[Any]]:
-        chains, tables = self._encoded(given.X, given.first)
+        tables, tokens, dense = self._encoded(given)
+        threads, names = thread_count(self.threads), self.classes_
         if self.decode == "mpm":
-            mu, _ = marginals(chains, tables, thread_count(self.threads))
-            allowed = scheme_constraints(self.classes_, self.scheme)
-            numbers = likeliest_labels(chains.tokens.sequence_ptr, mu, allowed)
+            mu, _ = marginals(tables, tokens, dense, threads, given.first)
+            numbers = likeliest_labels(tokens.sequence_ptr, mu, scheme_constraints(names, self.scheme))
         else:
-            numbers = best_labels(chains, tables, thread_count(self.threads))
-        names = self.classes_
-        labels = [names[k] for k in numbers.tolist()]
-        return _split(labels, chains)
+            numbers = best_labels(tables, tokens, dense, threads, given.first)
+        return _split([names[k] for k in numbers.tolist()], tokens)
 
     def predict_single(self, xseq: Iterable[Token]) -> list[Any]:
         """The labels of one sequence."""
@@ -236,9 +245,9 @@ class ChainCRF(Registered, Params):
         return self._over(X, self._predict_marginals)
 
     def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
-        chains, tables = self._encoded(given.X, given.first)
-        rows = marginals(chains, tables, thread_count(self.threads))[0].tolist()
-        return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], chains)
+        tables, tokens, dense = self._encoded(given)
+        rows = marginals(tables, tokens, dense, thread_count(self.threads), given.first)[0].tolist()
+        return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], tokens)
 
     def predict_marginals_single(self, xseq: Iterable[Token]) -> list[dict[Any, float]]:
         """The probability of every label of every token of one sequence."""
@@ -247,10 +256,10 @@ class ChainCRF(Registered, Params):
     def k_best(self, X: Iterable[Iterable[Token]], k: int) -> list[list[LabelPath]]:
         """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
         check_count("k", k, 1)
-        chains, tables = self._encoded(X)
+        self._check_fitted()
         return [
             [LabelPath([self.classes_[y] for y in path], log_p) for path, log_p in paths]
-            for paths in k_best_labels(chains, tables, k, thread_count(self.threads))
+            for paths in k_best_labels(*self._encoded(Sequences(X)), k, thread_count(self.threads))
         ]
 
     def score(
@@ -297,17 +306,16 @@ class ChainCRF(Registered, Params):
         pairs, names = self.weights_.pairs, self.classes_
         return {(names[a], names[b]): float(pairs[a, b]) for a, b in np.argwhere(pairs).tolist()}
 
-    def _encoded(self, X: Iterable[Iterable[Token]], first: int = 0) -> tuple[TokenBlock, ChainTables]:
-        self._check_fitted()
-        encoded = self.index_.encode(X, first)
+    def _encoded(self, given: Sequences) -> tuple[ChainTables, TokenAttributes, Any]:
+        """The weights as tables, and the sequences' attributes, numbered as these are, and dense columns."""
+        tokens, dense = self.index_.encode(given.X, given.first)
         if self.__dict__.get("_tables_scheme", ()) != self.scheme:
             w = self.weights_
             layout = ChainLayout.of(w.features, len(self.classes_), len(w.dense))
             vector = layout.join(w.state, w.pairs, w.dense)
             self._tables = ChainTables.of(layout, vector, scheme_constraints(self.classes_, self.scheme))
             self._tables_scheme = self.scheme
-        tokens = in_layout(kernels.TokenAttributes(*encoded[:4]), self._tables.layout)
-        return TokenBlock(tokens, encoded.dense, first), self._tables
+        return self._tables, self._tables.layout.renumbered(tokens), dense
 
     # -- saving --------------------------------------------------------------------------------------------
 
@@ -324,7 +332,14 @@ class ChainCRF(Registered, Params):
             "history": self.history_,
             "columns": {name: list(ends) for name, ends in self.index_.columns.items()},
         }
-        arrays = self.weights_.arrays(self.index_.numbers)
+        weights = self.weights_
+        arrays = pack_names(self.index_.numbers) | {
+            "feature_ptr": weights.features.ptr,
+            "feature_label": weights.features.label,
+            "state": weights.state,
+            "pairs": weights.pairs,
+            "dense": weights.dense,
+        }
         if self.index_.is_centred:
             content["offsets"] = self.index_.offsets
         if self.index_.column_offsets.size:
@@ -344,7 +359,15 @@ class ChainCRF(Registered, Params):
         model: Self = build(cls, found["params"])
         model._check()
         scheme_constraints(found["labels"], model.scheme)
-        model.weights_, model.index_ = ChainWeights.from_arrays(found)
+        names = unpack_names(found)
+        if len(set(names)) != len(names):
+            raise PotentiaError("the saved ChainCRF is damaged: two attributes have the same name.")
+        columns = {name: tuple(ends) for name, ends in found["columns"].items()}
+        column_offsets = () if found["column_offsets"] is None else found["column_offsets"]
+        numbers = {name: k for k, name in enumerate(names)}
+        model.index_ = AttributeIndex(numbers, columns, found["offsets"], column_offsets)
+        features = AttributeLabels(found["feature_ptr"], found["feature_label"])
+        model.weights_ = ChainWeights(features, found["state"], found["pairs"], found["dense"])
         model.classes_, model.history_ = found["labels"], found["history"]
         model.n_iter_ = steps_made(model.history_)
         return model
@@ -412,7 +435,87 @@ def _compare(
     return sum(a == b for a, b in pairs), len(pairs)
 
 
-def _split(values: list[Any], chains: TokenBlock) -> list[list[Any]]:
+def _split(values: list[Any], tokens: TokenAttributes) -> list[list[Any]]:
     """What belongs to each sequence."""
-    ends = chains.tokens.sequence_ptr.tolist()
-    return [values[a:b] for a, b in pairwise(ends)]
+    return [values[a:b] for a, b in pairwise(tokens.sequence_ptr.tolist())]
+
+
+# -- weights by name -----------------------------------------------------------------------------------------
+
+
+def _pruned(weights: ChainWeights, index: AttributeIndex) -> tuple[ChainWeights, AttributeIndex]:
+    """Weights without features of weight zero, and attributes without any."""
+    ptr, left_features = weights.features.ptr, weights.state != 0.0
+    owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    count = np.bincount(owner[left_features], minlength=len(ptr) - 1)
+    left = count > 0
+    for name in index.offsets:  # of which one attribute says that the other is there
+        left[index.numbers[name]] |= left[index.numbers[presence_name(name)]]
+    ptr = np.concatenate([[0], np.cumsum(count[left])])
+    features = AttributeLabels(ptr, weights.features.label[left_features])
+    if not left.all():
+        names = [name for name, there in zip(index.numbers, left.tolist(), strict=True) if there]
+        numbers = {name: k for k, name in enumerate(names)}
+        offsets = {name: offset for name, offset in index.offsets.items() if name in numbers}
+        index = AttributeIndex(numbers, index.columns, offsets, index.column_offsets)
+    return weights._replace(features=features, state=weights.state[left_features]), index
+
+
+def _transferred(
+    model: ChainCRF, fresh: ChainWeights, index: AttributeIndex, classes: Sequence[Label]
+) -> ChainWeights:
+    """A model's weights for the features of `fresh`, by names of attributes and labels; zero where there are none."""
+    before, old = model.index_, model.weights_
+    known = {label: k for k, label in enumerate(model.classes_)}
+    place = np.array([known.get(label, -1) for label in classes])
+    state, pairs, dense = fresh.state.copy(), fresh.pairs.copy(), fresh.dense.copy()
+    for name, number in index.numbers.items():
+        if (number_before := before.numbers.get(name)) is None:
+            continue
+        entries = slice(*old.features.ptr[number_before : number_before + 2])
+        by_label = dict(zip(old.features.label[entries].tolist(), old.state[entries].tolist(), strict=True))
+        for k in range(*fresh.features.ptr[number : number + 2]):
+            state[k] = by_label.get(int(place[fresh.features.label[k]]), 0.0)
+    both = np.flatnonzero(place >= 0)
+    pairs[np.ix_(both, both)] = old.pairs[np.ix_(place[both], place[both])]
+    for name, (first, end) in index.columns.items():
+        if (columns := before.columns.get(name)) and columns[1] - columns[0] == end - first:
+            dense[first:end, both] = old.dense[columns[0] : columns[1], place[both]]
+    weights = ChainWeights(fresh.features, state, pairs, dense)
+    _move(weights, before, index)
+    return weights
+
+
+def _move(weights: ChainWeights, before: AttributeIndex, index: AttributeIndex) -> None:
+    """Adapt what numbers add by being there to offsets other than before."""
+    ptr, label, state = *weights.features, weights.state
+
+    def add(name: str, score: Floats) -> None:
+        entries = slice(*ptr[(k := index.numbers[presence_name(name)]) : k + 2])
+        state[entries] += score[label[entries]]
+
+    for name, offset in index.offsets.items():
+        entries = slice(*ptr[(k := index.numbers[name]) : k + 2])
+        of_number = np.zeros(len(weights.pairs))
+        of_number[label[entries]] = state[entries]
+        add(name, of_number * (offset - before.offsets.get(name, 0.0)))
+    for name, (first, end) in index.columns.items() if index.column_offsets.size else ():
+        gap = index.column_offsets[first:end].copy()
+        if name in before.columns and before.column_offsets.size:
+            gap -= before.column_offsets[slice(*before.columns[name])]
+        if presence_name(name) in index.numbers:
+            add(name, gap @ weights.dense[first:end])
+
+
+def _is_consistent(found: Mapping[str, Any]) -> bool:
+    """Whether labels ascend within each attribute, and columns are those of the dense weights, each once."""
+    ptr, label = found["feature_ptr"], found["feature_label"].astype(np.int64)
+    inner = np.ones(len(label), dtype=bool)
+    inner[ptr[:-1][ptr[:-1] < len(label)]] = False
+    ascending = bool(np.all(np.diff(label)[inner[1:]] > 0)) if len(label) else True
+    ends = sorted(map(tuple, found["columns"].values()))
+    edges = [0, *(end for _, end in ends)]
+    joined = all(first == before and end > first for (first, end), before in zip(ends, edges, strict=False))
+    labels = found["labels"]
+    distinct = len(set(labels)) == len(labels) and 0 < len(labels) <= MAX_LABELS
+    return ascending and joined and edges[-1] == len(found["dense"]) and distinct
