@@ -17,7 +17,7 @@ from potentia.base.types import PotentiaError
 from potentia.features.attributes import AttributeIndex
 from potentia.features.schemes import Allowed, allowed_tags, scheme_constraints
 from potentia.learn.chain import ChainFit, likeliest_labels
-from potentia.learn.chain_data import ChainData, chain_sources
+from potentia.learn.chain_data import OF_LABELS, OF_PAIRS, ChainData, chain_sources
 from tags import legal
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
@@ -125,18 +125,20 @@ def test_the_objective_is_that_of_enumeration(c1, scheme, hidden):
     assert model.history_[-1]["objective"] == pytest.approx(naive, rel=1e-10)
 
 
-def begin(X, y, classes, allowed):
+def begin(X, y, classes, allowed, scope=OF_LABELS):
     data = ChainData(*chain_sources(X, y, np.linspace(0.5, 1.5, len(X))))
     data.classes = classes  # also those that no label has
-    states, features, _ = data.number(allowed, None, everything=False, least=0.0)
+    scopes = np.full(len(data.index.numbers), scope, dtype=np.uint8)
+    states, features, pair_features, _ = data.number(allowed, None, scopes, least=0.0)
     options = {"c1": 0.0, "c2": 0.3, "delta": 0.0, "max_iterations": 5, "threads": 1}
-    return ChainFit(data.parts, states, features, allowed.transitions, data.n_dense, **options)
+    return ChainFit(data.parts, states, features, pair_features, allowed.transitions, data.n_dense, **options)
 
 
 @pytest.mark.parametrize("n_labels", [2, 8, 11, 35])
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("scale", [0.5, 300.0])
-def test_the_gradient_is_that_of_differences(n_labels, dense, scale):
+@pytest.mark.parametrize("scope", [OF_LABELS, OF_PAIRS, OF_LABELS | OF_PAIRS])
+def test_the_gradient_is_that_of_differences(n_labels, dense, scale, scope):
     rng = np.random.default_rng(n_labels)
     classes = [f"{k:02d}" for k in range(n_labels)]
     X, _ = corpus(3, n=12)
@@ -152,7 +154,7 @@ def test_the_gradient_is_that_of_differences(n_labels, dense, scale):
             transitions[a, b] |= a >= 0 and b >= 0
     transitions[0, :] = transitions[:, 0] = True
     allowed = Allowed(np.ones(n_labels, bool), transitions, np.ones(n_labels, bool))
-    fit = begin(X, y, classes, allowed)
+    fit = begin(X, y, classes, allowed, scope)
     point = scale * rng.normal(size=fit.layout.size) / fit.scale
     point[fit.padding] = 0.0
     value, gradient = fit.objective(point)
@@ -227,9 +229,10 @@ def test_attributes_are_named_as_in_crfsuite():
     for t, theirs in enumerate(pycrfsuite.ItemSequence(tokens).items()):
         own = range(*found.item_ptr[t : t + 2])
         values = {names[found.attribute[j]]: found.value[j] for j in own}
-        assert values == {name: value for name, value in theirs.items() if value != 0}
+        assert values == theirs
     again, _ = index.encode([tokens])
-    assert all(np.array_equal(a, b) for a, b in zip(found, again, strict=True))
+    assert np.array_equal(again.attribute, found.attribute[found.value != 0])
+    assert np.array_equal(again.value, found.value[found.value != 0])
     assert index.encode([[{"a": "unseen", "b": 1.0}]])[0].attribute.tolist() == [index.numbers["b"]]
     lists, _ = index.encode([[["m", "unseen"], []], [["n"]]])
     assert lists.attribute.tolist() == [index.numbers["m"], len(names), index.numbers["n"]]

@@ -14,6 +14,7 @@ import numpy as np
 from ..base.types import Floats, Ints, PotentiaError, real_numbers, shown
 from ..kernels.attributes import TokenAttributes
 from .offsets import Offsets
+from .template import Template
 
 
 class NameTable:
@@ -80,6 +81,7 @@ class AttributeIndex:
         columns: (first, end) of dense features by name.
         offsets: what `encode` subtracts from the values of attributes, by name; see `offsets`.
         column_offsets: what it subtracts from dense columns; empty if nothing.
+        template: makes the attributes of tokens that are rows of columns, if there is one.
     """
 
     def __init__(
@@ -88,11 +90,13 @@ class AttributeIndex:
         columns: Mapping[str, tuple[int, int]] | None = None,
         offsets: Mapping[str, float] | None = None,
         column_offsets: Any = (),
+        template: Template | None = None,
     ) -> None:
         self.numbers: Mapping[str, int] = dict(numbers or {})
         self.columns: dict[str, tuple[int, int]] = dict(columns or {})
         self.offsets: dict[str, float] = dict(offsets or {})
         self.column_offsets: Floats = np.asarray(column_offsets, dtype=np.float64)
+        self.template = template
         self._table: NameTable | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -110,6 +114,10 @@ class AttributeIndex:
 
     def learn(self, X: Iterable[Any], first: int = 0) -> tuple[TokenAttributes, Any]:
         """Encode sequences; every name that occurs gets a number. Messages number the sequences from `first` on."""
+        if self.template is not None:
+            names, codes, lengths = self.template.items(X, first=first)
+            self.numbers = {name: k for k, name in enumerate(names)}
+            return _in_rows(codes.astype(np.int32), lengths)
         growing: defaultdict[str, int] = defaultdict(count().__next__)
         encoded = _Encoder(growing.__getitem__, self.columns, None).encode(X, first)
         strange = [name for name in growing if not isinstance(name, str)]
@@ -124,6 +132,9 @@ class AttributeIndex:
 
         Unknown names are left out, or get the number after the last.
         """
+        if self.template is not None:
+            names, codes, lengths = self.template.items(X, first=first)
+            return _in_rows(self.find(names)[codes], lengths)
         tokens, dense = _Encoder(self.numbers.get, self.columns, self.find).encode(X, first)
         if not self.is_centred:
             return tokens, dense
@@ -140,6 +151,14 @@ class AttributeIndex:
     def centring(self) -> Offsets:
         """The offsets by number."""
         return Offsets.of(self.numbers, self.columns, self.offsets, self.column_offsets)
+
+
+def _in_rows(attribute: Any, lengths: Ints) -> tuple[TokenAttributes, Any]:
+    """Tokens that have as many attributes each, (tokens, items), in sequences of these lengths; no dense columns."""
+    n, width = attribute.shape
+    sequence_ptr = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = TokenAttributes(sequence_ptr, np.arange(n + 1) * width, attribute.ravel(), np.zeros(0))
+    return tokens, np.zeros((n, 0), dtype=np.float32)
 
 
 class _Encoder:
@@ -249,7 +268,7 @@ class _Encoder:
             if kind is str:
                 k = number(f"{key}:{value}")
             elif kind is bool or kind is float or kind is int:
-                if value == 0:
+                if value == 0 and self.find is not None:
                     continue
                 k = number(key)
                 if value != 1 and k is not None:
@@ -271,7 +290,7 @@ class _Encoder:
             blocks.append((place, *self._block(row, place, key, value)))
             return
         for name, weight in _flattened(f"X[{row}][{place}]", key, value):
-            k = self.number(name) if weight != 0 else None
+            k = self.number(name) if weight != 0 or self.find is None else None
             if k is not None:
                 if weight != 1:
                     self._note_value(weight)

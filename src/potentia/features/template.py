@@ -8,17 +8,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, count
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ..base.options import check_choice
 from ..base.types import Ints, PotentiaError
 
+DIALECTS = ("wapiti", "crf++")
 #: Most patterns of a template, columns of a row, and tokens that a pattern may look away from its own.
 _MAX_PATTERNS, _MAX_COLUMNS, _MAX_OFFSET = 10_000, 1_000, 1_000
 #: A macro: %x[offset,column], with "@" before an offset that counts from the sequence's ends, and a quoted expression.
-_MACRO = re.compile(r'%([xXtTmM])\[\s*(@?)\s*([+-]?\d{1,9})\s*,\s*(\d{1,9})\s*(?:,\s*"((?:[^"\\]|\\.)*)"\s*)?\]')
+_MACRO = re.compile(
+    r'%([xXtTmM])\[\s*(@?)\s*([+-]?\d{1,9})\s*,\s*(\d{1,9})\s*(?:,\s*"((?:[^"\\]|\\.)*)"\s*)?\]'
+)
 #: Classes of bytes in Wapiti's regular expressions.
 _CLASSES = {
     "a": "[A-Za-z]", "d": "[0-9]", "l": "[a-z]", "p": r"[!-/:-@\[-`{-~]", "s": r"[ \t\n\v\f\r]", "u": "[A-Z]",
@@ -72,10 +75,14 @@ class Pattern(NamedTuple):
 
 
 class NamedItems(NamedTuple):
-    """Names of the attributes of tokens, each name once: token t has names[codes[t, k]] by pattern k."""
+    """Names of the attributes of tokens, each name once: token t has names[codes[t, k]] by pattern k.
+
+    `lengths`: tokens of each sequence.
+    """
 
     names: list[str]
     codes: Ints
+    lengths: Ints
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ class Template:
     dialect: Literal["wapiti", "crf++"] = "wapiti"
 
     def __post_init__(self) -> None:
-        check_choice("dialect", self.dialect, ("wapiti", "crf++"))
+        check_choice("dialect", self.dialect, DIALECTS)
         if not isinstance(self.text, str):
             raise PotentiaError(f"text must be the text of a template, not a {type(self.text).__name__}.")
         _parsed(self.text, self.dialect)
@@ -114,24 +121,34 @@ class Template:
 
     def __call__(self, X: Iterable[Sequence[Sequence[str]]]) -> list[list[list[str]]]:
         """Names of the attributes of every token that its label gets weights for, which `ChainCRF` takes."""
-        sequences = [list(sequence) for sequence in X]
-        names, codes = self.items(sequences, "u*")
+        names, codes, lengths = self.items(X, "u*")
         rows = iter(codes.tolist())
-        return [[[names[k] for k in next(rows)] for _ in sequence] for sequence in sequences]
+        return [[[names[k] for k in next(rows)] for _ in range(n)] for n in lengths.tolist()]
 
-    def items(self, sequences: Sequence[Sequence[Sequence[str]]], scopes: str, first: int = 0) -> NamedItems:
-        """The attributes of all tokens by the patterns whose scope is one of `scopes`.
+    @property
+    def constant(self) -> str | None:
+        """The name of the pattern of pairs without macros, which stands for transitions whatever the tokens are."""
+        texts = [p.texts[0] for p in self.patterns if p.scope in "b*" and not p.macros]
+        return texts[0] if texts else None
+
+    def items(self, X: Iterable[Sequence[Sequence[str]]], scopes: str = "ub*", first: int = 0) -> NamedItems:
+        """The attributes of all tokens by the patterns whose scope is one of `scopes`, but for the constant "b".
 
         Messages number the sequences from `first` on.
         """
-        patterns = [pattern for pattern in self.patterns if pattern.scope in scopes]
-        tokens = _Tokens(sequences, sorted({m.column for p in patterns for m in p.macros}), self.dialect, first)
+        sequences = [sequence if isinstance(sequence, list) else list(sequence) for sequence in X]
+        patterns = [p for p in self.patterns if p.scope in scopes and (p.macros or p.scope != "b")]
+        tokens = _Tokens(
+            sequences, sorted({m.column for p in patterns for m in p.macros}), self.dialect, first
+        )
         numbers: defaultdict[str, int] = defaultdict(count().__next__)
         codes = np.empty((tokens.n, len(patterns)), dtype=np.int64)
         for k, pattern in enumerate(patterns):
             names, local = tokens.fill(pattern)
-            codes[:, k] = np.fromiter(map(numbers.__getitem__, names), dtype=np.int64, count=len(names))[local]
-        return NamedItems(list(numbers), codes)
+            codes[:, k] = np.fromiter(map(numbers.__getitem__, names), dtype=np.int64, count=len(names))[
+                local
+            ]
+        return NamedItems(list(numbers), codes, tokens.lengths)
 
 
 class _Tokens:
@@ -141,7 +158,7 @@ class _Tokens:
         self, sequences: Sequence[Sequence[Sequence[str]]], columns: list[int], dialect: str, first: int
     ) -> None:
         length = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
-        self.n, self.length = int(length.sum()), np.repeat(length, length)
+        self.n, self.length, self.lengths = int(length.sum()), np.repeat(length, length), length
         self.start = np.repeat(np.cumsum(length) - length, length)
         self.place = np.arange(self.n) - self.start
         self.texts: dict[int, list[str]] = {}
@@ -153,7 +170,9 @@ class _Tokens:
             numbers: defaultdict[str, int] = defaultdict(count().__next__)
             try:
                 texts = [row[column] for row in rows]
-                self.codes[column] = np.fromiter(map(numbers.__getitem__, texts), dtype=np.int64, count=self.n)
+                self.codes[column] = np.fromiter(
+                    map(numbers.__getitem__, texts), dtype=np.int64, count=self.n
+                )
             except (IndexError, KeyError, TypeError):
                 _refuse(sequences, column, first)
             if not all(type(text) is str for text in numbers):
@@ -164,7 +183,9 @@ class _Tokens:
         """Texts that fill a macro, and the number of each token's."""
         if macro in self.filled:
             return self.filled[macro]
-        places = macro.offset + (self.place if not macro.absolute else -1 if macro.offset > 0 else self.length)
+        places = macro.offset + (
+            self.place if not macro.absolute else -1 if macro.offset > 0 else self.length
+        )
         texts, codes = list(self.texts[macro.column]), self.codes[macro.column]
         inside = (places >= 0) & (places < self.length)
         local = codes[np.where(inside, self.start + places, 0)] if self.n else codes
@@ -212,7 +233,9 @@ def _refuse(sequences: Sequence[Sequence[Sequence[str]]], column: int, first: in
                     "counted from 0."
                 )
             if type(row[column]) is not str:
-                raise PotentiaError(f"X[{number}][{place}][{column}] must be a text, not a {type(row[column]).__name__}.")
+                raise PotentiaError(
+                    f"X[{number}][{place}][{column}] must be a text, not a {type(row[column]).__name__}."
+                )
 
 
 @lru_cache(maxsize=16)
@@ -227,7 +250,13 @@ def _parsed(text: str, dialect: str) -> tuple[Pattern, ...]:
 
 def _patterns(text: str, dialect: str) -> Iterator[Pattern]:
     for number, line in enumerate(text.splitlines(), 1):
-        bare = line.split("#")[0].rstrip() if dialect == "wapiti" else "" if line.startswith("#") else line.strip()
+        bare = (
+            line.split("#")[0].rstrip()
+            if dialect == "wapiti"
+            else ""
+            if line.startswith("#")
+            else line.strip()
+        )
         if not bare:
             continue
         if bare[0] not in "uUbB*":
@@ -272,7 +301,13 @@ def _compiled(expression: str) -> re.Pattern[str]:
             if letter == "\\" and k + 1 < len(source):
                 named, step = source[k + 1], 2
                 single = _CLASSES.get(named.lower())
-                atom = re.escape(named) if single is None else f"(?!{single})[\\x00-\\xff]" if named.isupper() else single
+                atom = (
+                    re.escape(named)
+                    if single is None
+                    else f"(?!{single})[\\x00-\\xff]"
+                    if named.isupper()
+                    else single
+                )
             else:
                 atom = "[\\x00-\\xff]" if letter == "." else re.escape(letter)
             after = source[k + step : k + step + 1]

@@ -46,12 +46,16 @@ class WeightLayout(NamedTuple):
         width: labels rounded up to whole vectors.
         slot_ptr: where in the vector the slots of the other attributes begin.
         slot_label: label of each slot; slot k of the vector is entry k - slot_ptr[0].
+        pair_ptr: where in the vector the weights of an attribute with pairs of labels begin; empty if none has any.
+        pair_code: a * width + b of each of these pairs of labels (a, b); weight k is entry k - pair_ptr[0].
     """
 
     n_rows: int
     width: int
     slot_ptr: Any
     slot_label: Any
+    pair_ptr: Any
+    pair_code: Any
 
 
 @njit(allocates=True, **KERNEL)
@@ -177,10 +181,40 @@ def _add(tokens, layout, flat, t, mu, at):
 
 
 @njit(**KERNEL)
+def score_pairs(tokens, layout, flat, lanes, first, last, tables):
+    """Scores of neighbouring labels of tokens first + 1 .. last - 1 of one sequence, L * P each, from the second on."""
+    _pair_tables(tokens, layout, flat, lanes, first, last - first, tables)
+
+
+@njit(**KERNEL)
 def score_tokens(tokens, layout, flat, first, last, scores):
     """Add the scores of tokens first .. last - 1 to `scores` (flat rows of `width`)."""
     for t in range(first, last):
         _score(tokens, layout, flat, t, scores, (t - first) * layout.width)
+
+
+@njit(inline="always", **KERNEL)
+def _pair_tables(tokens, layout, flat, lanes, begin, n, tables):
+    """Scores of neighbouring labels of the steps 1 .. n - 1 of the sequence from token `begin` on, L * P each."""
+    size = lanes.pair.size
+    for t in range(1, n):
+        at = t * size
+        for i in range(size):
+            tables[at + i] = lanes.pair[i]
+        for j in range(tokens.item_ptr[begin + t], tokens.item_ptr[begin + t + 1]):
+            a, v = tokens.attribute[j], tokens.value[j] if tokens.value.size > 0 else 1.0
+            for k in range(layout.pair_ptr[a], layout.pair_ptr[a + 1]):
+                tables[at + layout.pair_code[k - layout.pair_ptr[0]]] += v * flat[k]
+
+
+@njit(inline="always", **KERNEL)
+def _add_pairs(tokens, layout, d_flat, size, begin, n, tables):
+    """Add marginals of pairs of labels, tables of `size` per step, to the weights of the attributes there."""
+    for t in range(1, n):
+        for j in range(tokens.item_ptr[begin + t], tokens.item_ptr[begin + t + 1]):
+            a, v = tokens.attribute[j], tokens.value[j] if tokens.value.size > 0 else 1.0
+            for k in range(layout.pair_ptr[a], layout.pair_ptr[a + 1]):
+                d_flat[k] += v * tables[t * size + layout.pair_code[k - layout.pair_ptr[0]]]
 
 
 @njit(**KERNEL)
@@ -202,6 +236,9 @@ def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_fl
     """
     P, size = layout.width, _longest(tokens, first, last) * layout.width
     u, alpha, m = np.empty(size), np.empty(size), np.empty(size)
+    shared = layout.pair_ptr.size == 0
+    stride = 0 if shared else lanes.pair.size
+    tables = lanes.pair if shared else np.empty(size * lanes.n_states)
     origin = tokens.sequence_ptr[first]
     for k in range(first, last):
         begin, n = tokens.sequence_ptr[k], tokens.sequence_ptr[k + 1] - tokens.sequence_ptr[k]
@@ -215,14 +252,18 @@ def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_fl
             continue
         for t in range(n):
             _score(tokens, layout, flat, begin + t, u, t * P)
-        value[k] = forward(lanes, labels, begin, n, u, alpha, m) if lanes.safe else np.nan
+        value[k] = forward(lanes, labels, begin, n, u, alpha, m) if lanes.safe and shared else np.nan
         if value[k] > -np.inf:
             backward(lanes, weight[k], n, u, alpha, m, d_psi)
         else:
-            value[k] = log_forward(lanes, labels, begin, n, u, alpha, m)
+            if not shared:
+                _pair_tables(tokens, layout, flat, lanes, begin, n, tables)
+            value[k] = log_forward(lanes, tables, stride, labels, begin, n, u, alpha, m)
             if not value[k] > -np.inf:
                 continue
-            log_backward(lanes, weight[k], n, value[k], u, alpha, m, d_pair)
+            log_backward(lanes, tables, stride, weight[k], n, value[k], u, alpha, m, d_pair)
+            if not shared and d_flat.size > 0:
+                _add_pairs(tokens, layout, d_flat, stride, begin, n, tables)
         if d_flat.size > 0:
             for t in range(n):
                 _add(tokens, layout, d_flat, begin + t, u, t * P)
@@ -248,6 +289,10 @@ def observe(tokens, layout, labels, weight, first, last, d_flat, d_pair):
             for j in range(tokens.item_ptr[t], tokens.item_ptr[t + 1]):
                 v = weight[k] * (tokens.value[j] if tokens.value.size > 0 else 1.0)
                 a = tokens.attribute[j]
+                if layout.pair_ptr.size > 0 and t > tokens.sequence_ptr[k]:
+                    for i in range(layout.pair_ptr[a], layout.pair_ptr[a + 1]):
+                        if layout.pair_code[i - layout.pair_ptr[0]] == labels[t - 1] * P + y:
+                            d_flat[i] += v
                 if a < layout.n_rows:
                     d_flat[np.int64(a) * P + y] += v
                     continue
@@ -270,6 +315,9 @@ def best_labels(tokens, layout, flat, lanes, first, last, dense, labels, score):
     """The best labels of sequences first .. last - 1, by token, and their scores."""
     P, size = layout.width, _longest(tokens, first, last) * layout.width
     u, best, before = np.empty(size), np.empty(size), np.empty(size)
+    shared = layout.pair_ptr.size == 0
+    stride = 0 if shared else lanes.pair.size
+    tables = lanes.pair if shared else np.empty(size * lanes.n_states)
     origin = tokens.sequence_ptr[first]
     for k in range(first, last):
         begin, n = tokens.sequence_ptr[k], tokens.sequence_ptr[k + 1] - tokens.sequence_ptr[k]
@@ -281,4 +329,6 @@ def best_labels(tokens, layout, flat, lanes, first, last, dense, labels, score):
             u[i] = dense[shift + i] if dense.size > 0 else 0.0
         for t in range(n):
             _score(tokens, layout, flat, begin + t, u, t * P)
-        score[k] = best_states(lanes, n, u, best, before, labels, begin)
+        if not shared:
+            _pair_tables(tokens, layout, flat, lanes, begin, n, tables)
+        score[k] = best_states(lanes, tables, stride, n, u, best, before, labels, begin)

@@ -252,15 +252,19 @@ def _add_outer(alpha, ratio, n, L, P, d_psi):
 
 
 @njit(inner=True, **KERNEL)
-def log_forward(lanes, labels, first, n, u, alpha, m):
-    """As `forward` with logarithms in alpha and m, for scores of any range; NaN where a score is."""
+def log_forward(lanes, pair, stride, labels, first, n, u, alpha, m):
+    """As `forward` with logarithms in alpha and m, for scores of any range; NaN where a score is.
+
+    pair: scores of neighbouring states, those of step t and the one before from t * stride on: `lanes.pair` with stride
+    0, or a table (L * P,) for every step.
+    """
     L, P = lanes.n_states, lanes.start.size
     for t in range(n):
         at = t * P
         for b in range(L):
             m[at + b] = 0.0 if t > 0 or lanes.start[b] > 0.0 else -np.inf
             if t > 0:
-                m[at + b] = _log_sum(alpha, at - P, lanes.pair, b, P, L)
+                m[at + b] = _log_sum(alpha, at - P, pair, t * stride + b, P, L)
             alpha[at + b] = u[at + b] + m[at + b]
             if t == n - 1 and lanes.end[b] == 0.0:
                 alpha[at + b] = -np.inf
@@ -284,27 +288,35 @@ def _log_sum(x, at, table, first, stride, L):
 
 
 @njit(inner=True, **KERNEL)
-def log_backward(lanes, weight, n, log_z, u, alpha, m, d_pair):
-    """As `backward` after `log_forward`, which gave log_z; adds marginals of pairs times weight to d_pair (L * P,)."""
+def log_backward(lanes, pair, stride, weight, n, log_z, u, alpha, m, d_pair):
+    """As `backward` after `log_forward`, which gave log_z; adds marginals of pairs times weight to d_pair (L * P,).
+
+    Tables of steps (stride > 0) are replaced by these marginals.
+    """
     L, P = lanes.n_states, lanes.start.size
     u[: n * P] = 0.0
     last = (n - 1) * P
     for b in range(L):
         u[last + b] = weight * exp(alpha[last + b] - log_z)
     for at in range(last, 0, -P):
+        table = at // P * stride
         for b in range(L):
             if u[at + b] == 0.0:
+                for a in range(L if stride > 0 else 0):
+                    pair[table + a * P + b] = 0.0
                 continue
             for a in range(L):
-                mu = u[at + b] * exp(alpha[at - P + a] + lanes.pair[a * P + b] - m[at + b])
+                mu = u[at + b] * exp(alpha[at - P + a] + pair[table + a * P + b] - m[at + b])
                 u[at - P + a] += mu
                 if d_pair.size > 0:
                     d_pair[a * P + b] += mu
+                if stride > 0:
+                    pair[table + a * P + b] = mu
 
 
 @njit(inline="always", **KERNEL)
-def _best_before(pair, L, P, x, at, out, to):
-    """out[to + b] = max_a x[at + a] + pair[a, b]."""
+def _best_before(pair, table, L, P, x, at, out, to):
+    """out[to + b] = max_a x[at + a] + pair[table + a * P + b]."""
     c = 0
     while c + 4 * CHUNK <= P:
         s0, s1, s2, s3 = (
@@ -313,7 +325,7 @@ def _best_before(pair, L, P, x, at, out, to):
             spread8(-np.inf),
             spread8(-np.inf),
         )
-        k = c
+        k = table + c
         for a in range(L):
             e = spread8(x[at + a])
             s0 = max8(add8(e, load8(pair, k)), s0)
@@ -328,7 +340,7 @@ def _best_before(pair, L, P, x, at, out, to):
         c += 4 * CHUNK
     while c < P:
         s0 = spread8(-np.inf)
-        k = c
+        k = table + c
         for a in range(L):
             s0 = max8(add8(spread8(x[at + a]), load8(pair, k)), s0)
             k += P
@@ -337,17 +349,18 @@ def _best_before(pair, L, P, x, at, out, to):
 
 
 @njit(inner=True, **KERNEL)
-def best_states(lanes, n, u, best, before, labels, to):
+def best_states(lanes, pair, stride, n, u, best, before, labels, to):
     """The best states of n steps with scores u, the first of equals, into labels[to:]; returns their score.
 
-    best, before: scratch as u. Only values are kept on the way; the path is found by what equals them.
+    pair, stride: as in `log_forward`. best, before: scratch as u. Only values are kept on the way; the path is found
+    by what equals them.
     """
     L, P = lanes.n_states, lanes.start.size
     for b in range(L):
         best[b] = u[b] if lanes.start[b] > 0.0 else -np.inf
     for t in range(1, n):
         at = t * P
-        _best_before(lanes.pair, L, P, best, at - P, before, at)
+        _best_before(pair, t * stride, L, P, best, at - P, before, at)
         for b in range(L):
             best[at + b] = before[at + b] + u[at + b]
     at, state, score = (n - 1) * P, 0, -np.inf
@@ -358,7 +371,7 @@ def best_states(lanes, n, u, best, before, labels, to):
     for t in range(n - 1, 0, -1):
         at = t * P
         wanted, a = before[at + state], 0
-        while a < L - 1 and best[at - P + a] + lanes.pair[a * P + state] != wanted:
+        while a < L - 1 and best[at - P + a] + pair[t * stride + a * P + state] != wanted:
             a += 1
         state = a
         labels[to + t - 1] = state

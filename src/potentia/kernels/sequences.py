@@ -70,11 +70,11 @@ def sum_up(chains, weight, value, d_scores, d_start, d_pair, d_end, first, last)
         value[k] = forward(lanes, _NO_LABELS, 0, n, u, alpha, m) if good and lanes.safe else np.nan
         by_logarithms = good and not value[k] > -np.inf
         if by_logarithms:
-            value[k] = log_forward(lanes, _NO_LABELS, 0, n, u, alpha, m)
+            value[k] = log_forward(lanes, lanes.pair, 0, _NO_LABELS, 0, n, u, alpha, m)
         if d_scores.size == 0 or not value[k] > -np.inf:
             continue
         if by_logarithms:
-            log_backward(lanes, weight[k], n, value[k], u, alpha, m, d_logs)
+            log_backward(lanes, lanes.pair, 0, weight[k], n, value[k], u, alpha, m, d_logs)
         else:
             backward(lanes, weight[k], n, u, alpha, m, d_psi)
         for t in range(chains.n_steps):
@@ -128,32 +128,33 @@ def best_labels(chains, labels, score):
     u, best, before = np.empty(size), np.empty(size), np.empty(size)
     for k in range(score.size):
         good = _load(chains, k, u)
-        score[k] = (
-            best_states(chains.lanes, chains.length[k], u, best, before, labels[k], 0) if good else np.nan
-        )
+        lanes, n = chains.lanes, chains.length[k]
+        score[k] = best_states(lanes, lanes.pair, 0, n, u, best, before, labels[k], 0) if good else np.nan
 
 
 @njit(allocates=True, **KERNEL)
 def k_best_labels(chains, labels, score):
     """The k best labellings of every sequence, labels (sequences, k, steps), and their scores, as `k_best_states`."""
     L, P = chains.start.size, chains.lanes.start.size
-    u = np.empty(labels.shape[2] * P)
+    u, pair = np.empty(labels.shape[2] * P), chains.lanes.pair.reshape(L, P)[:, :L].copy().ravel()
     for k in range(score.shape[0]):
         _load(chains, k, u)
         n = chains.length[k]
-        k_best_states(chains.lanes, u.reshape(-1, P)[:n, :L], labels[k, :, :n], score[k])
+        k_best_states(chains.lanes, pair, 0, u.reshape(-1, P)[:n, :L], labels[k, :, :n], score[k])
 
 
 @njit(allocates=True, **KERNEL)
-def k_best_states(lanes, u, labels, score):
-    """The k best labellings (k, n) of a chain with scores u (n, L), best first; scores -inf where there are fewer."""
+def k_best_states(lanes, pair, stride, u, labels, score):
+    """The k best labellings (k, n) of a chain with scores u (n, L), best first; scores -inf where there are fewer.
+
+    pair: scores of neighbouring states (L * L,), those of step t and the one before from t * stride on.
+    """
     n, L = u.shape
-    P, node = lanes.start.size, u.copy()
+    node = u.copy()
     for b in range(L):
         node[0, b] += 0.0 if lanes.start[b] > 0.0 else -np.inf
         node[n - 1, b] += 0.0 if lanes.end[b] > 0.0 else -np.inf
-    pair = lanes.pair.reshape(L, P)[:, :L].copy().ravel()
     order, zeros = np.arange(n), np.zeros(n, dtype=np.int64)
     # the parent of a variable is the one before it
-    chain = Forest(order, order - 1, zeros + 1, zeros + L, pair, zeros)
+    chain = Forest(order, order - 1, zeros + 1, zeros + L, pair, order * stride)
     k_best(chain, node, labels, score)

@@ -41,11 +41,11 @@ _NO_LABELS = np.zeros(0, dtype=np.int32)
 
 
 class AttributeLabels(NamedTuple):
-    """Which labels each attribute was seen with, as rows of a sparse matrix.
+    """Which labels, or pairs of labels, each attribute was seen with, as rows of a sparse matrix.
 
     Attributes:
         ptr: first feature of each attribute, and the number of features.
-        label: of each feature, ascending within an attribute.
+        label: of each feature, ascending within an attribute; before * L + after for pairs.
     """
 
     ptr: Ints
@@ -53,22 +53,33 @@ class AttributeLabels(NamedTuple):
 
     @classmethod
     def of_codes(cls, code: Ints, n_attributes: int, n_labels: int) -> AttributeLabels:
-        """Features from their codes, attribute * L + label, ascending."""
+        """Features from their codes, attribute * n_labels + label, ascending."""
         owner, label = np.divmod(code, n_labels)
         count = np.bincount(owner, minlength=n_attributes)
         return cls(np.concatenate([[0], np.cumsum(count)]), label.astype(np.uint16))
 
+    @classmethod
+    def full(cls, chosen: Bools, n_labels: int) -> AttributeLabels:
+        """All labels of the chosen attributes, none of the others."""
+        ptr = np.concatenate([[0], np.cumsum(np.where(chosen, n_labels, 0))])
+        return cls(ptr, np.tile(np.arange(n_labels, dtype=np.uint16), np.count_nonzero(chosen)))
+
+    @classmethod
+    def none(cls, n_attributes: int) -> AttributeLabels:
+        """No feature of any attribute."""
+        return cls(np.zeros(n_attributes + 1, dtype=np.int64), np.zeros(0, dtype=np.uint16))
+
 
 @dataclass
 class ChainLayout:
-    """A vector of all weights: rows and slots of attributes, then transitions (L, L), then dense columns (D, L).
+    """A vector of all weights: of attributes (rows, slots, then pairs), of transitions (L, L), of dense columns (D, L).
 
     Attributes:
         number: the new number of each attribute; those with rows come first.
         kernel: rows and slots as the kernels want them.
         n_labels, n_dense: L and D.
-        place: where in the vector each feature is, in the order of `AttributeLabels`.
-        n_attribute_weights: entries of rows and slots. size: entries of the vector.
+        place: where in the vector each feature is, those of labels, then those of pairs of labels.
+        n_attribute_weights: entries of rows, slots and pairs. size: entries of the vector.
     """
 
     number: Ints
@@ -80,7 +91,9 @@ class ChainLayout:
     size: int
 
     @classmethod
-    def of(cls, features: AttributeLabels, n_labels: int, n_dense: int) -> ChainLayout:
+    def of(
+        cls, features: AttributeLabels, pair_features: AttributeLabels, n_labels: int, n_dense: int
+    ) -> ChainLayout:
         """Rows for attributes with many labels, slots for the others."""
         width = -(-n_labels // CHUNK) * CHUNK
         count = np.diff(features.ptr)
@@ -96,8 +109,20 @@ class ChainLayout:
         end = int(slot_ptr[-1])
         slot_label = np.empty(end - n_rows * width, dtype=np.uint16)
         slot_label[place[~in_row] - n_rows * width] = features.label[~in_row]
-        kernel = kernels.WeightLayout(n_rows, width, slot_ptr, slot_label)
-        return cls(number, kernel, n_labels, n_dense, place, end, end + n_labels * (n_labels + n_dense))
+        pair_count = np.diff(pair_features.ptr)
+        pair_ptr = end + np.concatenate([[0], np.cumsum(pair_count[order])])
+        begin[order] = pair_ptr[:-1]
+        rank = np.arange(len(pair_features.label)) - np.repeat(pair_features.ptr[:-1], pair_count)
+        pair_place = np.repeat(begin, pair_count) + rank
+        before, after = np.divmod(pair_features.label.astype(np.int32), n_labels)
+        pair_code = np.empty(len(pair_place), dtype=np.int32)
+        pair_code[pair_place - end] = before * width + after
+        kernel = kernels.WeightLayout(
+            n_rows, width, slot_ptr, slot_label, pair_ptr if len(pair_code) else pair_ptr[:0], pair_code
+        )
+        end += len(pair_code)
+        size = end + n_labels * (n_labels + n_dense)
+        return cls(number, kernel, n_labels, n_dense, np.concatenate([place, pair_place]), end, size)
 
     def split(self, vector: Any) -> tuple[Any, Any, Any]:
         """Weights of attributes, of transitions (L, L) and of dense columns (D, L), as views."""
@@ -107,7 +132,7 @@ class ChainLayout:
         return vector[:first], pairs, vector[second:].reshape(self.n_dense, self.n_labels)
 
     def join(self, state: Any, pairs: Any, dense: Any, dtype: Any = np.float64) -> Any:
-        """The vector of these weights, `state` in the order of `AttributeLabels`; zero in the padding of rows."""
+        """The vector of these weights, `state` in the order of `place`; zero in the padding of rows."""
         vector = np.zeros(self.size, dtype=dtype)
         of_attributes, of_pairs, of_dense = self.split(vector)
         of_attributes[self.place] = state
@@ -123,9 +148,10 @@ class ChainLayout:
 
 
 class ChainWeights(NamedTuple):
-    """Learned weights: `state` of each feature of `features`, `pairs` (L, L), `dense` (D, L)."""
+    """Learned weights: `state` of each of `features` and then `pair_features`, `pairs` (L, L), `dense` (D, L)."""
 
     features: AttributeLabels
+    pair_features: AttributeLabels
     state: Floats
     pairs: Floats
     dense: Floats
@@ -267,9 +293,11 @@ def _curvature(tokens: TokenAttributes, dense: Any, weight: Floats, layout: Chai
     per_token = np.repeat(weight, np.diff(ptr))
     sums = np.zeros(len(layout.number))
     kernels.add_squares(tokens, per_token, sums)
-    in_rows = kernel.n_rows * kernel.width
+    in_rows, in_slots = kernel.n_rows * kernel.width, int(kernel.slot_ptr[-1])
     state[:in_rows] = np.repeat(sums[: kernel.n_rows], kernel.width)
-    state[in_rows:] = np.repeat(sums[kernel.n_rows :], np.diff(kernel.slot_ptr))
+    state[in_rows:in_slots] = np.repeat(sums[kernel.n_rows :], np.diff(kernel.slot_ptr))
+    if kernel.pair_ptr.size:
+        state[in_slots:] = (1.0 / layout.n_labels) * np.repeat(sums, np.diff(kernel.pair_ptr))
     pairs[...] = (1.0 / layout.n_labels) * per_token.sum()
     for a, b, rows in _batches(ptr, dense, 0, len(weight)) if dense.size else ():
         of_columns += (per_token[ptr[a] : ptr[b]] @ rows.astype(np.float64) ** 2)[:, None]
@@ -284,7 +312,7 @@ class ChainFit(Learner):
 
     Args:
         parts, states: of the data, numbered alike.
-        features: which attributes have weights for which labels.
+        features, pair_features: which attributes have weights for which labels, and for which pairs of labels.
         transitions: which neighbouring labels have a weight, (L, L).
         n_dense: columns of dense features.
         c1, c2, delta, max_iterations, threads: see `ChainCRF`.
@@ -297,6 +325,7 @@ class ChainFit(Learner):
         parts: Backend,
         states: Any,
         features: AttributeLabels,
+        pair_features: AttributeLabels,
         transitions: Bools,
         n_dense: int,
         *,
@@ -307,8 +336,8 @@ class ChainFit(Learner):
         threads: int | None,
     ) -> None:
         self.limit, self.tol, self.c2, self.threads = max_iterations, float(delta), float(c2), threads
-        self.parts, self.features = parts, features
-        self.layout = ChainLayout.of(features, len(transitions), n_dense)
+        self.parts, self.features, self.pair_features = parts, features, pair_features
+        self.layout = ChainLayout.of(features, pair_features, len(transitions), n_dense)
         free: Bools = self.layout.join(True, transitions, True, np.bool_)
         #: Entries of the vector that are no weights; they stay zero.
         self.padding: Ints = np.flatnonzero(~free)
@@ -360,7 +389,8 @@ class ChainFit(Learner):
     def weights(self, state: State) -> ChainWeights:
         """The weights of a state."""
         of_attributes, pairs, dense = self.layout.split(state.arrays["point"] * self.scale)
-        return ChainWeights(self.features, of_attributes[self.layout.place], pairs.copy(), dense.copy())
+        state_weights = of_attributes[self.layout.place]
+        return ChainWeights(self.features, self.pair_features, state_weights, pairs.copy(), dense.copy())
 
 
 def refuse_infeasible(score: Floats, first: int = 0) -> None:
@@ -438,10 +468,21 @@ def k_best_labels(
             u += tables.dense_scores(dense[begin:end]).reshape(u.shape)
         kernels.score_tokens(tokens, kernel, tables.flat, begin, end, u.ravel())
         labels, score = np.empty((k, end - begin), dtype=np.int64), np.empty(k)
-        sequences.k_best_states(tables.lanes, u[:, : tables.layout.n_labels], labels, score)
+        pair, stride = _pair_scores(tables, tokens, begin, end)
+        sequences.k_best_states(tables.lanes, pair, stride, u[:, : tables.layout.n_labels], labels, score)
         log_p = (score - log_z[number]).tolist()
         answers.append([(y.tolist(), p) for y, p in zip(labels, log_p, strict=True) if p > -np.inf])
     return answers
+
+
+def _pair_scores(tables: ChainTables, tokens: TokenAttributes, begin: int, end: int) -> tuple[Floats, int]:
+    """Scores of neighbouring labels, flat, and how far those of one step are from the next: 0 where they are shared."""
+    n, width, lanes = tables.layout.n_labels, tables.layout.kernel.width, tables.lanes
+    if not tables.layout.kernel.pair_ptr.size:
+        return lanes.pair.reshape(n, width)[:, :n].ravel(), 0
+    padded = np.zeros((end - begin) * n * width)
+    kernels.score_pairs(tokens, tables.layout.kernel, tables.flat, lanes, begin, end, padded)
+    return padded.reshape(-1, n, width)[:, :, :n].ravel(), n * n
 
 
 def likeliest_labels(sequence_ptr: Ints, marginals: Floats, allowed: Allowed) -> Ints:

@@ -28,6 +28,7 @@ from ..features.example import Example
 from ..features.offsets import Moments, Offsets, attribute_moments, column_moments, presence_name
 from ..features.parts import Parts, Sequences, Source
 from ..features.schemes import Allowed, check_allowed
+from ..features.template import Template
 from ..kernels import attributes as kernels
 from ..kernels.attributes import TokenAttributes
 from .backends.connection import current
@@ -36,6 +37,9 @@ from .data import open_backend
 
 #: Tokens of a part of sequences in memory. Cuts never depend on the number of threads or workers.
 PART_TOKENS = 1 << 18
+
+#: What features an attribute has: with a label, with a pair of neighbouring labels.
+OF_LABELS, OF_PAIRS = 1, 2
 
 #: What is known of a part: arrays of its tokens, labels and weights, and small values beside them.
 PartState = Mapping[str, Any]
@@ -91,7 +95,7 @@ class ChainPart:
 
 
 def read_part(
-    part: ChainPart, _: PartState
+    part: ChainPart, _: PartState, template: Template | None
 ) -> tuple[PartState, tuple[list[Label], Columns, bool, bool | None]]:
     """Read the sequences; attributes and labels have the part's numbers.
 
@@ -101,7 +105,7 @@ def read_part(
     try:
         given = part.source.sequences()
         values = list(label_values(given.y, given.first))
-        index = AttributeIndex()
+        index = AttributeIndex(template=template)
         tokens, dense = index.learn(given.X, given.first)
         check_lengths(given.y, np.diff(tokens.sequence_ptr).tolist(), given.first, given.total)
         weight = sequence_weights(given.weight, len(tokens.sequence_ptr) - 1)
@@ -109,8 +113,10 @@ def read_part(
         if isinstance(part.source, HeldSequences):
             raise
         raise type(error)(f"{part.name}: {error}") from None
+    tokens, silent = _without_zeros(tokens)
     state = {
         **tokens._asdict(),
+        "silent": silent,
         "dense": dense,
         "labels": encode_labels(given.y, values),
         "weight": weight,
@@ -121,6 +127,22 @@ def read_part(
     }
     weighted = bool(weight.any()) if len(weight) else None
     return state, (values, index.columns, bool(tokens.value.size), weighted)
+
+
+def _without_zeros(tokens: TokenAttributes) -> tuple[TokenAttributes, Ints]:
+    """Tokens without items of value 0, and the attributes and tokens of those items (2, items).
+
+    They score nothing, but a label that occurs beside one gets a weight for its attribute, as in CRFsuite.
+    """
+    zero = np.flatnonzero(tokens.value == 0.0)
+    if not zero.size:
+        return tokens, np.zeros((2, 0), dtype=np.int64)
+    silent = np.stack([tokens.attribute[zero], np.searchsorted(tokens.item_ptr, zero, side="right") - 1])
+    left = tokens.value != 0.0
+    item_ptr = np.concatenate([[0], np.cumsum(left)])[tokens.item_ptr]
+    value = tokens.value[left]
+    value = value if np.any(value != 1.0) else value[:0]
+    return TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[left], value), silent
 
 
 def part_names(_: ChainPart, state: PartState) -> tuple[PartState, list[str]]:
@@ -156,14 +178,15 @@ def number_part(
     columns: Columns,
     allowed: Allowed,
     scheme: str | None,
-    everything: bool,
+    scope: Any,
     counted: bool,
     offsets: Offsets | None,
 ) -> tuple[PartState, Floats]:
     """Number attributes, labels and columns as the data set does; how often each label follows each (L, L).
 
-    numbers: of the part's attributes. allowed: by the scheme. everything: the features need not be found.
-    counted: find how often. offsets: of numbers far from zero.
+    numbers: of the part's attributes. allowed: by the scheme. scope: of the data set's attributes, `OF_LABELS`,
+    `OF_PAIRS`, both or neither: which features are to be found. counted: sum up their values. offsets: of numbers
+    far from zero.
     """
     labels = encode_labels([[*state["values"], None]], classes)[state["labels"]]
     check_allowed(state["sequence_ptr"], labels, classes, allowed, scheme, state["first"])
@@ -171,7 +194,11 @@ def number_part(
     if offsets is not None:
         offsets, numbers = offsets.local(numbers)
         tokens = TokenAttributes(tokens.sequence_ptr, *offsets.announce(*tokens[1:], dense))
-    features = {} if everything else _features(tokens, labels, numbers, len(classes), counted)
+    n, silent = len(classes), state["silent"]
+    features = {"codes": _features(tokens, silent, labels, numbers, n, scope & OF_LABELS, counted)}
+    if np.any(scope & OF_PAIRS):
+        codes = _pair_labels(tokens.sequence_ptr, labels, n)
+        features["pair_codes"] = _features(tokens, silent, codes, numbers, n * n, scope & OF_PAIRS, counted)
     if offsets is not None:  # after the values were counted
         value, dense = offsets.centre(tokens.attribute, tokens.value, dense)
         tokens = tokens._replace(value=value)
@@ -184,12 +211,13 @@ def number_part(
         "first": state["first"],
         "allowed": allowed,
     }
-    return new, _observed_pairs(tokens.sequence_ptr, labels, len(classes))
+    codes = _pair_labels(tokens.sequence_ptr, labels, n)
+    return new, np.bincount(codes[codes >= 0], minlength=n * n).reshape(n, n).astype(np.float64)
 
 
-def part_features(_: ChainPart, state: PartState) -> tuple[PartState, tuple[Ints, Floats | None]]:
-    """Attribute * L + label of every feature, ascending, and the sum of its values, if it was counted."""
-    return state, (state["code"], state.get("count"))
+def part_features(_: ChainPart, state: PartState, which: str) -> tuple[PartState, tuple[Ints, Floats]]:
+    """attribute * n_labels + label of every feature, ascending, and the sum of its values."""
+    return state, state[which]
 
 
 def _spread(dense: Any, of_part: Columns, columns: Columns) -> Any:
@@ -203,22 +231,33 @@ def _spread(dense: Any, of_part: Columns, columns: Columns) -> Any:
 
 
 def _features(
-    tokens: TokenAttributes, labels: Any, numbers: Any, n_labels: int, counted: bool
-) -> dict[str, Any]:
-    """The features of a part by the numbers of the data set, ascending, with the sums of their values if asked for."""
+    tokens: TokenAttributes, silent: Ints, labels: Any, numbers: Any, n_labels: int, scope: Any, counted: bool
+) -> tuple[Ints, Floats]:
+    """Codes of a part's features by the numbers of the data set, ascending, and the sums of their values if counted.
+
+    A feature is an attribute in `scope` with a label of one of its tokens. silent: attributes of value 0, and tokens.
+    """
+    wanted = scope[numbers] != 0
+    if not wanted.all():
+        left = wanted[tokens.attribute]
+        item_ptr = np.concatenate([[0], np.cumsum(left)])[tokens.item_ptr]
+        value = tokens.value[left] if tokens.value.size else tokens.value
+        tokens = TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[left], value)
+        silent = silent[:, wanted[silent[0]]]
     ptr, seen, count = kernels.count_labels(tokens, labels, len(numbers), n_labels)
     label = np.empty(int(count.sum()), dtype=np.uint16)
     kernels.collect_labels(ptr, seen, count, label)
-    owner = np.repeat(np.arange(len(count)), count)
-    code = numbers[owner].astype(np.int64) * n_labels + label
+    code = np.repeat(np.arange(len(count)), count) * n_labels + label
+    if silent.size:
+        beside = labels[silent[1]]
+        code = np.union1d(code, (silent[0] * n_labels + beside)[beside >= 0])
+    sums = _sums(tokens, labels, code, n_labels) if counted else np.zeros(len(code))
+    code = numbers[code // n_labels].astype(np.int64) * n_labels + code % n_labels
     order = np.argsort(code, kind="stable")
-    found = {"code": code[order]}
-    if counted:
-        found["count"] = _counts(tokens, labels, owner * n_labels + label, n_labels)[order]
-    return found
+    return code[order], sums[order]
 
 
-def _counts(tokens: TokenAttributes, labels: Any, code: Ints, n_labels: int) -> Floats:
+def _sums(tokens: TokenAttributes, labels: Any, code: Ints, n_labels: int) -> Floats:
     """The sum of the values of each feature; `code` ascends."""
     item_label = np.repeat(labels, np.diff(tokens.item_ptr))
     seen = np.flatnonzero(item_label >= 0)
@@ -227,15 +266,12 @@ def _counts(tokens: TokenAttributes, labels: Any, code: Ints, n_labels: int) -> 
     return np.bincount(at, value, minlength=len(code)).astype(np.float64)
 
 
-def _observed_pairs(sequence_ptr: Any, labels: Any, n_labels: int) -> Floats:
-    """How often each label is followed by each."""
-    follows = np.ones(max(len(labels) - 1, 0), dtype=bool)
-    inner = sequence_ptr[1:-1]
-    follows[inner[(inner > 0) & (inner < len(labels))] - 1] = False
-    before, after = labels[:-1], labels[1:]
-    both = follows & (before >= 0) & (after >= 0)
-    counts = np.bincount(before[both] * n_labels + after[both], minlength=n_labels**2)
-    return counts.reshape(n_labels, n_labels).astype(np.float64)
+def _pair_labels(sequence_ptr: Any, labels: Any, n_labels: int) -> Any:
+    """before * L + after of each token's label and the one before; -1 where one is not known or there is none."""
+    codes = np.full(len(labels), -1, dtype=np.int32)
+    codes[1:] = np.where((labels[:-1] >= 0) & (labels[1:] >= 0), labels[:-1] * n_labels + labels[1:], -1)
+    codes[sequence_ptr[:-1][sequence_ptr[:-1] < len(labels)]] = -1
+    return codes
 
 
 class ChainData:
@@ -251,11 +287,17 @@ class ChainData:
         classes: the labels, in order.
     """
 
-    def __init__(self, sources: Sequence[Source], resident: int = 1, marked: bool = False) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        resident: int = 1,
+        marked: bool = False,
+        template: Template | None = None,
+    ) -> None:
         in_memory = all(source.in_memory for source in sources)
         self.parts = open_backend([ChainPart(source) for source in sources], in_memory, resident)
         self.states: Any
-        self.states, facts = self.parts.map(read_part, None)
+        self.states, facts = self.parts.map(read_part, None, template)
         labels, columns, numeric, weighted = zip(*facts, strict=True)
         if True not in weighted and False in weighted:
             raise PotentiaError("sample_weight is zero for every sequence.")
@@ -271,7 +313,7 @@ class ChainData:
             names: list[str] = self.parts.at(k, part_names, self.states)
             of_names = (numbers.setdefault(name, len(numbers)) for name in names)
             self._numbers.append(np.fromiter(of_names, dtype=np.int32, count=len(names)))
-        self.index = AttributeIndex(numbers, _join_columns(columns))
+        self.index = AttributeIndex(numbers, _join_columns(columns), template=template)
         if self.index.columns or any(numeric):
             self._find_offsets(columns)
 
@@ -311,37 +353,38 @@ class ChainData:
         return n_columns(self.index.columns)
 
     def number(
-        self, allowed: Allowed, scheme: str | None, everything: bool, least: float
-    ) -> tuple[Any, AttributeLabels, Floats]:
-        """Number all parts alike; the parts' states, the features, and how often each label follows each.
+        self, allowed: Allowed, scheme: str | None, scope: Any, least: float
+    ) -> tuple[Any, AttributeLabels, AttributeLabels, Floats]:
+        """Number all parts alike; the parts' states, the features of labels and of pairs of labels, and how often each
+        label follows each.
 
-        allowed: by the scheme. everything: features are all attributes with all labels. least: what the values of a
-        feature must sum to.
+        allowed: by the scheme. scope: of each attribute, see `number_part`. least: what the values of a feature must
+        sum to.
         """
-        everything = everything and least <= 0
         offsets = self.index.centring() if self.index.is_centred else None
-        options = self.classes, self.index.columns, allowed, scheme, everything, least > 0, offsets
+        options = self.classes, self.index.columns, allowed, scheme, scope, least > 0, offsets
         states, pairs = self.parts.map(number_part, self.states, *options, own=self._numbers)
         self.states, self._numbers = None, []
         n_attributes, n = len(self.index.numbers), len(self.classes)
-        code: Ints = np.arange(n_attributes * n)
-        if not everything:
-            numbers = range(self.parts.n_parts)
-            code = _join_features((self.parts.at(k, part_features, states) for k in numbers), least)
-        return states, AttributeLabels.of_codes(code, n_attributes, n), sum(pairs)
+
+        def features(which: str, n_labels: int) -> AttributeLabels:
+            of_parts = (self.parts.at(k, part_features, states, which) for k in range(self.parts.n_parts))
+            return AttributeLabels.of_codes(_join_features(of_parts, least), n_attributes, n_labels)
+
+        with_pairs = bool(np.any(scope & OF_PAIRS))
+        of_pairs = features("pair_codes", n * n) if with_pairs else AttributeLabels.none(n_attributes)
+        return states, features("codes", n), of_pairs, sum(pairs)
 
 
-def _join_features(of_parts: Iterable[tuple[Ints, Floats | None]], least: float) -> Ints:
+def _join_features(of_parts: Iterable[tuple[Ints, Floats]], least: float) -> Ints:
     """The codes of all parts, ascending, without those whose values sum to less than `least`."""
     joined: Ints = np.zeros(0, dtype=np.int64)
-    sums: Floats | None = None
-    for code, count in of_parts:
+    sums: Floats = np.zeros(0)
+    for code, of_part in of_parts:
         both, place = np.unique(np.concatenate([joined, code]), return_inverse=True)
-        if count is not None:
-            before = np.zeros(0) if sums is None else sums
-            sums = np.bincount(place, np.concatenate([before, count]), len(both)).astype(np.float64)
+        sums = np.bincount(place, np.concatenate([sums, of_part]), len(both)).astype(np.float64)
         joined = both
-    return joined if sums is None else joined[sums >= least]
+    return joined if least <= 0 else joined[sums >= least]
 
 
 def _join_columns(of_parts: Sequence[Columns]) -> dict[str, tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -15,9 +15,23 @@ from ..base.backend import releasing
 from ..base.options import check_choice, check_count, check_flag, check_function, check_number, check_type
 from ..base.progress import Bar
 from ..base.saving import Registered, build, digest_of, read_file, reading, write_file
-from ..base.schema import TEXT, Array, Count, Either, Items, Kind, Named, Number, Rule, Schema, Section, check
+from ..base.schema import (
+    TEXT,
+    Array,
+    Choice,
+    Count,
+    Either,
+    Items,
+    Kind,
+    Named,
+    Number,
+    Rule,
+    Schema,
+    Section,
+    check,
+)
 from ..base.threads import one_blas_thread, thread_count
-from ..base.types import Floats, PotentiaError, warn_caller
+from ..base.types import Floats, Ints, PotentiaError, warn_caller
 from ..features.attributes import (
     MAX_LABELS,
     AttributeIndex,
@@ -31,6 +45,7 @@ from ..features.attributes import (
 from ..features.offsets import presence_name
 from ..features.parts import Parts, Sequences, Source
 from ..features.schemes import SCHEMES, scheme_constraints
+from ..features.template import DIALECTS, Template
 from ..kernels.attributes import TokenAttributes
 from ..learn.backends.connection import current, iterate_anywhere
 from ..learn.base import steps_made
@@ -45,16 +60,28 @@ from ..learn.chain import (
     likeliest_labels,
     marginals,
 )
-from ..learn.chain_data import ChainData, HeldSequences, chain_sources, cut_lengths
+from ..learn.chain_data import OF_LABELS, OF_PAIRS, ChainData, HeldSequences, chain_sources, cut_lengths
 from ..learn.checkpoint import Checkpoint
 from ..learn.loop import Callback, run
 from ..potentials.base import Params
+from .chain_files import (
+    SparseWeights,
+    StoredChain,
+    crfsuite_bytes,
+    read_crfpp,
+    read_crfsuite,
+    read_wapiti,
+    wapiti_bytes,
+    write_bytes,
+)
 
 #: A token's features by name, or their names.
 Token = Mapping[str, Any] | Sequence[str]
 
 #: If the squares of a number sum to less than this share of c2, the penalty reduces its weights to about 1 %.
 _FAINT = 0.1
+#: Most labels with features of pairs, whose numbers have 16 bits.
+_MAX_PAIR_LABELS = 255
 #: Options that do not change what a fit computes.
 _FREE_OPTIONS = ("max_iterations", "threads", "decode")
 
@@ -89,6 +116,10 @@ class ChainCRF(Registered, Params):
         decode: "map" predicts the best whole sequence (Viterbi), "mpm" the best label of each token; with a scheme, the
             allowed labels that are right for as many tokens as possible, in expectation.
         threads: None for all cores (or POTENTIA_THREADS).
+        template: a `pt.features.Template` by which tokens are rows of columns; its lines "b" and "*" make features of
+            pairs of labels, and without a line "b" there are no transitions.
+        pair_attributes: names of features that also get a weight for each pair of neighbouring labels that occurs
+            with them (each pair of labels with `all_possible_transitions`).
 
     After `fit`: `classes_` (labels in order), `history_` (one dict per iteration), `n_iter_`, `converged_`,
     `state_features_` and `transition_features_` (weights by name), `offsets_`. Results do not depend on the number of
@@ -110,9 +141,12 @@ class ChainCRF(Registered, Params):
     scheme: str | None = None
     decode: Literal["map", "mpm"] = "map"
     threads: int | None = None
+    template: Template | None = None
+    pair_attributes: Sequence[str] = ()
 
     saved: ClassVar[Schema] = {
         "params": Kind((dict,)),
+        "template": Section({"text": TEXT, "dialect": Choice(DIALECTS)}, optional=True),
         "labels": Items(Either(TEXT, Kind((int,))), "L"),
         "history": Items(Section({"iteration": Count(), "objective": Number(finite=False)})),
         "columns": Named(Items(Count(), "two")),
@@ -120,7 +154,9 @@ class ChainCRF(Registered, Params):
         "name_ptr": Array("i8", ("A+1",), ends="B"),
         "feature_ptr": Array("i8", ("A+1",), ends="K"),
         "feature_label": Array("u2", ("K",), low=0, below="L"),
-        "state": Array("f8", ("K",)),
+        "pair_feature_ptr": Array("i8", ("A+1",), ends="M"),
+        "pair_feature_label": Array("u2", ("M",), low=0, below=_MAX_PAIR_LABELS**2),
+        "state": Array("f8", ("S",)),
         "pairs": Array("f8", ("L", "L")),
         "dense": Array("f8", ("D", "L")),
         "offsets": Named(Number(), optional=True),
@@ -163,7 +199,8 @@ class ChainCRF(Registered, Params):
         check_flag("warm_start", warm_start)
         sources, resident = chain_sources(X, y, sample_weight)
         with Bar(progress) as bar, one_blas_thread(), releasing():
-            data = ChainData(sources, resident, isinstance(checkpoint, str | os.PathLike))
+            marked = isinstance(checkpoint, str | os.PathLike)
+            data = ChainData(sources, resident, marked, self.template)
             if data.faintest is not None and data.faintest[1] < _FAINT * self.c2:
                 warn_caller(
                     f"the numbers of {data.faintest[0]!r} are so small that the penalty c2 = {self.c2:g} leaves hardly "
@@ -191,18 +228,47 @@ class ChainCRF(Registered, Params):
 
     def _begin(self, data: ChainData, warm: bool) -> ChainFit:
         """The fit before its first step, with weights of zero or, if `warm`, those of the fit before."""
-        allowed = scheme_constraints(data.classes, self.scheme)
-        states, features, pairs = data.number(allowed, self.scheme, self.all_possible_states, self.min_freq)
+        allowed, n = scheme_constraints(data.classes, self.scheme), len(data.classes)
+        scope = self._scope(data.index)
+        if np.any(scope & OF_PAIRS) and n > _MAX_PAIR_LABELS:
+            raise PotentiaError(f"features of pairs need at most {_MAX_PAIR_LABELS} labels, but y has {n}.")
+        free = self.min_freq <= 0
+        all_states, all_pairs = self.all_possible_states and free, self.all_possible_transitions and free
+        sought = scope & ~np.uint8(OF_LABELS * all_states | OF_PAIRS * all_pairs)
+        states, features, pair_features, pairs = data.number(allowed, self.scheme, sought, self.min_freq)
+        if all_states:
+            features = AttributeLabels.full(scope & OF_LABELS > 0, n)
+        if all_pairs:
+            pair_features = AttributeLabels.full(scope & OF_PAIRS > 0, n * n)
         seen = np.ones_like(pairs, dtype=bool) if self.all_possible_transitions else pairs > 0
+        if self.template is not None and self.template.constant is None:
+            seen[:] = False
         fit = ChainFit(
-            data.parts, states, features, seen & (pairs >= self.min_freq) & allowed.transitions, data.n_dense,
-            c1=self.c1, c2=self.c2, delta=self.delta, max_iterations=self.max_iterations, threads=self.threads,
+            data.parts, states, features, pair_features, seen & (pairs >= self.min_freq) & allowed.transitions,
+            data.n_dense, c1=self.c1, c2=self.c2, delta=self.delta, max_iterations=self.max_iterations,
+            threads=self.threads,
         )  # fmt: skip
         if warm:
             _warn_of_dropped(self.index_, data.index)
             first = fit.weights(fit.init())
             fit.start_from(_transferred(self, first, data.index, data.classes))
         return fit
+
+    def _scope(self, index: AttributeIndex) -> Any:
+        """Of each attribute, whether it has features of labels, of pairs of labels, or both."""
+        if self.template is not None:
+            of_letter = {"u": OF_LABELS, "b": OF_PAIRS, "*": OF_LABELS | OF_PAIRS}
+            constant, letters = self.template.constant, (name[0].lower() for name in index.numbers)
+            scope = np.fromiter(map(of_letter.__getitem__, letters), np.uint8, len(index.numbers))
+            if constant in index.numbers:  # whose pairs are the transitions
+                scope[index.numbers[constant]] &= OF_LABELS
+            return scope
+        scope = np.full(len(index.numbers), OF_LABELS, dtype=np.uint8)
+        if self.pair_attributes:
+            keys = set(self.pair_attributes)
+            chosen = (name in keys or name.partition(":")[0] in keys for name in index.numbers)
+            scope[np.fromiter(chosen, bool, len(scope))] |= OF_PAIRS
+        return scope
 
     def _digest(self, of_parts: Sequence[str]) -> str:
         """A digest of options and data: the checkpoint of a fit with another one is refused."""
@@ -287,7 +353,20 @@ class ChainCRF(Registered, Params):
         count = np.diff(features.ptr).tolist()
         names = [name for name, n in zip(self.index_.numbers, count, strict=True) for _ in range(n)]
         keys = zip(names, (self.classes_[k] for k in features.label.tolist()), strict=True)
-        return dict(zip(keys, self.weights_.state.tolist(), strict=True))
+        return dict(zip(keys, self.weights_.state.tolist(), strict=False))
+
+    @property
+    def pair_features_(self) -> dict[tuple[str, Any, Any], float]:
+        """Weights by attribute and pair of neighbouring labels."""
+        self._check_fitted()
+        features, labels = self.weights_.pair_features, self.classes_
+        count = np.diff(features.ptr).tolist()
+        names = [name for name, n in zip(self.index_.numbers, count, strict=True) for _ in range(n)]
+        pairs = (divmod(k, len(labels)) for k in features.label.tolist())
+        weights = self.weights_.state[len(self.weights_.features.label) :].tolist()
+        return {
+            (name, labels[a], labels[b]): w for name, (a, b), w in zip(names, pairs, weights, strict=True)
+        }
 
     @property
     def offsets_(self) -> dict[str, float | Floats]:
@@ -311,7 +390,7 @@ class ChainCRF(Registered, Params):
         tokens, dense = self.index_.encode(given.X, given.first)
         if self.__dict__.get("_tables_scheme", ()) != self.scheme:
             w = self.weights_
-            layout = ChainLayout.of(w.features, len(self.classes_), len(w.dense))
+            layout = ChainLayout.of(w.features, w.pair_features, len(self.classes_), len(w.dense))
             vector = layout.join(w.state, w.pairs, w.dense)
             self._tables = ChainTables.of(layout, vector, scheme_constraints(self.classes_, self.scheme))
             self._tables_scheme = self.scheme
@@ -327,7 +406,8 @@ class ChainCRF(Registered, Params):
         """The fitted model as JSON and arrays."""
         self._check_fitted()
         content = {
-            "params": self.get_params(),
+            "params": self.get_params() | {"template": None, "pair_attributes": list(self.pair_attributes)},
+            "template": None if self.template is None else asdict(self.template),
             "labels": self.classes_,
             "history": self.history_,
             "columns": {name: list(ends) for name, ends in self.index_.columns.items()},
@@ -336,6 +416,8 @@ class ChainCRF(Registered, Params):
         arrays = pack_names(self.index_.numbers) | {
             "feature_ptr": weights.features.ptr,
             "feature_label": weights.features.label,
+            "pair_feature_ptr": weights.pair_features.ptr,
+            "pair_feature_label": weights.pair_features.label,
             "state": weights.state,
             "pairs": weights.pairs,
             "dense": weights.dense,
@@ -356,7 +438,10 @@ class ChainCRF(Registered, Params):
     def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Self:
         """The model that `state` described."""
         found = check(cls.saved, {**content, **arrays}, "ChainCRF")
-        model: Self = build(cls, found["params"])
+        template = None if found["template"] is None else Template(**found["template"])
+        pair_attributes = found["params"].get("pair_attributes", ())
+        changed = {"template": template, "pair_attributes": tuple(pair_attributes)}
+        model: Self = build(cls, found["params"] | changed)
         model._check()
         scheme_constraints(found["labels"], model.scheme)
         names = unpack_names(found)
@@ -365,12 +450,85 @@ class ChainCRF(Registered, Params):
         columns = {name: tuple(ends) for name, ends in found["columns"].items()}
         column_offsets = () if found["column_offsets"] is None else found["column_offsets"]
         numbers = {name: k for k, name in enumerate(names)}
-        model.index_ = AttributeIndex(numbers, columns, found["offsets"], column_offsets)
+        model.index_ = AttributeIndex(numbers, columns, found["offsets"], column_offsets, template)
         features = AttributeLabels(found["feature_ptr"], found["feature_label"])
-        model.weights_ = ChainWeights(features, found["state"], found["pairs"], found["dense"])
+        pair_features = AttributeLabels(found["pair_feature_ptr"], found["pair_feature_label"])
+        model.weights_ = ChainWeights(features, pair_features, found["state"], found["pairs"], found["dense"])
         model.classes_, model.history_ = found["labels"], found["history"]
         model.n_iter_ = steps_made(model.history_)
         return model
+
+    # -- files of other tools ------------------------------------------------------------------------------
+
+    @classmethod
+    def from_crfsuite(cls, path: str | os.PathLike[str]) -> Self:
+        """A model that CRFsuite, python-crfsuite or sklearn-crfsuite trained."""
+        return cls._of_stored(read_crfsuite(path))
+
+    @classmethod
+    def from_wapiti(cls, path: str | os.PathLike[str]) -> Self:
+        """A CRF that Wapiti trained; `predict` takes rows of columns, without the label, to which it applies the
+        model's patterns.
+        """
+        return cls._of_stored(read_wapiti(path))
+
+    @classmethod
+    def from_crfpp(cls, path: str | os.PathLike[str]) -> Self:
+        """A model of CRF++ in the text form that ``crf_learn -t`` writes; `predict` takes rows of columns."""
+        return cls._of_stored(read_crfpp(path))
+
+    @classmethod
+    def _of_stored(cls, stored: StoredChain) -> Self:
+        model = cls(template=stored.template)
+        numbers = {name: k for k, name in enumerate(stored.names)}
+        model.index_ = AttributeIndex(numbers, template=stored.template)
+        of_labels, of_pairs = (
+            AttributeLabels(rows.ptr, rows.code.astype(np.uint16))
+            for rows in (stored.state, stored.pair_state)
+        )
+        if len(of_pairs.label) and len(stored.labels) > _MAX_PAIR_LABELS:
+            raise PotentiaError(
+                f"features of pairs need at most {_MAX_PAIR_LABELS} labels, but this model has {len(stored.labels)}."
+            )
+        state = np.concatenate([stored.state.weight, stored.pair_state.weight])
+        dense = np.zeros((0, len(stored.labels)))
+        model.weights_ = ChainWeights(of_labels, of_pairs, state, stored.pairs, dense)
+        model.classes_, model.history_, model.n_iter_, model.converged_ = list(stored.labels), [], 0, True
+        return model
+
+    def to_crfsuite(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as CRFsuite does, whose taggers can then use it."""
+        stored = self._stored("CRFsuite")
+        if len(stored.pair_state.weight) or self.template is not None or self.scheme is not None:
+            raise PotentiaError(
+                "CRFsuite has no features of pairs, templates or schemes, which this model has."
+            )
+        write_bytes(path, crfsuite_bytes(stored))
+
+    def to_wapiti(self, path: str | os.PathLike[str]) -> None:
+        """Write a model with a template as Wapiti does."""
+        if self.scheme is not None:
+            raise PotentiaError("Wapiti has no schemes, but this model has one.")
+        write_bytes(path, wapiti_bytes(self._stored("Wapiti")))
+
+    def _stored(self, tool: str) -> StoredChain:
+        self._check_fitted()
+        if self.index_.columns or self.index_.is_centred:
+            raise PotentiaError(
+                f"{tool} has no arrays or centred numbers among its features, but this model has."
+            )
+        if not all(isinstance(label, str) for label in self.classes_):
+            raise PotentiaError(f"labels must be texts in a file of {tool}.")
+        weights, first = self.weights_, len(self.weights_.features.label)
+        of_labels, of_pairs = (
+            SparseWeights(features.ptr, features.label.astype(np.int64), weight)
+            for features, weight in (
+                (weights.features, weights.state[:first]),
+                (weights.pair_features, weights.state[first:]),
+            )
+        )
+        names = list(self.index_.numbers)
+        return StoredChain(list(self.classes_), names, of_labels, of_pairs, weights.pairs, self.template)
 
     # -- checks --------------------------------------------------------------------------------------------
 
@@ -394,6 +552,11 @@ class ChainCRF(Registered, Params):
         for name in ("all_possible_states", "all_possible_transitions"):
             check_flag(name, getattr(self, name))
         check_choice("decode", self.decode, ("map", "mpm"))
+        check_type("template", self.template, Template, optional=True)
+        if isinstance(self.pair_attributes, str) or not all(
+            isinstance(key, str) for key in self.pair_attributes
+        ):
+            raise PotentiaError("pair_attributes must be a list of names of features.")
         if self.scheme is not None:
             check_choice("scheme", self.scheme, SCHEMES, "None")
         thread_count(self.threads)
@@ -445,20 +608,26 @@ def _split(values: list[Any], tokens: TokenAttributes) -> list[list[Any]]:
 
 def _pruned(weights: ChainWeights, index: AttributeIndex) -> tuple[ChainWeights, AttributeIndex]:
     """Weights without features of weight zero, and attributes without any."""
-    ptr, left_features = weights.features.ptr, weights.state != 0.0
-    owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
-    count = np.bincount(owner[left_features], minlength=len(ptr) - 1)
-    left = count > 0
+    live, first = weights.state != 0.0, len(weights.features.label)
+    counts = [
+        np.bincount(np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))[of_features], minlength=len(ptr) - 1)
+        for (ptr, _), of_features in zip(weights[:2], (live[:first], live[first:]), strict=True)
+    ]
+    left = counts[0] + counts[1] > 0
     for name in index.offsets:  # of which one attribute says that the other is there
         left[index.numbers[name]] |= left[index.numbers[presence_name(name)]]
-    ptr = np.concatenate([[0], np.cumsum(count[left])])
-    features = AttributeLabels(ptr, weights.features.label[left_features])
+    features, pair_features = (
+        AttributeLabels(np.concatenate([[0], np.cumsum(count[left])]), label[of_features])
+        for count, (_, label), of_features in zip(
+            counts, weights[:2], (live[:first], live[first:]), strict=True
+        )
+    )
     if not left.all():
         names = [name for name, there in zip(index.numbers, left.tolist(), strict=True) if there]
         numbers = {name: k for k, name in enumerate(names)}
         offsets = {name: offset for name, offset in index.offsets.items() if name in numbers}
-        index = AttributeIndex(numbers, index.columns, offsets, index.column_offsets)
-    return weights._replace(features=features, state=weights.state[left_features]), index
+        index = AttributeIndex(numbers, index.columns, offsets, index.column_offsets, index.template)
+    return ChainWeights(features, pair_features, weights.state[live], weights.pairs, weights.dense), index
 
 
 def _transferred(
@@ -468,27 +637,46 @@ def _transferred(
     before, old = model.index_, model.weights_
     known = {label: k for k, label in enumerate(model.classes_)}
     place = np.array([known.get(label, -1) for label in classes])
-    state, pairs, dense = fresh.state.copy(), fresh.pairs.copy(), fresh.dense.copy()
-    for name, number in index.numbers.items():
-        if (number_before := before.numbers.get(name)) is None:
-            continue
-        entries = slice(*old.features.ptr[number_before : number_before + 2])
-        by_label = dict(zip(old.features.label[entries].tolist(), old.state[entries].tolist(), strict=True))
-        for k in range(*fresh.features.ptr[number : number + 2]):
-            state[k] = by_label.get(int(place[fresh.features.label[k]]), 0.0)
+    pairs, dense, n_old = fresh.pairs.copy(), fresh.dense.copy(), len(model.classes_)
+    of_pairs = np.where((place[:, None] < 0) | (place < 0), -1, place[:, None] * n_old + place).ravel()
+    first_old = len(old.features.label)
+    state = np.concatenate([
+        _moved(before, old.features, old.state[:first_old], index, fresh.features, place),
+        _moved(before, old.pair_features, old.state[first_old:], index, fresh.pair_features, of_pairs),
+    ])  # fmt: skip
     both = np.flatnonzero(place >= 0)
     pairs[np.ix_(both, both)] = old.pairs[np.ix_(place[both], place[both])]
     for name, (first, end) in index.columns.items():
         if (columns := before.columns.get(name)) and columns[1] - columns[0] == end - first:
             dense[first:end, both] = old.dense[columns[0] : columns[1], place[both]]
-    weights = ChainWeights(fresh.features, state, pairs, dense)
+    weights = ChainWeights(fresh.features, fresh.pair_features, state, pairs, dense)
     _move(weights, before, index)
+    return weights
+
+
+def _moved(
+    before: AttributeIndex,
+    old: AttributeLabels,
+    state: Floats,
+    index: AttributeIndex,
+    fresh: AttributeLabels,
+    place: Ints,
+) -> Floats:
+    """Weights of `old` for the features of `fresh`, by names; place: old labels of the new ones, -1 where none is."""
+    weights = np.zeros(len(fresh.label))
+    for name, number in index.numbers.items():
+        if (number_before := before.numbers.get(name)) is None:
+            continue
+        entries = slice(*old.ptr[number_before : number_before + 2])
+        by_label = dict(zip(old.label[entries].tolist(), state[entries].tolist(), strict=True))
+        for k in range(*fresh.ptr[number : number + 2]):
+            weights[k] = by_label.get(int(place[fresh.label[k]]), 0.0)
     return weights
 
 
 def _move(weights: ChainWeights, before: AttributeIndex, index: AttributeIndex) -> None:
     """Adapt what numbers add by being there to offsets other than before."""
-    ptr, label, state = *weights.features, weights.state
+    (ptr, label), state = weights.features, weights.state
 
     def add(name: str, score: Floats) -> None:
         entries = slice(*ptr[(k := index.numbers[presence_name(name)]) : k + 2])
@@ -509,13 +697,22 @@ def _move(weights: ChainWeights, before: AttributeIndex, index: AttributeIndex) 
 
 def _is_consistent(found: Mapping[str, Any]) -> bool:
     """Whether labels ascend within each attribute, and columns are those of the dense weights, each once."""
-    ptr, label = found["feature_ptr"], found["feature_label"].astype(np.int64)
-    inner = np.ones(len(label), dtype=bool)
-    inner[ptr[:-1][ptr[:-1] < len(label)]] = False
-    ascending = bool(np.all(np.diff(label)[inner[1:]] > 0)) if len(label) else True
+    labels, of_labels, of_pairs = found["labels"], found["feature_label"], found["pair_feature_label"]
+    ascending = all(
+        _ascends(found[ptr], label)
+        for ptr, label in (("feature_ptr", of_labels), ("pair_feature_ptr", of_pairs))
+    )
+    in_range = not len(of_pairs) or (len(labels) <= _MAX_PAIR_LABELS and of_pairs.max() < len(labels) ** 2)
     ends = sorted(map(tuple, found["columns"].values()))
     edges = [0, *(end for _, end in ends)]
     joined = all(first == before and end > first for (first, end), before in zip(ends, edges, strict=False))
-    labels = found["labels"]
     distinct = len(set(labels)) == len(labels) and 0 < len(labels) <= MAX_LABELS
-    return ascending and joined and edges[-1] == len(found["dense"]) and distinct
+    whole = len(found["state"]) == len(of_labels) + len(of_pairs) and edges[-1] == len(found["dense"])
+    return ascending and in_range and joined and whole and distinct
+
+
+def _ascends(ptr: Ints, label: Any) -> bool:
+    """Whether labels ascend within each row of a sparse matrix."""
+    inner = np.ones(len(label), dtype=bool)
+    inner[ptr[:-1][ptr[:-1] < len(label)]] = False
+    return bool(np.all(np.diff(label.astype(np.int64))[inner[1:]] > 0)) if len(label) else True

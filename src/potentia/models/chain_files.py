@@ -10,11 +10,15 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from ..base.files import read_text, replacing
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.template import Template
 
 #: Chunk of a CRFsuite file: begins with four letters and its size.
-_HEADER, _FEATURE = struct.Struct("<4sI4s9I"), np.dtype([("kind", "<u4"), ("src", "<u4"), ("dst", "<u4"), ("w", "<f8")])
+_HEADER, _FEATURE = (
+    struct.Struct("<4sI4s9I"),
+    np.dtype([("kind", "<u4"), ("src", "<u4"), ("dst", "<u4"), ("w", "<f8")]),
+)
 _BYTE_ORDER = 0x62445371
 #: Bytes before the first record of a CQDB database: its header, and 256 references to hash tables.
 _RECORDS = 24 + 256 * 8
@@ -63,6 +67,12 @@ class StoredChain(NamedTuple):
     pairs: Floats
     template: Template | None = None
 
+    def with_name(self, name: str) -> StoredChain:
+        """With one more attribute, which has no weights."""
+        rows = (w._replace(ptr=np.append(w.ptr, w.ptr[-1])) for w in (self.state, self.pair_state))
+        state, pair_state = rows
+        return self._replace(names=[*self.names, name], state=state, pair_state=pair_state)
+
 
 # -- CRFsuite ------------------------------------------------------------------------------------------------
 
@@ -74,7 +84,9 @@ def read_crfsuite(path: Any) -> StoredChain:
         raise PotentiaError(f"{path} is no CRFsuite model: it does not begin with 'lCRF'.")
     _, size, kind, version, _, n_labels, n_names, features, labels, names, _, _ = _HEADER.unpack_from(data)
     if kind != b"FOMC" or version != 100:
-        raise PotentiaError(f"{path} is a CRFsuite model of type {kind!r} and version {version}, not FOMC and 100.")
+        raise PotentiaError(
+            f"{path} is a CRFsuite model of type {kind!r} and version {version}, not FOMC and 100."
+        )
     if size > len(data):
         raise PotentiaError(f"{path} is damaged: it has {len(data)} bytes, but says {size}.")
     if not 0 < n_labels <= _MAX_LABELS:
@@ -228,7 +240,9 @@ def read_wapiti(path: Any) -> StoredChain:
     if not head:
         raise PotentiaError(f"{path} is no Wapiti model: it does not begin with #mdl# and #rdr#.")
     if head[1] not in (None, b"2"):
-        raise PotentiaError(f"{path} is a Wapiti model of type {head[1].decode()}; only CRFs (type 2) are read.")
+        raise PotentiaError(
+            f"{path} is a Wapiti model of type {head[1].decode()}; only CRFs (type 2) are read."
+        )
     lines, at = _texts(path, data, head.end(), int(head[3]))
     labels, at = _quarks(path, data, at, "labels")
     names, at = _quarks(path, data, at, "observations")
@@ -245,6 +259,9 @@ def wapiti_bytes(chain: StoredChain) -> bytes:
     """A chain with a template as Wapiti's model file."""
     if chain.template is None:
         raise PotentiaError("a Wapiti model has patterns, but this model was trained without a template.")
+    constant = chain.template.constant
+    if constant is not None and constant not in chain.names:
+        chain = chain.with_name(constant)
     number, weight = _to_flat(chain)
     patterns = [pattern.source for pattern in chain.template.patterns]
     last_column = max(chain.template.n_columns - 1, 0)
@@ -296,10 +313,12 @@ def _numbered(path: Path, data: bytes) -> tuple[Ints, Floats]:
     pairs = [line.split(b"=") for line in data.split(b"\n") if line]
     try:
         number = np.array([int(k) for k, _ in pairs], dtype=np.int64)
-        weight = np.array([float.fromhex(w.decode()) if b"x" in w else float(w) for _, w in pairs], dtype=np.float64)
+        weight = np.array(
+            [float.fromhex(w.decode()) if b"x" in w else float(w) for _, w in pairs], dtype=np.float64
+        )
     except (ValueError, OverflowError):
         _damaged(path, "a weight is not of the form number=weight")
-    if not np.isfinite(weight).all() or len(number) and (number.min() < 0 or np.any(np.diff(number) <= 0)):
+    if not np.isfinite(weight).all() or (len(number) and (number.min() < 0 or np.any(np.diff(number) <= 0))):
         _damaged(path, "weights are not finite or their numbers do not ascend")
     return number, weight
 
@@ -357,14 +376,14 @@ def _counts(names: Sequence[str], n: int) -> tuple[Ints, Ints]:
     return of_labels, np.array([n * n if letter in "b*" else 0 for letter in first], dtype=np.int64)
 
 
-def _constant(template: Template) -> str | None:
-    """The name of the pattern of pairs without macros, whose weights hold for every token."""
-    texts = [pattern.texts[0] for pattern in template.patterns if pattern.scope in "b*" and not pattern.macros]
-    return texts[0] if texts else None
-
-
 def _from_flat(
-    path: Path, labels: list[str], names: list[str], template: Template, number: Ints, weight: Floats, factor: float
+    path: Path,
+    labels: list[str],
+    names: list[str],
+    template: Template,
+    number: Ints,
+    weight: Floats,
+    factor: float,
 ) -> StoredChain:
     """A chain whose weights lie observation by observation: those of labels, then those of pairs."""
     n = len(labels)
@@ -378,7 +397,7 @@ def _from_flat(
     rank = number - begin[owner]
     of_state = rank < of_labels[owner]
     code = np.where(of_state, rank, rank - of_labels[owner])
-    pairs, constant = np.zeros((n, n)), _constant(template)
+    pairs, constant = np.zeros((n, n)), template.constant
     of_all = ~of_state & (owner == (names.index(constant) if constant in names else -1))
     pairs.ravel()[code[of_all]] = weight[of_all]
     moved = ~of_state & ~of_all
@@ -394,7 +413,7 @@ def _from_flat(
 
 def _to_flat(chain: StoredChain) -> tuple[Ints, Floats]:
     """Numbers and weights of a chain, as `_from_flat` takes them."""
-    n, constant = len(chain.labels), _constant(chain.template) if chain.template else None
+    n, constant = len(chain.labels), chain.template.constant if chain.template else None
     of_labels, of_pairs = _counts(chain.names, n)
     begin = np.concatenate([[0], np.cumsum(of_labels + of_pairs)])
     number = [
@@ -405,7 +424,9 @@ def _to_flat(chain: StoredChain) -> tuple[Ints, Floats]:
     code = np.flatnonzero(chain.pairs)
     if len(code):
         if constant not in chain.names:
-            raise PotentiaError("the model has weights of neighbouring labels, but its template has no line 'b'.")
+            raise PotentiaError(
+                "the model has weights of neighbouring labels, but its template has no line 'b'."
+            )
         at = chain.names.index(constant)
         number.append(begin[at] + of_labels[at] + code)
         weight.append(chain.pairs.ravel()[code])
@@ -418,11 +439,14 @@ def _to_flat(chain: StoredChain) -> tuple[Ints, Floats]:
 
 
 def _content(path: Any) -> tuple[Path, bytes]:
-    path = Path(path)
-    try:
-        return path, path.read_bytes()
-    except OSError as error:
-        raise PotentiaError(f"{path} cannot be read ({error.strerror}).") from None
+    """The bytes of a file, unpacked if its name ends in .gz or .xz."""
+    return Path(path), read_text(path, "latin-1").encode("latin-1")
+
+
+def write_bytes(path: Any, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    with replacing(path) as file:
+        file.write(data)
 
 
 def _word(path: Path, data: bytes, at: int) -> int:
