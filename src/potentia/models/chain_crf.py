@@ -260,7 +260,7 @@ class ChainCRF(Registered, Params):
             of_letter = {"u": OF_LABELS, "b": OF_PAIRS, "*": OF_LABELS | OF_PAIRS}
             constant, letters = self.template.constant, (name[0].lower() for name in index.numbers)
             scope = np.fromiter(map(of_letter.__getitem__, letters), np.uint8, len(index.numbers))
-            if constant in index.numbers:  # whose pairs are the transitions
+            if constant is not None and constant in index.numbers:  # whose pairs are the transitions
                 scope[index.numbers[constant]] &= OF_LABELS
             return scope
         scope = np.full(len(index.numbers), OF_LABELS, dtype=np.uint8)
@@ -517,7 +517,8 @@ class ChainCRF(Registered, Params):
             raise PotentiaError(
                 f"{tool} has no arrays or centred numbers among its features, but this model has."
             )
-        if not all(isinstance(label, str) for label in self.classes_):
+        labels = [label for label in self.classes_ if isinstance(label, str)]
+        if len(labels) < len(self.classes_):
             raise PotentiaError(f"labels must be texts in a file of {tool}.")
         weights, first = self.weights_, len(self.weights_.features.label)
         of_labels, of_pairs = (
@@ -528,7 +529,7 @@ class ChainCRF(Registered, Params):
             )
         )
         names = list(self.index_.numbers)
-        return StoredChain(list(self.classes_), names, of_labels, of_pairs, weights.pairs, self.template)
+        return StoredChain(labels, names, of_labels, of_pairs, weights.pairs, self.template)
 
     # -- checks --------------------------------------------------------------------------------------------
 

@@ -257,14 +257,15 @@ def read_wapiti(path: Any) -> StoredChain:
 
 def wapiti_bytes(chain: StoredChain) -> bytes:
     """A chain with a template as Wapiti's model file."""
-    if chain.template is None:
+    template = chain.template
+    if template is None:
         raise PotentiaError("a Wapiti model has patterns, but this model was trained without a template.")
-    constant = chain.template.constant
+    constant = template.constant
     if constant is not None and constant not in chain.names:
         chain = chain.with_name(constant)
     number, weight = _to_flat(chain)
-    patterns = [pattern.source for pattern in chain.template.patterns]
-    last_column = max(chain.template.n_columns - 1, 0)
+    patterns = [pattern.source for pattern in template.patterns]
+    last_column = max(template.n_columns - 1, 0)
     shown = [f"{w:e}" for w in weight.tolist()]
     if any(float(text) != w for text, w in zip(shown, weight.tolist(), strict=True)):
         shown = [_hexadecimal(w) for w in weight.tolist()]
