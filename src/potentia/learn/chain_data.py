@@ -31,7 +31,7 @@ from ..features.schemes import Allowed, check_allowed
 from ..kernels import attributes as kernels
 from ..kernels.attributes import TokenAttributes
 from .backends.connection import current
-from .chain import AttributeLabels
+from .chain import AttributeLabels, ChainWeights
 from .data import open_backend
 
 #: Tokens of a part of sequences in memory. Cuts never depend on the number of threads or workers.
@@ -166,7 +166,8 @@ def number_part(
     counted: find how often. offsets: of numbers far from zero.
     """
     labels = encode_labels([[*state["values"], None]], classes)[state["labels"]]
-    check_allowed(state["sequence_ptr"], labels, classes, allowed, scheme, state["first"])
+    if scheme is not None:
+        check_allowed(state["sequence_ptr"], labels, classes, allowed, scheme, state["first"])
     tokens, dense = TokenAttributes.of(state), _spread(state["dense"], state["columns"], columns)
     if offsets is not None:
         offsets, numbers = offsets.local(numbers)
@@ -400,3 +401,74 @@ def cut_lengths(lengths: Sequence[int]) -> list[tuple[int, int]]:
             tokens = 0
         tokens += n
     return [*zip(cuts, [*cuts[1:], len(lengths)], strict=True)]
+
+
+# -- weights by name -----------------------------------------------------------------------------------------
+
+
+def pruned(weights: ChainWeights, index: AttributeIndex) -> tuple[ChainWeights, AttributeIndex]:
+    """Weights without features of weight zero, and attributes without any."""
+    ptr, left_features = weights.features.ptr, weights.state != 0.0
+    owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    count = np.bincount(owner[left_features], minlength=len(ptr) - 1)
+    left = count > 0
+    for name in index.offsets:  # of which one attribute says that the other is there
+        left[index.numbers[name]] |= left[index.numbers[presence_name(name)]]
+    ptr = np.concatenate([[0], np.cumsum(count[left])])
+    features = AttributeLabels(ptr, weights.features.label[left_features])
+    if not left.all():
+        names = [name for name, there in zip(index.numbers, left.tolist(), strict=True) if there]
+        numbers = {name: k for k, name in enumerate(names)}
+        offsets = {name: offset for name, offset in index.offsets.items() if name in numbers}
+        index = AttributeIndex(numbers, index.columns, offsets, index.column_offsets)
+    return weights._replace(features=features, state=weights.state[left_features]), index
+
+
+def transferred(
+    old: ChainWeights,
+    before: AttributeIndex,
+    old_classes: Sequence[Label],
+    fresh: ChainWeights,
+    index: AttributeIndex,
+    classes: Sequence[Label],
+) -> ChainWeights:
+    """Old weights for the features of `fresh`, by names of attributes and labels; zero where there are none."""
+    known = {label: k for k, label in enumerate(old_classes)}
+    place = np.array([known.get(label, -1) for label in classes])
+    state, pairs, dense = fresh.state.copy(), fresh.pairs.copy(), fresh.dense.copy()
+    for name, number in index.numbers.items():
+        if (number_before := before.numbers.get(name)) is None:
+            continue
+        entries = slice(*old.features.ptr[number_before : number_before + 2])
+        by_label = dict(zip(old.features.label[entries].tolist(), old.state[entries].tolist(), strict=True))
+        for k in range(*fresh.features.ptr[number : number + 2]):
+            state[k] = by_label.get(int(place[fresh.features.label[k]]), 0.0)
+    both = np.flatnonzero(place >= 0)
+    pairs[np.ix_(both, both)] = old.pairs[np.ix_(place[both], place[both])]
+    for name, (first, end) in index.columns.items():
+        if (columns := before.columns.get(name)) and columns[1] - columns[0] == end - first:
+            dense[first:end, both] = old.dense[columns[0] : columns[1], place[both]]
+    weights = ChainWeights(fresh.features, state, pairs, dense)
+    _move(weights, before, index)
+    return weights
+
+
+def _move(weights: ChainWeights, before: AttributeIndex, index: AttributeIndex) -> None:
+    """Adapt what numbers add by being there to offsets other than before."""
+    ptr, label, state = *weights.features, weights.state
+
+    def add(name: str, score: Floats) -> None:
+        entries = slice(*ptr[(k := index.numbers[presence_name(name)]) : k + 2])
+        state[entries] += score[label[entries]]
+
+    for name, offset in index.offsets.items():
+        entries = slice(*ptr[(k := index.numbers[name]) : k + 2])
+        of_number = np.zeros(len(weights.pairs))
+        of_number[label[entries]] = state[entries]
+        add(name, of_number * (offset - before.offsets.get(name, 0.0)))
+    for name, (first, end) in index.columns.items() if index.column_offsets.size else ():
+        gap = index.column_offsets[first:end].copy()
+        if name in before.columns and before.column_offsets.size:
+            gap -= before.column_offsets[slice(*before.columns[name])]
+        if presence_name(name) in index.numbers:
+            add(name, gap @ weights.dense[first:end])
