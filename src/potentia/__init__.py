@@ -85,7 +85,8 @@ if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
         if name in _ROOMS:
             return import_module(f".{_ROOMS[name]}", __name__)
         if name in _LATER:
-            return getattr(import_module(f".{_LATER[name]}", __name__), name)
+            globals()[name] = found = getattr(import_module(f".{_LATER[name]}", __name__), name)
+            return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import potentia as pt
-from potentia.app import image_pipeline, pixels, sequence_files, tables
+from potentia.app import image_pipeline, pixels, sequences, tables
 from potentia.base.files import DEFAULT_LIMIT
 from potentia.base.saving import _ALIGNED
 from potentia.gradients.losses import LOSSES
@@ -74,7 +74,7 @@ LIMITS = {
         f"an optimiser {8 * data._VECTORS} bytes per parameter",
         "the limit to 16 GB",  # of `POTENTIA_MEMORY=16`
         f"into parts of {chain_data.PART_TOKENS:,} tokens",
-        f"A file above {sequence_files.SPAN_BYTES // MIB} MiB",
+        f"A file above {sequences.SPAN_BYTES // MIB} MiB",
         f"in pieces of {tables.PIECE_ROWS:,}",
         f"the log exceeds {distributed.MAX_LOG_BYTES // MIB} MiB",
         f"above {100 * worker._MAX_SHARE:.0f} % of its memory limit",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.types import PotentiaError, warn_caller
-from ..features.data_files import open_image
+from ..features.datasets import open_image
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 #: Axes, in tifffile's letters, that are channels; all others but Y and X number pages.

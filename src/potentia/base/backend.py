@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .memory import enough_memory
+from .types import enough_memory
 
 #: function(part, state, *args) -> state and result; the state that it was given, if nothing changes.
 PartFunction = Callable[..., tuple[Any, Any]]

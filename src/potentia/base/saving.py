@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from .files import naming, replacing
-from .memory import enough_memory
 from .options import check_type
-from .types import PotentiaError
+from .types import PotentiaError, enough_memory
 from .version import __version__
 
 _CLASSES: dict[str, type[Registered]] = {}

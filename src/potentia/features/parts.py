@@ -81,10 +81,10 @@ class Held(Source):
 
 
 class Loaded(Source):
-    """Examples that a function of no arguments returns."""
+    """Examples that a function of no arguments returns, or a pair (X, y) of sequences; `size` is about its bytes."""
 
-    def __init__(self, function: Callable[[], Iterable[Example]], name: str | None = None) -> None:
-        self.function = function
+    def __init__(self, function: Callable[[], Any], name: str | None = None, size: int | None = None) -> None:
+        self.function, self.size = function, size
         self._name = name or getattr(function, "__qualname__", None) or type(function).__name__
 
     @property
@@ -117,6 +117,10 @@ class Loaded(Source):
             )
         return Sequences(*found)
 
+    def n_bytes(self) -> int | None:
+        """The size, where it is known."""
+        return self.size
+
     def _call(self) -> Any:
         try:
             return self.function()
@@ -126,28 +130,6 @@ class Loaded(Source):
             raise PotentiaError(
                 f"the loader {self.name} raised {type(error).__name__}: {error}; correct it or leave this part out."
             ) from error
-
-
-class HeldSequences(Source):
-    """Sequences in memory, or an iterator over them, which is read once."""
-
-    in_memory: ClassVar[bool] = True
-
-    def __init__(self, held: Sequences) -> None:
-        self.held = held
-
-    @property
-    def name(self) -> str:
-        """The numbers of the sequences."""
-        return f"sequences from {self.held.first} on"
-
-    def load(self) -> list[Example]:
-        """Refused: these are no examples."""
-        raise PotentiaError(f"{self.name} are no examples.")
-
-    def sequences(self) -> Sequences:
-        """The sequences."""
-        return self.held
 
 
 class Parts:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from ..base.html import facts_table
-from ..base.memory import borrow, enough_memory
+from ..base.memory import borrow
 from ..base.saving import Registered
 from ..base.threads import map_ranges
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, enough_memory
 from ..graph.cotangents import Tables, add_cliques, add_singles, clique_kinds, flat_marginals, zero_tables
 from ..graph.labels import check_labels
 from ..graph.scores import Scores, score_labels
