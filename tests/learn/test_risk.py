@@ -8,10 +8,11 @@ import pytest
 
 import potentia as pt
 from potentia import Constant, Example, Linear, PotentiaError
-from potentia.base.optimise import Search
+from potentia.base import optimise
+from potentia.base.optimise import Search, lbfgs
 from potentia.base.threads import thread_count
-from potentia.learn import base, risk_objective
-from potentia.learn.base import descend, set_parameters
+from potentia.learn import risk_objective
+from potentia.learn.base import set_parameters
 from potentia.learn.risk import MarginalRisk
 from potentia.learn.risk_objective import open_risk
 from reference import differences
@@ -296,21 +297,21 @@ def test_potentials_without_gradients_and_examples_without_labels_are_refused():
 
 def test_an_objective_without_minimum_ends_at_parameters_that_can_be_used():
     """As the truncated likelihood with too few iterations [MBL-tpami sec. 7.3]."""
-    largest, search, diverged = [], Search(np.ones(2)), False
+    largest, search = [], Search(np.ones(2))
 
     def slide(x):
         largest.append(np.abs(x).max())
         return -float((x**4).sum()), -4.0 * x**3
 
     while not search.stopped:
-        search, diverged = descend(search, slide)
-    assert diverged
+        search = lbfgs(search, slide)
+    assert search.diverged
     assert max(largest) <= 1e50
     assert 1e3 < np.abs(search.point).max() <= 1e50
 
 
 def test_running_away_is_said_and_ends_the_fit(monkeypatch):
-    monkeypatch.setattr(base, "DIVERGED", 1e-3)
+    monkeypatch.setattr(optimise, "DIVERGED", 1e-3)
     with pytest.warns(pt.ConvergenceWarning, match="ran away") as caught:
         model = crf(start="zero", incremental=2).fit(noisy(4))
     assert len(caught) == 1
@@ -327,10 +328,10 @@ def test_a_line_search_that_meets_no_number_restarts():
 
     search = Search(np.array([-3.0]))
     while not search.stopped:
-        search, _ = descend(search, hill)
+        search = lbfgs(search, hill)
     assert search.point[0] == pytest.approx(1.9, abs=0.1)
     with pytest.raises(PotentiaError, match="where the fit begins"):
-        descend(Search(np.array([3.0])), hill)
+        lbfgs(Search(np.array([3.0])), hill)
 
 
 @pytest.mark.parametrize("batch", [2, 4, 5])

@@ -91,34 +91,43 @@ class Local(Backend):
         """Let go of all parts but these."""
         self.parts = [self.parts[number] for number in numbers]
 
-    def call(self, number: int, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
-        """What the function gives for one part."""
-        return function(self.parts[number], {} if states is None else states[number], *args)
+    def _enter(self, number: int, states: Any) -> tuple[Any, Any]:
+        """A part and its state."""
+        return self.parts[number], {} if states is None else states[number]
+
+    def _leave(self, number: int, states: Any, before: Any, state: Any) -> Any:
+        """What stands for a part's new state among the states, after a visit that began with `before`."""
+        return state
 
     def map(
         self, function: PartFunction, states: Any, *args: Any, own: Sequence[Any] | None = None
     ) -> tuple[Any, list[Any]]:
         """The new states, and the results in part order."""
-        firsts: Iterable[Any] = [()] * self.n_parts if own is None else ((item,) for item in own)
-        calls = zip(range(self.n_parts), firsts, strict=True)
-        found = [self.call(number, function, states, *first, *args) for number, first in calls]
-        return tuple(state for state, _ in found), [result for _, result in found]
+        new, results = [], []
+        for number in range(self.n_parts):
+            part, before = self._enter(number, states)
+            first = () if own is None else (own[number],)
+            state, result = function(part, before, *first, *args)
+            new.append(self._leave(number, states, before, state))
+            results.append(result)
+            del part, before, state  # they may leave memory now
+        return tuple(new), results
 
     def total(self, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
         """The new states, and the sum of the results; at most log2(parts) partial sums are held at once."""
-        new: list[Any] = []
-
-        def value(number: int) -> Any:
-            state, result = self.call(number, function, states, *args)
-            new.append(state)  # the tree visits the parts in order
-            return result
-
-        total = tree_total(value, 0, self.n_parts)
-        return tuple(new), total
+        new, sums = [], list[tuple[int, Any]]()
+        for number in range(self.n_parts):
+            part, before = self._enter(number, states)
+            state, result = function(part, before, *args)
+            new.append(self._leave(number, states, before, state))
+            push(sums, result)
+            del part, before, state, result
+        return tuple(new), joined(sums)
 
     def at(self, number: int, function: PartFunction, states: Any, *args: Any) -> Any:
         """The result for one part."""
-        return self.call(number, function, states, *args)[1]
+        part, state = self._enter(number, states)
+        return function(part, state, *args)[1]
 
 
 #: Backends made inside `releasing`.
@@ -147,12 +156,29 @@ def opened(backend: Backend) -> Backend:
     return backend
 
 
-def tree_total(value: Callable[[int], Any], first: int, last: int) -> Any:
-    """The sum of value(first) .. value(last - 1) over the tree that splits at multiples of powers of two."""
-    if last - first <= 1:
-        return value(first) if last > first else None
-    half = _middle(first, last)
-    return add(tree_total(value, first, half), tree_total(value, half, last))
+def push(sums: list[tuple[int, Any]], value: Any) -> None:
+    """Add the next value to sums over the tree that splits at multiples of powers of two, each with its size."""
+    size = 1
+    while sums and sums[-1][0] == size:
+        value = add(sums.pop()[1], value)
+        size *= 2
+    sums.append((size, value))
+
+
+def joined(sums: list[tuple[int, Any]]) -> Any:
+    """The total of what was pushed; None if nothing was."""
+    total = None
+    for _, value in reversed(sums):
+        total = add(value, total)
+    return total
+
+
+def tree_total(values: Iterable[Any]) -> Any:
+    """The sum of values over the tree that splits at multiples of powers of two."""
+    sums: list[tuple[int, Any]] = []
+    for value in values:
+        push(sums, value)
+    return joined(sums)
 
 
 def tree_cover(first: int, last: int, start: int, stop: int) -> list[tuple[int, int]]:

@@ -19,6 +19,10 @@ _DECREASE, _CURVATURE = 1e-4, 0.9
 _EVALUATIONS = 20
 #: Largest factor by which a line search lengthens a step that was too short.
 _STRETCH = 4.0
+#: Vectors of at least this many parameters remember fewer steps.
+_MANY_PARAMETERS = 500_000
+#: Parameters beyond this are on their way to infinity: the objective has no minimum.
+DIVERGED = 1e50
 #: Factors of Adam's running means of gradients and of their squares, and what keeps it from dividing by zero.
 _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 
@@ -34,7 +38,8 @@ class Search(NamedTuple):
         reach: length of the last step, where a search along the gradient begins.
         missed: after a step that failed, the decrease that the slope promised. Beyond rounding, values or gradients
             are inaccurate or not finite.
-        stopped: the last step gained nothing: `point` is a minimum, or as `missed` says.
+        stopped: the last step gained nothing: `point` is a minimum, or as `missed` and `diverged` say.
+        diverged: the last step of L-BFGS led beyond `DIVERGED`.
     """
 
     point: Floats
@@ -45,6 +50,7 @@ class Search(NamedTuple):
     reach: float = 1.0
     missed: float = 0.0
     stopped: bool = False
+    diverged: bool = False
 
     def arrays(self) -> dict[str, Floats]:
         """All but `aux`, as named arrays without copies."""
@@ -95,15 +101,18 @@ def begin(search: Search, objective: Objective) -> Search:
     return search._replace(value=value, gradient=gradient, aux=aux)
 
 
-def lbfgs(search: Search, objective: Objective, memory: int = 20) -> Search:
+def lbfgs(search: Search, objective: Objective, memory: int | None = None) -> Search:
     """A step of limited-memory BFGS [Nocedal and Wright 2006, Alg. 7.5] to a lower value, if there is one.
 
     The line search meets the strong Wolfe conditions; a value that is not finite counts as a step that went too far.
-    `memory`: pairs to remember, of two vectors each. A step costs about one evaluation and 4 `memory` products.
+    `memory`: pairs to remember, of two vectors each; None is 20, or 6 of so many parameters that pairs are what memory
+    goes to. A step costs about one evaluation and 4 `memory` products.
     """
+    if memory is None:
+        memory = 20 if search.point.size < _MANY_PARAMETERS else 6
     search = begin(search, objective)._replace(missed=0.0, stopped=False)
     search = _line_search(search, _direction(search, search.gradient), objective, memory)
-    if search.stopped and search.pairs:
+    if search.stopped and search.pairs and not search.diverged:
         # pairs may mislead where curvature changes: try the gradient itself before giving up
         search = _line_search(search._replace(pairs=(), stopped=False), -search.gradient, objective, memory)
     return search
@@ -162,6 +171,8 @@ def _line_search(search: Search, d: Floats, objective: Objective, memory: int) -
     low, high = _Trial(0.0, search.value, slope), None
     for _ in range(_EVALUATIONS):
         point = search.point + length * d
+        if not np.abs(point).max(initial=0.0) <= DIVERGED:
+            return search._replace(stopped=True, diverged=True)
         value, gradient, aux = _evaluate(objective, point)
         trial = _Trial(length, value, float(gradient @ d))
         too_far = not value <= search.value + _DECREASE * length * slope or value > low.value

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from ..base.optimise import Objective, Search, begin, lbfgs
+from ..base.optimise import Search
 from ..base.options import check_choice
 from ..base.saving import Registered
 from ..base.schema import check_state, like
@@ -27,10 +27,6 @@ from .data import Dataset
 WINDOW = 10
 #: A fall in WINDOW iterations beyond this share counts as unfinished where no tolerance is given.
 STILL_FALLING = 1e-2
-#: Parameters beyond this are on their way to infinity: the objective has no minimum.
-DIVERGED = 1e50
-#: Vectors of at least this many parameters remember fewer steps: those are what the memory goes to.
-_MANY_PARAMETERS = 500_000
 
 Row = Mapping[str, Any]
 
@@ -212,25 +208,9 @@ def set_parameters(functions: Mapping[str, Differentiable], vector: Floats) -> N
         first += size
 
 
-def descend(search: Search, objective: Objective) -> tuple[Search, bool]:
-    """A step of L-BFGS over parameters, and whether they ran away, as they do where there is no minimum."""
-    diverged = False
-
-    def bounded(vector: Floats) -> tuple[Any, ...]:
-        nonlocal diverged
-        if not np.abs(vector).max(initial=0.0) <= DIVERGED:
-            diverged = True
-            return np.inf, np.zeros_like(vector)
-        return objective(vector)
-
-    search = begin(search, bounded)
-    found = lbfgs(search, bounded, 20 if search.point.size < _MANY_PARAMETERS else 6)
-    return (search._replace(stopped=True) if diverged else found), diverged
-
-
-def failure_of(search: Search, diverged: bool, steps: int, tol: float) -> str | None:
+def failure_of(search: Search, steps: int, tol: float) -> str | None:
     """What to say of a search that stopped elsewhere than at a minimum up to `tol`; None if it did not."""
-    if diverged:
+    if search.diverged:
         return f"The parameters ran away after {steps} iterations: this loss seems to have no minimum here."
     if not search.missed > (tol or STILL_FALLING) * abs(search.value):
         return None

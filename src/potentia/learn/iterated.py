@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ..base.optimise import Search
+from ..base.optimise import Search, lbfgs
 from ..base.options import check_count, check_number
 from ..base.types import ArrayLike, Floats, PotentiaError, real_number, shown, warn_caller
 from ..features.example import Example
@@ -30,7 +30,6 @@ from .base import (
     SavedState,
     State,
     Stop,
-    descend,
     failure_of,
     join_parameters,
     movable,
@@ -162,7 +161,22 @@ class IteratedLogistic(Learner):
         """A step of L-BFGS, or a fit of every kind with message passing after each."""
         joint = self._joint(data, state.potentials)
         solver = self.solver_for(state.potentials)
-        return self._descend(joint, state) if solver == "direct" else self._alternate(joint, state, solver)
+        if solver != "direct":
+            return self._alternate(joint, state, solver)
+        moving = movable(state.potentials, joint.named)
+        passing = 2 * self.sweeps, self.message_tol or 0.0
+        objective = _objective(joint, state.potentials, moving, state.parts, (), passing)
+        search = lbfgs(Search.of(state.arrays), objective)
+        arrays = search.arrays()
+        if search.stopped:
+            failure = failure_of(search, steps_made(state.history), self.tol)
+            return state.at_end({"objective": search.value}, arrays=arrays, failure=failure)
+        set_parameters(moving, search.point)
+        parts, losses = search.aux
+        potentials = {**state.potentials, **moving}
+        return state.after(
+            _row(search.value, losses, potentials), potentials=potentials, arrays=arrays, parts=parts
+        )
 
     def done(self, state: State) -> Stop | None:
         """Why the fit ends here; modes that fit every kind once are never unfinished."""
@@ -181,23 +195,6 @@ class IteratedLogistic(Learner):
 
     def _joint(self, data: Dataset, potentials: Mapping[str, Potential]) -> Joint:
         return Joint(data, self.epsilons(list(potentials)), self)
-
-    def _descend(self, joint: Joint, state: State) -> State:
-        """L-BFGS over all parameters."""
-        moving = movable(state.potentials, joint.named)
-        passing = 2 * self.sweeps, self.message_tol or 0.0
-        objective = _objective(joint, state.potentials, moving, state.parts, (), passing)
-        search, diverged = descend(Search.of(state.arrays), objective)
-        arrays = search.arrays()
-        if search.stopped:
-            failure = failure_of(search, diverged, steps_made(state.history), self.tol)
-            return state.at_end({"objective": search.value}, arrays=arrays, failure=failure)
-        set_parameters(moving, search.point)
-        parts, losses = search.aux
-        potentials = {**state.potentials, **moving}
-        return state.after(
-            _row(search.value, losses, potentials), potentials=potentials, arrays=arrays, parts=parts
-        )
 
     def _alternate(self, joint: Joint, state: State, solver: str) -> State:
         """Algorithm 1.1 with kinds updated one after another, messages after each."""
@@ -238,7 +235,7 @@ class IteratedLogistic(Learner):
         passing = -(-2 * self.sweeps // _MIXED_STEPS), self.message_tol or 0.0
         search, measured = Search(join_parameters(moving)), dict[str, float]()
         for _ in range(_MIXED_STEPS):
-            search, _ = descend(search, _objective(joint, potentials, moving, parts, scored, passing))
+            search = lbfgs(search, _objective(joint, potentials, moving, parts, scored, passing))
             if search.stopped:
                 measured = {}
                 break

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..base.optimise import Search, adam, adam_start, check_adam
+from ..base.optimise import Search, adam, adam_start, check_adam, lbfgs
 from ..base.options import check_count, check_number
 from ..base.types import Floats, PotentiaError, real_number, shown
 from ..features.parts import Examples
@@ -25,7 +25,6 @@ from .base import (
     SavedState,
     State,
     Stop,
-    descend,
     failure_of,
     has_settled,
     join_parameters,
@@ -209,7 +208,7 @@ class MarginalRisk(Learner):
             return value, gradient, doubts
 
         try:
-            search, diverged = descend(Search.of(state.arrays), objective)
+            search = lbfgs(Search.of(state.arrays), objective)
         except PotentiaError:
             for doubt in doubts if len(state.arrays) == len(_OF_STAGES) + 1 else ():
                 raise PotentiaError(f"The fit cannot begin here: {doubt}") from None
@@ -224,9 +223,9 @@ class MarginalRisk(Learner):
         }
         if not search.stopped:
             return state.after(row, **changes), False
-        failure = failure_of(search, diverged, steps_made(state.history), self.tol)
+        failure = failure_of(search, steps_made(state.history), self.tol)
         failure = failure and " ".join([failure, *doubts])
-        return state.at_end(row, **changes, failure=failure), diverged
+        return state.at_end(row, **changes, failure=failure), search.diverged
 
     def _pass(self, risk: Risk, state: State, row: Row, done: int) -> tuple[State, bool]:
         """Adam over batches of examples in random order; steps fall as 1 / sqrt(pass).
@@ -305,7 +304,7 @@ def _minimised(
 
     search, values = Search(join_parameters(moving)), list[Row]()
     while len(values) < steps and not has_settled(values, 1e-4) and not search.stopped:
-        search, _ = descend(search, objective)
+        search = lbfgs(search, objective)
         values.append({"objective": search.value})
     set_parameters(moving, search.point)
     return found

@@ -304,4 +304,4 @@ def open_risk(data: Dataset, options: MarginalRisk, number: int, n_batches: int 
         for first, size in zip(starts, data.n_given, strict=False)
     ]
     states, totals = data.parts.map(open_stage, None, settings, own=stages)
-    return Risk(data, options.ridge, tree_total(lambda part: totals[part], 0, len(totals))), states
+    return Risk(data, options.ridge, tree_total(totals)), states

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...base.backend import Local, PartFunction, Recipe
+from ...base.backend import Local, Recipe
 from ...base.types import PotentiaError
 
 
@@ -107,19 +107,8 @@ class OutOfCore(Local):
             self._folder.cleanup()
             self._folder = None
 
-    def call(self, number: int, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
-        """What the function gives for one part, the state as something that can leave memory."""
-        part = self._part(number)
-        before = _Spilled({}) if states is None else states[number]
-        self._states[number].add(before)
-        given = before.come()
-        state, result = function(part, given, *args)
-        new = before if state is given else _Spilled(state)
-        self._states[number].add(new)
-        return new, result
-
-    def _part(self, number: int) -> Any:
-        """The part, which is built unless it is in memory; the one visited last makes room.
+    def _enter(self, number: int, states: Any) -> tuple[Any, Any]:
+        """The part, which is built unless it is in memory, and its state; the part visited last makes room.
 
         Parts are visited in turn, so the one visited last is the one that is needed again last.
         """
@@ -129,7 +118,16 @@ class OutOfCore(Local):
             self._parts[number] = self.recipes[number].build()
             self._states[number] = weakref.WeakSet()
         self._parts[number] = part = self._parts.pop(number)
-        return part
+        if states is None:
+            return part, {}
+        self._states[number].add(states[number])
+        return part, states[number].come()
+
+    def _leave(self, number: int, states: Any, before: Any, state: Any) -> _Spilled:
+        """The state as something that can leave memory."""
+        new = states[number] if states is not None and state is before else _Spilled(state)
+        self._states[number].add(new)
+        return new
 
     def _suspend(self, number: int) -> None:
         part = self._parts.pop(number)
