@@ -164,7 +164,7 @@ def test_the_objective_is_the_smoothed_loss_at_the_messages():
     truth = 0.0
     for kind, potential in state.potentials.items():
         index = part.targets[kind]
-        truth += 0.3 * potential.scores(part.matrix(kind)[:])[np.arange(len(index)), index].sum()
+        truth += 0.3 * potential.scores(part.features[kind][:])[np.arange(len(index)), index].sum()
     penalties = sum(0.3 * p.penalty() for p in state.potentials.values())
     assert state.history[-1]["objective"] == pytest.approx(value - truth + penalties, rel=1e-10)
 
@@ -305,11 +305,11 @@ def test_hidden_labels_are_dropped_with_their_regions_by_default():
         y[k::4] = -1
         hidden.append(Example(e.graph, e.features, y))
     data = pt.IteratedLogistic().gather(hidden, {"node": Linear(), "edge": Linear()})
-    assert data.n_rows("node") == sum((e.labels >= 0).sum() for e in hidden)
+    assert data.n_rows["node"] == sum((e.labels >= 0).sum() for e in hidden)
     for e in hidden:
         both = (e.labels[e.graph.scopes["edge"]] >= 0).all(axis=1)
         assert both.sum() > 0
-    assert data.n_rows("edge") == sum(
+    assert data.n_rows["edge"] == sum(
         (e.labels[e.graph.scopes["edge"]] >= 0).all(axis=1).sum() for e in hidden
     )
     crf = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(hidden)
@@ -428,7 +428,7 @@ def test_shards_change_nothing(monkeypatch):
     # a shard's messages rest together, so where they rest depends on the cut
     learner = pt.IteratedLogistic(**SMALL, message_tol=0.0)
     whole = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(examples)
-    monkeypatch.setattr("potentia.learn.examples.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
     cut = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(examples)
     assert cut.history_[-1]["objective"] == pytest.approx(whole.history_[-1]["objective"], rel=1e-9)
     for a, b in zip(whole.predict(examples), cut.predict(examples), strict=True):

@@ -70,7 +70,7 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
     assert seen == [2]
     assert thread_count(None) == 3
     # where shards are shared out, neither of the two inferences asks the same pool for threads of its own
-    monkeypatch.setattr("potentia.learn.examples.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
     both = MarginalRisk("truncated_em", pt.TRW(), clamped=pt.TRW())
     evaluate, used = risk_objective.evaluate, []
 
@@ -87,7 +87,7 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
 def test_shards_and_threads_change_nothing(monkeypatch):
     examples = noisy(5)
     whole = crf(threads=1).fit(examples)
-    monkeypatch.setattr("potentia.learn.examples.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
     cut = crf(threads=2).fit(examples)
     monkeypatch.setattr("potentia.learn.data.PART_ENTRIES", 1)
     in_parts = crf(threads=2).fit(examples)

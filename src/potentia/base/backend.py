@@ -17,6 +17,9 @@ import numpy as np
 
 from .memory import enough_memory
 
+#: The connection to the cluster that parts live on, if any.
+CLUSTER: ContextVar[Any] = ContextVar("potentia_cluster", default=None)
+
 #: function(part, state, *args) -> state and result; the state that it was given, if nothing changes.
 PartFunction = Callable[..., tuple[Any, Any]]
 

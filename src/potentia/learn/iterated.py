@@ -37,7 +37,7 @@ from .base import (
     steps_made,
 )
 from .data import Dataset
-from .joint import Joint, restored_part, saved_part
+from .joint import Joint, pass_messages, restored_part, saved_part
 
 #: `message_tol` between fits by default: the next fit moves marginals more.
 _BETWEEN_FITS = 1e-3
@@ -147,8 +147,6 @@ class IteratedLogistic(Learner):
 
     def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
         """Zero messages, and potentials as they are or zero."""
-        for kind, potential in potentials.items():
-            potential.check_shape(kind, data.shapes[kind])
         potentials, solver = data.begin(potentials), self.solver_for(potentials)
         joint = self._joint(data, potentials)
         limit = self.limit_for(solver) if self.mode != "piecewise" else min(self.limit_for(solver), 1)
@@ -212,9 +210,11 @@ class IteratedLogistic(Learner):
             parts, measured = joint.moved(parts, potentials, group), {}
             if self.mode != "piecewise":
                 # the objective is asked for after the last one
-                measure = () if stepping or number < len(groups) - 1 else joint.kinds
-                passing = 2 * self.sweeps, tol
-                parts, measured = joint.pass_messages(parts, potentials, joint.kinds, passing, measure)
+                measure = () if joint.soft or stepping or number < len(groups) - 1 else joint.kinds
+                unscored = joint.unscored(potentials, joint.kinds)
+                parts, measured = joint.parts.total(
+                    pass_messages, parts, unscored, 2 * self.sweeps, tol, measure
+                )
         if stepping:
             parts, measured = self._steps(joint, stepping, potentials, parts, losses)
         objective = joint.objective(parts, potentials, measured)
@@ -345,7 +345,8 @@ def _objective(
 
     def objective(vector: Floats) -> tuple[float, Floats, Any]:
         set_parameters(moving, vector)
-        states, losses = joint.pass_messages(parts, functions, scored, passing, still)
+        unscored = joint.unscored(functions, scored)
+        states, losses = joint.parts.total(pass_messages, parts, unscored, *passing, still)
         value, slopes = 0.0, {}
         for kind in joint.kinds:
             epsilon, function = joint.epsilons[kind], functions[kind]

@@ -20,8 +20,7 @@ from ..kernels.frank_wolfe import Design, MarginDual, WorkingSet, entries_of, fi
 from ..kernels.margin_chain import MarginChains, chain_answers, chain_pass
 from ..potentials.base import Potential, as_affine
 from ..potentials.problem import NO_LABELS
-from .examples import Hamming, delta_tables
-from .part import Part
+from .part import Hamming, Part, delta_tables
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class MarginProblem:
         potential, counts = self.potentials[kind], self.counts[kind]
         design = as_affine(kind, potential).design
         present = kind in self.data.shapes
-        x = self.data.matrix(kind) if present else np.zeros((0, potential.n_features_))
+        x = self.data.features[kind] if present else np.zeros((0, potential.n_features_))
         owner = np.repeat(np.arange(self.n_examples), counts)
         if not potential.shared and x.shape[1] > 0:
             return sparse.csr_array(design(x[:])), owner, np.arange(len(owner))
@@ -288,9 +287,10 @@ def make_delta(part: Part, delta: Any) -> dict[str, Floats | None]:
     if delta != "hamming":
         return found
     held = sum(len(table) for table in found.values() if isinstance(table, Hamming))
-    if held < part.n_variables:
+    n_variables = sum(shard.graph.n_variables for shard in part.shards)
+    if held < n_variables:
         raise PotentiaError(
-            f"delta='hamming' needs a single-variable region for every variable; {part.n_variables - held} have none."
+            f"delta='hamming' needs a single-variable region for every variable; {n_variables - held} have none."
         )
     tables = {kind: None if table is None else table[:] for kind, table in found.items()}
     for kind, table in tables.items():

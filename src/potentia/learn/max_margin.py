@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
-from ..base.backend import Local
+from ..base.backend import CLUSTER, Local
 from ..base.options import check_count, check_number
 from ..base.types import ArrayLike, PotentiaError, WidthError, real_number, shown
 from ..features.example import Example
@@ -17,7 +17,6 @@ from ..features.parts import Examples, Parts
 from ..inference.base import Inference
 from ..inference.exact import Exact
 from ..potentials.base import Potential, as_affine
-from .backends.connection import current
 from .base import Learner, Row, SavedState, State, Stop, share
 from .data import Dataset
 from .margin_problem import (
@@ -96,7 +95,7 @@ class MaxMargin(Learner):
         """The labelled variables and the regions between them, in one part for Frank-Wolfe."""
         entries = None
         if self.solver == "frank_wolfe":
-            if isinstance(examples, Parts) or current() is not None:
+            if isinstance(examples, Parts) or CLUSTER.get() is not None:
                 raise PotentiaError(
                     "MaxMargin(solver='frank_wolfe') needs a list of examples in one process, since its dual is one "
                     "vector of all of them; take solver='one_slack'."

@@ -24,8 +24,7 @@ from ..features.example import Example
 from ..features.parts import Loaded, Parts, Source
 from ..graph.structure import Graph
 from ..graph.union import Union
-from .data import PART_ENTRIES, cut_examples, hold_examples
-from .examples import checked_examples
+from .data import PART_ENTRIES, checked_examples, cut_examples, hold_examples
 
 KIND = "part"
 ENDING = ".potentia"

@@ -104,8 +104,6 @@ class MarginalRisk(Learner):
 
     def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
         """Parameters as they are, or as `start` says."""
-        for kind, potential in potentials.items():
-            potential.check_shape(kind, data.shapes[kind])
         stages = self._stages(data)
         number = stages[0][0]
         fresh = any(not potential.is_fitted for potential in potentials.values())

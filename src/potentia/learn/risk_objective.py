@@ -15,7 +15,7 @@ import numpy as np
 from ..base.backend import tree_total
 from ..base.memory import borrow_zeros
 from ..base.schema import prefixed
-from ..base.threads import map_items, thread_count
+from ..base.threads import iterate_items, thread_count
 from ..base.types import Floats
 from ..gradients.base import GradientError
 from ..gradients.entry import Gradient, evaluate, gradient_of
@@ -27,8 +27,7 @@ from ..potentials.base import Potential
 from ..potentials.mlp import Differentiable
 from ..potentials.problem import Rows
 from .data import Dataset
-from .examples import observed
-from .part import Part
+from .part import Part, observed
 
 if TYPE_CHECKING:
     from .risk import MarginalRisk
@@ -96,9 +95,12 @@ def open_stage(
     part: Part, state: PartState, stage: Stage, settings: RiskSettings
 ) -> tuple[PartState, Floats]:
     """Nothing is remembered of earlier inference; the weight of the labelled variables of each batch."""
-    new = {"settings": settings, "stage": stage}
-    weights = [_chosen(part, new, batch).labelled_weight() for batch in range(stage.n_batches)]
-    return new, np.array(weights)
+    new, totals = {"settings": settings, "stage": stage}, np.zeros(stage.n_batches)
+    for batch in range(stage.n_batches):
+        for shard in _chosen(part, new, batch).shards:
+            seen = shard.labels >= 0
+            totals[batch] += float(seen.sum() if shard.weights is None else shard.weights[seen].sum())
+    return new, totals
 
 
 def _chosen(part: Part, state: PartState, batch: int | None) -> Part:
@@ -111,7 +113,8 @@ def _chosen(part: Part, state: PartState, batch: int | None) -> Part:
     if any(key[0] != stage for key in batches):
         batches.clear()
     if (stage, batch) not in batches:
-        batches[stage, batch] = Part([part.examples[i] for i in numbers], part.kinds, whole=part.whole)
+        examples, names = [part.examples[i] for i in numbers], [part.names[i] for i in numbers]
+        batches[stage, batch] = Part(examples, part.kinds, names, part.whole)
     return batches[stage, batch]
 
 
@@ -128,87 +131,62 @@ def evaluate_batch(
 ) -> tuple[PartState, PartRisk]:
     """The summed loss of a batch and its gradient; an infinite loss has none."""
     settings: RiskSettings = state["settings"]
-    chosen = _chosen(part, state, batch)
-    starts: list[dict[str, Floats] | None] = [
-        prefixed(state, f"{batch}/{number}/") if settings.warm else None
-        for number in range(len(chosen.shards))
-    ]
-    risk = _evaluate(chosen, settings, potentials, starts)
-    if not settings.warm:
-        return state, risk
-    named = {
-        f"{batch}/{number}/{name}": array
-        for number, arrays in enumerate(starts)
-        for name, array in (arrays or {}).items()
+    part = _chosen(part, state, batch)
+    scores = {
+        kind: part.function(kind, slice(None), p, by_weight=p.by_weight)
+        for kind, p in potentials.items()
+        if kind in part.shapes
     }
-    others = {name: value for name, value in state.items() if not name.startswith(f"{batch}/")}
-    return {**others, **named}, risk
-
-
-def _evaluate(
-    part: Part,
-    settings: RiskSettings,
-    potentials: Mapping[str, Potential],
-    starts: list[dict[str, Floats] | None],
-) -> PartRisk:
-    """The summed loss of a part's examples and its gradient; `starts` of the shards become their next ones."""
-    scores = {kind: part.numbers(kind, slice(None), potentials[kind], {}) for kind in part.shapes}
     d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
+    threads = thread_count(settings.threads)
     if len(part.shards) > 1:
         settings = settings.on_one_thread()
+
+    def of(number: int) -> tuple[float, dict[str, Floats], str | None, dict[str, Floats] | None]:
+        """The loss of a shard, the gradient of tables that all its rows share, a doubt and the next start."""
+        shard, theta = part.shards[number], {}
+        for kind, scope in shard.graph.scopes.items():
+            if len(scope):
+                one = len(scores[kind]) < part.n_rows(kind)
+                table = scores[kind] if one else scores[kind][shard.rows[kind]]
+                theta[kind] = potentials[kind].as_theta(table, part.shapes[kind], one)
+        start = prefixed(state, f"{batch}/{number}/") if settings.warm else None
+        try:
+            value, d_theta, doubt, start = evaluate(
+                settings.loss, settings.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
+                shard.weights, settings.clamped, start,
+            )  # fmt: skip
+        except GradientError as error:
+            return np.inf, {}, str(error), start
+        d_shared = {}
+        for kind in theta:
+            if len(scores[kind]) < part.n_rows(kind):
+                d_shared[kind] = d_theta[kind].reshape(1, -1)
+            else:
+                own = d_scores[kind][shard.rows[kind]]
+                own[...] = d_theta[kind].reshape(own.shape)
+        return value, d_shared, doubt, start
+
     shared: dict[str, Floats] = {}
-    value, doubts = 0.0, Counter[str]()
-
-    def of(number: int) -> tuple[float, dict[str, Floats], str | None]:
-        return _of_shard(part, number, settings, potentials, scores, d_scores, starts)
-
-    for loss, d_shared, doubt in map_items(of, range(len(part.shards)), thread_count(settings.threads)):
+    value, doubts, new = 0.0, Counter[str](), dict(state)
+    if settings.warm:
+        new = {name: array for name, array in state.items() if not name.startswith(f"{batch}/")}
+    for number, (loss, d_shared, doubt, start) in enumerate(
+        iterate_items(of, range(len(part.shards)), threads)
+    ):
         value += loss
         doubts.update([] if doubt is None else [doubt])
         for kind, slope in d_shared.items():
             shared[kind] = shared[kind] + slope if kind in shared else slope
+        new |= {f"{batch}/{number}/{name}": array for name, array in (start or {}).items()}
     slopes = {}
     for kind in part.shapes if np.isfinite(value) else ():
-        potential = potentials[kind]
+        potential, x, slope = potentials[kind], part.features[kind], d_scores[kind]
+        if kind in shared:
+            x, slope = np.zeros((1, x.shape[1])), shared[kind]
         if isinstance(potential, Differentiable):
-            one = kind in shared
-            x = np.zeros((1, part.matrix(kind).shape[1])) if one else part.matrix(kind)
-            slopes[kind] = potential.theta_vjp(x, shared[kind] if one else d_scores[kind])
-    return value, slopes, dict(doubts)
-
-
-def _of_shard(
-    part: Part,
-    number: int,
-    settings: RiskSettings,
-    potentials: Mapping[str, Potential],
-    scores: Mapping[str, Floats],
-    d_scores: Mapping[str, Floats],
-    starts: list[dict[str, Floats] | None],
-) -> tuple[float, dict[str, Floats], str | None]:
-    """The loss of a shard, the gradient of tables that all rows share and a doubt; fills its rows of d_scores."""
-    shard = part.shards[number]
-    theta = {}
-    for kind, scope in shard.graph.scopes.items():
-        if len(scope):
-            one = len(scores[kind]) < part.n_rows(kind)
-            table = scores[kind] if one else scores[kind][shard.rows[kind]]
-            theta[kind] = potentials[kind].as_theta(table, part.shapes[kind], one)
-    try:
-        value, d_theta, doubt, starts[number] = evaluate(
-            settings.loss, settings.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
-            shard.weights, settings.clamped, starts[number],
-        )  # fmt: skip
-    except GradientError as error:
-        return np.inf, {}, str(error)
-    d_shared = {}
-    for kind in theta:
-        if len(scores[kind]) < part.n_rows(kind):
-            d_shared[kind] = d_theta[kind].reshape(1, -1)
-        else:
-            own = d_scores[kind][shard.rows[kind]]
-            own[...] = d_theta[kind].reshape(own.shape)
-    return value, d_shared, doubt
+            slopes[kind] = potential.theta_vjp(x, slope)
+    return new if settings.warm else state, (value, slopes, dict(doubts))
 
 
 def saved_starts(part: Part, state: PartState) -> tuple[PartState, dict[str, Floats]]:
@@ -279,7 +257,7 @@ class Risk(NamedTuple):
         """
         total = float(self.totals[batch])
         for kind in self.data.shapes:
-            potentials[kind].ready(self.data.n_rows(kind))
+            potentials[kind].ready(self.data.n_rows[kind])
         states, found = self.data.parts.total(evaluate_batch, states, potentials, batch)
         value, slopes, doubts = found
         gradients = [np.zeros(0)]

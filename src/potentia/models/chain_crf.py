@@ -23,7 +23,7 @@ from ..features.parts import HeldSequences, Parts, Sequences, Source
 from ..features.schemes import SCHEMES
 from ..kernels import attributes as kernels
 from ..learn.backends.connection import current, iterate_anywhere
-from ..learn.base import steps_made
+from ..learn.base import Callback, run, steps_made
 from ..learn.chain import (
     ChainFit,
     ChainTables,
@@ -45,7 +45,6 @@ from ..learn.chain_layout import (
     scheme_constraints,
 )
 from ..learn.checkpoint import Checkpoint
-from ..learn.loop import Callback, run
 from ..potentials.base import Params
 
 #: A token's features by name, or their names.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast, overload
 
-from ..base.backend import Local, releasing
+from ..base.backend import CLUSTER, Local, releasing
 from ..base.files import new_folder
 from ..base.html import facts_table
 from ..base.options import check_flag, check_function, check_type
@@ -21,14 +21,20 @@ from ..base.types import Floats, Ints, PotentiaError, warn_caller
 from ..features.example import Example
 from ..features.parts import Examples, Parts
 from ..inference.base import Inference, Result
-from ..learn.backends.connection import current
-from ..learn.base import Learner, State
+from ..learn.base import Callback, Learner, State, fit_digest, run, summary_line
 from ..learn.checkpoint import Checkpoint
-from ..learn.data import Dataset, check_fit
-from ..learn.examples import list_examples
+from ..learn.data import (
+    Dataset,
+    Predictor,
+    check_fit,
+    count_correct,
+    list_examples,
+    predict,
+    predict_to,
+    shard_scores,
+)
 from ..learn.iterated import IteratedLogistic
-from ..learn.loop import Callback, fit_digest, run, summary_line
-from ..learn.part import Part, Predictor, count_correct, predict, predict_to
+from ..learn.part import Part
 from ..potentials.base import Potential
 from .crf_params import DECODES, CRFParams, fitted_state, forget, unfitted
 
@@ -116,7 +122,7 @@ class CRF(CRFParams):
         if isinstance(checkpoint, str | os.PathLike):
             checkpoint = Checkpoint(checkpoint, fit_digest(learner, self.potentials, examples))
         self.scales_, self.trained_inference_ = learner.scales(kinds), learner.predictor(kinds)
-        if not isinstance(examples, Parts) and current() is None:
+        if not isinstance(examples, Parts) and CLUSTER.get() is None:
             check_fit(potentials, examples)
         threads = using_threads(thread_count(learner.threads))
         with releasing(), Bar(progress) as bar, one_blas_thread(), threads:
@@ -153,7 +159,7 @@ class CRF(CRFParams):
         returned. On a cluster the workers write them.
         """
         self._check()
-        return self._over(examples, "labels", out)
+        return self._over(examples, None, out)
 
     @overload
     def predict_marginals(self, examples: Examples, *, out: None = None) -> list[Floats]: ...
@@ -178,7 +184,7 @@ class CRF(CRFParams):
         """The whole inference result of one example."""
         self._check()
         part = self._part(example)
-        return self.inference_.run(self._predictor().scores_of(part, part.shards[0], {}), None)
+        return self.inference_.run(shard_scores(part, part.shards[0], self._predictor(), {}), None)
 
     def score(self, examples: Examples, y: None = None) -> float:
         """Share of labelled variables that are predicted correctly, weighted by the variables' weights if given."""
@@ -195,7 +201,7 @@ class CRF(CRFParams):
         part = self._part(example)
         theta = {}
         for kind, shape in part.shapes.items():
-            scores = self.potentials_[kind].scores(part.matrix(kind), trusted=True)
+            scores = self.potentials_[kind].scores(part.features[kind], trusted=True)
             theta[kind] = (scores * self.scales_[kind]).reshape(-1, *shape)
         return theta
 
@@ -204,8 +210,8 @@ class CRF(CRFParams):
         part: Part = cast(Local, self._parts([example], here=True).parts).parts[0]
         return part
 
-    def _predictor(self) -> Predictor:
-        decode = self.decode or (self.learner or IteratedLogistic).decode
+    def _predictor(self, decode: str | None = None) -> Predictor:
+        decode = decode or self.decode or (self.learner or IteratedLogistic).decode
         return Predictor(self.potentials_, self.scales_, self.inference_, decode)
 
     def _parts(self, examples: Examples, here: bool = False) -> Dataset:
@@ -219,20 +225,19 @@ class CRF(CRFParams):
                     f"regions of kind {kind!r} have tables of shape {shape}, but this CRF was fitted on tables of "
                     f"shape {self.shapes_[kind]}."
                 )
-            self.potentials_[kind].check_features(data.n_features(kind))
+            self.potentials_[kind].check_features(data.n_features[kind])
         return data
 
-    def _over(self, examples: Examples, what: str, out: str | os.PathLike[str] | None) -> list[Any]:
+    def _over(self, examples: Examples, decode: str | None, out: str | os.PathLike[str] | None) -> list[Any]:
         """Labels or marginals of each example, or the files that they were written to."""
         with releasing():
-            parts = self._parts(examples).parts
+            parts, predictor = self._parts(examples).parts, self._predictor(decode)
             if out is None:
-                found = parts.map(predict, None, self._predictor(), what)[1]
-                return [own for part in found for own in part]
+                by_part = parts.map(predict, None, predictor)[1]
+                return [values for part in by_part for values in part]
             folder = new_folder(out)
             paths = [folder / f"predictions-{number:05d}.npz" for number in range(parts.n_parts)]
-            own = [str(path) for path in paths]
-            parts.map(predict_to, None, self._predictor(), what, write_arrays, own=own)
+            parts.map(predict_to, None, predictor, write_arrays, own=[str(path) for path in paths])
             return paths
 
     def _score(self, data: Dataset, states: Any = None) -> float:
@@ -325,7 +330,8 @@ class _Evaluation:
         model.potentials_ = dict(state.potentials)
         for name, examples in self.examples.items():
             if examples is not None:
-                own = name == "train_error" and self.data.holds(examples)
+                data = self.data
+                own = name == "train_error" and data.untouched and data.examples is examples
                 if not own and name not in self.built:
                     self.built[name] = model._parts(examples)
                 data, parts = (self.data, state.parts) if own else (self.built[name], None)
@@ -338,7 +344,7 @@ def _warn_of_no_features(potentials: Mapping[str, Potential], data: Dataset) -> 
     for kind, potential in potentials.items():
         if potential.unit == "example" or potential.shared or potential.by_weight:
             continue
-        if not data.n_features(kind):
+        if not data.n_features[kind]:
             warn_caller(
                 f"no example has features of kind {kind!r}, so that {type(potential).__name__} learns the same scores "
                 "for all its regions; give features, or pt.Constant() if that is intended.",
