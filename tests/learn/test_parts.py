@@ -217,13 +217,6 @@ def test_auto_chooses_the_solver_by_the_potentials():
     assert solver({"node": Boosting(), "edge": Linear()}) == "mixed"
     assert solver({"node": Boosting(), "edge": MLP()}) == "alternating"
     assert pt.IteratedLogistic(hidden="soft").solver_for({"node": Linear()}) == "alternating"
-    assert pt.IteratedLogistic(mode="piecewise").solver_for({"node": Linear()}) == "alternating"
-
-
-def test_the_old_name_of_an_option_still_works():
-    with pytest.warns(DeprecationWarning, match="message_tol"):
-        learner = pt.IteratedLogistic(rest=1e-2)
-    assert learner.message_tol == 1e-2
 
 
 def test_a_checkpoint_without_parameters_is_refused(tmp_path):

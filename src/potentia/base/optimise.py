@@ -95,7 +95,7 @@ def begin(search: Search, objective: Objective) -> Search:
     """The search with the objective evaluated at its point, unless it was."""
     if search.gradient is not None:
         return search
-    value, gradient, aux = _evaluate(objective, search.point)
+    value, gradient, aux = _finite(objective(search.point))
     if not np.isfinite(value):
         raise PotentiaError("The objective is not a finite number where the fit begins.")
     return search._replace(value=value, gradient=gradient, aux=aux)
@@ -138,10 +138,11 @@ def owlqn(search: Search, objective: Objective, l1: float | Floats, memory: int 
     return search
 
 
-def _evaluate(objective: Objective, point: Floats) -> tuple[float, Floats, Any]:
-    value, gradient, *aux = objective(point)
+def _finite(evaluated: tuple[Any, ...]) -> tuple[float, Floats, Any]:
+    """What an objective returned, as value, gradient and aux; an infinite value where any of it is not finite."""
+    value, gradient, *aux = evaluated
     if not (np.isfinite(value) and np.isfinite(gradient).all()):
-        return np.inf, np.zeros_like(point), None
+        return np.inf, np.zeros_like(gradient, dtype=np.float64), None
     return float(value), np.asarray(gradient, dtype=np.float64), aux[0] if aux else None
 
 
@@ -173,7 +174,7 @@ def _line_search(search: Search, d: Floats, objective: Objective, memory: int) -
         point = search.point + length * d
         if not np.abs(point).max(initial=0.0) <= DIVERGED:
             return search._replace(stopped=True, diverged=True)
-        value, gradient, aux = _evaluate(objective, point)
+        value, gradient, aux = _finite(objective(point))
         trial = _Trial(length, value, float(gradient @ d))
         too_far = not value <= search.value + _DECREASE * length * slope or value > low.value
         search = _note_missed(search, -length * slope, value)
@@ -188,7 +189,7 @@ def _line_search(search: Search, d: Floats, objective: Objective, memory: int) -
         return search._replace(stopped=True)
     # the lowest point met that meets the decrease condition
     point = search.point + low.length * d
-    return _accept(search, point, *_evaluate(objective, point), memory)
+    return _accept(search, point, *_finite(objective(point)), memory)
 
 
 def _note_missed(search: Search, promised: float, value: float) -> Search:
@@ -225,7 +226,7 @@ def _orthant_search(search: Search, d: Floats, slope: Floats, objective: Objecti
     for _ in range(_EVALUATIONS):
         point = search.point + length * d
         point[point * orthant <= 0.0] = 0.0
-        value, gradient, aux = _evaluate(objective, point)
+        value, gradient, aux = _finite(objective(point))
         promised = -float(slope @ (point - search.point))
         if promised > 0.0:
             search = _note_missed(search, promised, value)

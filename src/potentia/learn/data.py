@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.backend import CLUSTER, Backend, Local, PartFunction, Recipe, opened
+from ..base.backend import CLUSTER, Backend, Local, OutOfCore, PartFunction, Recipe, opened
 from ..base.memory import check_memory
 from ..base.threads import iterate_items, one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError
@@ -21,7 +21,6 @@ from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.problem import Problem, Rows, RowsOf
 from .backends.distributed import Distributed
-from .backends.out_of_core import OutOfCore
 from .part import (
     ENTRY_BYTES,
     LAYOUT_BYTES,
