@@ -12,9 +12,8 @@ from potentia.base import optimise
 from potentia.base.optimise import Search, lbfgs
 from potentia.base.threads import thread_count
 from potentia.learn import risk_objective
-from potentia.learn.base import set_parameters
 from potentia.learn.risk import MarginalRisk
-from potentia.learn.risk_objective import open_risk
+from potentia.learn.risk_objective import Risk, begin_potentials, open_parts
 from reference import differences
 from sample_images import noisy
 
@@ -49,13 +48,13 @@ def test_the_gradient_reaches_every_parameter(loss, edge):
     )
     learner = MarginalRisk(loss, **QUICK)
     potentials = {"node": pt.MLP(hidden=3), "edge": edge}
-    risk, states = open_risk(learner.gather(examples, potentials), learner, len(examples))
-    begun = risk.begin(states, potentials, False)
+    data = learner.gather(examples, potentials)
+    totals, states = open_parts(data, learner, len(examples))
+    begun = begin_potentials(data, None, states, potentials, False)
     rng = np.random.default_rng(0)
 
     def at(vector):
-        set_parameters(begun, vector)
-        return risk(states, begun)[:2]
+        return Risk(data, learner.ridge, totals, begun, states)(vector)[:2]
 
     point = 0.3 * rng.standard_normal(sum(f.n_parameters for f in begun.values()))
     np.testing.assert_allclose(at(point)[1], differences(lambda v: at(v)[0], point), rtol=1e-5, atol=1e-8)

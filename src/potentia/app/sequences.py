@@ -15,8 +15,7 @@ import numpy as np
 from ..base.files import naming
 from ..base.schema import FLAG, TEXT, Count, Items, Named, Schema
 from ..base.types import Ints, PotentiaError, warn_caller
-from ..features.example import Example
-from ..features.parts import Parts, Sequences, Source
+from ..features.example import Example, Parts, Sequences, Source
 from ..features.sequences import DOCUMENT_START, TokenSpan, no_tokens
 from ..features.spans import SpanCounts, count_spans
 from ..features.tokens import Gazetteer, Sentence, TokenFeatures

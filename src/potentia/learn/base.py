@@ -21,7 +21,7 @@ from ..base.progress import Bar
 from ..base.saving import Registered, digest_of, stable_repr
 from ..base.schema import check_state, like
 from ..base.types import ConvergenceWarning, Floats, PotentiaError, warn_caller
-from ..features.parts import Examples, Held, Parts, Source
+from ..features.example import Examples, Held, Parts, Source
 from ..inference.base import Inference
 from ..inference.messages import TRW
 from ..potentials.base import Potential

@@ -14,8 +14,8 @@ from ..base.saving import digest_of
 from ..base.threads import thread_count
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.attributes import AttributeIndex, Columns, check_sequences, n_columns
+from ..features.example import HeldSequences, Parts, Sequences, Source
 from ..features.offsets import Moments, Offsets, attribute_moments, column_moments, presence_name
-from ..features.parts import HeldSequences, Parts, Sequences, Source
 from ..features.schemes import Allowed
 from ..kernels import attributes as kernels
 from .backends.connection import current

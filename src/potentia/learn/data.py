@@ -13,8 +13,7 @@ from ..base.backend import CLUSTER, Backend, Local, OutOfCore, PartFunction, Rec
 from ..base.memory import check_memory
 from ..base.threads import iterate_items, one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError
-from ..features.example import Example
-from ..features.parts import Examples, Held, Parts, Source
+from ..features.example import Example, Examples, Held, Parts, Source
 from ..gradients.entry import class_factors
 from ..graph.scores import Scores
 from ..inference.base import Inference

@@ -19,8 +19,7 @@ import numpy as np
 from ..base.optimise import Search, lbfgs
 from ..base.options import check_count, check_number
 from ..base.types import ArrayLike, Floats, PotentiaError, real_number, shown
-from ..features.example import Example
-from ..features.parts import Examples
+from ..features.example import Example, Examples
 from ..inference.base import Inference
 from ..inference.messages import Schedule, Smoothed
 from ..potentials.base import Potential

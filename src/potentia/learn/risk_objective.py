@@ -26,6 +26,7 @@ from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.mlp import Differentiable
 from ..potentials.problem import Rows
+from .base import movable, set_parameters
 from .data import Dataset
 from .part import Part, observed
 
@@ -209,69 +210,81 @@ def restored_starts(part: Part, state: PartState, saved: Mapping[str, Any]) -> t
 # -- the objective ---------------------------------------------------------------------------------------------
 
 
-class Risk(NamedTuple):
-    """The risk per labelled variable of the first examples, plus penalties.
+class Risk:
+    """The risk per labelled variable of the first examples, plus penalties, as a function of all parameters.
 
-    Attributes:
+    Args:
         ridge: relative to the risk per variable; None for the ridge of the potentials.
         totals: weight of the labelled variables of each batch.
+
+    Attributes:
+        potentials: copies whose parameters are those of the last call; `moving` are those that have some.
+        parts: states of the parts after the last call, whichever point that was for: inference starts there.
+        doubts: sentences on what makes value or gradient of the last call inaccurate, and of how many graphs each is
+            true.
     """
 
-    data: Dataset
-    ridge: float | None
-    totals: Floats
+    def __init__(
+        self,
+        data: Dataset,
+        ridge: float | None,
+        totals: Floats,
+        potentials: Mapping[str, Potential],
+        parts: Any,
+    ) -> None:
+        self.data, self.ridge, self.totals, self.parts = data, ridge, totals, parts
+        self.moving = movable(potentials, potentials)
+        self.potentials = {**potentials, **self.moving}
+        self.doubts: dict[str, int] = {}
 
-    def begin(
-        self, states: Any, potentials: Mapping[str, Potential], independent: bool
-    ) -> dict[str, Potential]:
-        """Zero functions of potentials that were never fitted, or plain logistic regressions of single variables."""
-        found = dict(potentials)
-        for kind, potential in potentials.items():
-            if potential.is_fitted:
-                continue
-            problem = self.data.selection(kind, partial(chosen_rows, kind=kind), states)
-            own = self._penalised(potential).begin(problem)
-            if independent and len(self.data.shapes[kind]) == 1 and potential.differentiable:
-                rows_of = partial(chosen_rows, kind=kind, labelled=True)
-                labelled = self.data.selection(kind, rows_of, states)
-                if labelled.n_rows:
-                    own.fit_problem(labelled)
-            found[kind] = copy.copy(potential)
-            found[kind].__dict__.update(own._fitted())
-        return found
+    def __call__(self, vector: Floats, batch: int = 0) -> tuple[float, Floats, dict[str, int]]:
+        """The risk of a batch at a vector of all parameters, its gradient, and doubts.
 
-    def _penalised(self, potential: Potential) -> Potential:
-        """A copy that uses the learner's ridge."""
-        own = copy.copy(potential)
-        if self.ridge is not None and "ridge" in own.get_params(deep=False):
-            own.set_params(ridge=self.ridge * float(sum(self.totals.tolist())))
-        return own
-
-    def __call__(
-        self, states: Any, potentials: Mapping[str, Potential], batch: int = 0
-    ) -> tuple[float, Floats, Any, dict[str, int]]:
-        """The risk of a batch, its gradient for all parameters, new states, and doubts.
-
-        Doubts are sentences on what makes value or gradient inaccurate, with the number of graphs of which they are
-        true. A kind that the examples lack has its penalty only.
+        A kind that the examples lack has its penalty only.
         """
+        set_parameters(self.moving, vector)
         total = float(self.totals[batch])
-        for kind in self.data.shapes:
-            potentials[kind].ready(self.data.n_rows[kind])
-        states, found = self.data.parts.total(evaluate_batch, states, potentials, batch)
-        value, slopes, doubts = found
+        ridge = None if self.ridge is None else self.ridge * total
+        self.parts, sums = self.data.parts.total(evaluate_batch, self.parts, self.potentials, batch)
+        value, slopes, self.doubts = sums
         gradients = [np.zeros(0)]
-        for kind, potential in potentials.items():
-            if isinstance(potential, Differentiable):
-                ridge = None if self.ridge is None else self.ridge * total
-                penalty, slope = potential.penalty_and_gradient(ridge)
-                value += penalty
-                gradients.append((slope + slopes[kind] if kind in slopes else slope) / total)
-        return value / total, np.concatenate(gradients), states, doubts
+        for kind, potential in self.moving.items():
+            penalty, slope = potential.penalty_and_gradient(ridge)
+            value += penalty
+            gradients.append((slope + slopes[kind] if kind in slopes else slope) / total)
+        return value / total, np.concatenate(gradients), self.doubts
 
 
-def open_risk(data: Dataset, options: MarginalRisk, number: int, n_batches: int = 1) -> tuple[Risk, Any]:
-    """The risk of the first `number` examples, and states of the parts that remember nothing."""
+def begin_potentials(
+    data: Dataset,
+    ridge: float | None,
+    states: Any,
+    potentials: Mapping[str, Potential],
+    independent: bool,
+) -> dict[str, Potential]:
+    """Zero functions of potentials that were never fitted, or plain logistic regressions of single variables.
+
+    ridge: of the summed loss; None for that of the potentials.
+    """
+    begun = dict(potentials)
+    for kind, potential in potentials.items():
+        if potential.is_fitted:
+            continue
+        own = copy.copy(potential)
+        if ridge is not None and "ridge" in own.get_params(deep=False):
+            own.set_params(ridge=ridge)
+        own.begin(data.selection(kind, partial(chosen_rows, kind=kind), states))
+        if independent and len(data.shapes[kind]) == 1 and potential.differentiable:
+            labelled = data.selection(kind, partial(chosen_rows, kind=kind, labelled=True), states)
+            if labelled.n_rows:
+                own.fit_problem(labelled)
+        begun[kind] = copy.copy(potential)
+        begun[kind].__dict__.update(own._fitted())
+    return begun
+
+
+def open_parts(data: Dataset, options: MarginalRisk, number: int, n_batches: int = 1) -> tuple[Floats, Any]:
+    """Weights of the labelled variables of each batch of the first `number` examples, and states of the parts."""
     settings = RiskSettings(
         loss_of(options.loss), options.predictor([]), options.clamped, gradient_of(options.gradient),
         options.threads,
@@ -282,4 +295,4 @@ def open_risk(data: Dataset, options: MarginalRisk, number: int, n_batches: int 
         for first, size in zip(starts, data.n_given, strict=False)
     ]
     states, totals = data.parts.map(open_stage, None, settings, own=stages)
-    return Risk(data, options.ridge, tree_total(totals)), states
+    return tree_total(totals), states

@@ -19,7 +19,7 @@ from ..base.schema import TEXT, Count, Either, Items, Kind, Number, Schema, Sect
 from ..base.threads import one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError, warn_caller
 from ..features.attributes import AttributeIndex, check_sequences
-from ..features.parts import HeldSequences, Parts, Sequences, Source
+from ..features.example import HeldSequences, Parts, Sequences, Source
 from ..features.schemes import SCHEMES
 from ..kernels import attributes as kernels
 from ..learn.backends.connection import current, iterate_anywhere

@@ -20,8 +20,7 @@ from ..base.saving import Registered, from_json, read_file, reading, to_json, wr
 from ..base.schema import Choice, Count, Items, Kind, Named, Number, Schema, Section, check, prefixed
 from ..base.threads import one_blas_thread, thread_count, using_threads
 from ..base.types import Floats, Ints, PotentiaError, shown, warn_caller
-from ..features.example import Example
-from ..features.parts import Examples, Parts
+from ..features.example import Example, Examples, Parts
 from ..inference.base import Inference, Result
 from ..learn.base import Callback, Learner, State, fit_digest, run, summary_line
 from ..learn.checkpoint import Checkpoint
