@@ -13,7 +13,7 @@ from ..base.types import ArrayLike, Floats, Ints, PotentiaError, plain_array, re
 from ..features.example import Example
 from ..graph.structure import Graph
 from ..inference.base import Result
-from ..learn.examples import checked_examples
+from ..learn.data import checked_examples
 from ..models.crf import CRF
 from .pipeline import Pipeline
 

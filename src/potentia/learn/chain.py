@@ -364,7 +364,7 @@ class ChainFit(Learner):
         row, arrays = {"objective": search.value}, search.arrays()
         if not search.stopped:
             return state.after(row, arrays=arrays)
-        failure = failure_of(search, False, steps_made(state.history), self.tol)
+        failure = failure_of(search, steps_made(state.history), self.tol)
         return state.at_end(row, arrays=arrays, failure=failure)
 
     def resume(self, data: Any, state: State, saved: SavedState) -> State:

@@ -24,9 +24,8 @@ from ..features.attributes import (
     sequence_weights,
     unpack_names,
 )
-from ..features.example import Example
+from ..features.example import Example, Parts, Sequences, Source
 from ..features.offsets import Moments, Offsets, attribute_moments, column_moments, presence_name
-from ..features.parts import Parts, Sequences, Source
 from ..features.schemes import Allowed, check_allowed
 from ..kernels import attributes as kernels
 from ..kernels.attributes import TokenAttributes

@@ -29,11 +29,11 @@ from ..features.attributes import (
     pack_names,
     unpack_names,
 )
-from ..features.parts import Parts, Sequences, Source
+from ..features.example import Parts, Sequences, Source
 from ..features.schemes import SCHEMES
 from ..kernels.attributes import TokenAttributes
 from ..learn.backends.connection import current, iterate_anywhere
-from ..learn.base import steps_made
+from ..learn.base import Callback, run, steps_made
 from ..learn.chain import (
     AttributeLabels,
     ChainFit,
@@ -48,7 +48,6 @@ from ..learn.chain import (
 )
 from ..learn.chain_data import ChainData, HeldSequences, chain_sources, cut_lengths, pruned, transferred
 from ..learn.checkpoint import Checkpoint
-from ..learn.loop import Callback, run
 from ..potentials.base import Params
 
 #: A token's features by name, or their names.

@@ -153,16 +153,16 @@ def _run(
 def _sum(call: Call, group: Sequence[int], function: Any, args: Sequence[Any], changed: set[int]) -> Any:
     """The sum of a function's results over parts; new states are kept, and the parts that have one noted."""
 
-    def value(at: int) -> Any:
-        held = _parts[call.fit, group[at]]
+    def value(number: int) -> Any:
+        held = _parts[call.fit, number]
         before = {} if call.read is None else held.states[call.read]
-        first = () if call.own is None else (pickle.loads(call.own[group[at]]),)
+        first = () if call.own is None else (pickle.loads(call.own[number]),)
         held.states[call.made], result = function(held.part, before, *first, *args)
         if held.states[call.made] is not before:
-            changed.add(group[at])
+            changed.add(number)
         return result
 
-    return tree_total(value, 0, len(group))
+    return tree_total(map(value, group))
 
 
 def _let_go(call: Call) -> None:
