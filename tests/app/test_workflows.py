@@ -11,9 +11,9 @@ import pytest
 import potentia as pt
 from own_data import make_images, make_sequences, make_table
 from potentia.app import images, sequences, tables
-from potentia.app.classes import find_classes
 from potentia.app.image_files import Mask, paired_files, read_image, read_mask, write_mask
 from potentia.app.pipeline import Staging
+from potentia.app.pixel_values import find_classes
 from potentia.app.table_files import Label, learn_feature, learn_label, read_table, write_table
 from potentia.app.training import Run
 from potentia.base.progress import Bar

@@ -22,7 +22,7 @@ from ..models.crf import CRF
 from ..models.multilabel.independent import IndependentClassifiers
 from ..models.multilabel.lmsbn import LMSBN
 from ..potentials import MLP, Boosting, Linear, Potential, Zero
-from .report.images import pack
+from .report.figures import pack
 from .report.page import report
 from .report.rows import Cell, Row, Say, grid, run_cells
 

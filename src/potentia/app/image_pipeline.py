@@ -25,7 +25,6 @@ from ..graph.structure import Graph
 from ..learn.backends.connection import iterate_anywhere
 from ..metrics.segmentation import Calibration, boundary_counts, confusion_matrix, segmentation_scores
 from ..models.crf import CRF
-from .classes import Classes, parse_void
 from .image_files import (
     Given,
     ImageFile,
@@ -39,8 +38,8 @@ from .image_files import (
     write_image,
     write_mask,
 )
-from .intensity import NUMBER_TYPES, Intensity, as_shown
 from .pipeline import Pipeline, Staging
+from .pixel_values import NUMBER_TYPES, Classes, Intensity, as_shown, parse_void
 from .pixels import TILE_SIDES, PixelRows, PixelStage, Window, blend, whole, window_size
 
 #: Images whose tables have more entries than this are predicted in tiles, which overlap by `_OVERLAP` pixels a side.

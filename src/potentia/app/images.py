@@ -18,7 +18,6 @@ from ..features.colour import reduce_labels
 from ..features.example import Example
 from ..models.crf import CRF
 from ..potentials import Linear, Potential, Temperature
-from .classes import Classes, find_classes
 from .image_files import (
     STACKS,
     ImageFile,
@@ -30,7 +29,7 @@ from .image_files import (
 )
 from .image_pipeline import BOUNDARY, ImagePipeline
 from .image_stages import TrainingImages, two_stages
-from .intensity import learn_intensity
+from .pixel_values import Classes, find_classes, learn_intensity
 from .training import (
     PIXEL_FUNCTIONS,
     TRAINABLE,

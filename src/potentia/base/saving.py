@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from . import __version__
 from .files import naming, replacing
 from .memory import enough_memory
 from .options import check_type
 from .types import PotentiaError
-from .version import __version__
 
 _CLASSES: dict[str, type[Registered]] = {}
 #: The library's own classes that are imported at first use, and their modules.

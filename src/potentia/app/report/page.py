@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ...base import __version__
 from ...base.files import regular, replacing
 from ...base.html import Markup, tag
 from ...base.types import PotentiaError
-from ...base.version import __version__
 from ..plot import Line, history_lines, score_lines
-from .charts import Axis, chart, make_axis
-from .images import Original, data_uri, panels_of, viewer_data, with_images
+from .figures import Axis, Original, chart, data_uri, make_axis, panels_of, viewer_data, with_images
 from .rows import (
     Cell,
     Column,

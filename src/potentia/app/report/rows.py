@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ...base.files import locked_folder, replacing
 from ...base.html import Markup, tag
 from ...base.types import PotentiaError, printable
-from .images import Original
+from .figures import Original
 
 #: Packages whose versions go into every row.
 _PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")

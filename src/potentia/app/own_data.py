@@ -13,17 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...base.types import PotentiaError
-from ...features.schemes import SCHEMES
-from ...learn.checkpoint import Checkpoint
-from ..classes import RARE
-from ..image_files import STACKS
-from ..intensity import NORMALISATIONS
-from ..pipeline import Pipeline, check_target, file_digests, load_pipeline
-from ..report.images import pack
-from ..report.rows import append_row, read_rows, versions
-from ..training import INFERENCE, PIXEL_FUNCTIONS, TRAINABLE, Run
-from .common import (
+from ..base.types import PotentiaError
+from ..features.schemes import SCHEMES
+from ..learn.checkpoint import Checkpoint
+from .commands import (
     SEED,
     add_quiet_and_threads,
     bar_shown,
@@ -35,12 +28,13 @@ from .common import (
     show_lines,
     whole_number,
 )
+from .image_files import STACKS
+from .pipeline import Pipeline, check_target, file_digests, load_pipeline
+from .pixel_values import NORMALISATIONS, RARE
+from .report.figures import pack
+from .report.rows import append_row, read_rows, versions
+from .training import INFERENCE, PIXEL_FUNCTIONS, TRAINABLE, Run
 
-TEXTS = {
-    "train": "Train on your own data and save all that prediction needs in one file.",
-    "predict": "Predict with a model that `potentia train` saved.",
-    "evaluate": "Compare a saved model's predictions with the truth.",
-}
 #: The forms of data: the option that names a source, its placeholder and its help.
 _FORMS = {
     "images": ("DIR", "folder of images (PNG, JPEG, TIFF), or one file"),
@@ -314,14 +308,14 @@ def _columns(name: str, text: str) -> list[str]:
 def _trainer(form: str) -> Callable[..., tuple[Pipeline, dict[str, Any]]]:
     """The function that trains on a form of data; imported here, because each brings large libraries along."""
     if form == "images":
-        from ..images import train as train_images
+        from .images import train as train_images
 
         return train_images
     if form == "table":
-        from ..tables import train as train_table
+        from .tables import train as train_table
 
         return train_table
-    from ..sequences import train as train_sequences
+    from .sequences import train as train_sequences
 
     return train_sequences
 
@@ -411,6 +405,13 @@ def _load(path: Path, form: str) -> Pipeline:
         raise PotentiaError(f"{path} was trained on --{pipeline.form}, not on --{form}.")
     return pipeline
 
+
+#: The commands: functions, and what --help says of each.
+COMMANDS = {
+    "train": (train, "Train on your own data and save all that prediction needs in one file."),
+    "predict": (predict, "Predict with a model that `potentia train` saved."),
+    "evaluate": (evaluate, "Compare a saved model's predictions with the truth."),
+}
 
 #: What is shown of a label map: longer sides are reduced.
 _LONGEST = 128
