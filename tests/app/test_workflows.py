@@ -710,10 +710,10 @@ def test_staged_files_appear_together_or_not_at_all(tmp_path):
 
     def write(fail):
         with Staging(tmp_path / "out") as staging:
-            staging.path("a", "1").write_text("new")
+            staging.file("a", "1").write_text("new")
             if fail:
                 raise OSError(28, "No space left on device")
-            staging.path("b", "2").write_text("new")
+            staging.file("b", "2").write_text("new")
 
     with pytest.raises(pt.PotentiaError, match="out cannot be written: No space left"):
         write(True)

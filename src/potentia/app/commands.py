@@ -404,9 +404,5 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, str]] = {
         "Measure the speed of inference, compared with two lower bounds on it measured in the same run.",
         "potentia bench --quick",
     ),
-    "warmup": (
-        warmup,
-        _WARMUP,
-        "potentia warmup\n         potentia warmup inference",
-    ),
+    "warmup": (warmup, _WARMUP, "potentia warmup\n         potentia warmup inference"),
 }

@@ -193,14 +193,11 @@ class Staging:
         # a worker of a cluster writes files; the lock stays with the process that has it
         return {"folder": self.folder, "_hidden": self._hidden}
 
-    def path(self, part: str, name: str) -> Path:
-        """Where to write the file `name` of the subfolder `part`."""
-        (self._hidden / _FILES / part).mkdir(exist_ok=True)
-        return self._hidden / _FILES / part / name
-
-    def file(self, name: str) -> Path:
-        """Where to write the file `name` of the folder itself."""
-        return self._hidden / _FILES / name
+    def file(self, *parts: str) -> Path:
+        """Where to write a file of the folder, or of a subfolder."""
+        path = self._hidden.joinpath(_FILES, *parts)
+        path.parent.mkdir(exist_ok=True)
+        return path
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -239,10 +236,9 @@ class Staging:
                 raise PotentiaError(f"{self.folder / name} is in the way; move it elsewhere.")
         if self._stale is None:
             return []
-        existing = [
-            p.relative_to(self.folder).as_posix() for p in (*self.folder.glob("*"), *self.folder.glob("*/*"))
-        ]
-        return [name for name in existing if self._stale.fullmatch(name) and name not in names]
+        existing = (path for depth in ("*", "*/*") for path in self.folder.glob(depth))
+        relative = [path.relative_to(self.folder).as_posix() for path in existing]
+        return [name for name in relative if self._stale.fullmatch(name) and name not in names]
 
     def _finish_others(self) -> None:
         """Move what killed processes wrote and did not finish to move; one that still moves is waited for."""
@@ -266,8 +262,8 @@ def _finish(hidden: Path, folder: Path) -> None:
         target = folder / path.relative_to(hidden / _FILES)
         if path.is_dir():
             target.mkdir(exist_ok=True)
-            continue
-        path.replace(target)
+        else:
+            path.replace(target)
     for path in (folder, *(part for part in folder.iterdir() if (hidden / _FILES / part.name).is_dir())):
         sync(path)
 

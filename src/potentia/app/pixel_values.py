@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import csv
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,10 +54,8 @@ class Intensity:
         if pixels.shape[-1] == 1 and self.channels == 3:  # a grey image among colours
             pixels = np.repeat(pixels, 3, axis=-1)
         if pixels.shape[-1] != self.channels:
-            raise PotentiaError(
-                f"the number of channels of the image is {pixels.shape[-1]}, but the model was trained on "
-                f"{self.channels}."
-            )
+            has = f"the number of channels of the image is {pixels.shape[-1]}"
+            raise PotentiaError(f"{has}, but the model was trained on {self.channels}.")
         if pixels.dtype.kind not in "uibf":
             raise PotentiaError(f"an image holds real numbers, not {pixels.dtype}.")
         pixels = self._typed(pixels)
@@ -120,8 +119,11 @@ def learn_intensity(
         raise PotentiaError(
             f"images have {', '.join(map(str, counts))} channels; all must have the same number."
         )
-    for name, image in zip(names or [f"image {k}" for k in range(len(seen))], seen, strict=True):
-        if image.dtype.kind not in "uibf" or not np.all(np.abs(_ends(image)) <= _LARGEST):
+    names = names or [f"image {k}" for k in range(len(seen))]
+    for name, image in zip(names, seen, strict=True):
+        if image.dtype.kind not in "uibf" or (
+            image.size and not -_LARGEST <= image.min() <= image.max() <= _LARGEST
+        ):
             raise PotentiaError(
                 f"{name}: an image holds finite real numbers below {_LARGEST:.1e} only. Give missing pixels a "
                 "number, and in the mask a void value."
@@ -134,35 +136,23 @@ def learn_intensity(
     types = [_type_name(image, how) for image in seen]
     kinds = None if how == "image" else sorted(set(types))
     if kinds is not None and len(kinds) > 1 and not (chosen == "type" and all(k[0] == "u" for k in kinds)):
-        _refuse_mixed(types, names)
+        other = next(k for k, name in enumerate(types) if name != types[0])
+        raise PotentiaError(
+            f"{names[other]} holds numbers of type {types[other]}, but {names[0]} {types[0]}: convert the images to "
+            "one type, or use --normalise image (the range of each image) or, for unsigned integers, --normalise type "
+            "(the range of the type)."
+        )
     if how != "set":
         return Intensity(how, counts[-1], types=kinds)
-    wide = [np.repeat(i, 3, axis=-1) if i.shape[-1] < counts[-1] else i for i in seen]
+    wide = [np.repeat(image, 3, axis=-1) if image.shape[-1] < counts[-1] else image for image in seen]
     return Intensity(how, counts[-1], *_range(wide), types=kinds)
-
-
-def _refuse_mixed(types: Sequence[str], names: Sequence[str] | None) -> None:
-    other = next(k for k, name in enumerate(types) if name != types[0])
-    first, second = ("image 0", f"image {other}") if names is None else (names[0], names[other])
-    raise PotentiaError(
-        f"{second} holds numbers of type {types[other]}, but {first} {types[0]}: convert the images to one type, or "
-        "use --normalise image (the range of each image) or, for unsigned integers, --normalise type (the range of "
-        "the type)."
-    )
-
-
-def _ends(image: np.ndarray) -> np.ndarray:
-    """The smallest and the largest number, NaN if one is."""
-    return np.array([image.min(), image.max()], dtype=np.float64) if image.size else np.zeros(2)
 
 
 def _range(images: list[np.ndarray]) -> tuple[list[float], list[float]]:
     """Low and high percentiles of each channel, of a regular sample of all pixels."""
     per_image = max(1, _MOST_PIXELS // len(images))
-    drawn = []
-    for image in images:
-        flat = image.reshape(-1, image.shape[-1])
-        drawn.append(flat[:: max(1, len(flat) // per_image)].astype(np.float64))
+    rows = [image.reshape(-1, image.shape[-1]) for image in images]
+    drawn = [flat[:: max(1, len(flat) // per_image)].astype(np.float64) for flat in rows]
     low, high = np.percentile(np.concatenate(drawn), _PERCENTILES, axis=0)
     return low.tolist(), high.tolist()
 
@@ -185,6 +175,7 @@ _SMALL_CODE, _INSTANCES = 100, 8
 #: What to do with such values: make them unknown, the class whose value is nearest, or classes.
 RARE = ("void", "nearest", "keep")
 _GOLDEN = 0.618034
+_COLOUR = "#[0-9a-fA-F]{6}"
 
 
 @dataclass
@@ -279,7 +270,9 @@ def find_classes(
     listed: list[tuple[int, str, int | None]]
     if palette_file is None:
         values = np.unique(np.concatenate([np.unique(mask.codes) for mask in masks]))
-        _warn_of_absent([code for code in unknown if code not in values], coloured)
+        absent = ", ".join(show_code(code, coloured) for code in unknown if code not in values)
+        if absent:
+            warn_caller(f"--void {absent}: no mask has this value, so nothing is left out.", UserWarning)
         values = values[~np.isin(values, unknown)]
         if not coloured:
             _warn_of_unlabelled(masks, values)
@@ -287,8 +280,8 @@ def find_classes(
                 _refuse_instances(masks, unknown)
         doubtful = [] if rare == "keep" else _doubtful(masks, values)
         if doubtful and rare is None:
-            shown = ", ".join(show_code(code, coloured) for code in doubtful[:6]) + (
-                ", ..." if doubtful[6:] else ""
+            shown = ", ".join(
+                [*(show_code(code, coloured) for code in doubtful[:6]), *["..."] * (len(doubtful) > 6)]
             )
             raise PotentiaError(
                 f"the masks have {shown} in a few pixels only, as smoothed masks do: say --rare void, nearest or keep "
@@ -305,20 +298,11 @@ def find_classes(
         where = "the masks have" if palette_file is None else f"{palette_file} lists"
         several = "class" if len(listed) == 1 else "classes"
         raise PotentiaError(f"{where} {len(listed)} {several}, but there must be 2 to {_MOST}.")
-    colours = [
-        _colour(k, code, coloured, palette) if colour is None else colour
-        for k, (code, _, colour) in enumerate(listed)
-    ]
-    codes, names = [row[0] for row in listed], [row[1] for row in listed]
+    codes, names, given = (list(column) for column in zip(*listed, strict=True))
+    own = [_colour(k, code, coloured, palette) for k, code in enumerate(codes)]
+    colours = [default if colour is None else colour for colour, default in zip(given, own, strict=True)]
     nearest = rare == "nearest" and palette_file is None
     return Classes(codes, names, colours, unknown, coloured, palette, nearest)
-
-
-def _warn_of_absent(codes: Sequence[int], coloured: bool) -> None:
-    """Warn of values given as void that no mask has."""
-    if codes:
-        shown = ", ".join(show_code(code, coloured) for code in codes)
-        warn_caller(f"--void {shown}: no mask has this value, so nothing is left out.", UserWarning)
 
 
 def _refuse_instances(masks: Sequence[Mask], unknown: Sequence[int]) -> None:
@@ -379,13 +363,8 @@ def parse_void(void: str | None, coloured: bool) -> list[int]:
 def parse_code(text: str, coloured: bool, source: str) -> int:
     """A value of masks as text: a whole number, or #rrggbb for masks of colours."""
     value = text.strip()
-    try:
-        if coloured:
-            return _hexadecimal(value)
-        if value.isdecimal():
-            return int(value)
-    except ValueError:
-        pass
+    if re.fullmatch(_COLOUR if coloured else r"\d+", value):
+        return int(value.removeprefix("#"), 16 if coloured else 10)
     wanted = "a colour #rrggbb, as the masks hold colours" if coloured else "a whole number"
     raise PotentiaError(f"{source}: {value!r} is not {wanted}.")
 
@@ -408,11 +387,10 @@ def _read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None
         place = f"{path}, line {number}"
         if len(row) not in (2, 3) or not row[1].strip():
             raise PotentiaError(f"{place}: a line is value,name or value,name,#rrggbb.")
-        try:
-            colour = _hexadecimal(row[2].strip()) if len(row) == 3 else None
-        except ValueError:
-            raise PotentiaError(f"{place}: {row[2].strip()!r} is not a colour #rrggbb.") from None
-        listed.append((parse_code(row[0], coloured, place), row[1].strip(), colour))
+        value, name, *colour = (cell.strip() for cell in row)
+        if colour and not re.fullmatch(_COLOUR, colour[0]):
+            raise PotentiaError(f"{place}: {colour[0]!r} is not a colour #rrggbb.")
+        listed.append((parse_code(value, coloured, place), name, int(colour[0][1:], 16) if colour else None))
     for kind, column in (("value", [row[0] for row in listed]), ("name", [row[1] for row in listed])):
         twice = [v for k, v in enumerate(column) if v in column[:k] and str(v).lower() != "void"]
         if twice:
@@ -437,9 +415,3 @@ def _painted(palette: list[int] | None, code: int) -> int | None:
         return None
     r, g, b = palette[3 * code : 3 * code + 3]
     return r << 16 | g << 8 | b
-
-
-def _hexadecimal(text: str) -> int:
-    if len(text) != 7 or text[0] != "#":
-        raise ValueError(text)
-    return int(text[1:], 16)

@@ -8,9 +8,11 @@ A schema maps names to fields, in the order in which they are checked. Sizes hav
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -28,31 +30,25 @@ class _DamageError(Exception):
 Reader = Callable[..., Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Field:
     """A value of a file; an optional one may be missing or null, a nullable one null.
 
-    reader(value, sizes) is the value, checked; it may settle sizes.
+    read(value, sizes) is the value, checked; it may settle sizes.
     """
 
-    reader: Reader = lambda value, sizes: value
+    read: Reader = lambda value, sizes: value
     optional: bool = False
     nullable: bool = False
-
-    def read(self, value: Any, sizes: Sizes) -> Any:
-        """The value, checked."""
-        return self.reader(value, sizes)
 
 
 def _declares(reader: Reader) -> Callable[..., Field]:
     """A kind of field: from reader(value, sizes, *options), how a schema declares one with some options."""
+    names = list(inspect.signature(reader).parameters)[2:]
 
     def declare(*options: Any, optional: bool = False, nullable: bool = False, **named: Any) -> Field:
-        return Field(
-            reader=lambda value, sizes: reader(value, sizes, *options, **named),
-            optional=optional,
-            nullable=nullable,
-        )
+        read = partial(reader, **dict(zip(names, options, strict=False)), **named)
+        return Field(read=read, optional=optional, nullable=nullable)
 
     declare.__doc__ = reader.__doc__
     return declare
@@ -130,7 +126,7 @@ def _known(sizes: Sizes, size: str | int) -> bool:
     return str(size).partition("+")[0] in sizes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Array(Field):
     """An array of one of some types ("f8", "i4 i8"; "label" for numbers or texts) and of a shape (None: of any).
 
@@ -153,8 +149,9 @@ class Array(Field):
         whole = any(kind[0] in "iu" for kind in self.dtype.split())
         if whole and self.ends is None and (self.low is None or self.below is None):
             raise TypeError(f"an array of type {self.dtype} declares low and below, or ends.")
+        self.read = self._checked
 
-    def read(self, value: Any, sizes: Sizes) -> Any:
+    def _checked(self, value: Any, sizes: Sizes) -> Any:
         if not isinstance(value, np.ndarray):
             raise _DamageError("is not an array")
         kind = value.dtype.str[1:]
@@ -268,7 +265,7 @@ def Either(value: Any, sizes: Sizes, first: Field, second: Field) -> Any:
     return value
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rule(Field):
     """Something that must hold of the values checked so far, or a size computed from them; no value of the file."""
 

@@ -74,9 +74,13 @@ def _step(rough: float) -> float:
 def chart(lines: Sequence[Line], x: Axis, y: Axis, x_name: str, y_name: str, title: str, text: str) -> Markup:
     """A chart as inline SVG; `title` and `text` are what a screen reader says."""
     size = {"viewBox": f"0 0 {_WIDTH} {_HEIGHT}", "role": "img", "class_": "chart"}
-    label = f"{title}. {text}"
-    parts = [*_grid(x, y), *(_line(line, x, y) for line in lines), *_titles(x_name, y_name)]
-    return tag("svg", tag("title", title), *parts, aria_label=label, **size)
+    middle = (_TOP + _HEIGHT - _BOTTOM) / 2
+    titles = [
+        tag("text", x_name, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=_HEIGHT - 5, text_anchor="middle"),
+        tag("text", y_name, x=10, y=middle, transform=f"rotate(-90 10 {middle})", text_anchor="middle"),
+    ]
+    parts = [*_grid(x, y), *(_line(line, x, y) for line in lines), *titles]
+    return tag("svg", tag("title", title), *parts, aria_label=f"{title}. {text}", **size)
 
 
 def _line(line: Line, x: Axis, y: Axis) -> Markup:
@@ -107,15 +111,6 @@ def _grid(x: Axis, y: Axis) -> list[Markup]:
         parts.append(tag("text", text, x=f"{at:.1f}", y=bottom + 14, text_anchor="middle"))
     parts.append(tag("line", x1=_LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
     return parts
-
-
-def _titles(x_name: str, y_name: str) -> list[Markup]:
-    middle = (_TOP + _HEIGHT - _BOTTOM) / 2
-    turned = f"rotate(-90 10 {middle})"
-    return [
-        tag("text", x_name, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=_HEIGHT - 5, text_anchor="middle"),
-        tag("text", y_name, x=10, y=middle, transform=turned, text_anchor="middle"),
-    ]
 
 
 def _across(x: Axis, value: float) -> float:
@@ -206,10 +201,11 @@ def panels_of(image: Any, original: Original | None = None) -> tuple[Panels, str
     n_states = int(states.max()) + 1 if marginals is None else marginals.shape[2]
     panels: Panels = {}
     if original is not None:
-        panels = {"input": _input(original[0]), "truth": _colours(_one_hot(original[1], n_states))}
+        panels = {"input": _input(original[0]), "truth": _state_colours(original[1], n_states)}
     if marginals is not None:
-        panels["marginals"] = _mixed(marginals)
-    panels["prediction"] = _colours(_one_hot(states, n_states))
+        # 32 levels, as rows keep them: fewer colours compress
+        panels["marginals"] = np.rint(_LEVELS * _colours(marginals)) / _LEVELS
+    panels["prediction"] = _state_colours(states, n_states)
     if isinstance(image, Mapping) and "input" in image:
         panels["overlay"] = 0.5 * (panels["input"] + panels["prediction"])
     return panels, "" if original is None else _wrong(original[1], states)
@@ -229,11 +225,6 @@ def _states(digits: str, size: tuple[int, ...]) -> np.ndarray:
     return (np.frombuffer(digits.encode(), dtype=np.uint8).astype(np.int16) - ord("0")).reshape(size)
 
 
-def _one_hot(states: np.ndarray, n_states: int = 0) -> np.ndarray:
-    shown: np.ndarray = states[..., None] == np.arange(max(n_states, int(states.max()) + 1, 2))
-    return shown.astype(float)
-
-
 def _spread(marginals: np.ndarray) -> np.ndarray:
     """(h, w, states); of two states a row may keep the second only."""
     if marginals.ndim == 2:
@@ -241,15 +232,15 @@ def _spread(marginals: np.ndarray) -> np.ndarray:
     return np.concatenate([1.0 - marginals, marginals], axis=2) if marginals.shape[2] == 1 else marginals
 
 
+def _state_colours(states: np.ndarray, n_states: int) -> np.ndarray:
+    one_hot: np.ndarray = states[..., None] == np.arange(max(n_states, int(states.max()) + 1, 2))
+    return _colours(one_hot.astype(float))
+
+
 def _colours(marginals: np.ndarray) -> np.ndarray:
     """The states' colours mixed by probability."""
     mixed: np.ndarray = marginals @ PALETTE[np.arange(marginals.shape[2]) % len(PALETTE)]
     return mixed
-
-
-def _mixed(marginals: np.ndarray) -> np.ndarray:
-    """Colours of marginals with 32 levels, as rows keep them: fewer colours compress."""
-    return np.rint(_LEVELS * _colours(marginals)) / _LEVELS
 
 
 def _input(values: np.ndarray) -> np.ndarray:
@@ -295,12 +286,9 @@ def viewer_data(
         for number, image in enumerate(of_method[: min(map(len, images))]):
             panels, text = panels_of(image, of_originals[number] if number < len(of_originals) else None)
             numbers = {name: sources.setdefault(data_uri(p), len(sources)) for name, p in panels.items()}
-            line.append({"panels": numbers, "text": text, "name": _name(image)})
+            name = str(image.get("name", "")) if isinstance(image, Mapping) else ""
+            line.append({"panels": numbers, "text": text, "name": name})
         shown.append(line)
     if not any(entry["panels"] for line in shown for entry in line):
         return None
     return {"methods": list(methods), "sources": list(sources), "shown": shown}
-
-
-def _name(image: Any) -> str:
-    return str(image.get("name", "")) if isinstance(image, Mapping) else ""
