@@ -16,9 +16,9 @@ if signals.is_command():
     signals.exit_at_once()
 
 from . import extend, gradients, metrics
-from .app.loading import load
+from .app.pipeline import load
+from .base import __version__ as __version__
 from .base.types import ConvergenceWarning, InfeasibleError, PotentiaError
-from .base.version import __version__ as __version__
 from .features.example import Example
 from .gradients.entry import loss_and_gradient
 from .graph import uai

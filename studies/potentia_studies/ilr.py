@@ -11,7 +11,7 @@ import numpy as np
 
 import potentia as pt
 from potentia.app.demo import curves, fit_row
-from potentia.app.report.images import Original
+from potentia.app.report.figures import Original
 from potentia.app.report.rows import Cell, Row, key_of
 from potentia.features.colour import reduce_labels, resize
 from potentia.features.image import image_examples, reduced_size

@@ -20,11 +20,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...base import __version__
 from ...base.backend import tree_total
 from ...base.files import new_folder, replacing
 from ...base.threads import one_blas_thread, using_threads
 from ...base.types import PotentiaError
-from ...base.version import __version__
 
 #: glibc's options M_MMAP_THRESHOLD and M_TRIM_THRESHOLD with the largest values that it takes by itself.
 _MALLOC_OPTIONS = {-3: 32 << 20, -1: 64 << 20}
