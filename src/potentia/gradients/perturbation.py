@@ -13,7 +13,6 @@ from ..base.types import Floats, Ints, PotentiaError
 from ..graph.cotangents import (
     MarginalCotangent,
     Tables,
-    clique_kinds,
     flat_marginals,
     own_tables,
     zero_tables,
@@ -111,7 +110,7 @@ def _largest(cotangent: MarginalCotangent) -> float:
 
 
 def _largest_score(scores: Scores) -> float:
-    kinds = [kind for kind in clique_kinds(scores) if kind not in scores.weighted]
+    kinds = [kind for kind in scores.graph.clique_kinds if kind not in scores.weighted]
     ends = [np.array(own.bounds) for own in scores.weighted.values()]
     parts = [scores.singles, *ends, *(scores.kind(kind)[0] for kind in kinds)]
     return max(float(np.abs(p[np.isfinite(p)]).max(initial=0.0)) for p in parts)

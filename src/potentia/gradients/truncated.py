@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,13 +13,8 @@ from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
 from ..inference.engine import Engine, Tape, pieces, unit_lists
-from ..inference.mean_field import DenseMeanFieldEngine, MeanFieldEngine
-from ..inference.pair_engine import PairEngine
-from ..inference.region_engine import RegionEngine
-from ..inference.weight_engine import WeightEngine
-from .base import Gradient, GradientError, Pull, Reverse
-from .pairs import BinaryReverse, TableReverse, WeightReverse
-from .regions import DenseMeanFieldReverse, MeanFieldReverse, RegionReverse
+from .base import Gradient, GradientError, Pull
+from .reverse import Reverse, make_reverse
 
 #: Cotangents that have grown by this factor have no finite sum.
 _DIVERGED = 1e12
@@ -120,7 +115,7 @@ class BackPropagation(Gradient):
         return result, pull
 
     def _settle(
-        self, reverse: Any, order: list[list[Ints]], guess: Floats | None
+        self, reverse: Reverse, order: list[list[Ints]], guess: Floats | None
     ) -> tuple[Floats, bool, float]:
         """Undo iterations until nothing is left; the sum of all cotangents that were undone, S = g + J' S.
 
@@ -177,20 +172,3 @@ def _engine_of(inference: Inference, scores: Scores, start: Result | None) -> En
     if engine.schedule == "residual":
         raise PotentiaError("the order of the residual schedule depends on the scores: use another schedule.")
     return engine
-
-
-def make_reverse(engine: Engine, result: Result, slots: Any, fixed: bool) -> Reverse:
-    """The reverse of an engine whose read-out and iterations left these slots of a tape.
-
-    fixed: all reversed iterations read slot 0, that of a fixed point, instead of one slot each.
-    """
-    if isinstance(engine, WeightEngine):
-        return WeightReverse(engine, result, slots, fixed)
-    if isinstance(engine, PairEngine):
-        return (BinaryReverse if engine.layout.n_states == 2 else TableReverse)(engine, result, slots, fixed)
-    if isinstance(engine, RegionEngine):
-        return RegionReverse(engine, slots)
-    if isinstance(engine, DenseMeanFieldEngine):
-        return DenseMeanFieldReverse(engine, slots)
-    assert isinstance(engine, MeanFieldEngine)
-    return MeanFieldReverse(engine, slots)

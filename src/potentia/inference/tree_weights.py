@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from ..base.types import Bools, Floats, Ints
-from ..graph.cotangents import clique_kinds, flat_marginals, own_tables
+from ..graph.cotangents import flat_marginals, own_tables
 from ..graph.forests import Forests, heaviest_forest
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from .base import Result
-from .entropy import reweighted
+from .engine import star_entropy
 from .exact import Exact
 
 #: Conditional-gradient steps at most, the longest and the shortest of them, and the relative fall that ends them.
@@ -68,8 +68,9 @@ def optimise_rho(method: Any, scores: Scores, start: Result | None) -> Result:
     rough.tol = max(method.tol, _ROUGH)
 
     def run(method: Any, forests: Forests, start: Result | None) -> Result:
-        entropy = reweighted(graph, forests.shares, valid=True)
-        result: Result = method.solve(method.engine(scores, start, entropy))
+        result: Result = method.solve(
+            method.engine(scores, start, star_entropy(graph, forests.shares, valid=True))
+        )
         return result
 
     forests = graph.spanning_forests
@@ -103,7 +104,7 @@ def clique_information(result: Result) -> Floats:
     graph = result.graph
     log_own = np.log(np.maximum(result.variable_marginals, _FLOOR))
     found = [np.zeros(0)]
-    for kind in clique_kinds(result.scores):
+    for kind in result.scores.graph.clique_kinds:
         mu = flat_marginals(result.marginals[kind])
         ratio = np.log(np.maximum(mu, _FLOOR))
         owner = _owners(graph, kind)
@@ -138,7 +139,7 @@ def _moved_tables(scores: Scores, kind: str, lam: Floats) -> Floats:
 def _messages(result: Result, kind: str) -> tuple[Floats, Bools]:
     """lam of a kind's cliques, (m, variables of a clique, states), zero where messages forbid a state; and where."""
     graph = result.graph
-    kinds = clique_kinds(result.scores)
+    kinds = result.scores.graph.clique_kinds
     if np.ndim(result.messages) == 3:  # both ends of all pairs, kind after kind
         first = sum(len(graph.scopes[k]) for k in kinds[: kinds.index(kind)])
         lam = result.messages[first : first + len(graph.scopes[kind])]
@@ -153,7 +154,8 @@ def _from_links(graph: Graph, kind: str, messages: Floats) -> Floats:
     regions, links = graph.regions, graph.links("star")
     size = regions.size[links.child]
     start, n = np.cumsum(size) - size, len(regions.size)
-    region = regions.kind_ptr[graph.kinds.index(kind)] + np.arange(len(graph.scopes[kind]))
+    rows = graph.region_slice(kind)
+    region = np.arange(rows.start, rows.stop)
     wanted = region[:, None] * n + regions.single[graph.scopes[kind]]
     at = start[np.searchsorted(links.parent * n + links.child, wanted)]
     states = np.arange(int(graph.n_states.max()))
@@ -163,7 +165,7 @@ def _from_links(graph: Graph, kind: str, messages: Floats) -> Floats:
 
 def _by_kind(scores: Scores, values: Any) -> dict[str, Any]:
     """Numbers of all cliques, (..., cliques), cut into their kinds."""
-    kinds = clique_kinds(scores)
+    kinds = scores.graph.clique_kinds
     cuts = np.cumsum([len(scores.graph.scopes[kind]) for kind in kinds])[:-1]
     return dict(zip(kinds, np.split(values, cuts, axis=-1), strict=True)) if kinds else {}
 

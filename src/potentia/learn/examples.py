@@ -13,7 +13,7 @@ from ..base.types import Bools, Floats, Ints, PotentiaError, real_numbers
 from ..features.example import Example
 from ..features.parts import Examples, Parts
 from ..gradients.entry import class_factors
-from ..graph.structure import Graph
+from ..graph.structure import Graph, per_graph
 from ..graph.union import Union, induced
 from ..potentials.base import Potential
 
@@ -49,18 +49,17 @@ def observed(example: Example) -> Bools:
 
 def table_entries(graph: Graph, example: Example) -> int:
     """Table entries of an example; a kind without features has one table, and only messages along its sides."""
-    varied = {*example.features, *example.inputs}
-    key = "table_entries", tuple(sorted(varied))
+    return _table_entries(graph, frozenset({*example.features, *example.inputs}))
 
-    def count() -> int:
-        total = 0
-        for kind, scope in graph.scopes.items():
-            if len(scope):
-                shapes = graph.table_shapes(kind)
-                total += int((shapes.prod(axis=1) if kind in varied else shapes.sum(axis=1)).sum())
-        return total
 
-    return graph.cached(key, count)
+@per_graph
+def _table_entries(graph: Graph, varied: frozenset[str]) -> int:
+    total = 0
+    for kind, scope in graph.scopes.items():
+        if len(scope):
+            shapes = graph.table_shapes(kind)
+            total += int((shapes.prod(axis=1) if kind in varied else shapes.sum(axis=1)).sum())
+    return total
 
 
 def whole_kinds(potentials: Mapping[str, Potential]) -> frozenset[str]:

@@ -15,8 +15,7 @@ import numpy as np
 from ..base.schema import Array, check_state, like
 from ..base.types import Floats, PotentiaError
 from ..graph.scores import Scores
-from ..inference.engine import Engine, drive
-from ..inference.entropy import Entropy
+from ..inference.engine import Engine, Entropy, drive
 from ..inference.messages import make_engine
 from ..inference.pair_engine import PairEngine, suits_pairs
 from ..inference.region_engine import RegionEngine

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ..base.threads import map_items, one_blas_thread, thread_count
-from ..base.types import Floats, Ints, PotentiaError
+from ..base.types import Bools, Floats, Ints, PotentiaError
 from ..features.example import Example
 from ..features.parts import Held, Source
 from ..graph.scores import Scores
-from ..graph.structure import Graph
+from ..graph.structure import Graph, per_graph
 from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.inputs import Inputs, Stack
@@ -278,22 +278,25 @@ def with_singles(examples: Sequence[Example]) -> tuple[list[Example], list[str]]
 
 def _completed(graph: Graph) -> Graph:
     """The graph with regions for its bare variables, one kind per number of states."""
+    return _with_singles(graph) if _bare(graph).any() else graph
+
+
+def _bare(graph: Graph) -> Bools:
+    """Variables without a single-variable region."""
     bare = np.ones(graph.n_variables, dtype=bool)
     for scope in graph.scopes.values():
         if scope.shape[1] == 1:
             bare[scope[:, 0]] = False
-    if not bare.any():
-        return graph
+    return bare
 
-    def make() -> Graph:
-        regions = dict(graph.scopes)
-        for states in np.unique(graph.n_states[bare]):
-            regions[f"single variables of {states} states"] = np.flatnonzero(
-                bare & (graph.n_states == states)
-            )[:, None]
-        return Graph(graph.n_states, regions)
 
-    return graph.cached("with_singles", make)
+@per_graph
+def _with_singles(graph: Graph) -> Graph:
+    regions, bare = dict(graph.scopes), _bare(graph)
+    for states in np.unique(graph.n_states[bare]):
+        rows = np.flatnonzero(bare & (graph.n_states == states))
+        regions[f"single variables of {states} states"] = rows[:, None]
+    return Graph(graph.n_states, regions)
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from ..base.memory import borrow_zeros
 from ..base.schema import prefixed
 from ..base.threads import map_items, thread_count
 from ..base.types import Floats
-from ..gradients.base import GradientError
-from ..gradients.entry import Gradient, evaluate, gradient_of
-from ..gradients.loss import Loss, check_starts
+from ..gradients.base import Gradient, GradientError, Loss, Methods, check_starts
+from ..gradients.entry import gradient_of
 from ..gradients.losses import loss_of
 from ..graph.scores import Scores
 from ..inference.base import Inference
@@ -194,13 +193,14 @@ def _of_shard(
             one = len(scores[kind]) < part.n_rows(kind)
             table = scores[kind] if one else scores[kind][shard.rows[kind]]
             theta[kind] = potentials[kind].as_theta(table, part.shapes[kind], one)
+    methods = Methods(settings.inference, settings.gradient, settings.clamped, starts[number])
     try:
-        value, d_theta, doubt, starts[number] = evaluate(
-            settings.loss, settings.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
-            shard.weights, settings.clamped, starts[number],
-        )  # fmt: skip
+        value, d_theta = settings.loss.evaluate(
+            Scores(shard.graph, theta), shard.labels, shard.weights, methods
+        )
     except GradientError as error:
         return np.inf, {}, str(error)
+    starts[number] = methods.next_starts()
     d_shared = {}
     for kind in theta:
         if len(scores[kind]) < part.n_rows(kind):
@@ -208,7 +208,7 @@ def _of_shard(
         else:
             own = d_scores[kind][shard.rows[kind]]
             own[...] = d_theta[kind].reshape(own.shape)
-    return value, d_shared, doubt
+    return value, d_shared, methods.doubt()
 
 
 def saved_starts(part: Part, state: PartState) -> tuple[PartState, dict[str, Floats]]:
