@@ -1079,9 +1079,9 @@ def test_uniform_messages_do_not_depend_on_how_messages_were_held():
 def test_scores_in_single_precision_are_kept_so_where_their_range_is_bounded():
     graph = pt.Graph.grid((3, 4), n_states=3)
     theta = {k: t.astype(np.float32) for k, t in zoo.scores(graph, np.random.default_rng(0)).items()}
-    assert Scores(graph, theta, own=True).as_given("edge")[0].dtype == np.float32
+    assert Scores(graph, theta, own=True).kind("edge", widen=False)[0].dtype == np.float32
     theta["edge"][0, 0, 0] = -np.inf
-    assert Scores(graph, theta, own=True).as_given("edge")[0].dtype == np.float64
+    assert Scores(graph, theta, own=True).kind("edge", widen=False)[0].dtype == np.float64
 
 
 FLOAT32 = {

@@ -67,7 +67,7 @@ def _moving(inference: Inference, result: Result) -> bool:
 
 
 class Methods:
-    """How a loss may call inference: `solve` when it needs the gradient through marginals, `expect` for a value's own.
+    """Inference as losses call it: `solve` for the gradient through marginals, `expect` for that of the value.
 
     Each loss calls inference at most twice: free, and given the observed labels (clamped, for EM).
 
@@ -128,7 +128,7 @@ class Methods:
         return result
 
     def next_starts(self) -> dict[str, Floats] | None:
-        """Where the next evaluation may start, as named arrays; None if evaluations use none."""
+        """Messages that the next evaluation may start from, as named arrays; None if evaluations use none."""
         if self.starts is None:
             return None
         starts = {}
@@ -239,7 +239,7 @@ def subtract_labels(scores: Scores, labels: Ints, tables: Tables, weights: Float
             weighted = scores.weighted[kind]
             tables[kind] -= weighted.sum(weight * weighted.unit.ravel()[index])
         else:
-            values, offset = scores.as_given(kind)
+            values, offset = scores.kind(kind, widen=False)
             tables[kind] -= np.bincount(offset + index, weights=weight, minlength=len(values))
     if total == -np.inf:
         raise PotentiaError("the labels have a forbidden (-inf) configuration.")

@@ -37,12 +37,12 @@ GRADIENTS: dict[str, type[Gradient]] = {
 }
 
 
-def gradient_of(given: str | Gradient) -> Gradient:
+def gradient_of(gradient: str | Gradient) -> Gradient:
     """A gradient method by name with its default options, or the method itself."""
-    if isinstance(given, Gradient):
-        return given
-    check_choice("gradient", given, GRADIENTS, "a Gradient")
-    return GRADIENTS[given]()
+    if isinstance(gradient, Gradient):
+        return gradient
+    check_choice("gradient", gradient, GRADIENTS, "a Gradient")
+    return GRADIENTS[gradient]()
 
 
 def loss_and_gradient(

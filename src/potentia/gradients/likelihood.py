@@ -128,10 +128,10 @@ def _truncated(
             f"{type(inference).__name__} on this graph has no entropy in terms of marginals, which this loss needs."
         )
     result, pull = methods.solve(scores, clamped=clamped)
-    own = np.ones(scores.graph.n_variables) if weights is None else weights
-    value, d_singles = _of_variables(scores, result, own, counting)
+    weight_of = np.ones(scores.graph.n_variables) if weights is None else weights
+    value, d_singles = _of_variables(scores, result, weight_of, counting)
     direct, d_cliques = zero_tables(scores), {}
-    add_singles(scores, own[:, None] * result.variable_marginals, direct)
+    add_singles(scores, weight_of[:, None] * result.variable_marginals, direct)
     for kind in scores.graph.clique_kinds:
         weight, size = region_weights(scores, kind, weights), scores.graph.table_sizes(kind)
         flat = flat_marginals(result.marginals[kind])
@@ -142,15 +142,17 @@ def _truncated(
     return value, {kind: direct[kind] + pulled[kind] for kind in direct}
 
 
-def _of_variables(scores: Scores, result: Result, own: Floats, counting: Floats) -> tuple[float, Floats]:
+def _of_variables(
+    scores: Scores, result: Result, weight_of: Floats, counting: Floats
+) -> tuple[float, Floats]:
     """sum_i w_i (theta_i . mu_i + C_i H(mu_i)) and its derivative; C_i sums c over all regions with i."""
     regions = scores.regions
     total = np.add.reduceat(counting[regions.member], regions.member_ptr[:-1])[:, None]
     mu = result.variable_marginals
     theta = np.where(np.isfinite(scores.singles), scores.singles, 0.0)
     log_mu = np.log(np.where(mu > 0, mu, 1.0))
-    value = float(own @ ((theta - total * log_mu) * mu).sum(axis=1))
-    return value, own[:, None] * np.where(mu > 0, theta - total * (log_mu + 1.0), 0.0)
+    value = float(weight_of @ ((theta - total * log_mu) * mu).sum(axis=1))
+    return value, weight_of[:, None] * np.where(mu > 0, theta - total * (log_mu + 1.0), 0.0)
 
 
 def _of_cliques(
@@ -158,11 +160,11 @@ def _of_cliques(
 ) -> tuple[float, Floats]:
     """sum_c w_c (theta_c . mu_c - c_c I(mu_c)) and its derivative; adds that of variables to d_singles."""
     graph, mu = scores.graph, result.variable_marginals
-    own = counting[graph.region_slice(kind)]
+    clique_counting = counting[graph.region_slice(kind)]
     flat = flat_marginals(result.marginals[kind])
     d_flat = np.zeros(len(flat))
     value = information(
-        graph.scopes[kind], graph.n_states, weight, own, own_tables(scores, kind), flat, mu,
+        graph.scopes[kind], graph.n_states, weight, clique_counting, own_tables(scores, kind), flat, mu,
         np.log(np.where(mu > 0, mu, 1.0)), d_flat, d_singles,
     )  # fmt: skip
     return float(value), d_flat
@@ -191,8 +193,8 @@ class Pseudolikelihood(Loss):
         graph, size = scores.graph, self.patch
         ptr, patch, touch_ptr, touch = _patches(graph, size)
         theta, at = scores.flat()
-        own = np.ones(graph.n_variables) if weights is None else weights
-        weight = np.add.reduceat(own[patch], ptr[:-1]) / np.diff(ptr)
+        weight_of = np.ones(graph.n_variables) if weights is None else weights
+        weight = np.add.reduceat(weight_of[patch], ptr[:-1]) / np.diff(ptr)
         weight[_hidden(scores, labels, touch_ptr, touch)] = 0.0
         d_theta = np.zeros_like(theta)
         value = patch_losses(
@@ -256,8 +258,8 @@ class Piecewise(Loss):
         """The loss and its gradient."""
         tables = zero_tables(scores)
         seen = np.flatnonzero(labels >= 0)
-        own = np.ones(len(seen)) if weights is None else weights[seen]
-        value, slopes = _log_losses(scores.singles[seen], labels[seen], own)
+        weight_of = np.ones(len(seen)) if weights is None else weights[seen]
+        value, slopes = _log_losses(scores.singles[seen], labels[seen], weight_of)
         d_singles = np.zeros_like(scores.singles)
         d_singles[seen] = slopes
         add_singles(scores, d_singles, tables)

@@ -222,9 +222,9 @@ LOSSES: dict[str, type[Loss]] = {
 }
 
 
-def loss_of(given: str | Loss) -> Loss:
+def loss_of(loss: str | Loss) -> Loss:
     """A loss by name with its default options, or the loss itself."""
-    if isinstance(given, Loss):
-        return given
-    check_choice("loss", given, LOSSES, "a Loss")
-    return LOSSES[given]()
+    if isinstance(loss, Loss):
+        return loss
+    check_choice("loss", loss, LOSSES, "a Loss")
+    return LOSSES[loss]()

@@ -280,7 +280,7 @@ class BinaryReverse(PairReverse):
 
 
 def _pieces(engine: PairEngine) -> Ints:
-    """Where each block adds to the cotangent of a shared table; groups are undone one after another."""
+    """The piece of the cotangent of a shared table that each block adds to; groups are undone one after another."""
     sizes = np.diff(engine.group_ptr).tolist() if engine.shared else []
     return np.array([piece for n in sizes for piece in piece_of(n)] or [0] * len(engine.blocks.mode))
 

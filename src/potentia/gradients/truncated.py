@@ -45,7 +45,7 @@ class Truncated(Gradient):
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
     ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
-        engine, tape = _engine_of(inference, scores, start), Tape(self.memory)
+        engine, tape = _reversible(inference, inference.engine(scores, start)), Tape(self.memory)
         result = inference.solve(engine, tape, cliques)
 
         def pull(cotangent: MarginalCotangent) -> Tables:
@@ -85,7 +85,7 @@ class BackPropagation(Gradient):
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
     ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
-        engine, end = _engine_of(inference, scores, start), Tape(None)
+        engine, end = _reversible(inference, inference.engine(scores, start)), Tape(None)
         result = inference.solve(engine, end, cliques)
         guess = None if start is None else start.memo.get("cotangents")
         if guess is not None and not np.isfinite(guess).all():
@@ -161,9 +161,8 @@ def _size(cotangents: Floats) -> float:
     return float(np.abs(cotangents).max(initial=0.0))
 
 
-def _engine_of(inference: Inference, scores: Scores, start: Result | None) -> Engine:
+def _reversible(inference: Inference, engine: Engine | None) -> Engine:
     """The engine whose iterations are to be undone, or a sentence why there is none."""
-    engine = inference.engine(scores, start)
     if engine is None:
         raise PotentiaError(
             f"{type(inference).__name__} on this graph has no iterations to differentiate: "

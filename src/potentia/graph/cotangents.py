@@ -38,7 +38,9 @@ def add_singles(scores: Scores, d_singles: Floats, tables: Tables) -> None:
     graph = scores.graph
     for kind, scope in graph.scopes.items():
         if scope.shape[1] == 1 and len(scope):
-            take_singles(d_singles, scores.as_given(kind)[1], scope.reshape(-1), graph.n_states, tables[kind])
+            take_singles(
+                d_singles, scores.kind(kind, widen=False)[1], scope.reshape(-1), graph.n_states, tables[kind]
+            )
 
 
 def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> None:
@@ -46,7 +48,7 @@ def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> No
     if kind in scores.weighted:
         tables[kind] += scores.weighted[kind].pull(d_flat)
         return
-    values, offset = scores.as_given(kind)
+    values, offset = scores.kind(kind, widen=False)
     if len(values) == len(d_flat):
         tables[kind] += d_flat
         return
@@ -112,12 +114,12 @@ def split_flat(scores: Scores, d_theta: Floats, at: Ints, leave: Collection[str]
         if kind in leave:
             continue
         if scope.shape[1] != 1:
-            size = len(scores.as_given(kind)[0])
+            size = len(scores.kind(kind, widen=False)[0])
             part = d_theta[first : first + size]
             tables[kind] += scores.weighted[kind].pull(part) if kind in scores.weighted else part
             first += size
         elif len(scope):
-            _, offset = scores.as_given(kind)
+            _, offset = scores.kind(kind, widen=False)
             n = scores.graph.n_states[scope[:, 0]]
             source = runs(at[scores.graph.region_slice(kind)], n)
             np.add.at(tables[kind], runs(offset, n), d_theta[source])
@@ -129,7 +131,7 @@ def split_pairs(scores: Scores, d_pairs: Floats) -> Tables:
     tables, first = zero_tables(scores), 0
     for kind, scope in scores.graph.scopes.items():
         if scope.shape[1] == 2:
-            size = len(scores.as_given(kind)[0])
+            size = len(scores.kind(kind, widen=False)[0])
             part = d_pairs[first : first + size]
             tables[kind] = scores.weighted[kind].pull(part) if kind in scores.weighted else part
             first += size

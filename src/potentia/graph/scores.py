@@ -89,15 +89,15 @@ class Scores:
         #: Kinds of pairs given by weights.
         self.weighted: dict[str, Weighted] = {}
         for kind in graph.kinds:
-            given = theta.get(kind)
-            if isinstance(given, WeightedTable) and len(graph.scopes[kind]):
-                self.weighted[kind] = check_weighted(graph, kind, given)
+            value = theta.get(kind)
+            if isinstance(value, WeightedTable) and len(graph.scopes[kind]):
+                self.weighted[kind] = check_weighted(graph, kind, value)
                 self._bounds[kind] = self.weighted[kind].bounds
                 continue
-            values, self._offset[kind] = _flatten(graph, kind, given)
+            values, self._offset[kind] = _flatten(graph, kind, value)
             self._values[kind] = values
             self._refuse_bad(kind)
-            if own and isinstance(given, np.ndarray) and np.may_share_memory(values, given):
+            if own and isinstance(value, np.ndarray) and np.may_share_memory(values, value):
                 # only scores of bounded range are of use in single precision
                 self._values[kind] = _copy(values, values.dtype if self.bounds(kind) else np.float64)
         self.singles = self._pad_singles()
@@ -105,23 +105,18 @@ class Scores:
             self.singles = self._clamped(self.singles, observed_states(graph, observed))
         _warn_of_missing(graph, theta)
 
-    def kind(self, kind: str) -> tuple[Floats, Ints]:
+    def kind(self, kind: str, widen: bool = True) -> tuple[Floats, Ints]:
         """Flat scores of a kind and the offset of each region's table in them (equal offsets: shared).
 
-        Tables given by weights are written out, one per weight, and those of float32 are widened.
+        Tables given by weights are written out, one per weight. widen: those of float32 become float64.
         """
-        values, offset = self.as_given(kind)
-        if values.dtype != np.float64:
-            values = self._values[kind] = _copy(values, np.float64)
-        return values, offset
-
-    def as_given(self, kind: str) -> tuple[Floats, Ints]:
-        """As `kind`, without widening float32 tables."""
         if kind not in self._values:
             weighted, n = self.weighted[kind], len(self.graph.scopes[kind])
             # values last: to other threads they say that the offsets are there
             self._offset[kind] = np.arange(n) * weighted.unit.size * int(len(weighted.weight) > 1)
             self._values[kind] = weighted.written()
+        if widen and self._values[kind].dtype != np.float64:
+            self._values[kind] = _copy(self._values[kind], np.float64)
         return self._values[kind], self._offset[kind]
 
     def clamp(self, labels: Ints) -> Scores:
@@ -188,7 +183,7 @@ class Scores:
             return (
                 weighted.of_pairs(len(self.graph.scopes[kind]))[region - r.kind_ptr[number]] * weighted.unit
             )
-        values, offset = self.as_given(kind)
+        values, offset = self.kind(kind, widen=False)
         start = offset[region - r.kind_ptr[number]]
         return values[start : start + r.size[region]].reshape(shape).astype(np.float64)
 
@@ -204,7 +199,7 @@ class Scores:
         return largest
 
     def rounding(self) -> float:
-        """What rounding may change in a labelling's score, where large scores of either sign add up to a small one."""
+        """A bound on the rounding error of a labelling's score, which large scores of either sign may add up to."""
         return _ROUNDING * len(self.regions.size) * self.largest()
 
     def forbids_all_of(self, other: Scores) -> bool:
@@ -214,13 +209,13 @@ class Scores:
         for kind, scope in self.graph.scopes.items():
             if scope.shape[1] < 2 or kind in other.weighted:
                 continue
-            old, old_at = other.as_given(kind)
+            old, old_at = other.kind(kind, widen=False)
             gone = np.isneginf(old)
             if not gone.any():
                 continue
             if kind in self.weighted:
                 return False
-            new, new_at = self.as_given(kind)
+            new, new_at = self.kind(kind, widen=False)
             if len(new) != len(old) or np.any(new_at != old_at) or np.any(gone & ~np.isneginf(new)):
                 return False
         return True
@@ -254,7 +249,7 @@ class Scores:
     def _refuse_bad(self, kind: str) -> None:
         if self.bounds(kind) is not None:
             return
-        values, offset = self.as_given(kind)
+        values, offset = self.kind(kind, widen=False)
         size = self.graph.table_sizes(kind)
         row, code = first_bad_table(values, offset, size)
         scope = self.graph.scopes[kind][row].tolist() if row >= 0 else []
@@ -296,17 +291,17 @@ def _check_size(graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
     )
 
 
-def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
+def _flatten(graph: Graph, kind: str, value: Any) -> tuple[Floats, Ints]:
     """Flat values and table offsets of one kind; no copy for a contiguous array of floats."""
     size = graph.table_sizes(kind)
     n = len(size)
     if n == 0:
         return np.zeros(0), np.zeros(0, dtype=np.int64)
-    if given is None:
+    if value is None:
         return np.zeros(int(size.max())), np.zeros(n, dtype=np.int64)
     one = graph.shared_shape(kind)
     if one is not None:
-        table = _as_floats(given, f"theta[{kind!r}]")
+        table = _as_floats(value, f"theta[{kind!r}]")
         if table.shape == one:
             return table.ravel(), np.zeros(n, dtype=np.int64)
         if table.shape == (n, *one):
@@ -314,9 +309,9 @@ def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
         raise PotentiaError(
             f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table."
         )
-    if not hasattr(given, "__len__"):
-        raise PotentiaError(f"theta[{kind!r}] must be a list of {n} tables, not {given!r}.")
-    tables = list(given)
+    if not hasattr(value, "__len__"):
+        raise PotentiaError(f"theta[{kind!r}] must be a list of {n} tables, not {value!r}.")
+    tables = list(value)
     if len(tables) != n:
         raise PotentiaError(f"theta[{kind!r}] has {len(tables)} tables for {n} regions.")
     arrays = [_as_floats(t, f"theta[{kind!r}][{i}]") for i, t in enumerate(tables)]
@@ -334,10 +329,10 @@ def _copy(values: Floats | NDArray[np.float32], dtype: DTypeLike) -> Floats:
     return copied
 
 
-def _as_floats(given: Any, name: str) -> Floats:
+def _as_floats(value: Any, name: str) -> Floats:
     # tables of float32 stay as they are; NumPy counts both byte orders as equal, kernels do not
-    single = isinstance(given, np.ndarray) and given.dtype == np.dtype("f4")
-    array = plain_array(given, name, None if single else np.float64)
+    single = isinstance(value, np.ndarray) and value.dtype == np.dtype("f4")
+    array = plain_array(value, name, None if single else np.float64)
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
 
 
@@ -346,9 +341,8 @@ def pair_tables(scores: Scores, single: bool = False) -> tuple[Floats, Ints]:
 
     single: of float32 if there is one kind that was given so.
     """
-    read = scores.as_given if single else scores.kind
     kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] == 2]
-    parts = list(map(read, kinds))
+    parts = [scores.kind(kind, widen=not single) for kind in kinds]
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(values) for values, _ in parts)])
@@ -384,7 +378,7 @@ def region_scores(scores: Scores, kind: str, labels: Ints) -> Floats:
     if kind in scores.weighted:
         weighted = scores.weighted[kind]
         return weighted.weight * weighted.unit.ravel()[index]
-    values, offset = scores.as_given(kind)
+    values, offset = scores.kind(kind, widen=False)
     return values[offset + index].astype(np.float64)
 
 

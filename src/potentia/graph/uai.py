@@ -266,7 +266,7 @@ def _fit(table: Floats, scope: Narrow) -> tuple[Floats, float]:
 
 
 class UaiResult(NamedTuple):
-    """What a result file says; only what its task is about is there.
+    """The content of a result file; fields that its task does not write are None.
 
     Attributes:
         task: "PR", "MAR" or "MAP".
@@ -298,7 +298,7 @@ def write_result(path: FilePath, result: Any, task: str) -> None:
 
 
 def read_result(path: FilePath) -> UaiResult:
-    """What a PR, MAR or MAP file says."""
+    """Read a PR, MAR or MAP file."""
     tokens = FileWords(path)
     task = tokens.take(1, "the task")[0]
     if task == "PR":

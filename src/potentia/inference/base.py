@@ -1,4 +1,4 @@
-"""What every inference method shares: the `infer` call and the result record."""
+"""The interface of inference methods: the `infer` call and the result record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What inference found.
+    """Marginals and value of an inference method on one graph.
 
     Attributes:
         graph: the graph inferred on.
@@ -200,7 +200,7 @@ class Inference(Registered, ABC):
     smooth: ClassVar[bool] = True
 
     def on_one_thread(self) -> Self:
-        """The same method where its caller shares examples out over threads."""
+        """This method for a caller that shares examples out over threads."""
         return self
 
     def infer(
@@ -230,7 +230,7 @@ class Inference(Registered, ABC):
         """Inference on validated scores."""
 
     def engine(self, scores: Scores, start: Result | None = None) -> Engine | None:
-        """What `solve` iterates, for gradients through iterations; None if the method has none."""
+        """The messages that `solve` iterates, for gradients through iterations; None if the method has none."""
         return None
 
     #: solve(engine, tape=None, cliques=True): iterate an engine of `engine` and read out, `cliques` as in

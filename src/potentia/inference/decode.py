@@ -187,11 +187,11 @@ class _Climb:
         weight = np.where(self.allowed, np.maximum(q, _LEAST), 0.0)
         for k in range(0 if self.impossible else _RESTARTS):
             limit = (_DEAD_ENDS + len(order) // 20) << k
-            found = support.find_labelling(
+            outcome = support.find_labelling(
                 *self.flat, self.hard, weight.copy(), rank, conflict, limit, labels, self.rounding_room
             )
-            if found != support.STOPPED:
-                self.impossible = found == support.IMPOSSIBLE
+            if outcome != support.STOPPED:
+                self.impossible = outcome == support.IMPOSSIBLE
                 return not self.impossible
         return False
 

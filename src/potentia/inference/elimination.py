@@ -167,7 +167,7 @@ class Program(NamedTuple):
 
 
 class EliminationPlan(NamedTuple):
-    """How to eliminate one graph under one set of hard constraints.
+    """An elimination order and the program of its tables, for one graph and set of hard constraints.
 
     Attributes:
         order: variables with more than one kept state, first eliminated first.
@@ -275,8 +275,8 @@ def _program(card: Ints, clique_ptr: Ints, clique: Ints, factor_ptr: Ints, facto
     """Number factors, then messages, as tables of one store, and list what each bucket adds up."""
     n, n_factors = len(card), len(factor_ptr) - 1
     length = np.diff(clique_ptr)
-    own = np.zeros(len(clique), dtype=bool)
-    own[clique_ptr[:-1]] = True
+    eliminated = np.zeros(len(clique), dtype=bool)
+    eliminated[clique_ptr[:-1]] = True
     scope_ptr = np.concatenate([factor_ptr, factor_ptr[-1] + np.cumsum(length - 1)])
     inner = np.flatnonzero(length > 1)
     bucket = np.concatenate([factor_scope[factor_ptr[:-1]], clique[clique_ptr[inner] + 1]])
@@ -287,7 +287,7 @@ def _program(card: Ints, clique_ptr: Ints, clique: Ints, factor_ptr: Ints, facto
         [_products(card[factor_scope], factor_ptr), _products(card[clique], clique_ptr) // card]
     )
     offset = np.concatenate([[0], np.cumsum(size)])
-    scope = np.concatenate([factor_scope, clique[~own]])
+    scope = np.concatenate([factor_scope, clique[~eliminated]])
     parts = (card, clique_ptr, clique, source_ptr, source[by], offset, scope_ptr, scope)
     return Program(*(np.ascontiguousarray(part, dtype=np.int64) for part in parts))
 

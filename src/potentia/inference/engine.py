@@ -142,7 +142,7 @@ class Readout(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a run ended."""
+    """Iterations run, largest change of a marginal in the last one, and whether messages converged or oscillated."""
 
     iterations: int
     residual: float
@@ -163,7 +163,7 @@ def layout_order(schedule: str) -> str:
 
 @dataclass(eq=False, repr=False)
 class Engine(ABC):
-    """What iterations change, for one graph, entropy and schedule: messages, or the marginals of mean field.
+    """Messages (or the marginals of mean field) on one graph, for one entropy and schedule, and their updates.
 
     Units (blocks of variables, or regions) come in groups; the units of one group are independent of each other.
     Schedules are those of `MessagePassingMethod`, and "tree": from the leaves to the roots, then back.
@@ -233,7 +233,7 @@ class Engine(ABC):
     @property
     @abstractmethod
     def state(self) -> Floats:
-        """What iterations change, in the engine's layout."""
+        """The messages (or marginals) that iterations change, in the engine's layout."""
 
     @property
     def saved_shape(self) -> tuple[int, ...]:
@@ -263,7 +263,7 @@ class Engine(ABC):
 
 
 class Tape:
-    """What iterations leave for their reverse: slot 0 is of the read-out, slot 1 + k of iteration k.
+    """Messages that iterations read, for their reverse: slot 0 is of the read-out, slot 1 + k of iteration k.
 
     memory: bytes that all slots may take. If they need more, only states before every sqrt(N)-th iteration are kept,
     and `fill` runs a segment again: a second forward pass for 2 sqrt(N) instead of N slots. None records the read-out

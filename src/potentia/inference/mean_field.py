@@ -263,7 +263,7 @@ class MeanField(Inference):
         return self.solve(self.engine(scores, start))
 
     def on_one_thread(self) -> Self:
-        """The same method with one thread."""
+        """This method with one thread."""
         return replace(self, threads=1)
 
     def counting_numbers(self, graph: Graph) -> Floats:

@@ -105,7 +105,7 @@ class MessagePassingMethod(Inference):
         """The method's counting numbers and links on a graph."""
 
     def on_one_thread(self) -> Self:
-        """The same method with one thread."""
+        """This method with one thread."""
         return replace(self, threads=1)
 
     def entropy_on(self, graph: Graph) -> Entropy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import Any, TypeVar
@@ -92,6 +92,12 @@ class PairEngine(Engine):
         # a tree is read twice only, and its results are called exact
         single = scores.single and not self.shared and order != "tree"
         self.single = single and len(self.pairs) > 0 and self._steepest <= SAFE_RANGE_SINGLE
+        # tables given by weights are not written out
+        tables = (
+            (np.empty(0), np.empty(0, np.int64)) if self.profile.fields else pair_tables(scores, self.single)
+        )
+        #: Tables of all pairs as kernels read them.
+        self.pair_scores = pair_kernels.PairScores(*tables, self.graph.n_states[self.pairs], self.count)
         self.layout = self.graph.pair_layout(order, self.shared)
         self.group_ptr = self.layout.group_ptr
         self.blocks = self._allocate(*entropy.cached((order, self.shared), self._in_lanes))
@@ -155,7 +161,7 @@ class PairEngine(Engine):
         """Whether all pairs share one table and counting number, so that it need not be copied per pair."""
         if len(self.pairs) < 2 or len(self._pair_kinds) != 1 or np.any(self.count != self.count[0]):
             return False
-        offset, states = self.scores.as_given(self._pair_kinds[0])[1], self.graph.n_states
+        offset, states = self.scores.kind(self._pair_kinds[0], widen=False)[1], self.graph.n_states
         return bool(np.all(offset == offset[0]) and states.min() == states.max())
 
     def _allocate(self, count: Floats, even: Floats, inverse: Floats) -> PairBlocks:
@@ -293,15 +299,9 @@ class PairEngine(Engine):
                 np.log(lam, out=lam)
         self.exponentials = wanted
 
-    @cached_property
-    def pair_scores(self) -> pair_kernels.PairScores:
-        """Tables of all pairs as kernels read them."""
-        states = self.graph.n_states[self.pairs]
-        return pair_kernels.PairScores(*pair_tables(self.scores, self.single), states, self.count)
-
     @property
     def pair_places(self) -> pair_kernels.PairScores:
-        """The same for kernels that only write to arrays of this layout."""
+        """`pair_scores` without values, for kernels that only write to arrays of this layout."""
         return self.pair_scores._replace(values=np.empty(0))
 
     def _fill_shared(self) -> float:

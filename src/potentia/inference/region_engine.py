@@ -94,7 +94,7 @@ class RegionEngine(Engine):
         return self.regions.theta[self.own_positions()]
 
     def own_positions(self) -> Ints:
-        """Where in `theta` the scores of every message's child are."""
+        """Positions in `theta` of the scores of every message's child, in the layout of the messages."""
         g = self.regions
         size = g.size[g.child]
         return np.repeat(g.at[g.child] - g.lam_at, size) + np.arange(len(g.lam))

@@ -121,7 +121,7 @@ def _regular_share(weight: Floats) -> float:
 
 
 def _proposal(singles: Floats, labels: Ints, a: int, b: int) -> Ints:
-    """What every variable may change to: state a, or a and b exchanged; its own label where that is forbidden."""
+    """Proposed labels: state a everywhere, or a and b exchanged; the present label where that is forbidden."""
     other = np.full_like(labels, a) if b < 0 else np.where(labels == a, b, np.where(labels == b, a, labels))
     return np.where(singles[np.arange(len(labels)), other] > -np.inf, other, labels)
 
@@ -298,7 +298,7 @@ class Blocks:
 
 
 def _entries(regions: Regions, values: Floats, where: Ints, labels: Ints) -> Floats:
-    """What every region scores at a labelling."""
+    """The score of every region at a labelling."""
     return values[where + np.add.reduceat(regions.stride * labels[regions.scope], regions.scope_ptr[:-1])]
 
 

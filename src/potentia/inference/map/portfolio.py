@@ -65,7 +65,7 @@ _BOUNDS = re.compile(r"(?:Initial lower and upper bounds|Optimality gap): \[(-?\
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MAPResult(Result):
-    """What `MAP` found: `argmax()` is the labelling, `value` an upper bound on the best score.
+    """The result of `MAP`: `argmax()` is the labelling, `value` an upper bound on the best score.
 
     Attributes:
         found_by, bound_by: the parts of the portfolio that found the labelling and the bound.
@@ -416,7 +416,7 @@ def _integer_costs(scores: Scores, labels: Ints | None) -> tuple[dict[str, Ints]
 
 
 def _entries_at(regions: Regions, count: Ints, ptr: Ints, labels: Ints) -> Ints:
-    """Where the costs of all regions at a labelling lie."""
+    """Positions of the costs of all regions at a labelling."""
     index = np.zeros(len(ptr) - 1, dtype=np.int64)
     for axis in range(int(regions.order.max())):
         rows = np.flatnonzero(regions.order > axis)

@@ -62,7 +62,7 @@ class SearchTask:
 
     @property
     def slack(self) -> float:
-        """What counts as rounding in scores; large scores of either sign may add up to a small one."""
+        """A bound on the rounding error of scores; large scores of either sign may add up to a small one."""
         return _ROUNDING * abs(self.score) + self._cancelling
 
     @property
