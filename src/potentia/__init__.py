@@ -22,8 +22,8 @@ from .base.types import ConvergenceWarning, InfeasibleError, PotentiaError
 from .features.example import Example
 from .gradients.entry import loss_and_gradient
 from .graph import uai
-from .graph.dense import DenseGaussian
 from .graph.structure import Graph
+from .graph.tables import DenseGaussian
 from .inference.base import Result
 from .inference.exact import Exact
 from .inference.gibbs import Gibbs

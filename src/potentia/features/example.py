@@ -13,7 +13,7 @@ import numpy as np
 from ..base.html import facts_table
 from ..base.saving import digest_of
 from ..base.types import ArrayLike, Floats, Ints, PotentiaError, finite_array, plain_array
-from ..graph.labels import check_labels
+from ..graph.scores import check_labels
 from ..graph.structure import Graph
 
 # numbers looked at in one piece, so that checking a large array needs no second one of its size

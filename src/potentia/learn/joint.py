@@ -21,8 +21,7 @@ from ..base.schema import Array, check_state, like
 from ..base.threads import iterate_items, thread_count
 from ..base.types import Floats, PotentiaError
 from ..graph.scores import Scores
-from ..inference.engine import Engine, drive
-from ..inference.entropy import Entropy
+from ..inference.engine import Engine, Entropy, drive
 from ..inference.messages import make_engine
 from ..inference.pair_engine import PairEngine, suits_pairs
 from ..inference.region_engine import RegionEngine

@@ -14,7 +14,7 @@ import numpy as np
 from ..base.types import Bools, Floats, Ints, PotentiaError, real_numbers
 from ..features.example import Example, Held, Source
 from ..gradients.entry import class_factors
-from ..graph.structure import Graph
+from ..graph.structure import Graph, per_graph
 from ..graph.union import Union, induced
 from ..potentials.base import Potential
 from ..potentials.inputs import Inputs, Stack
@@ -294,17 +294,17 @@ def observed(example: Example) -> Bools:
 
 def table_entries(graph: Graph, example: Example) -> int:
     """Table entries of an example; a kind without features has one table, and only messages along its sides."""
-    varied = {*example.features, *example.inputs}
+    return _table_entries(graph, frozenset({*example.features, *example.inputs}))
 
-    def count() -> int:
-        total = 0
-        for kind, scope in graph.scopes.items():
-            if len(scope):
-                shapes = graph.table_shapes(kind)
-                total += int((shapes.prod(axis=1) if kind in varied else shapes.sum(axis=1)).sum())
-        return total
 
-    return graph.cached(("table_entries", tuple(sorted(varied))), count)
+@per_graph
+def _table_entries(graph: Graph, varied: frozenset[str]) -> int:
+    total = 0
+    for kind, scope in graph.scopes.items():
+        if len(scope):
+            shapes = graph.table_shapes(kind)
+            total += int((shapes.prod(axis=1) if kind in varied else shapes.sum(axis=1)).sum())
+    return total
 
 
 def _given(example: Example, kind: str, whole: frozenset[str]) -> Any:
@@ -420,24 +420,28 @@ def _class_weighted(examples: Sequence[Example], factors: Floats) -> list[Exampl
 
 def _with_singles(example: Example) -> Example:
     """The example with a region for each of its bare variables, one kind per number of states."""
-    graph = example.graph
+    if not _bare(example.graph).any():
+        return example
+    graph = _completed(example.graph)
+    return Example(graph, example.features, example.labels, example.weights, example.name, example.inputs)
+
+
+def _bare(graph: Graph) -> Bools:
+    """Variables without a single-variable region."""
     bare = np.ones(graph.n_variables, dtype=bool)
     for scope in graph.scopes.values():
         if scope.shape[1] == 1:
             bare[scope[:, 0]] = False
-    if not bare.any():
-        return example
+    return bare
 
-    def make() -> Graph:
-        regions = dict(graph.scopes)
-        for states in np.unique(graph.n_states[bare]):
-            regions[f"single variables of {states} states"] = np.flatnonzero(
-                bare & (graph.n_states == states)
-            )[:, None]
-        return Graph(graph.n_states, regions)
 
-    completed = graph.cached("with_singles", make)
-    return Example(completed, example.features, example.labels, example.weights, example.name, example.inputs)
+@per_graph
+def _completed(graph: Graph) -> Graph:
+    regions, bare = dict(graph.scopes), _bare(graph)
+    for states in np.unique(graph.n_states[bare]):
+        rows = np.flatnonzero(bare & (graph.n_states == states))
+        regions[f"single variables of {states} states"] = rows[:, None]
+    return Graph(graph.n_states, regions)
 
 
 # -- Delta -----------------------------------------------------------------------------------------------------

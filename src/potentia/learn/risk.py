@@ -12,9 +12,9 @@ from ..base.optimise import Search, adam, adam_start, check_adam, lbfgs
 from ..base.options import check_count, check_number
 from ..base.types import PotentiaError, real_number, shown
 from ..features.example import Examples
-from ..gradients.entry import Gradient, gradient_of
-from ..gradients.loss import Loss
-from ..gradients.losses import loss_of
+from ..gradients.base import Gradient, Loss
+from ..gradients.entry import gradient_of
+from ..gradients.losses import SmoothedError, loss_of
 from ..inference.base import Inference
 from ..inference.messages import TRW
 from ..potentials.base import Potential
@@ -107,7 +107,7 @@ class MarginalRisk(Learner):
         stages = self._stages(data)
         number = stages[0][0]
         fresh = any(not potential.is_fitted for potential in potentials.values())
-        smoothed = "smoothed_error" in loss_of(self.loss).name
+        smoothed = isinstance(loss_of(self.loss), SmoothedError)
         start = self.start or ("surrogate_likelihood" if smoothed else "independent")
         if fresh:
             totals, parts = open_parts(data, self, number, self._n_batches(number))

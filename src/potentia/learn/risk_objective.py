@@ -17,9 +17,8 @@ from ..base.memory import borrow_zeros
 from ..base.schema import prefixed
 from ..base.threads import iterate_items, thread_count
 from ..base.types import Floats
-from ..gradients.base import GradientError
-from ..gradients.entry import Gradient, evaluate, gradient_of
-from ..gradients.loss import Loss, check_starts
+from ..gradients.base import Gradient, GradientError, Loss, Methods, check_starts
+from ..gradients.entry import gradient_of
 from ..gradients.losses import loss_of
 from ..graph.scores import Scores
 from ..inference.base import Inference
@@ -152,11 +151,11 @@ def evaluate_batch(
                 table = scores[kind] if one else scores[kind][shard.rows[kind]]
                 theta[kind] = potentials[kind].as_theta(table, part.shapes[kind], one)
         start = prefixed(state, f"{batch}/{number}/") if settings.warm else None
+        methods = Methods(settings.inference, settings.gradient, settings.clamped, start)
         try:
-            value, d_theta, doubt, start = evaluate(
-                settings.loss, settings.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
-                shard.weights, settings.clamped, start,
-            )  # fmt: skip
+            value, d_theta = settings.loss.evaluate(
+                Scores(shard.graph, theta), shard.labels, shard.weights, methods
+            )
         except GradientError as error:
             return np.inf, {}, str(error), start
         d_shared = {}
@@ -166,7 +165,7 @@ def evaluate_batch(
             else:
                 own = d_scores[kind][shard.rows[kind]]
                 own[...] = d_theta[kind].reshape(own.shape)
-        return value, d_shared, doubt, start
+        return value, d_shared, methods.doubt(), methods.next_starts()
 
     shared: dict[str, Floats] = {}
     value, doubts, new = 0.0, Counter[str](), dict(state)
