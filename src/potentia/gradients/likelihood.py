@@ -20,7 +20,7 @@ from ..graph.cotangents import (
 )
 from ..graph.scores import Scores
 from ..inference.base import Expectations, Result
-from ..kernels.information import information
+from ..kernels.regions import information
 from .loss import Loss, Methods, label_difference, region_weights, subtract_labels
 
 

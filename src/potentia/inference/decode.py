@@ -9,9 +9,9 @@ import numpy as np
 
 from ..base.types import ArrayLike, Bools, Floats, Ints, PotentiaError
 from ..graph.scores import Scores, score_labels
-from ..kernels import labelling, rounding, support
+from ..kernels import labelling, rounding
 from ..kernels import labelling as kernels
-from ..kernels.support import find_hard
+from ..kernels.rounding import find_hard
 from .base import Result
 from .forest import best_labels
 
@@ -188,11 +188,11 @@ class _Climb:
         weight = np.where(self.allowed, np.maximum(q, _LEAST), 0.0)
         for k in range(0 if self.impossible else _RESTARTS):
             limit = (_DEAD_ENDS + len(order) // 20) << k
-            found = support.find_labelling(
+            found = rounding.find_labelling(
                 *self.flat, self.hard, weight.copy(), rank, conflict, limit, labels, self.rounding_room
             )
-            if found != support.STOPPED:
-                self.impossible = found == support.IMPOSSIBLE
+            if found != rounding.STOPPED:
+                self.impossible = found == rounding.IMPOSSIBLE
                 return not self.impossible
         return False
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..base.schema import Array, check_state, like, prefixed
 from ..base.threads import map_items, thread_count
 from ..base.types import Floats
-from ..kernels.logistic import loss_rows
+from ..kernels.linear_losses import loss_rows
 from ..potentials.base import Potential
 from ..potentials.inputs import example_ptr
 from ..potentials.problem import NO_LABELS, NO_ROWS, Problem, Rows, map_chunks

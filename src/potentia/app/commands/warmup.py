@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def warmup(arguments: argparse.Namespace) -> None:
     """Run the parts and say where compiled kernels are."""
-    from ...kernels.machine.store import FOLDER
+    from ...kernels.machine.jit import FOLDER
 
     unknown = [part for part in arguments.part if part not in PARTS]
     if unknown:
