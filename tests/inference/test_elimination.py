@@ -18,7 +18,7 @@ from potentia.graph.scores import Scores, score_labels
 from potentia.graph.structure import Graph
 from potentia.inference import elimination
 from potentia.inference.elimination import adjacency, find_order, plan
-from potentia.kernels.ordering import order_cliques
+from potentia.kernels.traversal import order_cliques
 
 UAI = DATA / "uai"
 

@@ -290,7 +290,7 @@ def _say(arguments: argparse.Namespace, stream: Any) -> Callable[[str], None]:
 
 def warmup(arguments: argparse.Namespace) -> None:
     """Compile kernels ahead of their first use, part by part, and say where they are."""
-    from ..kernels.machine.store import FOLDER
+    from ..kernels.machine.jit import FOLDER
 
     unknown = [part for part in arguments.part if part not in _PARTS]
     if unknown:

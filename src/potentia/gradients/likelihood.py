@@ -23,7 +23,7 @@ from ..graph.structure import Graph, per_graph
 from ..inference.base import Expectations, Result
 from ..inference.decode import feasible_labelling
 from ..inference.gibbs import Chain
-from ..kernels.information import information
+from ..kernels.regions import information
 from ..kernels.sampling import patch_losses
 from .base import (
     Loss,

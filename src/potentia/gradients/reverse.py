@@ -31,8 +31,7 @@ from ..kernels import regions as region_kernels
 from ..kernels.machine.simd import CHUNK
 from ..kernels.machine.team import Team
 from ..kernels.pairs import to_lanes
-from ..kernels.parametric import add_slopes
-from ..kernels.star_blocks import PRODUCT, MessageRecord
+from ..kernels.star_blocks import PRODUCT, MessageRecord, add_slopes
 
 
 class Reverse(ABC):

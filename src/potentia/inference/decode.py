@@ -9,9 +9,9 @@ import numpy as np
 
 from ..base.types import ArrayLike, Bools, Floats, Ints, PotentiaError
 from ..graph.scores import Scores, score_labels
-from ..kernels import labelling, rounding, support
+from ..kernels import labelling, rounding
 from ..kernels import labelling as kernels
-from ..kernels.support import find_hard
+from ..kernels.rounding import find_hard
 from .base import Result
 from .forest import best_labels
 
@@ -187,11 +187,11 @@ class _Climb:
         weight = np.where(self.allowed, np.maximum(q, _LEAST), 0.0)
         for k in range(0 if self.impossible else _RESTARTS):
             limit = (_DEAD_ENDS + len(order) // 20) << k
-            outcome = support.find_labelling(
+            outcome = rounding.find_labelling(
                 *self.flat, self.hard, weight.copy(), rank, conflict, limit, labels, self.rounding_room
             )
-            if outcome != support.STOPPED:
-                self.impossible = outcome == support.IMPOSSIBLE
+            if outcome != rounding.STOPPED:
+                self.impossible = outcome == rounding.IMPOSSIBLE
                 return not self.impossible
         return False
 

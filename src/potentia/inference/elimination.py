@@ -14,8 +14,8 @@ from ..graph.regions import Regions
 from ..graph.scores import Scores
 from ..graph.structure import Graph, per_graph
 from ..kernels.elimination import send_down, send_labels, send_up
-from ..kernels.ordering import greedy_order, order_cliques
-from ..kernels.support import kept_entries, prune_states
+from ..kernels.rounding import kept_entries, prune_states
+from ..kernels.traversal import greedy_order, order_cliques
 from .base import Result
 
 # Tables beyond this size are hopeless: the search stops there and the width is only bounded from below.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .coordinate import product
+from .linear_losses import product
 from .machine.jit import njit
 from .vecmath import KERNEL, exp
 

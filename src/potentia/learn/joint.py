@@ -25,7 +25,7 @@ from ..inference.engine import Engine, Entropy, drive
 from ..inference.messages import make_engine
 from ..inference.pair_engine import PairEngine, suits_pairs
 from ..inference.region_engine import RegionEngine
-from ..kernels.logistic import loss_rows
+from ..kernels.linear_losses import loss_rows
 from ..kernels.pairs import pair_bias, take_messages
 from ..kernels.regions import message_terms
 from ..potentials.base import Potential

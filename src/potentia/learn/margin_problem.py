@@ -15,8 +15,17 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..graph.union import Union
 from ..inference.base import Inference
-from ..kernels.frank_wolfe import Design, MarginDual, WorkingSet, entries_of, fill_scores, step_batch
-from ..kernels.margin_chain import MarginChains, chain_answers, chain_pass
+from ..kernels.frank_wolfe import (
+    Design,
+    MarginChains,
+    MarginDual,
+    WorkingSet,
+    chain_answers,
+    chain_pass,
+    entries_of,
+    fill_scores,
+    step_batch,
+)
 from ..potentials.base import Potential, as_affine
 from ..potentials.problem import NO_LABELS
 from .part import Hamming, Part, delta_tables

@@ -15,7 +15,7 @@ from ...graph.regions import Narrow, Regions
 from ...graph.scores import Scores, score_labels
 from ...graph.structure import Graph
 from ...kernels.machine.jit import compilation_seconds
-from ...kernels.support import kept_entries, prune_states
+from ...kernels.rounding import kept_entries, prune_states
 from ..elimination import Program
 
 #: Share of the score below which a gap is rounding.

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import linalg, sparse
 
 from ...base.types import Floats, Ints
-from ...kernels.coordinate import Exceptions, FeatureRows, Weights, descend
+from ...kernels.linear_losses import Exceptions, FeatureRows, Weights, descend
 from .rows import RemoteRows
 
 #: Where coordinate descent stalls, a linear system of up to this many unknowns is solved instead.

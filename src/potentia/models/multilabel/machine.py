@@ -20,7 +20,7 @@ from ...graph.union import Union
 from ...inference.base import Inference
 from ...inference.exact import Exact
 from ...inference.linear_program import LinearProgram
-from ...kernels.coordinate import Cliques, DualState, descend_joint, fields
+from ...kernels.linear_losses import Cliques, DualState, descend_joint, fields
 from ...kernels.search import enumerate_rows, flip_costs, improve_rows
 from ...learn.backends.connection import map_anywhere
 from .base import Solved

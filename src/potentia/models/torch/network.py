@@ -14,7 +14,7 @@ from ...base.progress import note
 from ...base.saving import SavedFunction
 from ...base.schema import Kind, Schema
 from ...base.types import Floats, PotentiaError, shown
-from ...kernels.logistic import loss_rows
+from ...kernels.linear_losses import loss_rows
 from ...potentials.mlp import Differentiable
 from ...potentials.problem import Batch, Problem
 from .modules import (
