@@ -35,7 +35,7 @@ from ...base.saving import (
 from ...base.schema import FLAG, TEXT, Array, Count, Items, Kind, Number, Rule, Schema, Size, check
 from ...base.types import Floats, PotentiaError
 from ...learn.checkpoint import Checkpoint
-from .hinge import LabelRows
+from .hinge import Kernel, LabelRows, kernel_matrix
 from .inputs import (
     Coding,
     as_labels,
@@ -46,7 +46,6 @@ from .inputs import (
     row_weights,
     warn_of_far_features,
 )
-from .rows import Kernel, kernel_matrix
 
 _LOG = logging.getLogger(__name__)
 #: The arrays of a sparse matrix.

@@ -15,7 +15,7 @@ from ...base.options import check_choice, check_count, check_number, check_posit
 from ...base.saving import SavedFunction
 from ...base.types import Bools, Floats, PotentiaError, shown, warn_caller
 from ...features.offsets import CONSTANT_SHARE, FAR
-from .rows import KERNELS, RemoteRows
+from .hinge import KERNELS, RemoteRows
 
 
 class Coding(NamedTuple):
