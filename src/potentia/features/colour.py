@@ -167,7 +167,7 @@ def as_rgb(image: ArrayLike, dtype: Any = np.float64) -> Stack:
 
 
 def _pixels(image: ArrayLike, axes: int, dtype: Any, shapes: str, channels: Sequence[int] = ()) -> Stack:
-    """An image as (*size, channels) of its own type; refuses other shapes, and a dtype that features cannot have."""
+    """An image as (*size, channels), not converted; refuses other shapes, and a dtype that features cannot have."""
     if dtype not in (np.float32, np.float64, "float32", "float64", np.dtype("f4"), np.dtype("f8")):
         raise PotentiaError(f"dtype must be float32 or float64, not {shown(dtype)}.")
     pixels: Stack = plain_array(image, "image")

@@ -44,10 +44,11 @@ class IndependentClassifiers(MultiLabelClassifier):
 
     saved: ClassVar[Schema] = {
         **MultiLabelClassifier.saved,
-        "own": Array("f8", ("V", "m"), optional=True),
+        "coef": Array("f8", ("V", "m"), optional=True),
         "bias": Array("f8", ("V",), optional=True),
         "weights": Rule(
-            lambda saved: (saved["own"] is None) == (saved["bias"] is None) == (not saved["V"]), "are missing"
+            lambda saved: (saved["coef"] is None) == (saved["bias"] is None) == (not saved["V"]),
+            "are missing",
         ),
     }
 
@@ -98,13 +99,13 @@ class IndependentClassifiers(MultiLabelClassifier):
 
     def _state(self) -> dict[str, Any]:
         coef, bias = self._weights()
-        return {"own": coef, "bias": bias} if len(bias) else {}
+        return {"coef": coef, "bias": bias} if len(bias) else {}
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
-        if saved["own"] is None:
+        if saved["coef"] is None:
             self._fit_nothing()
         else:
-            self._set_weights(saved["own"], saved["bias"])
+            self._set_weights(saved["coef"], saved["bias"])
 
 
 Measure = Literal["exact_match", "hamming_loss", "f_micro", "f_macro", "f_samples"]

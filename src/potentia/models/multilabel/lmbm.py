@@ -78,7 +78,7 @@ class LMBM(MultiLabelClassifier):
 
     saved: ClassVar[Schema] = {
         **MultiLabelClassifier.saved,
-        "machine/own": Array("f8", ("V", "m")),
+        "machine/coef": Array("f8", ("V", "m")),
         "machine/bias": Array("f8", ("V",)),
         "machine/weight": Array("f8", ("C",)),
         "machine/facts": Array("f8", (2,)),
@@ -178,7 +178,7 @@ class LMBM(MultiLabelClassifier):
     def _state(self) -> dict[str, Any]:
         machine, sets = self._machine, self.cliques_
         parts = {
-            "own": machine.coef,
+            "coef": machine.coef,
             "bias": machine.bias,
             "weight": machine.weight,
             "facts": np.array([machine.objective, machine.gap]),
@@ -193,5 +193,5 @@ class LMBM(MultiLabelClassifier):
         sets = [tuple(c.tolist()) for c in np.split(part["members"], cuts)] if len(part["sizes"]) else []
         cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(place))
         objective, gap = (float(v) for v in part["facts"])
-        machine = Machine(part["own"], part["bias"], part["weight"], cliques, objective, gap)
+        machine = Machine(part["coef"], part["bias"], part["weight"], cliques, objective, gap)
         self._set_machine(machine, sets)

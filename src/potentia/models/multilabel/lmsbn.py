@@ -122,7 +122,7 @@ class LMSBN(MultiLabelClassifier):
         **MultiLabelClassifier.saved,
         "alpha": Number(),
         "label_scale": Number(),
-        "network/own": Array("f8", ("V", "m")),
+        "network/coef": Array("f8", ("V", "m")),
         "network/bias": Array("f8", ("V",)),
         "network/order": Array("i8", ("V",), low=0, below="V"),
         "order": Rule(
@@ -302,14 +302,14 @@ class LMSBN(MultiLabelClassifier):
 
     def _state(self) -> dict[str, Any]:
         coef, bias, order, links = self.network_
-        parts = {"own": coef, "bias": bias, "order": order, **links._asdict()}
+        parts = {"coef": coef, "bias": bias, "order": order, **links._asdict()}
         arrays = {f"network/{name}": value for name, value in parts.items()}
         return {"alpha": self.alpha_, "label_scale": self.label_scale_, **arrays}
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
         self.alpha_, self.label_scale_ = saved["alpha"], saved["label_scale"]
         links = NetworkTerms(*(saved[f"network/{name}"] for name in NetworkTerms._fields))
-        coef, bias, order = (saved[f"network/{name}"] for name in ("own", "bias", "order"))
+        coef, bias, order = (saved[f"network/{name}"] for name in ("coef", "bias", "order"))
         self._set_network(DirectedNetwork(coef, bias, order, links))
 
 

@@ -68,7 +68,7 @@ class MarginUnit(Unit):
     saved: ClassVar[Schema] = {
         "kind": Choice(("linear", "rbf")),
         "gamma": Number(),
-        "own": Array("f8", ("V", "m")),
+        "coef": Array("f8", ("V", "m")),
         "bias": Array("f8", ("V",)),
         "X": Array("f8", ("m", "d"), optional=True),
     }
@@ -106,14 +106,14 @@ class MarginUnit(Unit):
         return np.asarray(matrix @ self._coef.T) + self._bias
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        arrays = {"own": self._coef, "bias": self._bias} | ({} if self._X is None else {"X": self._X})
+        arrays = {"coef": self._coef, "bias": self._bias} | ({} if self._X is None else {"X": self._X})
         return {"kind": self.kind, "gamma": self.gamma}, arrays
 
     @classmethod
     def restored(cls, saved: dict[str, Any]) -> MarginUnit:
         """The unit that a file described."""
         unit = cls(saved["kind"])
-        unit.gamma, unit._coef, unit._bias, unit._X = (saved[k] for k in ("gamma", "own", "bias", "X"))
+        unit.gamma, unit._coef, unit._bias, unit._X = (saved[k] for k in ("gamma", "coef", "bias", "X"))
         if (unit._X is None) == (unit.kind == "rbf"):
             raise PotentiaError("the saved unit is damaged: its rows do not go with its kernel.")
         return unit
