@@ -226,7 +226,7 @@ def _values(predicted: Bools, truth: Bools, k: int, order: np.ndarray, measure: 
 
 
 def _row_values(predicted: Bools, truth: Bools, measure: str) -> Floats:
-    """What each row adds to a measure that is a mean over rows."""
+    """Each row's part (n) in a measure that is a mean over rows."""
     if measure == "exact_match":
         return np.all(predicted == truth, axis=1).astype(float)
     if measure == "hamming_loss":

@@ -30,7 +30,7 @@ UNITS = ("linear", "rbf", "boosting")
 _MOST_KERNEL_ROWS = 3000
 #: How strongly labels' conditionals are drawn to what is common, and the forest's exponents, that are compared.
 _RIDGES, _POWERS = (1.0, 10.0, 100.0), (0.0, 0.5, 1.0, 2.0, 4.0)
-#: What is taken where rows are too few to compare.
+#: Values taken where rows are too few to compare.
 _RIDGE, _POWER = 10.0, 1.0
 #: Rows labelled at once.
 _CHUNK = 512

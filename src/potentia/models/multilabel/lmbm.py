@@ -86,8 +86,7 @@ class LMBM(MultiLabelClassifier):
         "M": Size(lambda saved: saved["machine/sizes"].sum()),
         "machine/members": Array("i8", ("M",), low=0, below="K"),
         "cliques": Rule(
-            lambda saved: not np.any(saved["signs"][saved["machine/members"]]),
-            "name labels that do not vary",
+            lambda saved: not np.any(saved["signs"][saved["machine/members"]]), "name labels that do not vary"
         ),
     }
 

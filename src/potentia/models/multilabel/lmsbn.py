@@ -374,7 +374,7 @@ def error_bound(model: LMSBN | LMBM, X: Any, y: Any) -> ErrorBound:
 
 
 def _threshold(model: LMSBN | LMBM) -> float:
-    """What every labelling but the predicted one loses at least.
+    """A lower bound on the loss of every labelling but the predicted one.
 
     Let y and the prediction differ in label i, and let A be the part of z_i that is the same for both: z_i is A + B for
     y and A - B for the prediction. If B < 0, y loses [1 - A - B]_+ > [1 - A]_+ in label i; else y loses no less than

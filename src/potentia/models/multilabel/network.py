@@ -133,7 +133,7 @@ class DirectedNetwork(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """What a label's score has of other labels.
+    """How a label's score depends on other labels.
 
     parents: of each label; None for all labels before it. interactions: maximum number of parents that are multiplied
     in a feature; 0 for labels that do not see each other. label_scale: factor of labels as features; it only matters

@@ -274,7 +274,7 @@ def restore_unit(content: Any, arrays: dict[str, Any], sizes: dict[str, int], or
 #: Rows whose features are spread out at once.
 _CHUNK = 1000
 
-#: What a file holds: the trees one after another, a leaf's left child being -1.
+#: Arrays of a file: the trees one after another, a leaf's left child being -1.
 FOREST: Schema = {
     "labellings": Array("f8", ("L", "V"), low=-1),
     "left": Array("i8", ("m",), low=-1, below="m"),

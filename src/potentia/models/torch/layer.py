@@ -187,7 +187,7 @@ class LossValue(torch.autograd.Function):
         return (None, None, None, None, *(d_value * d for d in ctx.saved_tensors))
 
 
-#: What `layer` takes for a graph.
+#: A graph, or graphs that are treated as one.
 Graphs = Graph | Sequence[Graph]
 #: Scores or marginals per kind: a tensor, or a list of tensors where state counts are mixed.
 TensorTables = Mapping[str, torch.Tensor | Sequence[torch.Tensor]]

@@ -65,11 +65,7 @@ class Network(Differentiable):
     """
 
     own_optimiser: ClassVar[bool] = True
-    saved: ClassVar[Schema] = {
-        **Differentiable.saved,
-        "weights_": Kind((dict,)),
-        "moments_": Kind((dict,)),
-    }
+    saved: ClassVar[Schema] = {**Differentiable.saved, "weights_": Kind((dict,)), "moments_": Kind((dict,))}
 
     weights_: dict[str, Any]
     moments_: dict[str, Any]
@@ -100,7 +96,7 @@ class Network(Differentiable):
 
     @property
     def unit(self) -> Literal["row", "example"]:  # type: ignore[override]
-        """What the module reads."""
+        """Whether the module reads rows or whole examples."""
         return self.per
 
     @property
@@ -364,7 +360,7 @@ def _device(name: str | None) -> torch.device:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without further lines and the full stop."""
+    """The first line of an error's message, without the full stop."""
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
