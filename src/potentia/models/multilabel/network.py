@@ -330,28 +330,21 @@ def label_order(
     structure: Structure,
     solved: Solved,
 ) -> Ints:
-    """The order of the labels, as numbered or by a rule of `LMSBN`."""
+    """The order of the labels, as numbered or by a rule of `LMSBN`.
+
+    "f-score": by descending F-score of independent classifiers on held-out halves (classifiers that fit their training
+    rows all have F-score 1 there); ties keep the labels' numbers. Costs about as much as one loose independent fit.
+    """
     if not isinstance(rule, str):
         return np.array(rule, dtype=np.int64)
     if rule == "learned":
         return by_validation(features, signs, solver, structure, solved)
-    by_score = rule == "f-score"
-    wish = by_f_score(features, signs, solver, solved) if by_score else np.arange(signs.shape[1])
+    wish: Ints = np.arange(signs.shape[1])
+    if rule == "f-score" and len(wish) > 1:
+        loose = replace(solver, tol=max(solver.tol, _LOOSE_ORDER))
+        (scores,) = held_out_scores(features, signs, [loose], splits(len(signs), 2, solver.seed), solved)
+        wish = np.argsort(-f_scores(signs > 0, scores > 0), kind="stable").astype(np.int64)
     return structure.arrange(wish)
-
-
-def by_f_score(features: LabelRows, signs: Floats, solver: HingeSolver, solved: Solved) -> Ints:
-    """Labels by descending F-score of independent classifiers on held-out halves; ties keep the labels' numbers.
-
-    Held out, because classifiers that fit their training rows all have F-score 1 there. Costs about as much as one
-    loose independent fit.
-    """
-    V = signs.shape[1]
-    if V == 1:
-        return np.zeros(1, dtype=np.int64)
-    loose = replace(solver, tol=max(solver.tol, _LOOSE_ORDER))
-    (scores,) = held_out_scores(features, signs, [loose], splits(len(signs), 2, solver.seed), solved)
-    return np.argsort(-f_scores(signs > 0, scores > 0), kind="stable").astype(np.int64)
 
 
 def held_out_scores(
@@ -382,10 +375,10 @@ def by_validation(
     # the fit on all rows will warn of it
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for number in range(structure.n_orders):
-            wish = labels if number == 1 else rng.permutation(len(labels)) if number else None
-            order = structure.arrange(
-                by_f_score(part, signs[train], solver, solved) if wish is None else wish
-            )
+            if number < len(ORDER_RULES):
+                order = label_order(ORDER_RULES[number], part, rows, solver, structure, solved)
+            else:
+                order = structure.arrange(rng.permutation(len(labels)))
             (network,) = learn_networks(part, rows, [solver], order, structure, solved)
             loss = float(np.mean(network.losses(network.base(matrix), signs[test])))
             if loss < least:
