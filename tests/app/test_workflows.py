@@ -19,7 +19,7 @@ from potentia.app.training import Run
 from potentia.base.progress import Bar
 from potentia.base.saving import write_file
 from potentia.features import span_scores
-from potentia.metrics.segmentation import segmentation_scores
+from potentia.metrics import segmentation_scores
 
 Image = pytest.importorskip("PIL.Image")
 PALETTE = [v for k in range(256) for v in (k, 255 - k, 40)]

@@ -362,16 +362,16 @@ def targets(folder):
             },
         ),
         "segmentation.confusion_matrix": (
-            pt.metrics.segmentation.confusion_matrix,
+            pt.metrics.confusion_matrix,
             {"truth": labels, "predicted": labels, "n_classes": 2},
         ),
-        "segmentation.class_scores": (pt.metrics.segmentation.class_scores, {"confusion": np.eye(2)}),
+        "segmentation.class_scores": (pt.metrics.class_scores, {"confusion": np.eye(2)}),
         "segmentation.mean_iou": (
-            pt.metrics.segmentation.mean_iou,
+            pt.metrics.mean_iou,
             {"truth": labels, "predicted": labels, "n_classes": 2},
         ),
         "segmentation.boundary_counts": (
-            pt.metrics.segmentation.boundary_counts,
+            pt.metrics.boundary_counts,
             {"truth": labels, "predicted": labels, "n_classes": 2, "tolerance": 1},
         ),
         "uai.read": (pt.uai.read, {"path": file}),

@@ -17,13 +17,18 @@ from ..base.progress import Bar
 from ..base.schema import FLAG, TEXT, Choice, Count, Items, Number, Schema, Section
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.colour import resize, upsample_marginals
-from ..features.edges import edge_features
 from ..features.example import Example
-from ..features.image import image_example, log_probabilities, probability_pairs, reduced_size
-from ..features.superpixel import superpixel_example
+from ..features.image import (
+    image_example,
+    log_probabilities,
+    probability_pairs,
+    reduced_size,
+    superpixel_example,
+)
+from ..features.pixels import edge_features
 from ..graph.structure import Graph
 from ..learn.backends.connection import iterate_anywhere
-from ..metrics.segmentation import Calibration, boundary_counts, confusion_matrix, segmentation_scores
+from ..metrics import Calibration, boundary_counts, confusion_matrix, segmentation_scores
 from ..models.crf import CRF
 from .image_files import (
     Given,

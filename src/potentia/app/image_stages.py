@@ -17,8 +17,8 @@ import numpy as np
 from ..base.memory import check_memory
 from ..base.progress import Bar
 from ..base.types import Floats, Ints, PotentiaError
-from ..features.edges import typical_contrast
 from ..features.example import Example
+from ..features.pixels import typical_contrast
 from ..learn.data import PART_ENTRIES
 from ..learn.joint import MAX_KEPT_SCORES
 from ..potentials import Boosting, Potential

@@ -18,7 +18,7 @@ from ..base.types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_c
 from ..learn.backends.connection import current, map_anywhere
 from ..metrics import all_measures
 from ..models.multilabel import LMBM, LMSBN, IndependentClassifiers, LabelNetwork
-from ..models.multilabel.rows import RemoteRows, forget_rows
+from ..models.multilabel.hinge import RemoteRows, forget_rows
 from .pipeline import Pipeline, check_target, seen_by_workers
 from .table_files import (
     Feature,

@@ -49,7 +49,7 @@ def _score(links, base, row, i, y):
 
 
 @njit(**_SUMS)
-def losses(links, base, labels, first, last, out):
+def losses(links, base, first, last, labels, out):
     """out[row] = loss of the labelling labels[row], for rows first..last."""
     K = base.shape[1]
     for row in range(first, last):
