@@ -15,8 +15,8 @@ import potentia as pt
 from potentia.base.saving import file_kind, read_file, write_file
 from potentia.base.types import PotentiaError
 from potentia.features.attributes import AttributeIndex
-from potentia.features.schemes import Allowed, allowed_tags, scheme_constraints
-from potentia.learn.chain import ChainFit, likeliest_labels
+from potentia.features.schemes import Allowed, allowed_tags
+from potentia.learn.chain import ChainFit, likeliest_labels, scheme_constraints
 from potentia.learn.chain_data import OF_LABELS, OF_PAIRS, ChainData, chain_sources
 from tags import legal
 
@@ -257,8 +257,10 @@ def test_many_names_are_found_as_a_dictionary_finds_them(monkeypatch):
     assert all(np.array_equal(a, b) for a, b in zip(found, index.encode(names)[0], strict=True))
     # hashes of texts are those of one process
     assert pickle.loads(pickle.dumps(index))._table is None
-    with pytest.raises(PotentiaError, match=r"X holds \['c'\] of type list, where the name of a feature"):
+    with pytest.raises(PotentiaError, match=r"X\[0\]\[0\] holds \['c'\] of type list, where the name"):
         index.encode([[["a", ["c"]]]])
+    with pytest.raises(PotentiaError, match=r"X\[1\]\[2\] holds \['c'\] of type list, where the name"):
+        index.learn([[["a"]], [["b"], [], ["a", ["c"]]]])
 
 
 def test_l1_makes_small_models():

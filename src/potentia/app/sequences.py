@@ -17,7 +17,7 @@ from ..base.files import naming
 from ..base.saving import digest_of
 from ..base.schema import FLAG, TEXT, Count, Items, Named, Schema
 from ..base.types import Ints, PotentiaError, warn_caller
-from ..features.parts import Loaded, Parts
+from ..features.example import Loaded, Parts
 from ..features.schemes import SCHEMES, TagCounts, count_tags, scheme_breaks
 from ..features.tokens import (
     DOCUMENT_START,

@@ -38,7 +38,10 @@ _PARAMETERS: dict[str, dict[str, tuple[Any, str]]] = {
         "num_memories": (6, "The number of limited memories for approximating the inverse hessian matrix."),
         "epsilon": (1e-5, "Stop where the gradient is smaller than this share of the weights."),
         "period": (10, "The number of iterations over which `delta` is tested."),
-        "delta": (1e-5, "Stop where the objective improves by less than this share over `period` iterations."),
+        "delta": (
+            1e-5,
+            "Stop where the objective improves by less than this share over `period` iterations.",
+        ),
         "linesearch": ("MoreThuente", "Taken for compatibility; there is one line search."),
         "max_linesearch": (20, "Taken for compatibility; there is one line search."),
     },
@@ -47,7 +50,10 @@ _PARAMETERS: dict[str, dict[str, tuple[Any, str]]] = {
         "c2": (1.0, "Coefficient for L2 regularization."),
         "max_iterations": (1000, "The maximum number of iterations (epochs)."),
         "period": (10, "The number of iterations over which `delta` is tested."),
-        "delta": (1e-6, "Stop where the objective improves by less than this share over `period` iterations."),
+        "delta": (
+            1e-6,
+            "Stop where the objective improves by less than this share over `period` iterations.",
+        ),
         "calibration.eta": (0.1, "The first step size that is tried."),
         "calibration.rate": (2.0, "Taken for compatibility; step sizes are halved or doubled."),
         "calibration.samples": (1000.0, "The number of sequences on which step sizes are tried."),
@@ -62,7 +68,9 @@ _LINE_SEARCHES = ("MoreThuente", "Backtracking", "StrongBacktracking")
 def check_algorithm(name: str) -> str:
     """An algorithm by its name here; one sentence for those that are not here."""
     if name in ("ap", "averaged-perceptron", "pa", "passive-aggressive", "arow"):
-        raise ValueError(f"The algorithm {name!r} is not here; use 'lbfgs' or 'l2sgd', which reach a lower loss.")
+        raise ValueError(
+            f"The algorithm {name!r} is not here; use 'lbfgs' or 'l2sgd', which reach a lower loss."
+        )
     if name not in _ALIASES:
         raise ValueError(f"Bad arguments: algorithm={name!r}; 'lbfgs' and 'l2sgd' are known.")
     return _ALIASES[name]
@@ -72,7 +80,11 @@ def make_chain(algorithm: str, params: Mapping[str, Any]) -> ChainCRF:
     """An unfitted chain with CRFsuite's options by CRFsuite's names."""
     found = {name: default for name, (default, _) in _PARAMETERS[algorithm].items()} | dict(params)
     solver = ChainSolver(
-        algorithm, found.get("num_memories", 6), found["period"], found.get("epsilon", 0.0), found.get("calibration.eta", 0.1)
+        algorithm,
+        found.get("num_memories", 6),
+        found["period"],
+        found.get("epsilon", 0.0),
+        found.get("calibration.eta", 0.1),
     )
     return ChainCRF(
         float(found.get("c1", 0.0)),
@@ -146,7 +158,9 @@ class Trainer:
         """Add a sequence and its labels."""
         tokens, labels = prepared(xseq), [_text(y) for y in yseq]
         if len(tokens) != len(labels):
-            raise ValueError(f"The numbers of items and labels differ: |x| = {len(tokens)}, |y| = {len(labels)}")
+            raise ValueError(
+                f"The numbers of items and labels differ: |x| = {len(tokens)}, |y| = {len(labels)}"
+            )
         self._data.append((tokens, labels, int(group)))
 
     def clear(self) -> None:
@@ -204,7 +218,9 @@ class Trainer:
 
         def report(history: list[dict[str, Any]]) -> None:
             row = history[-1]
-            self.logparser.iterations.append({"num": row["iteration"], "loss": row["objective"], "time": row.get("seconds")})
+            self.logparser.iterations.append(
+                {"num": row["iteration"], "loss": row["objective"], "time": row.get("seconds")}
+            )
             self.message(f"***** Iteration #{row['iteration']} *****\nLoss: {row['objective']:.6f}\n\n")
 
         with quiet():
@@ -304,7 +320,9 @@ class Tagger:
         """The probability of the current sequence's labels."""
         model, tokens = self._opened(), self._current()
         if len(yseq) != len(tokens):
-            raise ValueError(f"The numbers of items and labels differ: |x| = {len(tokens)}, |y| = {len(yseq)}")
+            raise ValueError(
+                f"The numbers of items and labels differ: |x| = {len(tokens)}, |y| = {len(yseq)}"
+            )
         return float(np.exp(model.log_probability([tokens], [list(yseq)])[0]))
 
     def marginal(self, y: str, pos: int) -> float:
@@ -385,7 +403,11 @@ def _cast(name: str, value: Any, default: Any) -> Any:
             raise ValueError(f"{name} must be one of {', '.join(_LINE_SEARCHES)}, not {value!r}")
         return value
     try:
-        number = float({"True": 1, "true": 1, "False": 0, "false": 0}.get(value, value) if isinstance(value, str) else value)
+        number = float(
+            {"True": 1, "true": 1, "False": 0, "false": 0}.get(value, value)
+            if isinstance(value, str)
+            else value
+        )
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be a number, not {value!r}") from None
     return bool(number) if isinstance(default, bool) else int(number) if isinstance(default, int) else number

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, chain, count, pairwise, repeat
 from numbers import Real
 from typing import Any
@@ -106,8 +108,7 @@ class AttributeIndex:
     def find(self, names: list[str]) -> Any:
         """Numbers of many names, the one after the last for unknown ones."""
         if min(len(names), len(self.numbers)) < _MANY_NAMES:
-            found = map(self.numbers.get, names, repeat(len(self.numbers)))
-            return np.fromiter(found, dtype=np.int32, count=len(names))
+            return _numbers(self.numbers.get, names, repeat(len(self.numbers)))
         if self._table is None:
             self._table = NameTable(self.numbers)
         return self._table.find(names, len(self.numbers))
@@ -119,7 +120,8 @@ class AttributeIndex:
             self.numbers = {name: k for k, name in enumerate(names)}
             return _in_rows(codes.astype(np.int32), lengths)
         growing: defaultdict[str, int] = defaultdict(count().__next__)
-        encoded = _Encoder(growing.__getitem__, self.columns, None).encode(X, first)
+        number = growing.__getitem__
+        encoded = _Encoder(number, partial(_numbers, number), self.columns, True).encode(X, first)
         strange = [name for name in growing if not isinstance(name, str)]
         if strange:
             raise PotentiaError(f"X has a feature named {_shown(strange[0])}; names must be texts.")
@@ -135,7 +137,7 @@ class AttributeIndex:
         if self.template is not None:
             names, codes, lengths = self.template.items(X, first=first)
             return _in_rows(self.find(names)[codes], lengths)
-        tokens, dense = _Encoder(self.numbers.get, self.columns, self.find).encode(X, first)
+        tokens, dense = _Encoder(self.numbers.get, self.find, self.columns, False).encode(X, first)
         if not self.is_centred:
             return tokens, dense
         offsets = self.centring()
@@ -161,13 +163,19 @@ def _in_rows(attribute: Any, lengths: Ints) -> tuple[TokenAttributes, Any]:
     return tokens, np.zeros((n, 0), dtype=np.float32)
 
 
-class _Encoder:
-    """Turns tokens into items, one sequence after another."""
+def _numbers(number: Any, names: Sequence[str], *unknown: Iterable[int]) -> Any:
+    """The number of each name; `unknown` is a second argument of `number`."""
+    return np.fromiter(map(number, names, *unknown), dtype=np.int32, count=len(names))
 
-    def __init__(self, number: Any, columns: dict[str, tuple[int, int]], find: Any) -> None:
-        self.number, self.columns = number, columns
-        #: Finds numbers of many names; None if unknown names get new ones.
-        self.find = find
+
+class _Encoder:
+    """Turns tokens into items, one sequence after another.
+
+    number: of one name, None if it has none. find: numbers of many names. grows: unknown names and arrays get numbers.
+    """
+
+    def __init__(self, number: Any, find: Any, columns: dict[str, tuple[int, int]], grows: bool) -> None:
+        self.number, self.find, self.columns, self.grows, self.first = number, find, columns, grows, 0
         #: Names whose numbers are to be found.
         self.pending: list[str] = []
         #: Attributes of finished sequences, and of the current one.
@@ -180,6 +188,7 @@ class _Encoder:
 
     def encode(self, X: Iterable[Any], first: int = 0) -> tuple[TokenAttributes, Any]:
         check_sequences(X)
+        self.first = first
         for row, given in enumerate(X, first):
             if isinstance(given, str | Mapping) or not np.iterable(given):
                 raise PotentiaError(
@@ -187,26 +196,27 @@ class _Encoder:
                 )
             tokens = given if isinstance(given, list) else list(given)
             if set(map(type, tokens)) == {list}:
-                self._lists(row, tokens)
+                self._lists(tokens)
             else:
                 try:
                     self._sequence(row, tokens)
                 except OverflowError:
                     raise PotentiaError(f"X[{row}] has a number that a double cannot hold.") from None
             self.sequence_ptr.append(self.sequence_ptr[-1] + len(tokens))
-        return self._arrays(first)
+        return self._arrays()
 
-    def _lists(self, row: int, tokens: list[list[Any]]) -> None:
+    def _where(self, token: int) -> str:
+        """What messages call a token."""
+        row = bisect_right(self.sequence_ptr, token) - 1
+        return f"X[{self.first + row}][{token - self.sequence_ptr[row]}]"
+
+    def _lists(self, tokens: list[list[Any]]) -> None:
         """A sequence of lists of names, which is the fastest."""
-        names = list(chain.from_iterable(tokens))
-        if self.find is None:
-            self.chunks.append(self._numbers(row, tokens, names))
-        else:
-            self.pending += names
-            if len(self.pending) >= _MANY_NAMES:
-                self._flush()
+        self.pending += chain.from_iterable(tokens)
         self.item_ptr.extend(accumulate(map(len, tokens[1:]), initial=self.n_items + len(tokens[0])))
-        self.n_items += len(names)
+        self.n_items = self.item_ptr[-1]
+        if len(self.pending) >= _MANY_NAMES:
+            self._flush()
         if self.columns:
             self._dense_rows(len(tokens), [])
 
@@ -217,27 +227,13 @@ class _Encoder:
             try:
                 self.chunks.append(self.find(names))
             except TypeError:
-                strange = next(name for name in names if not isinstance(name, str))
-                raise PotentiaError(
-                    f"X holds {_shown(strange)}, where the name of a feature is expected."
-                ) from None
+                k = next(k for k, name in enumerate(names) if not isinstance(name, str))
+                token = bisect_right(self.item_ptr, self.n_items - len(names) + k) - 1
+                raise self._no_name(names[k], token) from None
 
-    def _numbers(self, row: int, tokens: Iterable[Any], names: list[Any]) -> Any:
-        """Numbers of names; `tokens` are for an error."""
-        try:
-            return np.fromiter(map(self.number, names), dtype=np.int32, count=len(names))
-        except TypeError:
-            holders = ((t, name) for t, token in enumerate(tokens) for name in token)
-            place, name = next((t, name) for t, name in holders if not isinstance(name, str))
-            raise PotentiaError(
-                f"X[{row}][{place}] holds {_shown(name)}, where the name of a feature is expected."
-            ) from None
-
-    def _known(self, row: int, tokens: Iterable[Any], names: list[Any]) -> Any:
-        """Numbers of the names that have some."""
-        self.pending = names
-        self._flush()
-        return self.chunks.pop() if names else np.zeros(0, dtype=np.int32)
+    def _no_name(self, given: Any, token: int) -> PotentiaError:
+        where = self._where(token)
+        return PotentiaError(f"{where} holds {_shown(given)}, where the name of a feature is expected.")
 
     def _sequence(self, row: int, tokens: list[Any]) -> None:
         self._flush()
@@ -247,8 +243,11 @@ class _Encoder:
             if isinstance(token, dict):
                 self._features(row, place, token, blocks)
             elif isinstance(token, list | tuple | set):
-                found = self._numbers if self.find is None else self._known
-                self.items += found(row, [*[()] * place, token], list(token)).tolist()
+                try:
+                    self.items += [k for k in map(self.number, token) if k is not None]
+                except TypeError:
+                    strange = next(name for name in token if not isinstance(name, str))
+                    raise self._no_name(strange, self.sequence_ptr[-1] + place) from None
             else:
                 raise PotentiaError(
                     f"X[{row}][{place}] is {_shown(token)}: describe each token by a dictionary of features, such "
@@ -268,7 +267,7 @@ class _Encoder:
             if kind is str:
                 k = number(f"{key}:{value}")
             elif kind is bool or kind is float or kind is int:
-                if value == 0 and self.find is not None:
+                if value == 0 and not self.grows:
                     continue
                 k = number(key)
                 if value != 1 and k is not None:
@@ -290,7 +289,7 @@ class _Encoder:
             blocks.append((place, *self._block(row, place, key, value)))
             return
         for name, weight in _flattened(f"X[{row}][{place}]", key, value):
-            k = self.number(name) if weight != 0 or self.find is None else None
+            k = self.number(name) if weight != 0 or self.grows else None
             if k is not None:
                 if weight != 1:
                     self._note_value(weight)
@@ -299,7 +298,7 @@ class _Encoder:
     def _block(self, row: int, place: int, key: Any, value: Any) -> tuple[int, Any]:
         """The first column of a dense feature, and its values."""
         if key not in self.columns:
-            if self.find is not None:
+            if not self.grows:
                 raise PotentiaError(f"X[{row}][{place}] has the array {key!r}, which training did not have.")
             first = n_columns(self.columns)
             self.columns[str(key)] = (first, first + len(value))
@@ -318,25 +317,20 @@ class _Encoder:
         large = max(rows.max(initial=0.0), -rows.min(initial=0.0)) > _MAX_SINGLE
         self.dense.append((len(self.sequence_ptr) - 1, rows if large else rows.astype(np.float32)))
 
-    def _arrays(self, first: int) -> tuple[TokenAttributes, Any]:
+    def _arrays(self) -> tuple[TokenAttributes, Any]:
         self._flush()
-        sequence_ptr, item_ptr = (
-            np.array(self.sequence_ptr, dtype=np.int64),
-            np.array(self.item_ptr, dtype=np.int64),
-        )
-        value = np.zeros(0)
+        sequence_ptr, item_ptr, value = np.array(self.sequence_ptr), np.array(self.item_ptr), np.zeros(0)
         if self.odd:
             value = np.ones(self.n_items)
             value[np.array(self.odd)] = self.odd_values
         dense = self._joined(sequence_ptr)
-        for what, numbers, of_token in (("a number", value, item_ptr), ("an array", dense, None)):
-            if not np.isfinite(numbers).all():
-                bad = int(np.argwhere(~np.isfinite(numbers))[0, 0])
-                token = bad if of_token is None else int(np.searchsorted(of_token, bad, side="right")) - 1
-                row = int(np.searchsorted(sequence_ptr, token, side="right")) - 1
-                where = f"X[{first + row}][{token - sequence_ptr[row]}]"
-                raise PotentiaError(f"{where} has {what} among its features that is not finite.")
-        attribute = np.concatenate([np.zeros(0, dtype=np.int32), *self.chunks])
+        if not np.isfinite(value).all():
+            token = bisect_right(self.item_ptr, int(np.argmin(np.isfinite(value)))) - 1
+            raise PotentiaError(f"{self._where(token)} has a number among its features that is not finite.")
+        if not np.isfinite(dense).all():
+            token = int(np.argmin(np.isfinite(dense).all(axis=1)))
+            raise PotentiaError(f"{self._where(token)} has an array among its features that is not finite.")
+        attribute = np.concatenate(self.chunks) if self.chunks else np.zeros(0, dtype=np.int32)
         return TokenAttributes(sequence_ptr, item_ptr, attribute, value), dense
 
     def _joined(self, sequence_ptr: Ints) -> Any:

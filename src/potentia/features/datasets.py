@@ -338,9 +338,9 @@ def multilabel(name: str, folder: FilePath | None = None) -> MultiLabelData:
     """
     check_choice("name", name, MULTILABEL_SETS)
     path = data_folder(folder) / "multilabel" / f"{name}.npz"
-    found = _drawn(path) if name in _WHOLE else read_arrays(path, _PARTS)
-    rows = [_rows(found[part]) for part in ("X_train", "X_test")]
-    labels = [found[part].astype(np.int64) for part in ("Y_train", "Y_test")]
+    arrays = _drawn(path) if name in _WHOLE else read_arrays(path, _PARTS)
+    rows = [_rows(arrays[part]) for part in ("X_train", "X_test")]
+    labels = [arrays[part].astype(np.int64) for part in ("Y_train", "Y_test")]
     if name in _NAMELESS:
         names = [[str(k) for k in range(width)] for width in (labels[0].shape[1], rows[0].shape[1])]
     else:

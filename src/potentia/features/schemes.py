@@ -51,24 +51,13 @@ _MAY_FOLLOW: dict[str, Callable[[_Tag, _Tag], bool]] = {"BIO": _bio, "IOB1": _io
 
 def allowed_tags(tags: Sequence[str], scheme: str) -> Allowed:
     """What the scheme "BIO", "BIOES" or "IOB1" allows for tags such as "O" and "B-NP"."""
-    check_choice("scheme", scheme, SCHEMES)
+    check_choice("scheme", scheme, SCHEMES, "None")
     rule, parsed = _MAY_FOLLOW[scheme], [_parse(str(tag), scheme) for tag in tags]
     return Allowed(
         np.array([rule(_EDGE, tag) for tag in parsed], dtype=bool),
         np.array([[rule(a, b) for b in parsed] for a in parsed], dtype=bool),
         np.array([rule(tag, _EDGE) for tag in parsed], dtype=bool),
     )
-
-
-def scheme_constraints(classes: Sequence[Any], scheme: str | None) -> Allowed:
-    """What a scheme allows, in which some label must be able to begin a sequence and some to end it, or everything."""
-    n = len(classes)
-    if scheme is None:
-        return Allowed(np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), np.ones(n, dtype=bool))
-    allowed = allowed_tags(classes, scheme)
-    if not (allowed.start.any() and allowed.end.any()):
-        raise PotentiaError(f"no label may begin or end a sequence in the scheme {scheme}.")
-    return allowed
 
 
 def forbidden_labels(sequence_ptr: Ints, labels: Any, allowed: Allowed) -> Bools:
@@ -84,16 +73,9 @@ def forbidden_labels(sequence_ptr: Ints, labels: Any, allowed: Allowed) -> Bools
 
 
 def check_allowed(
-    sequence_ptr: Ints,
-    labels: Any,
-    classes: Sequence[Any],
-    allowed: Allowed,
-    scheme: str | None,
-    first: int = 0,
+    sequence_ptr: Ints, labels: Any, classes: Sequence[Any], allowed: Allowed, scheme: str, first: int = 0
 ) -> None:
     """Refuse labels that the scheme does not allow; messages number the sequences from `first` on."""
-    if scheme is None:
-        return
     bad = forbidden_labels(sequence_ptr, labels, allowed)
     if bad.any():
         token = int(np.argmax(bad))

@@ -103,17 +103,17 @@ def collect_labels(ptr, seen, count, label):
 
 @njit(**KERNEL)
 def renumber(tokens, number, kept):
-    """Replace attributes by their new numbers, ascending within each token; those with -1 go. Returns items left.
+    """Replace attributes by their new numbers, ascending within each token; unknown ones go. Returns items left.
 
-    `kept` becomes the new item_ptr.
+    Attributes from the size of `number` on are unknown. `kept` becomes the new item_ptr.
     """
     to = 0
     for t in range(tokens.item_ptr.size - 1):
         begin = to
         for j in range(tokens.item_ptr[t], tokens.item_ptr[t + 1]):
-            new = number[tokens.attribute[j]]
-            if new < 0:
+            if tokens.attribute[j] >= number.size:
                 continue
+            new = number[tokens.attribute[j]]
             value = tokens.value[j] if tokens.value.size > 0 else 1.0
             k = to
             while k > begin and tokens.attribute[k - 1] > new:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -14,7 +14,7 @@ from ..base.backend import Backend
 from ..base.optimise import Search, lbfgs, owlqn
 from ..base.threads import iterate_items, map_items, thread_count
 from ..base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError
-from ..features.schemes import Allowed, forbidden_labels
+from ..features.schemes import Allowed, allowed_tags, forbidden_labels
 from ..kernels import attributes as kernels
 from ..kernels import sequences
 from ..kernels.attributes import TokenAttributes
@@ -38,6 +38,17 @@ _MEMORY = 6
 _CURVATURE_SHARE = 0.1
 _NONE = np.zeros(0)
 _NO_LABELS = np.zeros(0, dtype=np.int32)
+
+
+def scheme_constraints(classes: Sequence[Any], scheme: str | None) -> Allowed:
+    """What a scheme allows, in which some label must be able to begin a sequence and some to end it, or everything."""
+    n = len(classes)
+    if scheme is None:
+        return Allowed(np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), np.ones(n, dtype=bool))
+    allowed = allowed_tags(classes, scheme)
+    if not (allowed.start.any() and allowed.end.any()):
+        raise PotentiaError(f"no label may begin or end a sequence in the scheme {scheme}.")
+    return allowed
 
 
 class AttributeLabels(NamedTuple):
@@ -142,7 +153,7 @@ class ChainLayout:
     def renumbered(self, tokens: TokenAttributes) -> TokenAttributes:
         """Tokens with attributes numbered as the layout says; the one after its last goes. Spends the tokens given."""
         item_ptr = np.zeros_like(tokens.item_ptr)
-        left = kernels.renumber(tokens, np.append(self.number, -1), item_ptr)
+        left = kernels.renumber(tokens, self.number, item_ptr)
         value = tokens.value[:left] if tokens.value.size else tokens.value
         return TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[:left], value)
 
@@ -158,12 +169,13 @@ class ChainWeights(NamedTuple):
 
 
 class ChainTables(NamedTuple):
-    """Weights as the kernels want them; `dense` (D, P)."""
+    """Weights as the kernels want them, `dense` (D, P), and which labels may follow which."""
 
     layout: ChainLayout
     flat: Floats
     lanes: Lanes
     dense: Floats
+    allowed: Allowed
 
     @classmethod
     def of(cls, layout: ChainLayout, vector: Floats, allowed: Allowed) -> ChainTables:
@@ -172,7 +184,7 @@ class ChainTables(NamedTuple):
         padded = np.zeros((layout.n_dense, layout.kernel.width))
         padded[:, : layout.n_labels] = dense
         pairs = np.where(allowed.transitions, pairs, -np.inf)
-        return cls(layout, flat, make_lanes(pairs, allowed.start, allowed.end), padded)
+        return cls(layout, flat, make_lanes(pairs, allowed.start, allowed.end), padded, allowed)
 
     def dense_scores(self, rows: Any) -> Floats:
         """Scores of dense rows (tokens, D), flat rows of P; empty without dense columns."""
@@ -181,6 +193,8 @@ class ChainTables(NamedTuple):
 
 def _cut(sequence_ptr: Ints, n: int) -> list[tuple[int, int]]:
     """At most n ranges of sequences with about as many tokens each."""
+    if n == 1 and len(sequence_ptr) > 1:
+        return [(0, len(sequence_ptr) - 1)]
     wanted = int(sequence_ptr[-1]) * np.arange(1, n) // max(n, 1)
     cuts = [0, *np.searchsorted(sequence_ptr, wanted).tolist(), len(sequence_ptr) - 1]
     return [(a, b) for a, b in pairwise(cuts) if a < b]
@@ -379,7 +393,7 @@ class ChainFit(Learner):
         row, arrays = {"objective": search.value}, search.arrays()
         if not search.stopped:
             return state.after(row, arrays=arrays)
-        failure = failure_of(search, False, steps_made(state.history), self.tol)
+        failure = failure_of(search, steps_made(state.history), self.tol)
         return state.at_end(row, arrays=arrays, failure=failure)
 
     def resume(self, data: Any, state: State, saved: SavedState) -> State:
@@ -395,14 +409,15 @@ class ChainFit(Learner):
 
 def refuse_infeasible(score: Floats, first: int = 0) -> None:
     """Refuse sequences of which no labelling is allowed; messages number them from `first` on."""
+    if (score > -np.inf).all():
+        return
     if np.isnan(score).any():
         raise PotentiaError(
             f"the scores of sequence {first + int(np.argmax(np.isnan(score)))} are not finite."
         )
-    if np.any(score == -np.inf):
-        raise InfeasibleError(
-            f"sequence {first + int(np.argmin(score))} has no labelling that the scheme allows."
-        )
+    raise InfeasibleError(
+        f"sequence {first + int(np.argmin(score))} has no labelling that the scheme allows."
+    )
 
 
 # -- predicting ----------------------------------------------------------------------------------------------

@@ -24,15 +24,14 @@ from ..features.attributes import (
     sequence_weights,
     unpack_names,
 )
-from ..features.example import Example
+from ..features.example import Example, Parts, Sequences, Source
 from ..features.offsets import Moments, Offsets, attribute_moments, column_moments, presence_name
-from ..features.parts import Parts, Sequences, Source
 from ..features.schemes import Allowed, check_allowed
 from ..features.template import Template
 from ..kernels import attributes as kernels
 from ..kernels.attributes import TokenAttributes
 from .backends.connection import current
-from .chain import AttributeLabels
+from .chain import AttributeLabels, ChainWeights
 from .data import open_backend
 
 #: Tokens of a part of sequences in memory. Cuts never depend on the number of threads or workers.
@@ -189,7 +188,8 @@ def number_part(
     far from zero.
     """
     labels = encode_labels([[*state["values"], None]], classes)[state["labels"]]
-    check_allowed(state["sequence_ptr"], labels, classes, allowed, scheme, state["first"])
+    if scheme is not None:
+        check_allowed(state["sequence_ptr"], labels, classes, allowed, scheme, state["first"])
     tokens, dense = TokenAttributes.of(state), _spread(state["dense"], state["columns"], columns)
     if offsets is not None:
         offsets, numbers = offsets.local(numbers)
@@ -443,3 +443,99 @@ def cut_lengths(lengths: Sequence[int]) -> list[tuple[int, int]]:
             tokens = 0
         tokens += n
     return [*zip(cuts, [*cuts[1:], len(lengths)], strict=True)]
+
+
+# -- weights by name -----------------------------------------------------------------------------------------
+
+
+def pruned(weights: ChainWeights, index: AttributeIndex) -> tuple[ChainWeights, AttributeIndex]:
+    """Weights without features of weight zero, and attributes without any."""
+    live, first = weights.state != 0.0, len(weights.features.label)
+    counts = [
+        np.bincount(np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))[of_features], minlength=len(ptr) - 1)
+        for (ptr, _), of_features in zip(weights[:2], (live[:first], live[first:]), strict=True)
+    ]
+    left = counts[0] + counts[1] > 0
+    for name in index.offsets:  # of which one attribute says that the other is there
+        left[index.numbers[name]] |= left[index.numbers[presence_name(name)]]
+    features, pair_features = (
+        AttributeLabels(np.concatenate([[0], np.cumsum(count[left])]), label[of_features])
+        for count, (_, label), of_features in zip(
+            counts, weights[:2], (live[:first], live[first:]), strict=True
+        )
+    )
+    if not left.all():
+        names = [name for name, there in zip(index.numbers, left.tolist(), strict=True) if there]
+        numbers = {name: k for k, name in enumerate(names)}
+        offsets = {name: offset for name, offset in index.offsets.items() if name in numbers}
+        index = AttributeIndex(numbers, index.columns, offsets, index.column_offsets, index.template)
+    return ChainWeights(features, pair_features, weights.state[live], weights.pairs, weights.dense), index
+
+
+def transferred(
+    old: ChainWeights,
+    before: AttributeIndex,
+    old_classes: Sequence[Label],
+    fresh: ChainWeights,
+    index: AttributeIndex,
+    classes: Sequence[Label],
+) -> ChainWeights:
+    """Old weights for the features of `fresh`, by names of attributes and labels; zero where there are none."""
+    known = {label: k for k, label in enumerate(old_classes)}
+    place = np.array([known.get(label, -1) for label in classes])
+    pairs, dense, n_old = fresh.pairs.copy(), fresh.dense.copy(), len(old_classes)
+    of_pairs = np.where((place[:, None] < 0) | (place < 0), -1, place[:, None] * n_old + place).ravel()
+    first_old = len(old.features.label)
+    state = np.concatenate([
+        _moved(before, old.features, old.state[:first_old], index, fresh.features, place),
+        _moved(before, old.pair_features, old.state[first_old:], index, fresh.pair_features, of_pairs),
+    ])  # fmt: skip
+    both = np.flatnonzero(place >= 0)
+    pairs[np.ix_(both, both)] = old.pairs[np.ix_(place[both], place[both])]
+    for name, (first, end) in index.columns.items():
+        if (columns := before.columns.get(name)) and columns[1] - columns[0] == end - first:
+            dense[first:end, both] = old.dense[columns[0] : columns[1], place[both]]
+    weights = ChainWeights(fresh.features, fresh.pair_features, state, pairs, dense)
+    _move(weights, before, index)
+    return weights
+
+
+def _moved(
+    before: AttributeIndex,
+    old: AttributeLabels,
+    state: Floats,
+    index: AttributeIndex,
+    fresh: AttributeLabels,
+    place: Ints,
+) -> Floats:
+    """Weights of `old` for the features of `fresh`, by names; place: old labels of the new ones, -1 where none is."""
+    weights = np.zeros(len(fresh.label))
+    for name, number in index.numbers.items():
+        if (number_before := before.numbers.get(name)) is None:
+            continue
+        entries = slice(*old.ptr[number_before : number_before + 2])
+        by_label = dict(zip(old.label[entries].tolist(), state[entries].tolist(), strict=True))
+        for k in range(*fresh.ptr[number : number + 2]):
+            weights[k] = by_label.get(int(place[fresh.label[k]]), 0.0)
+    return weights
+
+
+def _move(weights: ChainWeights, before: AttributeIndex, index: AttributeIndex) -> None:
+    """Adapt what numbers add by being there to offsets other than before."""
+    (ptr, label), state = weights.features, weights.state
+
+    def add(name: str, score: Floats) -> None:
+        entries = slice(*ptr[(k := index.numbers[presence_name(name)]) : k + 2])
+        state[entries] += score[label[entries]]
+
+    for name, offset in index.offsets.items():
+        entries = slice(*ptr[(k := index.numbers[name]) : k + 2])
+        of_number = np.zeros(len(weights.pairs))
+        of_number[label[entries]] = state[entries]
+        add(name, of_number * (offset - before.offsets.get(name, 0.0)))
+    for name, (first, end) in index.columns.items() if index.column_offsets.size else ():
+        gap = index.column_offsets[first:end].copy()
+        if name in before.columns and before.column_offsets.size:
+            gap -= before.column_offsets[slice(*before.columns[name])]
+        if presence_name(name) in index.numbers:
+            add(name, gap @ weights.dense[first:end])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass
 from functools import partial
 from itertools import chain, pairwise
@@ -42,13 +43,12 @@ from ..features.attributes import (
     pack_names,
     unpack_names,
 )
-from ..features.offsets import presence_name
-from ..features.parts import Parts, Sequences, Source
-from ..features.schemes import SCHEMES, scheme_constraints
+from ..features.example import Parts, Sequences, Source
+from ..features.schemes import SCHEMES
 from ..features.template import DIALECTS, Template
 from ..kernels.attributes import TokenAttributes
 from ..learn.backends.connection import current, iterate_anywhere
-from ..learn.base import steps_made
+from ..learn.base import Callback, run, steps_made
 from ..learn.chain import (
     AttributeLabels,
     ChainFit,
@@ -59,10 +59,19 @@ from ..learn.chain import (
     k_best_labels,
     likeliest_labels,
     marginals,
+    scheme_constraints,
 )
-from ..learn.chain_data import OF_LABELS, OF_PAIRS, ChainData, HeldSequences, chain_sources, cut_lengths
+from ..learn.chain_data import (
+    OF_LABELS,
+    OF_PAIRS,
+    ChainData,
+    HeldSequences,
+    chain_sources,
+    cut_lengths,
+    pruned,
+    transferred,
+)
 from ..learn.checkpoint import Checkpoint
-from ..learn.loop import Callback, run
 from ..potentials.base import Params
 from .chain_files import (
     SparseWeights,
@@ -80,6 +89,7 @@ Token = Mapping[str, Any] | Sequence[str]
 
 #: If the squares of a number sum to less than this share of c2, the penalty reduces its weights to about 1 %.
 _FAINT = 0.1
+_DECODERS = ("map", "mpm")
 #: Most labels with features of pairs, whose numbers have 16 bits.
 _MAX_PAIR_LABELS = 255
 #: Options that do not change what a fit computes.
@@ -198,8 +208,8 @@ class ChainCRF(Registered, Params):
         check_flag("progress", progress)
         check_flag("warm_start", warm_start)
         sources, resident = chain_sources(X, y, sample_weight)
-        with Bar(progress) as bar, one_blas_thread(), releasing():
-            marked = isinstance(checkpoint, str | os.PathLike)
+        marked = isinstance(checkpoint, str | os.PathLike)
+        with Bar(True) if progress else nullcontext() as bar, one_blas_thread(), releasing():
             data = ChainData(sources, resident, marked, self.template)
             if data.faintest is not None and data.faintest[1] < _FAINT * self.c2:
                 warn_caller(
@@ -208,19 +218,15 @@ class ChainCRF(Registered, Params):
                     UserWarning,
                 )
             if isinstance(checkpoint, str | os.PathLike):
-                checkpoint = Checkpoint(checkpoint, self._digest(data.digests))
+                # of options and data: the checkpoint of a fit with others is refused
+                options = {k: v for k, v in self.get_params().items() if k not in _FREE_OPTIONS}
+                checkpoint = Checkpoint(checkpoint, digest_of([repr(options), *data.digests]))
             fit = self._begin(data, warm_start and hasattr(self, "weights_"))
             state, self.converged_ = run(
-                fit,
-                None,
-                {},
-                callback=callback,
-                checkpoint=checkpoint,
-                bar=bar,
-                statistics=data.parts.statistics,
-            )
+                fit, None, {}, callback=callback, checkpoint=checkpoint, bar=bar, statistics=data.parts.statistics
+            )  # fmt: skip
         # attributes without a weight are dropped
-        self.weights_, self.index_ = _pruned(fit.weights(state), data.index)
+        self.weights_, self.index_ = pruned(fit.weights(state), data.index)
         self.classes_, self.history_ = data.classes, [dict(row) for row in state.history]
         self.n_iter_ = steps_made(self.history_)
         self.__dict__.pop("_tables_scheme", None)
@@ -250,8 +256,8 @@ class ChainCRF(Registered, Params):
         )  # fmt: skip
         if warm:
             _warn_of_dropped(self.index_, data.index)
-            first = fit.weights(fit.init())
-            fit.start_from(_transferred(self, first, data.index, data.classes))
+            first, before = fit.weights(fit.init()), (self.weights_, self.index_, self.classes_)
+            fit.start_from(transferred(*before, first, data.index, data.classes))
         return fit
 
     def _scope(self, index: AttributeIndex) -> Any:
@@ -270,34 +276,29 @@ class ChainCRF(Registered, Params):
             scope[np.fromiter(chosen, bool, len(scope))] |= OF_PAIRS
         return scope
 
-    def _digest(self, of_parts: Sequence[str]) -> str:
-        """A digest of options and data: the checkpoint of a fit with another one is refused."""
-        options = {k: v for k, v in self.get_params().items() if k not in _FREE_OPTIONS}
-        return digest_of([repr(options), *of_parts])
-
     # -- predicting ----------------------------------------------------------------------------------------
 
     def predict(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[Any]]:
         """A list of labels per sequence, by `decode`; the sequences may be `pt.parts`, as in `fit`, with y None."""
-        self._check()
-        return self._over(X, self._predict)
+        return list(chain.from_iterable(self._by_part(X, self._predict)))
 
-    def _over(
-        self, X: Iterable[Iterable[Token]] | Parts, method: Callable[[Sequences], list[Any]]
-    ) -> list[Any]:
-        """What a method gives for each sequence, part by part, on the cluster if there is one."""
+    def _by_part(
+        self, X: Iterable[Iterable[Token]] | Parts, method: Callable[[Sequences], Any]
+    ) -> Iterable[Any]:
+        """What a method gives for each part of the sequences, on the cluster if there is one; else they are one."""
         self._check_fitted()
+        check_choice("decode", self.decode, _DECODERS)
         if not isinstance(X, Parts) and current() is None:
-            return method(Sequences(X))
+            return [method(Sequences(X))]
         sources = X.sources if isinstance(X, Parts) else _held(X)
-        return list(chain.from_iterable(iterate_anywhere(partial(_apply, method), sources)))
+        return iterate_anywhere(partial(_apply, method), sources)
 
     def _predict(self, given: Sequences) -> list[list[Any]]:
         tables, tokens, dense = self._encoded(given)
         threads, names = thread_count(self.threads), self.classes_
         if self.decode == "mpm":
             mu, _ = marginals(tables, tokens, dense, threads, given.first)
-            numbers = likeliest_labels(tokens.sequence_ptr, mu, scheme_constraints(names, self.scheme))
+            numbers = likeliest_labels(tokens.sequence_ptr, mu, tables.allowed)
         else:
             numbers = best_labels(tables, tokens, dense, threads, given.first)
         return _split([names[k] for k in numbers.tolist()], tokens)
@@ -308,7 +309,7 @@ class ChainCRF(Registered, Params):
 
     def predict_marginals(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[dict[Any, float]]]:
         """The probability of every label of every token, as dictionaries; the sequences may be `pt.parts`."""
-        return self._over(X, self._predict_marginals)
+        return list(chain.from_iterable(self._by_part(X, self._predict_marginals)))
 
     def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
         tables, tokens, dense = self._encoded(given)
@@ -333,8 +334,7 @@ class ChainCRF(Registered, Params):
     ) -> float:
         """Share of known labels that are predicted correctly; y is None for `pt.parts`, which bring their labels."""
         if isinstance(X, Parts):
-            self._check_fitted()
-            counts = list(iterate_anywhere(partial(_apply, self._count), X.sources))
+            counts = self._by_part(X, self._count)
         else:
             counts = [_compare(self.predict(X), [] if y is None else y, self.classes_)]
         right, known = map(sum, zip(*counts, strict=True))
@@ -552,7 +552,7 @@ class ChainCRF(Registered, Params):
         check_count("max_iterations", self.max_iterations)
         for name in ("all_possible_states", "all_possible_transitions"):
             check_flag(name, getattr(self, name))
-        check_choice("decode", self.decode, ("map", "mpm"))
+        check_choice("decode", self.decode, _DECODERS)
         check_type("template", self.template, Template, optional=True)
         if isinstance(self.pair_attributes, str) or not all(
             isinstance(key, str) for key in self.pair_attributes
@@ -602,98 +602,6 @@ def _compare(
 def _split(values: list[Any], tokens: TokenAttributes) -> list[list[Any]]:
     """What belongs to each sequence."""
     return [values[a:b] for a, b in pairwise(tokens.sequence_ptr.tolist())]
-
-
-# -- weights by name -----------------------------------------------------------------------------------------
-
-
-def _pruned(weights: ChainWeights, index: AttributeIndex) -> tuple[ChainWeights, AttributeIndex]:
-    """Weights without features of weight zero, and attributes without any."""
-    live, first = weights.state != 0.0, len(weights.features.label)
-    counts = [
-        np.bincount(np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))[of_features], minlength=len(ptr) - 1)
-        for (ptr, _), of_features in zip(weights[:2], (live[:first], live[first:]), strict=True)
-    ]
-    left = counts[0] + counts[1] > 0
-    for name in index.offsets:  # of which one attribute says that the other is there
-        left[index.numbers[name]] |= left[index.numbers[presence_name(name)]]
-    features, pair_features = (
-        AttributeLabels(np.concatenate([[0], np.cumsum(count[left])]), label[of_features])
-        for count, (_, label), of_features in zip(
-            counts, weights[:2], (live[:first], live[first:]), strict=True
-        )
-    )
-    if not left.all():
-        names = [name for name, there in zip(index.numbers, left.tolist(), strict=True) if there]
-        numbers = {name: k for k, name in enumerate(names)}
-        offsets = {name: offset for name, offset in index.offsets.items() if name in numbers}
-        index = AttributeIndex(numbers, index.columns, offsets, index.column_offsets, index.template)
-    return ChainWeights(features, pair_features, weights.state[live], weights.pairs, weights.dense), index
-
-
-def _transferred(
-    model: ChainCRF, fresh: ChainWeights, index: AttributeIndex, classes: Sequence[Label]
-) -> ChainWeights:
-    """A model's weights for the features of `fresh`, by names of attributes and labels; zero where there are none."""
-    before, old = model.index_, model.weights_
-    known = {label: k for k, label in enumerate(model.classes_)}
-    place = np.array([known.get(label, -1) for label in classes])
-    pairs, dense, n_old = fresh.pairs.copy(), fresh.dense.copy(), len(model.classes_)
-    of_pairs = np.where((place[:, None] < 0) | (place < 0), -1, place[:, None] * n_old + place).ravel()
-    first_old = len(old.features.label)
-    state = np.concatenate([
-        _moved(before, old.features, old.state[:first_old], index, fresh.features, place),
-        _moved(before, old.pair_features, old.state[first_old:], index, fresh.pair_features, of_pairs),
-    ])  # fmt: skip
-    both = np.flatnonzero(place >= 0)
-    pairs[np.ix_(both, both)] = old.pairs[np.ix_(place[both], place[both])]
-    for name, (first, end) in index.columns.items():
-        if (columns := before.columns.get(name)) and columns[1] - columns[0] == end - first:
-            dense[first:end, both] = old.dense[columns[0] : columns[1], place[both]]
-    weights = ChainWeights(fresh.features, fresh.pair_features, state, pairs, dense)
-    _move(weights, before, index)
-    return weights
-
-
-def _moved(
-    before: AttributeIndex,
-    old: AttributeLabels,
-    state: Floats,
-    index: AttributeIndex,
-    fresh: AttributeLabels,
-    place: Ints,
-) -> Floats:
-    """Weights of `old` for the features of `fresh`, by names; place: old labels of the new ones, -1 where none is."""
-    weights = np.zeros(len(fresh.label))
-    for name, number in index.numbers.items():
-        if (number_before := before.numbers.get(name)) is None:
-            continue
-        entries = slice(*old.ptr[number_before : number_before + 2])
-        by_label = dict(zip(old.label[entries].tolist(), state[entries].tolist(), strict=True))
-        for k in range(*fresh.ptr[number : number + 2]):
-            weights[k] = by_label.get(int(place[fresh.label[k]]), 0.0)
-    return weights
-
-
-def _move(weights: ChainWeights, before: AttributeIndex, index: AttributeIndex) -> None:
-    """Adapt what numbers add by being there to offsets other than before."""
-    (ptr, label), state = weights.features, weights.state
-
-    def add(name: str, score: Floats) -> None:
-        entries = slice(*ptr[(k := index.numbers[presence_name(name)]) : k + 2])
-        state[entries] += score[label[entries]]
-
-    for name, offset in index.offsets.items():
-        entries = slice(*ptr[(k := index.numbers[name]) : k + 2])
-        of_number = np.zeros(len(weights.pairs))
-        of_number[label[entries]] = state[entries]
-        add(name, of_number * (offset - before.offsets.get(name, 0.0)))
-    for name, (first, end) in index.columns.items() if index.column_offsets.size else ():
-        gap = index.column_offsets[first:end].copy()
-        if name in before.columns and before.column_offsets.size:
-            gap -= before.column_offsets[slice(*before.columns[name])]
-        if presence_name(name) in index.numbers:
-            add(name, gap @ weights.dense[first:end])
 
 
 def _is_consistent(found: Mapping[str, Any]) -> bool:

@@ -21,7 +21,15 @@ _NAMES = {
     "calibration_rate": "calibration.rate", "calibration_samples": "calibration.samples",
     "calibration_candidates": "calibration.candidates", "calibration_max_trials": "calibration.max_trials",
 }  # fmt: skip
-_SHARED = ("min_freq", "all_possible_states", "all_possible_transitions", "c2", "max_iterations", "period", "delta")
+_SHARED = (
+    "min_freq",
+    "all_possible_states",
+    "all_possible_transitions",
+    "c2",
+    "max_iterations",
+    "period",
+    "delta",
+)
 _OPTIONS = {
     "lbfgs": (*_SHARED, "c1", "num_memories", "epsilon"),
     "l2sgd": (*_SHARED, "calibration_eta"),
@@ -87,14 +95,18 @@ class CRF(BaseEstimator):
 
         def report(history: list[dict[str, Any]]) -> None:
             row = history[-1]
-            log.iterations.append({"num": row["iteration"], "loss": row["objective"], "time": row.get("seconds")})
+            log.iterations.append(
+                {"num": row["iteration"], "loss": row["objective"], "time": row.get("seconds")}
+            )
             if self.verbose:
                 print(f"Iter {row['iteration']:<3} loss={row['objective']:.2f}")
 
         with quiet():
             chain.fit([prepared(x) for x in X], [list(labels) for labels in y], callback=report)
         if X_dev is not None:
-            log.holdout_accuracy = chain.score([prepared(x) for x in X_dev], [list(labels) for labels in y_dev])
+            log.holdout_accuracy = chain.score(
+                [prepared(x) for x in X_dev], [list(labels) for labels in y_dev]
+            )
             if self.verbose:
                 print(f"Accuracy on X_dev: {log.holdout_accuracy:.4f}")
         self.chain_, self.training_log_ = chain, log
