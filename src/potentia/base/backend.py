@@ -8,6 +8,7 @@ computed which part.
 from __future__ import annotations
 
 import itertools
+import pickle
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -138,20 +139,11 @@ class Local(Backend):
         return function(part, state, *args)[1]
 
 
-class _Place(NamedTuple):
-    """Where an array lies in a file."""
-
-    first: int
-    dtype: Any
-    shape: tuple[int, ...]
-
-
 class _Spilled:
-    """A state of a part, in memory while the part is, and in a file, written once, while it is not."""
+    """A state of a part, in memory while the part is, and its arrays in a file, written once, while it is not."""
 
     def __init__(self, state: Any) -> None:
         self.state: Any = state
-        self.places: dict[str, _Place] = {}
         self.small: dict[str, Any] = {}
         self.path: Path | None = None
 
@@ -160,14 +152,11 @@ class _Spilled:
         if self.path is None:
             self.path = path
             weakref.finalize(self, _delete, path)
+            arrays = {key: value for key, value in self.state.items() if isinstance(value, np.ndarray)}
+            self.small = {key: value for key, value in self.state.items() if key not in arrays}
             try:
                 with path.open("wb") as file:
-                    for key, value in self.state.items():
-                        if isinstance(value, np.ndarray):
-                            self.places[key] = _Place(file.tell(), value.dtype, value.shape)
-                            np.ascontiguousarray(value).tofile(file)
-                        else:
-                            self.small[key] = value
+                    pickle.dump(arrays, file, protocol=5)
             except OSError as error:
                 raise PotentiaError(
                     f"the state of {name} cannot be written to {path} ({error.strerror or error}); "
@@ -177,13 +166,9 @@ class _Spilled:
 
     def come(self) -> Any:
         """The state, read again if it had left."""
-        if self.state is None:
-            arrays = {}
-            for key, place in self.places.items():
-                size = int(np.prod(place.shape, dtype=np.int64))
-                flat = np.fromfile(self.path or "", place.dtype, size, offset=place.first)
-                arrays[key] = flat.reshape(place.shape)
-            self.state = {**self.small, **arrays}
+        if self.state is None and self.path is not None:
+            with self.path.open("rb") as file:
+                self.state = {**self.small, **pickle.load(file)}
         return self.state
 
 

@@ -254,10 +254,12 @@ class Held(Source):
 
 
 class Loaded(Source):
-    """Examples that a function of no arguments returns."""
+    """Examples that a function of no arguments returns; `path` is the file that it reads, if it is one."""
 
-    def __init__(self, function: Callable[[], Iterable[Example]], name: str | None = None) -> None:
-        self.function = function
+    def __init__(
+        self, function: Callable[[], Iterable[Example]], name: str | None = None, path: str | None = None
+    ) -> None:
+        self.function, self.path = function, path
         self._name = name or getattr(function, "__qualname__", None) or type(function).__name__
 
     @property
@@ -280,8 +282,14 @@ class Loaded(Source):
                 )
         return examples
 
+    def n_bytes(self) -> int | None:
+        """The file's size, if it is seen from here."""
+        return os.path.getsize(self.path) if self.path is not None and os.path.exists(self.path) else None
+
     def sequences(self) -> Sequences:
         """The sequences, checked to be a pair."""
+        if self.path is not None:
+            return super().sequences()
         found = self._call()
         if not isinstance(found, tuple) or len(found) != 2:
             raise PotentiaError(

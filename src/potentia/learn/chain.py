@@ -16,7 +16,7 @@ from ..features.schemes import Allowed
 from ..kernels import attributes as kernels
 from ..kernels import sequences
 from ..kernels.lanes import Lanes, make_lanes
-from .base import Learner, SavedState, State, failure_of, steps_made
+from .base import Learner, State, failure_of, steps_made
 from .chain_layout import AttributeLabels, ChainLayout, ChainWeights, forbidden_labels
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ class ChainFit(Learner):
         failure = failure_of(search, steps_made(state.history), self.tol)
         return state.at_end(row, arrays=arrays, failure=failure)
 
-    def resume(self, data: Any, state: State, saved: SavedState) -> State:
+    def resume(self, data: Any, state: State, saved: State) -> State:
         """The optimiser's state."""
         return replace(state, arrays=Search.check(saved.arrays, self.layout.size), history=saved.history)
 
