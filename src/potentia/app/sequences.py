@@ -309,7 +309,7 @@ def _source(pipeline: SequencePipeline, item: Chosen) -> Loaded:
     """Sentences as a part of a data set; whoever has the part reads them."""
     size = item[0].n_bytes
     size = None if size is None else _BYTES_PER_BYTE * size
-    return Loaded(partial(_labelled, pipeline, item), item[0].name, size)
+    return Loaded(partial(_labelled, pipeline, item), item[0].name, size=size)
 
 
 def _labelled(pipeline: SequencePipeline, item: Chosen) -> tuple[Any, list[Any]]:

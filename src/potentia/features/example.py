@@ -254,10 +254,19 @@ class Held(Source):
 
 
 class Loaded(Source):
-    """Examples that a function of no arguments returns, or a pair (X, y) of sequences; `size` is about its bytes."""
+    """What a function of no arguments returns: examples, or a pair (X, y) of sequences.
 
-    def __init__(self, function: Callable[[], Any], name: str | None = None, size: int | None = None) -> None:
-        self.function, self.size = function, size
+    path: the file of examples that it reads, if it is one. size: about the bytes that it returns.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        name: str | None = None,
+        path: str | None = None,
+        size: int | None = None,
+    ) -> None:
+        self.function, self.path, self.size = function, path, size
         self._name = name or getattr(function, "__qualname__", None) or type(function).__name__
 
     @property
@@ -280,8 +289,14 @@ class Loaded(Source):
                 )
         return examples
 
+    def n_bytes(self) -> int | None:
+        """The size, or the file's if it is seen from here."""
+        return os.path.getsize(self.path) if self.path is not None and os.path.exists(self.path) else self.size
+
     def sequences(self) -> Sequences:
         """The sequences, checked to be a pair."""
+        if self.path is not None:
+            return super().sequences()
         found = self._call()
         if not isinstance(found, tuple) or len(found) != 2:
             raise PotentiaError(
@@ -289,10 +304,6 @@ class Loaded(Source):
                 f"{type(found).__name__}."
             )
         return Sequences(*found)
-
-    def n_bytes(self) -> int | None:
-        """The size, where it is known."""
-        return self.size
 
     def _call(self) -> Any:
         try:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -88,14 +89,6 @@ class Stop(NamedTuple):
     warning: str | None = None
 
 
-class SavedState(NamedTuple):
-    """What a checkpoint holds of a state beside the potentials; the parts' arrays are read on demand."""
-
-    history: tuple[Row, ...]
-    arrays: Mapping[str, Any]
-    parts: Sequence[Mapping[str, Any]]
-
-
 class Learner(Registered, ABC):
     """Trains the potentials of a `CRF`: a dataclass whose fields are its options.
 
@@ -152,8 +145,11 @@ class Learner(Registered, ABC):
         """What a checkpoint keeps of every part: nothing that `init` would find again."""
         return []
 
-    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
-        """The state that was saved; `state` is what `init` made of the saved potentials."""
+    def resume(self, data: Dataset, state: State, saved: State) -> State:
+        """The state that was saved; `state` is what `init` made of the saved potentials.
+
+        saved: with the history and, not yet checked, the arrays and those of the parts, which are read on demand.
+        """
         arrays = check_state(like(state.arrays), saved.arrays)
         return replace(state, arrays=arrays, history=saved.history)
 
@@ -283,7 +279,11 @@ def run(
     after a whole iteration, and is written at the end, however the fit ends. statistics: more to note in the history.
     """
     with nullcontext() if checkpoint is None else checkpoint:
-        state = _begin(learner, data, potentials, checkpoint)
+        saved = None if checkpoint is None else checkpoint.load()
+        if checkpoint is None or saved is None:
+            state = learner.init(data, potentials)
+        else:
+            state = _resumed(learner, data, potentials, saved, checkpoint.path)
         if bar is not None:
             bar.begin("fitting", state.limit)
         begun = time.perf_counter() - (state.history[-1]["seconds"] if state.history else 0.0)
@@ -327,23 +327,21 @@ def _content(learner: Learner, data: Any, state: State) -> dict[str, Any]:
     }
 
 
-def _begin(
-    learner: Learner, data: Any, potentials: Mapping[str, Potential], checkpoint: Checkpoint | None
+def _resumed(
+    learner: Learner, data: Any, potentials: Mapping[str, Potential], saved: Mapping[str, Any], path: Path
 ) -> State:
-    """The state that a checkpoint holds, if there is one, or else the first."""
-    saved = None if checkpoint is None else checkpoint.load()
-    if checkpoint is None or saved is None:
-        return learner.init(data, potentials)
+    """The state that a checkpoint holds."""
     try:
-        with naming(checkpoint.path):
+        with naming(path):
             state = learner.init(data, _loaded(saved["potentials"], potentials))
-            held = SavedState(tuple(saved["history"]), saved["arrays"], saved["parts"])
-            return learner.resume(data, state, held) if held.history else state
+            history = tuple(saved["history"])
+            loaded = replace(state, arrays=saved["arrays"], parts=saved["parts"], history=history)
+            return learner.resume(data, state, loaded) if history else state
     except PotentiaError:
         raise
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise PotentiaError(
-            f"{checkpoint.path}: the checkpoint is damaged ({error}); delete it to start again."
+            f"{path}: the checkpoint is damaged ({error}); delete it to start again."
         ) from None
 
 

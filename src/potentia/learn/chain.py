@@ -20,7 +20,7 @@ from ..kernels import sequences
 from ..kernels.attributes import TokenAttributes
 from ..kernels.lanes import Lanes, make_lanes
 from ..kernels.machine.simd import CHUNK
-from .base import Learner, SavedState, State, failure_of, steps_made
+from .base import Learner, State, failure_of, steps_made
 
 #: An attribute with at least this share of all labels has a row for all of them.
 _ROW_SHARE = 0.25
@@ -367,7 +367,7 @@ class ChainFit(Learner):
         failure = failure_of(search, steps_made(state.history), self.tol)
         return state.at_end(row, arrays=arrays, failure=failure)
 
-    def resume(self, data: Any, state: State, saved: SavedState) -> State:
+    def resume(self, data: Any, state: State, saved: State) -> State:
         """The optimiser's state."""
         return replace(state, arrays=Search.check(saved.arrays, self.layout.size), history=saved.history)
 

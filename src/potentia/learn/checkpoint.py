@@ -71,7 +71,7 @@ class Checkpoint:
         if last or time.perf_counter() >= self._due:
             self.save(state)
         else:
-            self._pending = _copied(state) if here and _size(state) <= _HELD_BYTES else None
+            self._pending = state if here and _size(state) <= _HELD_BYTES else None
 
     def flush(self) -> None:
         """Write what is held."""
@@ -182,24 +182,7 @@ def _or_start_again(path: Path) -> Iterator[None]:
         raise PotentiaError(f"{str(error).removesuffix('.')}; delete it to start again.") from None
 
 
-def _stores(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Every dictionary of arrays in a state."""
-    return [state["arrays"], *state.get("parts", ()), *(own for _, own in state["potentials"].values())]
-
-
 def _size(state: Mapping[str, Any]) -> int:
-    return sum(np.asarray(array).nbytes for store in _stores(state) for array in store.values())
-
-
-def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the state, because the fit continues to change its arrays in place."""
-
-    def copied(store: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: np.array(array) for name, array in store.items()}
-
-    return {
-        "history": list(state["history"]),
-        "potentials": {kind: (meta, copied(own)) for kind, (meta, own) in state["potentials"].items()},
-        "arrays": copied(state["arrays"]),
-        "parts": [copied(own) for own in state.get("parts", ())],
-    }
+    """Bytes of all arrays of a state."""
+    stores = [state["arrays"], *state.get("parts", ()), *(own for _, own in state["potentials"].values())]
+    return sum(np.asarray(array).nbytes for store in stores for array in store.values())

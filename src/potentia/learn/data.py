@@ -181,10 +181,10 @@ class Dataset:
 
     def begin(self, potentials: Mapping[str, Potential]) -> dict[str, Potential]:
         """The potentials, those that were never fitted as zero functions of this data."""
-        return {
-            kind: potential if potential.is_fitted else potential.begin(self.problem(kind))
-            for kind, potential in potentials.items()
-        }
+        for kind, potential in potentials.items():
+            if not potential.is_fitted:
+                potential.begin(self.problem(kind))
+        return dict(potentials)
 
     def fetch(self, function: PartFunction, states: Any) -> Iterable[Any]:
         """A function's result of every part, fetched one after another where they are not all in memory."""

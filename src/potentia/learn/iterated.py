@@ -26,7 +26,6 @@ from ..potentials.base import Potential
 from ..potentials.mlp import Differentiable
 from .base import (
     Learner,
-    SavedState,
     State,
     Stop,
     failure_of,
@@ -172,7 +171,7 @@ class IteratedLogistic(Learner):
         """The messages of every part."""
         return data.fetch(saved_part, state.parts)
 
-    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
+    def resume(self, data: Dataset, state: State, saved: State) -> State:
         """The saved messages and the optimiser's state."""
         arrays = state.arrays and Search.check(saved.arrays, len(state.arrays["point"]))
         parts = data.restore(restored_part, state.parts, saved.parts)

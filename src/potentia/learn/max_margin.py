@@ -27,7 +27,7 @@ from ..kernels.frank_wolfe import (
     revisit,
 )
 from ..potentials.base import Potential, as_affine
-from .base import Learner, Row, SavedState, State, Stop, share
+from .base import Learner, Row, State, Stop, share
 from .data import Dataset
 from .margin_problem import (
     MarginProblem,
@@ -176,7 +176,7 @@ class MaxMargin(Learner):
             f"The gap was still {gap:.2g} of the objective after {len(state.history)} iterations; take {remedies}.",
         )
 
-    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
+    def resume(self, data: Dataset, state: State, saved: State) -> State:
         """The solver's state."""
         if not np.array_equal(saved.arrays.get("size", ()), state.arrays["size"]):
             raise PotentiaError("the checkpoint belongs to other examples or another learner.")

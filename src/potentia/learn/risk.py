@@ -22,7 +22,6 @@ from ..potentials.mlp import Differentiable
 from .base import (
     Learner,
     Row,
-    SavedState,
     State,
     Stop,
     failure_of,
@@ -161,7 +160,7 @@ class MarginalRisk(Learner):
         """Where the parts' inference starts next."""
         return data.fetch(saved_starts, state.parts)
 
-    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
+    def resume(self, data: Dataset, state: State, saved: State) -> State:
         """The optimiser's state in the stage that the history ended in."""
         numbers = state.arrays["stages"][:, 0].tolist()
         if saved.history[-1]["examples"] not in numbers:
