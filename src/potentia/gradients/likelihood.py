@@ -160,7 +160,7 @@ def _of_cliques(
 ) -> tuple[float, Floats]:
     """sum_c w_c (theta_c . mu_c - c_c I(mu_c)) and its derivative; adds that of variables to d_singles."""
     graph, mu = scores.graph, result.variable_marginals
-    clique_counting = counting[graph.region_slice(kind)]
+    clique_counting = counting[graph.region_slices[kind]]
     flat = flat_marginals(result.marginals[kind])
     d_flat = np.zeros(len(flat))
     value = information(

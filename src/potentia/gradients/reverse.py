@@ -350,7 +350,7 @@ class MeanFieldReverse(Reverse):
         scores = self.engine.scores
         regions, taken = scores.regions, scores.regions.order == 1
         for kind in cotangent.cliques:
-            taken[scores.graph.region_slice(kind)] = True
+            taken[scores.graph.region_slices[kind]] = True
         size = np.where(taken, regions.size, 0)
         start = np.cumsum(size) - size
         flat = flat_cotangent(scores, cotangent, start, int(size.sum()))

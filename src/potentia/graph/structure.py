@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -224,14 +225,15 @@ class Graph:
         """Kinds of two or more variables that have regions."""
         return [kind for kind, scope in self.scopes.items() if scope.shape[1] > 1 and len(scope)]
 
-    def region_slice(self, kind: str) -> slice:
-        """Where the regions of a kind are in the `Regions` numbering."""
-        number = self.kinds.index(kind)
-        return slice(*self.regions.kind_ptr[number : number + 2].tolist())
+    @lazy
+    def region_slices(self) -> dict[str, slice]:
+        """Where the regions of each kind are in the `Regions` numbering."""
+        ptr = self.regions.kind_ptr.tolist()
+        return {kind: slice(*ends) for kind, ends in zip(self.kinds, pairwise(ptr), strict=True)}
 
     def table_sizes(self, kind: str) -> Ints:
         """Number of entries of every table of a kind, shape (n_regions,)."""
-        return self.regions.size[self.region_slice(kind)]
+        return self.regions.size[self.region_slices[kind]]
 
     def table_index(self, kind: str, labels: Ints) -> Ints:
         """Index of each region's configuration in its C-ordered table, (n_regions,)."""

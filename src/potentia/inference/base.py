@@ -306,7 +306,7 @@ def all_singles(scores: Scores, flat: Floats, start: Ints) -> Floats:
 def marginals_by_kind(scores: Scores, flat: Floats) -> dict[str, Floats | list[Floats]]:
     """Marginals per kind from those of all regions, one after another in the `Regions` numbering."""
     graph, start = scores.graph, np.concatenate([[0], np.cumsum(scores.regions.size)])
-    rows = {kind: graph.region_slice(kind) for kind in graph.kinds}
+    rows = {kind: graph.region_slices[kind] for kind in graph.kinds}
     return {
         kind: graph.shape_tables(kind, flat[start[r.start] : start[r.stop]].copy())
         for kind, r in rows.items()

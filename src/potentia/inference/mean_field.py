@@ -188,7 +188,7 @@ def _product_tables(graph: Graph, q: Floats, threads: int, kind: str) -> Floats 
     """Marginals of a kind under the product distribution q (n, states)."""
     if graph.scopes[kind].shape[1] <= 1 or not len(graph.scopes[kind]):
         return single_tables(graph, kind, q)
-    regions, rows = graph.regions, graph.region_slice(kind)
+    regions, rows = graph.regions, graph.region_slices[kind]
     first, last = rows.start, rows.stop
     size = regions.size[first:last]
     start, flat = np.cumsum(size) - size, borrow((int(size.sum()),))
@@ -203,7 +203,7 @@ def _written(scores: Scores) -> Bools:
     """Regions whose tables are written out, in the `Regions` numbering."""
     written = np.ones(len(scores.regions.size), dtype=np.bool_)
     for kind in scores.weighted:
-        written[scores.graph.region_slice(kind)] = False
+        written[scores.graph.region_slices[kind]] = False
     return written
 
 

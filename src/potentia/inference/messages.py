@@ -380,6 +380,6 @@ def from_counting(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -
             raise PotentiaError(f"counting[{kind!r}] has shape {part.shape}; the kind has {rows} regions.")
         if not np.all(np.isfinite(part)):
             raise PotentiaError(f"counting[{kind!r}] must be finite.")
-        values[graph.region_slice(kind)] = part
+        values[graph.region_slices[kind]] = part
     graph.links(links)  # refuses an unknown rule
     return Entropy(values, links, "log_partition", "estimate")

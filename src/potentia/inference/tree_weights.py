@@ -156,7 +156,7 @@ def _from_links(graph: Graph, kind: str, messages: Floats) -> Floats:
     regions, links = graph.regions, graph.links("star")
     size = regions.size[links.child]
     start, n = np.cumsum(size) - size, len(regions.size)
-    rows = graph.region_slice(kind)
+    rows = graph.region_slices[kind]
     region = np.arange(rows.start, rows.stop)
     wanted = region[:, None] * n + regions.single[graph.scopes[kind]]
     at = start[np.searchsorted(links.parent * n + links.child, wanted)]
