@@ -306,10 +306,7 @@ class ImagePipeline(Pipeline):
     def _predict_file(self, staging: Staging, marginals: str | None, read: InputReader, k: int) -> None:
         """Predict one image and write what was found."""
         name, (image, given) = read.files[k].name, read(k)
-        soft = self.predict_marginals(image, *given) if marginals or self.by_marginals else None
-        labels = (
-            self.predict(image, *given) if soft is None or not self.by_marginals else soft.argmax(axis=-1)
-        )
+        labels, soft = self._labels(image, given, marginals is not None)
         suffix = "tif" if self.axes == 3 else "png"
         write_mask(staging.file("labels", f"{name}.{suffix}"), self.classes.mask(labels))
         shown = as_shown(self.intensity.apply(image, self.axes))
@@ -324,6 +321,13 @@ class ImagePipeline(Pipeline):
                 safe = re.sub(r"[^\w#-]", "_", label)
                 grey = np.round(255 * soft[..., number]).astype(np.uint8)
                 write_image(staging.file("marginals", f"{name}.{number}-{safe}.png"), grey)
+
+    def _labels(self, image: np.ndarray, given: Given, soft: bool) -> tuple[Ints, Floats | None]:
+        """Class numbers, and marginals where requested or where the former come from them."""
+        table = self.predict_marginals(image, *given) if soft or self.by_marginals else None
+        if table is None or not self.by_marginals:
+            return self.predict(image, *given), table
+        return table.argmax(axis=-1), table
 
     def evaluate_files(
         self,
@@ -371,12 +375,10 @@ class ImagePipeline(Pipeline):
     ) -> tuple[dict[str, Any], Ints, Ints, Calibration]:
         """Predict one image and compare: what a report shows, the confusion matrix, boundary counts, calibration."""
         image, given = read(k)
-        truth, soft, n = _read_truth(classes, masks[k], image), None, len(classes)
-        calibration = Calibration()
-        if self.by_marginals:
-            soft = self.predict_marginals(image, *given)
+        truth, n, calibration = _read_truth(classes, masks[k], image), len(classes), Calibration()
+        labels, soft = self._labels(image, given, False)
+        if soft is not None:
             calibration.add(truth, soft)
-        labels = self.predict(image, *given) if soft is None else soft.argmax(axis=-1)
         confusion = confusion_matrix(truth, labels, n)
         shown = {
             "name": read.files[k].name,
