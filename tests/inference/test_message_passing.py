@@ -120,7 +120,7 @@ def updated_variables(engine):
         order = engine.layout.variable.ravel()
         return [int(i) for i in order if i >= 0]
     regions = engine.scores.regions
-    return [int(regions.scope[regions.scope_ptr[unit]]) for unit in engine.order.units]
+    return [int(regions.scope[regions.scope_ptr[unit]]) for unit in engine.units]
 
 
 @pytest.mark.parametrize("schedule", ["coloured", "sequential"])

@@ -71,13 +71,14 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
     # where shards are shared out, neither of the two inferences asks the same pool for threads of its own
     monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
     both = MarginalRisk("truncated_em", pt.TRW(), clamped=pt.TRW())
-    evaluate, used = risk_objective.evaluate, []
+    used = []
 
-    def watched(loss, inference, gradient, scores, labels, weights, clamped, memory):
-        used.append((inference.threads, clamped.threads))
-        return evaluate(loss, inference, gradient, scores, labels, weights, clamped, memory)
+    class Watched(risk_objective.Methods):
+        def __init__(self, inference, gradient, clamped, starts):
+            used.append((inference.threads, clamped.threads))
+            super().__init__(inference, gradient, clamped, starts)
 
-    monkeypatch.setattr(risk_objective, "evaluate", watched)
+    monkeypatch.setattr(risk_objective, "Methods", Watched)
     pt.CRF({"node": Linear(), "edge": Linear()}, replace(both, iterations=1)).fit(noisy(2))
     assert len(used) % 2 == 0
     assert set(used) == {(1, 1)}

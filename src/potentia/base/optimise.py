@@ -105,8 +105,8 @@ def lbfgs(search: Search, objective: Objective, memory: int | None = None) -> Se
     """A step of limited-memory BFGS [Nocedal and Wright 2006, Alg. 7.5] to a lower value, if there is one.
 
     The line search meets the strong Wolfe conditions; a value that is not finite counts as a step that went too far.
-    `memory`: pairs to remember, of two vectors each; None is 20, or 6 of so many parameters that pairs are what memory
-    goes to. A step costs about one evaluation and 4 `memory` products.
+    `memory`: pairs to remember, of two vectors each; None is 20, or 6 where the pairs of many parameters
+    are most of the memory. A step costs about one evaluation and 4 `memory` products.
     """
     if memory is None:
         memory = 20 if search.point.size < _MANY_PARAMETERS else 6

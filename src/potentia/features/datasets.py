@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.ndimage import gaussian_filter
 
 from ..base.options import check_choice, check_count, check_size
 from ..base.types import Floats, Ints, PotentiaError
@@ -128,6 +127,8 @@ def denoising(n_images: int = 16, size: Sequence[int] = (100, 100), seed: int = 
 
 
 def _noisy(graph: Graph, sides: tuple[int, ...], rng: np.random.Generator, name: str) -> Example:
+    from scipy.ndimage import gaussian_filter  # a tenth of a second that importing the commands does without
+
     y: Ints = np.rint(gaussian_filter(rng.random(sides), _BLUR, mode="reflect")).astype(np.int64).ravel()
     first, second = graph.scopes["edge"].T
     node = _overlapping(rng, y == 1, 0.1)

@@ -291,7 +291,9 @@ class Loaded(Source):
 
     def n_bytes(self) -> int | None:
         """The size, or the file's if it is seen from here."""
-        return os.path.getsize(self.path) if self.path is not None and os.path.exists(self.path) else self.size
+        return (
+            os.path.getsize(self.path) if self.path is not None and os.path.exists(self.path) else self.size
+        )
 
     def sequences(self) -> Sequences:
         """The sequences, checked to be a pair."""

@@ -211,7 +211,7 @@ class DenseGaussian:
         return len(self.features) <= _FEW if self.exact is None else self.exact
 
     def multiply(self, values: Floats, transposed: bool = False) -> Floats:
-        """sum_j k(i, j) values(j) over all other variables j, for values (n, C)."""
+        """The sum of k(i, j) values[j] over all other variables j, for every variable i; values (n, C)."""
         scaled: Floats = self._scale * self._filter(self._scale * values, transposed)
         return scaled
 

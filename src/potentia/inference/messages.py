@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ..base.options import check_count, check_share
+from ..base.options import check_choice, check_count, check_share
 from ..base.threads import thread_count
 from ..base.types import ArrayLike, Floats, PotentiaError, real_number, real_numbers
 from ..graph.forests import certified
+from ..graph.regions import RULES
 from ..graph.scores import Scores
 from ..graph.structure import Graph, per_graph
 from .base import Inference, Result
@@ -366,6 +367,7 @@ def _stored(graph: Graph, make: Callable[[Graph, float], Entropy]) -> dict[float
 
 def from_counting(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entropy:
     """A user's counting numbers: {kind: one number or one per region}; kinds left out and implicit singles get 0."""
+    check_choice("links", links, RULES)
     if not isinstance(counting, Mapping):
         raise PotentiaError(f"counting must map kinds to numbers, not be a {type(counting).__name__}.")
     values = np.zeros(len(graph.regions.size))
@@ -381,5 +383,4 @@ def from_counting(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -
         if not np.all(np.isfinite(part)):
             raise PotentiaError(f"counting[{kind!r}] must be finite.")
         values[graph.region_slices[kind]] = part
-    graph.links(links)  # refuses an unknown rule
     return Entropy(values, links, "log_partition", "estimate")

@@ -175,7 +175,7 @@ class Rounds:
         max_open = min(max_leaves, int(1 / max(options.min_split, 2 * options.min_leaf) + 1e-6))
         self._growth = Growth(count_bins(self.edges), problem.n_outputs, max_leaves, max_open + 2)
         self._statistics = np.empty((self.size, self._growth.width))
-        #: Scores of all codes by the trees there were, and by those added since; None where they are not kept.
+        #: Scores of all codes by the trees there were, and by those added since; None if they are not stored.
         self._start = self._kept_scores()
         self._more = None if self._start is None else np.zeros_like(self._start)
         self._drawn = _draw_rows(problem, self.size, n_rounds, rng)
