@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,17 +26,6 @@ CLUSTER: ContextVar[Any] = ContextVar("potentia_cluster", default=None)
 
 #: function(part, state, *args) -> state and result; the state that it was given, if nothing changes.
 PartFunction = Callable[..., tuple[Any, Any]]
-
-
-class Recipe(Protocol):
-    """How to build a part wherever it is needed."""
-
-    @property
-    def name(self) -> str: ...
-
-    def build(self) -> Any: ...
-
-    def n_bytes(self) -> int | None: ...
 
 
 class Backend(ABC):
@@ -180,7 +169,7 @@ def _delete(path: Path) -> None:
 
 
 class OutOfCore(Local):
-    """Parts that are built when they are visited, at most `resident` of them at once.
+    """Parts that are built when they are visited, at most `resident` of them at once, by `build` of their recipes.
 
     When a part makes room, the arrays of its states are written to files in a temporary folder. A part may name with
     `reusable` what the next ones should find in memory.
@@ -188,7 +177,7 @@ class OutOfCore(Local):
 
     in_memory = False
 
-    def __init__(self, recipes: Sequence[Recipe], resident: int = 1) -> None:
+    def __init__(self, recipes: Sequence[Any], resident: int = 1) -> None:
         self.recipes, self.resident = list(recipes), resident
         self._parts: dict[int, Any] = {}
         self._states: dict[int, weakref.WeakSet[_Spilled]] = {}

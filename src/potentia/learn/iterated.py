@@ -133,7 +133,7 @@ class IteratedLogistic(Learner):
     def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
         """Zero messages, and potentials as they are or zero."""
         potentials, solver = data.begin(potentials), self.solver_for(potentials)
-        joint = self._joint(data, potentials)
+        joint = Joint(data, self.epsilons(list(potentials)), self)
         limit = self.limit_for(solver)
         if solver != "direct":
             return State(potentials, limit, parts=joint.begin(potentials, list(potentials)))
@@ -142,7 +142,7 @@ class IteratedLogistic(Learner):
 
     def step(self, data: Dataset, state: State) -> State:
         """A step of L-BFGS, or a fit of every kind with message passing after each."""
-        joint = self._joint(data, state.potentials)
+        joint = Joint(data, self.epsilons(list(state.potentials)), self)
         solver = self.solver_for(state.potentials)
         if solver != "direct":
             return self._alternate(joint, state, solver)
@@ -177,15 +177,12 @@ class IteratedLogistic(Learner):
         parts = data.restore(restored_part, state.parts, saved.parts)
         return replace(state, arrays=arrays, parts=parts, history=saved.history)
 
-    def _joint(self, data: Dataset, potentials: Mapping[str, Potential]) -> Joint:
-        return Joint(data, self.epsilons(list(potentials)), self)
-
     def _alternate(self, joint: Joint, state: State, solver: str) -> State:
         """Algorithm 1.1 with kinds updated one after another, messages after each."""
         potentials, parts = {**state.potentials, **joint.zeros}, state.parts
         before = state.history[-1] if state.history else {}
         losses = {kind: before[f"loss_{kind}"] for kind in potentials if f"loss_{kind}" in before}
-        stepping = [kind for kind in joint.kinds if solver == "mixed" and _is_stepped(potentials[kind])]
+        stepping = [kind for kind in joint.kinds if solver == "mixed" and _is_convex(potentials[kind])]
         measured: Mapping[str, float] = {}
         tol = _BETWEEN_FITS if self.message_tol is None else self.message_tol
         kinds = [kind for kind in joint.kinds if kind not in stepping]
@@ -251,7 +248,7 @@ class IteratedLogistic(Learner):
             (isinstance(p, Differentiable) and not p.own_optimiser) or p.shared for p in potentials.values()
         ):
             return "direct"
-        return "mixed" if any(p.convex and p.differentiable for p in potentials.values()) else "alternating"
+        return "mixed" if any(map(_is_convex, potentials.values())) else "alternating"
 
     def limit_for(self, solver: str) -> int:
         """The limit of iterations, where None that of the solver."""
@@ -295,7 +292,7 @@ class IteratedLogistic(Learner):
             raise PotentiaError(f"hidden='soft' needs solver='alternating' (or 'auto'), not {self.solver!r}.")
 
 
-def _is_stepped(potential: Potential) -> bool:
+def _is_convex(potential: Potential) -> bool:
     """Whether the mixed solver moves it by L-BFGS."""
     return potential.convex and potential.differentiable
 

@@ -27,7 +27,7 @@ from ..kernels.frank_wolfe import (
     revisit,
 )
 from ..potentials.base import Potential, as_affine
-from .base import Learner, Row, State, Stop, share
+from .base import Learner, State, Stop, share
 from .data import Dataset
 from .margin_problem import (
     MarginProblem,
@@ -156,7 +156,8 @@ class MaxMargin(Learner):
 
     def done(self, state: State) -> Stop | None:
         """Whether the gap is at most `tol` of the objective; one below zero shows that inference misses labellings."""
-        gap = _gap(state.history[-1]) if state.history else np.inf
+        row = state.history[-1] if state.history else {"gap": np.inf, "objective": 1.0}
+        gap = share(row["gap"], row["objective"])
         settled = self.tol > 0 and abs(gap) <= self.tol
         if not (settled or len(state.history) >= state.limit):
             return None
@@ -207,11 +208,6 @@ class MaxMargin(Learner):
             raise PotentiaError(
                 f"delta must be 'hamming' or a function of an example, not {shown(self.delta)}."
             )
-
-
-def _gap(row: Row) -> float:
-    """The gap as a share of the objective."""
-    return share(row["gap"], row["objective"])
 
 
 def _square(eta: Floats, w: Floats) -> float:
