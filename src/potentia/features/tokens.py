@@ -285,6 +285,7 @@ class TokenFeatures:
         """A chain per sentence; labels not seen in `fit` become -1. Without `labelled` all columns are inputs."""
         if not hasattr(self, "index_"):
             raise PotentiaError("these TokenFeatures are not fitted: call fit first.")
+        place = {label: k for k, label in enumerate(self.classes_)}
         graphs: dict[int, Graph] = {}
         found = []
         for number, sentence in enumerate(sentences):
@@ -299,13 +300,9 @@ class TokenFeatures:
                     f"the columns of sentence {number} have {sorted({len(c) for c in sentence})} tokens."
                 )
             graph = graphs.setdefault(n, Graph.chain(n, n_states=len(self.classes_)))
-            labels = self._labels(sentence[-1]) if labelled else None
+            labels = np.array([place.get(label, -1) for label in sentence[-1]]) if labelled else None
             found.append(Example(graph, {"node": self._matrix(inputs)}, labels, name=f"sentence {number}"))
         return found
-
-    def _labels(self, column: Sequence[str]) -> Any:
-        place = {label: k for k, label in enumerate(self.classes_)}
-        return np.array([place.get(label, -1) for label in column])
 
     def _matrix(self, inputs: Sentence) -> Any:
         from scipy import sparse
