@@ -71,13 +71,13 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
     # where shards are shared out, neither of the two inferences asks the same pool for threads of its own
     monkeypatch.setattr("potentia.learn.examples.SHARD_ENTRIES", 1)
     both = MarginalRisk("truncated_em", pt.TRW(), clamped=pt.TRW())
-    evaluate, used = risk_objective.evaluate, []
+    methods, used = risk_objective.Methods, []
 
-    def watched(loss, inference, gradient, scores, labels, weights, clamped, memory):
+    def watched(inference, gradient, clamped, starts):
         used.append((inference.threads, clamped.threads))
-        return evaluate(loss, inference, gradient, scores, labels, weights, clamped, memory)
+        return methods(inference, gradient, clamped, starts)
 
-    monkeypatch.setattr(risk_objective, "evaluate", watched)
+    monkeypatch.setattr(risk_objective, "Methods", watched)
     pt.CRF({"node": Linear(), "edge": Linear()}, replace(both, iterations=1)).fit(noisy(2))
     assert len(used) % 2 == 0
     assert set(used) == {(1, 1)}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ..base.options import check_count, check_share
+from ..base.options import check_count, check_share, check_type
 from ..base.threads import thread_count
 from ..base.types import ArrayLike, Floats, PotentiaError, real_number, real_numbers
 from ..graph.forests import certified
@@ -381,5 +381,6 @@ def from_counting(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -
         if not np.all(np.isfinite(part)):
             raise PotentiaError(f"counting[{kind!r}] must be finite.")
         values[graph.region_slices[kind]] = part
+    check_type("links", links, str)
     graph.links(links)  # refuses an unknown rule
     return Entropy(values, links, "log_partition", "estimate")
