@@ -81,19 +81,7 @@ class MeanFieldReverse(Reverse):
         engine, before = self.engine, self.slots[slot]
         variables = engine.variables[_in_order(rounds)]
         mean_field.reverse_variables(
-            engine.scores.regions,
-            engine.stars,
-            engine.links,
-            engine.theta,
-            engine.at,
-            engine.pair_at,
-            variables,
-            engine.q,
-            self.d_q,
-            self.d_theta,
-            self.d_spread,
-            self.d_weight,
-            before,
+            engine.model, variables, engine.q, self.d_q, self.d_theta, self.d_spread, self.d_weight, before
         )
 
     @property
