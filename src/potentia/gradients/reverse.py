@@ -246,12 +246,14 @@ class BinaryReverse(PairReverse):
         rows, _, width = engine.blocks.lam.shape
         self.factored = False
         self.d_pairs = borrow_zeros((len(engine.pair_scores.values),))
-        self.cotangents = binary.BinaryCotangents(
+        self.cotangents = star_reverse.PairCotangents(
             lam=borrow_zeros((rows, 1, width)),
             node=borrow_zeros((len(engine.blocks.node), width)),
             table=borrow_zeros((0 if engine.shared else rows - 1, 3, width)),
+            ratios=np.zeros(0),
             shared=np.zeros((PIECES, 2, 3)),
             piece=_pieces(engine),
+            slope=np.zeros((0, width)),
         )
 
     def _read_pairs(self, mu: Floats, d_mu: Floats, start: Ints) -> None:
@@ -363,8 +365,8 @@ class MeanFieldReverse(Reverse):
             gathered = d_theta[engine.singles_at]
             d_theta[engine.singles_at] = 0.0
         mean_field.reverse_variables(
-            engine.scores.regions, engine.stars, engine.links, engine.theta, engine.at, engine.pair_at,
-            engine.variables[_in_order(rounds)], engine.q, self.d_q, d_theta, self.d_spread, self.d_weight, before,
+            engine.model, engine.variables[_in_order(rounds)], engine.q, self.d_q, d_theta, self.d_spread,
+            self.d_weight, before,
         )  # fmt: skip
         if engine.scores.dense:
             d_field = d_theta[engine.singles_at]

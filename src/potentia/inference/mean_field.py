@@ -98,9 +98,10 @@ class MeanFieldEngine(Engine):
         np.maximum(self.theta, kernels.FORBIDDEN, out=self.theta)
         #: Regions with separate tables.
         self.written = _written(scores)
-        self.stars = _stars_of(scores, self.written)
-        self.pair_at = self.at[self.stars.pair]
-        self.links = weighted_links(scores)
+        self.links, stars = weighted_links(scores), _stars_of(scores, self.written)
+        self.model = kernels.MeanFieldModel(
+            scores.regions, stars, self.links, self.theta, self.at, self.at[stars.pair]
+        )
         self.variables, self.group_ptr = scores.graph.variable_groups(layout_order(self.schedule))
         # with Gaussian terms an iteration is one call
         if len(self.variables) >= _PARALLEL_WORK * (len(self.group_ptr) - 1) and not scores.dense:
@@ -158,11 +159,7 @@ class MeanFieldEngine(Engine):
         """Coordinate ascent over the variables at these positions, once in this order."""
         if self.scores.dense:
             self.theta[self.singles_at] = self.base + self.dense_field()
-        change = kernels.sweep_variables(
-            self.scores.regions, self.stars, self.links, self.theta, self.at, self.pair_at, self.variables[units],
-            self.q,
-        )  # fmt: skip
-        return np.array([change])
+        return np.array([kernels.sweep_variables(self.model, self.variables[units], self.q)])
 
     def read(self, cliques: bool = True) -> Readout:
         """Product marginals and E[theta] + H(q)."""

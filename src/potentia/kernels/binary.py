@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from .machine.jit import njit
@@ -212,36 +210,17 @@ def absolute_row(blocks, row, incoming, logm):
         logm[1, x] += missing
 
 
-@njit(inline="always", **KERNEL)
-def write_row(lam, row, p, logm, s):
-    """The messages of a binary row in one pass; log M(0) is 0 there."""
-    for x in range(p.shape[1]):
-        d = (p[1, x] - logm[s, 1, x]) - p[0, x]
-        lam[row, 0, x] = -d if d > 0.0 else 0.0
-        lam[row, 1, x] = d if d < 0.0 else 0.0
-
-
 #: Added to M, which is zero at a state a variable does not have and far above this at all others.
 _TINY = 1e-300
 
 
-class BinaryCotangents(NamedTuple):
-    """lam (R, 1, W), node (B, W), table (R, 3, W): of messages, single scores and tables; R rows, B blocks, W lanes.
-
-    When one table is `shared`, `table` has no rows and its sums are in `shared`, for both sides: block u adds to
-    shared[piece[u]], (2, 3), so that threads do not meet there.
-    """
-
-    lam: Any
-    node: Any
-    table: Any
-    shared: Any
-    piece: Any
-
-
 @njit(allocates=True, **KERNEL)
 def reverse(blocks, cotangents, record, units, iterations, damping, team):
-    """Undo `iterations` updates of the blocks `units`, made in this order, which left this record."""
+    """Undo `iterations` updates of the blocks `units`, made in this order, which left this record.
+
+    cotangents: `star_reverse.PairCotangents` with one number per message, lam (R, 1, W) and node (B, W), and three
+    sums per table, table (R, 3, W), or shared (pieces, 2, 3) where one table is shared.
+    """
     W = blocks.lam.shape[2]
     lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
     total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(most_rows(blocks, units) * W)

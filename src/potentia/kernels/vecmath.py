@@ -16,6 +16,8 @@ from .machine.simd import bits_of, double_of
 #: Compile options shared by every kernel: `contract` permits fused multiply-add and nothing that would change
 #: the meaning of infinities; the numpy error model keeps division free of branches.
 KERNEL: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+#: The same for sums that may be reordered (in a fixed way), or they would stay scalar.
+SUMS: dict[str, Any] = {**KERNEL, "fastmath": {"contract", "reassoc"}}
 
 # 1.5 * 2^52: adding it rounds a double to an integer held in the low mantissa bits.
 _MAGIC = 6755399441055744.0

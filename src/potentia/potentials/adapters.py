@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +25,7 @@ def _check_texts(values: dict[str, Any]) -> bool:
     return all(checked_text(text, *sizes) for text in values["models_"])
 
 
+@dataclass(eq=False, repr=False)
 class LightGBM(Potential):
     """Boosted trees by LightGBM, one tree per configuration and round, with the bias as initial score.
 
@@ -34,38 +36,22 @@ class LightGBM(Potential):
     quite two rows, because leaves are limited by counts. Saved as LightGBM's own text.
     """
 
-    saved: ClassVar[Schema] = {
-        **Potential.saved,
-        "models_": Items(TEXT),
-        "texts": Rule(_check_texts),
-    }
+    saved: ClassVar[Schema] = {**Potential.saved, "models_": Items(TEXT), "texts": Rule(_check_texts)}
 
-    models_: list[str]
-
-    def __init__(
-        self,
-        rounds: int = 100,
-        learning_rate: float = 0.1,
-        num_leaves: int = 31,
-        max_delta_step: float = 8.0,
-        more_rounds: int = 20,
-        params: dict[str, Any] | None = None,
-        seed: int = 0,
-    ):
-        self.rounds = rounds
-        self.learning_rate = learning_rate
-        self.num_leaves = num_leaves
-        self.max_delta_step = max_delta_step
-        self.more_rounds = more_rounds
-        self.params = params
-        self.seed = seed
+    rounds: int = 100
+    learning_rate: float = 0.1
+    num_leaves: int = 31
+    max_delta_step: float = 8.0
+    more_rounds: int = 20
+    params: dict[str, Any] | None = None
+    seed: int = 0
 
     def _begin(self, problem: Problem) -> None:
         if problem.n_features == 0:
             raise PotentiaError("LightGBM needs at least one feature, x has none.")
         if problem.n_outputs < 2:
             raise PotentiaError(f"LightGBM needs at least two configurations, got {problem.n_outputs}.")
-        self.models_ = []
+        self.models_: list[str] = []
 
     def _fit(self, problem: Problem) -> None:
         lightgbm = _import_lightgbm()

@@ -27,16 +27,7 @@ from ..kernels.decision_trees import (
 from ..kernels.linear_losses import loss_rows
 from .base import Potential
 from .problem import Batch, Problem, map_chunks, map_parts
-from .tree_ensemble import (
-    Binned,
-    Codes,
-    TreeEnsemble,
-    all_cells,
-    cell_of,
-    count_bins,
-    draw_edges,
-    encode,
-)
+from .tree_ensemble import Binned, Codes, TreeEnsemble, all_cells, cell_of, count_bins, draw_edges, encode
 
 #: A node of at least this many codes is worth the hand-over to other threads.
 _MANY = 1 << 20
@@ -309,10 +300,11 @@ def _share_losses(
 
 #: A node keeps its feature's number in 16 bits.
 _MAX_FEATURES = 1 << 16
-#: What a fit may multiply its new trees by: those that fit the noise of the rows drawn help when taken in part.
+#: Factors that a fit may multiply its new trees by: those that fit the noise of the rows drawn help when taken in part.
 _SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 
 
+@dataclass(eq=False, repr=False)
 class Boosting(Potential):
     """Stochastic gradient boosting of the biased logistic loss [ILR-chapter sec. 1.9.4].
 
@@ -349,37 +341,17 @@ class Boosting(Potential):
         ),
     }
 
-    edges_: Floats
-    nodes_: Ints
-    values_: Floats
-    node_ptr_: Ints
-    depths_: Ints
-
-    def __init__(
-        self,
-        rounds: int = 200,
-        shrinkage: float = 0.25,
-        subsample: int | None = 10_000,
-        min_leaf: float = 0.01,
-        min_split: float = 0.025,
-        max_leaves: int | None = None,
-        bins: int = 256,
-        refit: bool = True,
-        restart: bool = False,
-        more_rounds: int = 20,
-        seed: int = 0,
-    ):
-        self.rounds = rounds
-        self.shrinkage = shrinkage
-        self.subsample = subsample
-        self.min_leaf = min_leaf
-        self.min_split = min_split
-        self.max_leaves = max_leaves
-        self.bins = bins
-        self.refit = refit
-        self.restart = restart
-        self.more_rounds = more_rounds
-        self.seed = seed
+    rounds: int = 200
+    shrinkage: float = 0.25
+    subsample: int | None = 10_000
+    min_leaf: float = 0.01
+    min_split: float = 0.025
+    max_leaves: int | None = None
+    bins: int = 256
+    refit: bool = True
+    restart: bool = False
+    more_rounds: int = 20
+    seed: int = 0
 
     @property
     def n_trees(self) -> int:

@@ -1,4 +1,4 @@
-"""What potentials read: feature matrices of many examples as one, or arrays of whole examples."""
+"""Inputs of potentials: feature matrices of many examples stacked as one, or arrays of whole examples."""
 
 from __future__ import annotations
 

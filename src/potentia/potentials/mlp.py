@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -133,6 +134,7 @@ class Differentiable(Potential):
 _DRAWN = 256
 
 
+@dataclass(eq=False, repr=False)
 class MLP(Differentiable):
     r"""A network :math:`f(x) = W \tanh(V x)`, fitted by stochastic gradients with momentum [ILR-chapter sec. 1.9.5].
 
@@ -160,31 +162,15 @@ class MLP(Differentiable):
         "weights_": Array("f8", ("n_weights",)),
     }
 
-    mean_: Floats
-    scale_: Floats
-    weights_: Floats
-
-    def __init__(
-        self,
-        hidden: int = 100,
-        learning_rate: float = 0.25,
-        momentum: float = 0.9,
-        batch: int = 100,
-        epochs: int = 5,
-        ridge: float = 0.0,
-        standardise: bool = True,
-        seed: int = 0,
-        sample: int = 1_000_000,
-    ):
-        self.hidden = hidden
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.batch = batch
-        self.epochs = epochs
-        self.ridge = ridge
-        self.standardise = standardise
-        self.seed = seed
-        self.sample = sample
+    hidden: int = 100
+    learning_rate: float = 0.25
+    momentum: float = 0.9
+    batch: int = 100
+    epochs: int = 5
+    ridge: float = 0.0
+    standardise: bool = True
+    seed: int = 0
+    sample: int = 1_000_000
 
     def _begin(self, problem: Problem) -> None:
         check_count("hidden", self.hidden, 1)

@@ -324,7 +324,7 @@ class Problem:
         """Offsets of the examples in the rows (n_examples + 1), for potentials with `unit = "example"`."""
         _, of_parts = self._parts.map(_row_cuts, self._states, self._rows_of)
         cuts = zip(of_parts, self._ptr[:-1].tolist(), strict=True)
-        return np.array([0, *(first + end for own, first in cuts for end in (own or [0])[1:])])
+        return np.array([0, *(first + end for ends, first in cuts for end in (ends or [0])[1:])])
 
     @property
     def local(self) -> bool:
@@ -352,12 +352,7 @@ def _join(tables: Sequence[Rows]) -> Rows:
 
 
 def make_problem(
-    x: Any,
-    y: ArrayLike,
-    bias: Any,
-    weight: ArrayLike | None,
-    n_outputs: int | None,
-    unit: str = "row",
+    x: Any, y: ArrayLike, bias: Any, weight: ArrayLike | None, n_outputs: int | None, unit: str = "row"
 ) -> Problem:
     """Check everything, drop rows of weight zero, and settle the number of configurations."""
     target = plain_array(y, "y")
