@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..base.threads import using_threads
+from ..base.resources import using_threads
 from ..base.types import ConvergenceWarning, PotentiaError, printable
 from ..learn.backends.connection import cluster
 from .pipeline import check_target, write_text
@@ -43,9 +43,7 @@ SEED = whole_number(0, 2**32 - 1)
 def add_quiet_and_threads(parser: argparse.ArgumentParser) -> None:
     """The options of every command that may take long."""
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors (and --json)")
-    parser.add_argument(
-        "--threads", type=whole_number(), metavar="N", help="number of threads (default: all cores)"
-    )
+    parser.add_argument("--threads", type=whole_number(), metavar="N", help="number of threads (default: all cores)")
 
 
 def plain(value: Any) -> Any:
@@ -291,9 +289,7 @@ def warmup(arguments: argparse.Namespace) -> None:
     if unknown:
         raise PotentiaError(f"warmup has no part {unknown[0]!r}; its parts are {', '.join(_PARTS)}.")
     if FOLDER is None:
-        raise PotentiaError(
-            "no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one that can."
-        )
+        raise PotentiaError("no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one that can.")
     begun = time.perf_counter()
     with command_context(arguments), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -12,19 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..base.files import naming
-from ..base.options import check_number
 from ..base.progress import Bar
 from ..base.schema import FLAG, TEXT, Choice, Count, Items, Number, Schema, Section
-from ..base.types import Floats, Ints, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError, check_number
 from ..features.colour import resize, upsample_marginals
 from ..features.example import Example
-from ..features.image import (
-    image_example,
-    log_probabilities,
-    probability_pairs,
-    reduced_size,
-    superpixel_example,
-)
+from ..features.image import image_example, log_probabilities, probability_pairs, reduced_size, superpixel_example
 from ..features.pixels import edge_features
 from ..graph.structure import Graph
 from ..learn.backends.connection import iterate_anywhere
@@ -247,9 +240,7 @@ class ImagePipeline(Pipeline):
         """Whether predictions are the best states of marginals, not the best labelling."""
         return (self.model.decode or getattr(self.model.learner, "decode", "mpm")) == "mpm"
 
-    def _spread(
-        self, image: np.ndarray, given: Given, predict: Callable[[list[Example]], list[Floats]]
-    ) -> Floats:
+    def _spread(self, image: np.ndarray, given: Given, predict: Callable[[list[Example]], list[Floats]]) -> Floats:
         """Predicted values (n_variables, n_classes) over the image's pixels."""
         full = np.shape(image)[: self.axes]
         if self.edge != BOUNDARY:
@@ -409,9 +400,7 @@ class ImagePipeline(Pipeline):
         }
         for option, (folder, wanted) in needs.items():
             if wanted and folder is None:
-                raise PotentiaError(
-                    f"the model was trained with --{option}: give their folder for these images."
-                )
+                raise PotentiaError(f"the model was trained with --{option}: give their folder for these images.")
             if folder is not None and not wanted:
                 raise PotentiaError(f"the model was trained without --{option}.")
         read = input_reader(files, features, probabilities, self.axes)

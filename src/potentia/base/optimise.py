@@ -274,12 +274,7 @@ def _cubic_minimum(low: _Trial, high: _Trial, width: float) -> float:
 def adam_start(point: Floats) -> dict[str, Floats]:
     """Adam's state at a point, before its first step."""
     point = np.array(point, dtype=np.float64)
-    return {
-        "point": point,
-        "mean": np.zeros_like(point),
-        "square": np.zeros_like(point),
-        "steps": np.zeros(1),
-    }
+    return {"point": point, "mean": np.zeros_like(point), "square": np.zeros_like(point), "steps": np.zeros(1)}
 
 
 def adam(state: Mapping[str, Floats], gradient: Floats, rate: float | Floats) -> dict[str, Floats]:

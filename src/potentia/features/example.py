@@ -52,8 +52,7 @@ class Example:
             for kind, given in _of_kinds(graph, "features", features).items()
         }
         self._inputs = {
-            kind: finite_array(given, f"inputs[{kind!r}]")
-            for kind, given in _of_kinds(graph, "inputs", inputs).items()
+            kind: finite_array(given, f"inputs[{kind!r}]") for kind, given in _of_kinds(graph, "inputs", inputs).items()
         }
         self._labels = None if labels is None else _frozen(check_labels(graph, labels))
         self._weights = None if weights is None else _frozen(_check_weights(graph, weights))
@@ -134,9 +133,7 @@ def _of_kinds(graph: Graph, name: str, given: Mapping[str, ArrayLike] | None) ->
         raise PotentiaError(f'{name} must be a mapping such as {{"node": X}}, not {type(given).__name__}.')
     for kind in given:
         if kind not in graph.scopes:
-            raise PotentiaError(
-                f"{name} has kind {kind!r}, but the graph has {', '.join(graph.kinds) or 'none'}."
-            )
+            raise PotentiaError(f"{name} has kind {kind!r}, but the graph has {', '.join(graph.kinds) or 'none'}.")
     return {kind: values for kind, values in given.items() if values is not None}
 
 
@@ -260,11 +257,7 @@ class Loaded(Source):
     """
 
     def __init__(
-        self,
-        function: Callable[[], Any],
-        name: str | None = None,
-        path: str | None = None,
-        size: int | None = None,
+        self, function: Callable[[], Any], name: str | None = None, path: str | None = None, size: int | None = None
     ) -> None:
         self.function, self.path, self.size = function, path, size
         self._name = name or getattr(function, "__qualname__", None) or type(function).__name__
@@ -291,9 +284,7 @@ class Loaded(Source):
 
     def n_bytes(self) -> int | None:
         """The size, or the file's if it is seen from here."""
-        return (
-            os.path.getsize(self.path) if self.path is not None and os.path.exists(self.path) else self.size
-        )
+        return os.path.getsize(self.path) if self.path is not None and os.path.exists(self.path) else self.size
 
     def sequences(self) -> Sequences:
         """The sequences, checked to be a pair."""

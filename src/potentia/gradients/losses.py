@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from ..base.options import check_choice, check_positive
-from ..base.types import Floats, Ints, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError, check_choice, check_positive
 from ..graph.cotangents import MarginalCotangent, Tables, flat_marginals
 from ..graph.scores import Scores
 from ..inference.base import Result
@@ -60,15 +59,11 @@ class MarginalLoss(Loss):
     def terms(self, mu: Floats, y: Ints) -> tuple[Floats, Floats]:
         """Loss of every row of mu (k, states) with label y (k,), and its derivatives, (k, states); mu must stay."""
 
-    def evaluate(
-        self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
-    ) -> tuple[float, Tables]:
+    def evaluate(self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods) -> tuple[float, Tables]:
         """The loss and its gradient through inference."""
         _refuse_forbidden(scores, labels)
         result, pull = methods.solve(scores, self.cliques)
-        value, cotangent = (self._of_cliques if self.cliques else self._of_variables)(
-            scores, result, labels, weights
-        )
+        value, cotangent = (self._of_cliques if self.cliques else self._of_variables)(scores, result, labels, weights)
         return value, pull(cotangent)
 
     def _of_variables(

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.memory import borrow, borrow_zeros
-from ..base.threads import PIECES, piece_of
+from ..base.resources import PIECES, borrow, borrow_zeros, piece_of
 from ..base.types import Floats, Ints, PotentiaError
 from ..graph.cotangents import (
     MarginalCotangent,
@@ -113,9 +112,7 @@ class PairReverse(Reverse):
             lam=borrow_zeros(blocks.lam.shape),
             node=borrow_zeros(blocks.node.shape),
             table=borrow_zeros((blocks.table.size if in_tables else 0,)),
-            ratios=(borrow_zeros if self.fixed else borrow)(
-                (self.slots.inputs.size if self.factored else 0,)
-            ),
+            ratios=(borrow_zeros if self.fixed else borrow)((self.slots.inputs.size if self.factored else 0,)),
             shared=borrow_zeros((PIECES if engine.shared else 1, 2 * states * states)),
             piece=_pieces(engine),
             slope=np.zeros((rows if by_weight else 0, width)),
@@ -271,8 +268,7 @@ class BinaryReverse(PairReverse):
         engine, up = self.engine, self.cotangents.node
         if engine.shared:
             sides = [
-                binary.shared_table(sums).reshape(2, 2) / engine.count[0]
-                for sums in self.cotangents.shared.sum(axis=0)
+                binary.shared_table(sums).reshape(2, 2) / engine.count[0] for sums in self.cotangents.shared.sum(axis=0)
             ]
             self.d_pairs += (sides[0] + sides[1].T).ravel()
         else:
@@ -319,9 +315,7 @@ class RegionReverse(Reverse):
         """Undo an iteration of these rounds of units; parents' tables are shared between them: one thread."""
         engine, before = self.engine, self.slots[slot]
         units = engine.units[_in_order(rounds)]
-        region_kernels.reverse_regions(
-            engine.regions, self.d_theta, self.d_lam, units, engine.damping, before
-        )
+        region_kernels.reverse_regions(engine.regions, self.d_theta, self.d_lam, units, engine.damping, before)
 
     @property
     def pending(self) -> Floats:

@@ -38,9 +38,7 @@ def add_singles(scores: Scores, d_singles: Floats, tables: Tables) -> None:
     graph = scores.graph
     for kind, scope in graph.scopes.items():
         if scope.shape[1] == 1 and len(scope):
-            take_singles(
-                d_singles, scores.kind(kind, widen=False)[1], scope.reshape(-1), graph.n_states, tables[kind]
-            )
+            take_singles(d_singles, scores.kind(kind, widen=False)[1], scope.reshape(-1), graph.n_states, tables[kind])
 
 
 def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> None:

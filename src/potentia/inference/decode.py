@@ -196,9 +196,7 @@ class _Climb:
 
     def kicked(self, best: _Optimum, variable_marginals: Floats, seed: int) -> _Optimum:
         """See `kicked`."""
-        weight = self._distribution(variable_marginals) + self.allowed / self.allowed.sum(
-            axis=1, keepdims=True
-        )
+        weight = self._distribution(variable_marginals) + self.allowed / self.allowed.sum(axis=1, keepdims=True)
         rate = np.where(self.allowed, weight, 0.0)
         best = self._repaired(best, rate, seed)
         regions = self.flat[0]

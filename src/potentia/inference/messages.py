@@ -9,26 +9,24 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ..base.options import check_choice, check_count, check_share
-from ..base.threads import thread_count
-from ..base.types import ArrayLike, Floats, PotentiaError, real_number, real_numbers
+from ..base.resources import thread_count
+from ..base.types import (
+    ArrayLike,
+    Floats,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_share,
+    real_number,
+    real_numbers,
+)
 from ..graph.forests import certified
 from ..graph.regions import RULES
 from ..graph.scores import Scores
 from ..graph.structure import Graph, per_graph
 from .base import Inference, Result
 from .decode import best_labelling
-from .engine import (
-    Entropy,
-    Tape,
-    bethe,
-    check_schedule,
-    drive,
-    kikuchi,
-    layout_order,
-    settle,
-    star_entropy,
-)
+from .engine import Entropy, Tape, bethe, check_schedule, drive, kikuchi, layout_order, settle, star_entropy
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine
 from .tree_weights import forest_bound, optimise_rho
@@ -143,9 +141,7 @@ class MessagePassingMethod(Inference):
         engine.set_messages(np.where(dead, 0.0, start.messages))
         return engine
 
-    def solve(
-        self, engine: PairEngine | RegionEngine, tape: Tape | None = None, cliques: bool = True
-    ) -> Result:
+    def solve(self, engine: PairEngine | RegionEngine, tape: Tape | None = None, cliques: bool = True) -> Result:
         """Message passing until the tolerance is met or the iterations run out, and what it gives."""
         scores, entropy, largest = engine.scores, engine.entropy, engine.scores.largest()
         # a gradient through iterations follows them as they are asked for
@@ -162,9 +158,7 @@ class MessagePassingMethod(Inference):
         if read is None or tape is not None:
             read = engine.read(cliques)
         # no fixed point has more: expected scores, and entropies times counting numbers
-        entropies = entropy.cached(
-            "largest", lambda: float(np.abs(entropy.counting) @ np.log(scores.regions.size))
-        )
+        entropies = entropy.cached("largest", lambda: float(np.abs(entropy.counting) @ np.log(scores.regions.size)))
         limit = 1.0 + len(entropy.counting) * largest + entropies
         diverged = not abs(read.value) <= (limit if outcome.converged else _FAR * limit)
         if nested:  # large messages of both signs may cancel in the value
@@ -373,9 +367,7 @@ def from_counting(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -
     values = np.zeros(len(graph.regions.size))
     for kind, numbers in counting.items():
         if kind not in graph.scopes:
-            raise PotentiaError(
-                f"counting names kind {kind!r}, but the graph's kinds are {list(graph.kinds)}."
-            )
+            raise PotentiaError(f"counting names kind {kind!r}, but the graph's kinds are {list(graph.kinds)}.")
         part = real_numbers(numbers, f"counting[{kind!r}]")
         rows = len(graph.scopes[kind])
         if part.ndim and part.shape != (rows,):

@@ -400,9 +400,7 @@ def add_tables(layout, scores, sums, out):
         for x in range(sums.shape[2]):
             e = layout.pair[row, x]
             if e >= 0:
-                _add_spread(
-                    scores, e, layout.side[row, x], sums[row, 0, x], sums[row, 1, x], sums[row, 2, x], out
-                )
+                _add_spread(scores, e, layout.side[row, x], sums[row, 0, x], sums[row, 1, x], sums[row, 2, x], out)
 
 
 @njit(inline="always", **KERNEL)

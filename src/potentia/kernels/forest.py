@@ -250,9 +250,7 @@ def best_labels(forest, up, message, labels):
 @njit(inline="always", **KERNEL)
 def _entry(forest, i, b, p, a):
     """Where the score of variable i in state b beside its parent p in state a stands."""
-    return forest.offset[i] + (
-        b * forest.n_states[p] + a if forest.side[i] == 0 else a * forest.n_states[i] + b
-    )
+    return forest.offset[i] + (b * forest.n_states[p] + a if forest.side[i] == 0 else a * forest.n_states[i] + b)
 
 
 @njit(inline="always", **KERNEL)

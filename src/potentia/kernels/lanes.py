@@ -22,22 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import (
-    CHUNK,
-    above8,
-    add8,
-    div8,
-    fma8,
-    load8,
-    max8,
-    min8,
-    mul8,
-    pick8,
-    spread8,
-    store8,
-    sum8,
-    zero8,
-)
+from .machine.simd import CHUNK, above8, add8, div8, fma8, load8, max8, min8, mul8, pick8, spread8, store8, sum8, zero8
 from .vecmath import KERNEL, exp
 
 #: Smallest positive factor; the product of three is still a normal number.

@@ -94,9 +94,7 @@ def branch_and_bound(links, base, first, last, bound, budget, labels, loss, stat
     K = base.shape[1]
     y, sums, z, second = np.empty(K), np.zeros(K + 1), np.empty(K), np.empty(K, dtype=np.bool_)
     for row in range(first, last):
-        states[row], done = _search(
-            links, base, row, -1, bound, budget, y, sums, z, second, labels[row], loss[row]
-        )
+        states[row], done = _search(links, base, row, -1, bound, budget, y, sums, z, second, labels[row], loss[row])
         optimal[row] = done and loss[row, 0] < np.inf
         if loss[row, 0] == np.inf:
             loss[row, 0] = _descend(links, base, row, labels[row, 0])

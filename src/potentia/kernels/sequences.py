@@ -123,9 +123,7 @@ def best_labels(chains, labels, score):
     u, best, before = np.empty(size), np.empty(size), np.empty(size)
     for k in range(score.size):
         good = _load(chains, k, u)
-        score[k] = (
-            best_states(chains.lanes, chains.length[k], u, best, before, labels[k], 0) if good else np.nan
-        )
+        score[k] = best_states(chains.lanes, chains.length[k], u, best, before, labels[k], 0) if good else np.nan
 
 
 @njit(allocates=True, **KERNEL)

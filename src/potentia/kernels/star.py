@@ -160,9 +160,7 @@ def _product(blocks, u, row, incoming, out):
     L, W, table, at = blocks.lam.shape[1], blocks.lam.shape[2], blocks.table, blocks.base[row]
     if blocks.profile.fields > 0:
         for x in range(0, W, CHUNK):
-            sum_messages(
-                blocks.profile, table, row * blocks.profile.fields * W + x, W, incoming, out, x, L, W
-            )
+            sum_messages(blocks.profile, table, row * blocks.profile.fields * W + x, W, incoming, out, x, L, W)
     elif W % CHUNK != 0:  # a single lane
         for a in range(L):
             total = 0.0

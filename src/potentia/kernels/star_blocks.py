@@ -81,9 +81,7 @@ def keep_two(record, row, n_rows, incoming, product):
     start = (record.slot * n_rows + row) * W
     kept = record.inputs[start : start + W]
     for x in range(W):
-        kept[x] = (
-            packed(exp(incoming[0, x]), exp(incoming[1, x])) if product else incoming[1, x] - incoming[0, x]
-        )
+        kept[x] = packed(exp(incoming[0, x]), exp(incoming[1, x])) if product else incoming[1, x] - incoming[0, x]
 
 
 @njit(inline="always", **KERNEL)

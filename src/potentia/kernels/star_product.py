@@ -12,21 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import (
-    CHUNK,
-    add8,
-    div8,
-    fma8,
-    load8,
-    max8,
-    mul8,
-    prefetch,
-    run8,
-    spread8,
-    store8,
-    sub8,
-    zero8,
-)
+from .machine.simd import CHUNK, add8, div8, fma8, load8, max8, mul8, prefetch, run8, spread8, store8, sub8, zero8
 from .machine.team import BARRIER, wait
 from .star_blocks import (
     RECEIVES,

@@ -19,20 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import (
-    CHUNK,
-    add8,
-    div8,
-    fma8,
-    load8,
-    mul8,
-    prefetch,
-    spread8,
-    store8,
-    sum8,
-    transpose8,
-    zero8,
-)
+from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, prefetch, spread8, store8, sum8, transpose8, zero8
 from .machine.team import BARRIER, wait
 from .star_blocks import (
     LOG,

@@ -17,16 +17,14 @@ import numpy as np
 
 from ..base.files import naming
 from ..base.optimise import Search
-from ..base.options import check_choice
 from ..base.progress import Bar
 from ..base.saving import Registered, digest_of, stable_repr
 from ..base.schema import check_state, like
-from ..base.types import ConvergenceWarning, Floats, PotentiaError, warn_caller
+from ..base.types import ConvergenceWarning, Floats, PotentiaError, check_choice, warn_caller
 from ..features.example import Examples, Held, Parts, Source
 from ..inference.base import Inference
 from ..inference.messages import TRW
-from ..potentials.base import Potential
-from ..potentials.mlp import Differentiable
+from ..potentials.base import Differentiable, Potential
 from .backends.connection import map_anywhere
 from .checkpoint import Checkpoint
 from .data import Dataset
@@ -199,9 +197,7 @@ class Learner(Registered, ABC):
 def movable(potentials: Mapping[str, Potential], kinds: Iterable[str]) -> dict[str, Differentiable]:
     """Copies of the potentials of some kinds that have parameters, to be moved."""
     return {
-        kind: cast(Differentiable, copy.deepcopy(potentials[kind]))
-        for kind in kinds
-        if potentials[kind].differentiable
+        kind: cast(Differentiable, copy.deepcopy(potentials[kind])) for kind in kinds if potentials[kind].differentiable
     }
 
 
@@ -340,9 +336,7 @@ def _resumed(
     except PotentiaError:
         raise
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise PotentiaError(
-            f"{path}: the checkpoint is damaged ({error}); delete it to start again."
-        ) from None
+        raise PotentiaError(f"{path}: the checkpoint is damaged ({error}); delete it to start again.") from None
 
 
 def _loaded(saved: Mapping[str, Any], potentials: Mapping[str, Potential]) -> dict[str, Potential]:
@@ -355,9 +349,7 @@ def _loaded(saved: Mapping[str, Any], potentials: Mapping[str, Potential]) -> di
         loaded = Potential.from_state(meta, arrays)
         if type(loaded) is not type(potential):
             expected, other = type(potential).__name__, type(loaded).__name__
-            raise PotentiaError(
-                f"The checkpoint's potential of kind {kind!r} is a {other}, not a {expected}."
-            )
+            raise PotentiaError(f"The checkpoint's potential of kind {kind!r} is a {other}, not a {expected}.")
         if not loaded.is_fitted:
             raise PotentiaError(
                 f"The checkpoint's potential of kind {kind!r} has no parameters; delete it to start again."

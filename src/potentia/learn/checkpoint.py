@@ -14,8 +14,8 @@ import numpy as np
 
 from ..base.files import only_user, remove_leftovers
 from ..base.saving import read_content, read_file, reading, write_file
-from ..base.schema import Count, Items, Kind, Number, Schema, Section, check, prefixed
-from ..base.types import PotentiaError
+from ..base.schema import Count, Items, Kind, Number, Schema, Section, check
+from ..base.types import PotentiaError, prefixed
 
 #: What the file of a checkpoint holds beside arrays.
 _SAVED: Schema = {
@@ -126,8 +126,7 @@ class Checkpoint:
             raise PotentiaError(f"{self.path} belongs to a run with other options or data.")
         check(_SAVED, content, "checkpoint")
         potentials = {
-            kind: (meta, prefixed(arrays, f"potentials/{kind}/"))
-            for kind, meta in content["potentials"].items()
+            kind: (meta, prefixed(arrays, f"potentials/{kind}/")) for kind, meta in content["potentials"].items()
         }
         names = content.get("parts", ())
         for name in filter(None, names):

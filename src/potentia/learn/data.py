@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.backend import CLUSTER, Backend, Local, OutOfCore, PartFunction, opened
-from ..base.memory import check_memory
-from ..base.threads import iterate_items, one_blas_thread, thread_count
+from ..base.resources import check_memory, iterate_items, one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError
 from ..features.example import Example, Examples, Held, Parts, Source
 from ..gradients.entry import class_factors
@@ -319,20 +318,14 @@ def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple
 
 
 def predict_to(
-    part: Part,
-    state: Mapping[str, Any],
-    path: str,
-    predictor: Predictor,
-    write: Callable[[str, list[Any]], None],
+    part: Part, state: Mapping[str, Any], path: str, predictor: Predictor, write: Callable[[str, list[Any]], None]
 ) -> tuple[Any, None]:
     """Write labels, or marginals, of every example to a file."""
     write(path, predict(part, state, predictor)[1])
     return state, None
 
 
-def count_correct(
-    part: Part, state: Mapping[str, Any], predictor: Predictor
-) -> tuple[Any, tuple[float, float]]:
+def count_correct(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple[Any, tuple[float, float]]:
     """Weight of the labelled variables predicted right, and of all labelled variables."""
     right = total = 0.0
     labels = predict(part, state, predictor)[1]

@@ -244,9 +244,7 @@ def _stack(features: Sequence[Any], blocks: Sequence[Block]) -> Any:
     """Rows of all kinds below each other, their columns replaced by the places of the columns' parameters."""
     from scipy import sparse
 
-    columns = [
-        x.indices.astype(np.int64) * b.outputs + b.first for x, b in zip(features, blocks, strict=True)
-    ]
+    columns = [x.indices.astype(np.int64) * b.outputs + b.first for x, b in zip(features, blocks, strict=True)]
     ptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(x.indptr) for x in features]))])
     width = max(1, *(b.first + b.columns * b.outputs for b in blocks))
     parts = np.concatenate([x.data for x in features]), np.concatenate(columns), ptr

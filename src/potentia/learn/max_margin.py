@@ -11,32 +11,16 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 
 from ..base.backend import CLUSTER, Backend, Local
-from ..base.options import check_count, check_number
 from ..base.schema import Array, Rule, Schema, check_state, like
-from ..base.types import ArrayLike, Floats, PotentiaError, WidthError, real_number, shown
+from ..base.types import ArrayLike, Floats, PotentiaError, WidthError, check_count, check_number, real_number, shown
 from ..features.example import Example, Examples, Parts
 from ..inference.base import Inference
 from ..inference.exact import Exact
-from ..kernels.frank_wolfe import (
-    MarginDual,
-    WorkingSet,
-    assemble,
-    entries_of,
-    margins,
-    maximise_on_simplex,
-    revisit,
-)
+from ..kernels.frank_wolfe import MarginDual, WorkingSet, assemble, entries_of, margins, maximise_on_simplex, revisit
 from ..potentials.base import Potential, as_affine
 from .base import Learner, State, Stop, share
 from .data import Dataset
-from .margin_problem import (
-    MarginProblem,
-    MarginSettings,
-    Oracle,
-    begin_margin,
-    problem_of,
-    write_parameters,
-)
+from .margin_problem import MarginProblem, MarginSettings, Oracle, begin_margin, problem_of, write_parameters
 from .part import Part
 
 SOLVERS = ("frank_wolfe", "one_slack")
@@ -205,9 +189,7 @@ class MaxMargin(Learner):
             check_count("batch", self.batch, 1)
         self.check_inference("inference")
         if self.delta != "hamming" and not callable(self.delta):
-            raise PotentiaError(
-                f"delta must be 'hamming' or a function of an example, not {shown(self.delta)}."
-            )
+            raise PotentiaError(f"delta must be 'hamming' or a function of an example, not {shown(self.delta)}.")
 
 
 def _square(eta: Floats, w: Floats) -> float:

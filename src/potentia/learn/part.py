@@ -168,12 +168,7 @@ class Part:
         return Rows(self.features[kind], self.targets[kind], NO_ROWS, None, weights)
 
     def function(
-        self,
-        kind: str,
-        rows: slice,
-        potential: Any,
-        state: Mapping[str, Any] | None = None,
-        by_weight: bool = False,
+        self, kind: str, rows: slice, potential: Any, state: Mapping[str, Any] | None = None, by_weight: bool = False
     ) -> Floats:
         """f of some rows, (n, K), or of one where all are equal, to be read only; kept scores where there are some.
 

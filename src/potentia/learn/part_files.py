@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from ..base.files import new_folder
-from ..base.options import check_count
 from ..base.saving import read_file, reading, write_file
 from ..base.schema import FLAG, Array, Count, Items, Kind, Named, Schema, Section, check
-from ..base.types import PotentiaError
+from ..base.types import PotentiaError, check_count
 from ..features.example import Example, Loaded, Parts, Source
 from ..graph.structure import Graph
 from ..graph.union import Union
@@ -101,9 +100,7 @@ def _items(items: Any) -> list[Any]:
     if hasattr(items, "to_delayed"):
         return list(items.to_delayed())
     if isinstance(items, Parts) or not isinstance(items, Iterable):
-        raise PotentiaError(
-            f"parts must be a folder or a list of paths and functions, not a {type(items).__name__}."
-        )
+        raise PotentiaError(f"parts must be a folder or a list of paths and functions, not a {type(items).__name__}.")
     return list(items)
 
 
@@ -278,10 +275,7 @@ def _read_graphs(metas: Sequence[Mapping[str, Any]], flat: Mapping[str, _Cursor]
 
 def _read_union(parts: Sequence[Graph], stated: Graph) -> Graph:
     """The union of graphs, which must be the stated one; no union larger than that is made."""
-    size = (
-        sum(part.n_variables for part in parts),
-        sum(len(s) for part in parts for s in part.scopes.values()),
-    )
+    size = (sum(part.n_variables for part in parts), sum(len(s) for part in parts for s in part.scopes.values()))
     if size == (stated.n_variables, sum(map(len, stated.scopes.values()))):
         graph = Union(parts).graph
         same = graph.kinds == stated.kinds and np.array_equal(graph.n_states, stated.n_states)
@@ -301,9 +295,7 @@ def _read_example(
     features = {}
     for kind, number in meta["features"].items():
         if kind not in graph.scopes:
-            raise PotentiaError(
-                f"the saved part is damaged: it has features of {kind!r}, which a graph lacks."
-            )
+            raise PotentiaError(f"the saved part is damaged: it has features of {kind!r}, which a graph lacks.")
         features[kind] = _chosen(matrices, number, "matrix").take(len(graph.scopes[kind]))
     labels = flat["labels"].take(graph.n_variables) if meta["labels"] else None
     weights = flat["weights"].take(graph.n_variables) if meta["weights"] else None

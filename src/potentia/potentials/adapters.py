@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..base.resources import thread_count
 from ..base.schema import TEXT, Items, Rule, Schema
-from ..base.threads import thread_count
 from ..base.types import Floats, PotentiaError
 from .base import Potential
 from .problem import Batch, Problem
@@ -74,9 +74,7 @@ class LightGBM(Potential):
             booster = lightgbm.train(self._settings() | {"objective": objective}, data, n_rounds)
         except lightgbm.basic.LightGBMError as error:
             reason = str(error).splitlines()[0]
-            raise PotentiaError(
-                f"LightGBM refuses these features or options ({reason}): scale the features."
-            ) from None
+            raise PotentiaError(f"LightGBM refuses these features or options ({reason}): scale the features.") from None
         self.models_ = [*self.models_, booster.model_to_string()]
 
     def _settings(self) -> dict[str, Any]:
@@ -157,15 +155,7 @@ def checked_text(text: str, n_features: int, n_outputs: int) -> str:
         parts = ["tree\n" + _lines(_fields(head), _HEAD)]
         for number, tree in enumerate(trees):
             _check_tree(tree, n_features)
-            named = (
-                "num_leaves",
-                "num_cat",
-                *_OF_NODES,
-                *_OF_LEAVES,
-                *_CATEGORICAL,
-                "is_linear",
-                "shrinkage",
-            )
+            named = ("num_leaves", "num_cat", *_OF_NODES, *_OF_LEAVES, *_CATEGORICAL, "is_linear", "shrinkage")
             parts.append(f"Tree={number}\n" + _lines(tree, named))
         return "\n".join([*parts, "end of trees\n"])
     except (ValueError, KeyError, IndexError, OverflowError):
@@ -194,17 +184,12 @@ def _check_tree(tree: Fields, n_features: int) -> None:
     n_nodes = n_leaves - 1
     lengths = dict.fromkeys(_OF_NODES, n_nodes) | dict.fromkeys(_OF_LEAVES, n_leaves if n_nodes else None)
     for name, length in lengths.items():
-        if (
-            name in tree
-            and length is not None
-            and len([float(word) for word in tree[name].split()]) != length
-        ):
+        if name in tree and length is not None and len([float(word) for word in tree[name].split()]) != length:
             raise ValueError
     if len(tree["leaf_value"].split()) != n_leaves:
         raise ValueError
     columns = [
-        tree[name].split()
-        for name in ("split_feature", "decision_type", "threshold", "left_child", "right_child")
+        tree[name].split() for name in ("split_feature", "decision_type", "threshold", "left_child", "right_child")
     ]
     for node, (feature, kind, threshold, *children) in enumerate(zip(*columns, strict=True)):
         inside = all(node < int(child) < n_nodes or -n_leaves <= int(child) < 0 for child in children)

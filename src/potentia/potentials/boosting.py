@@ -11,22 +11,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..base.options import check_count, check_number
 from ..base.schema import Array, Rule, Schema
-from ..base.types import Floats, Ints, PotentiaError, real_number, shown
-from ..kernels.decision_trees import (
-    MAX_BINS,
-    PAD,
-    fill_statistics,
-    fit_leaves,
-    measure,
-    measure_rest,
-    pack,
-    partition,
-)
+from ..base.types import Floats, Ints, PotentiaError, check_count, check_number, real_number, shown
+from ..kernels.decision_trees import MAX_BINS, PAD, fill_statistics, fit_leaves, measure, measure_rest, pack, partition
 from ..kernels.linear_losses import loss_rows
 from .base import Potential
-from .problem import Batch, Problem, map_chunks, map_parts
+from .inputs import map_chunks
+from .problem import Batch, Problem, map_parts
 from .tree_ensemble import Binned, Codes, TreeEnsemble, all_cells, cell_of, count_bins, draw_edges, encode
 
 #: A node of at least this many codes is worth the hand-over to other threads.
@@ -189,9 +180,7 @@ class Rounds:
         fill_statistics(residual, batch.weight, self._statistics)
         tree = self._growth.tree(codes, self._statistics, self._limits(residual, batch.weight))
         values = self.options.shrinkage * self._leaf_values(tree, batch, scores)
-        self.grown.append(
-            TreeEnsemble(tree.nodes, values, np.array([0, len(tree.nodes)]), np.array([tree.depth]))
-        )
+        self.grown.append(TreeEnsemble(tree.nodes, values, np.array([0, len(tree.nodes)]), np.array([tree.depth])))
         if self._more is not None and self.binned is not None:
             self.grown[-1].add_to(self._more, self.binned.codes)
 
@@ -330,9 +319,7 @@ class Boosting(Potential):
         "depths_": Array("i8", ("T",), low=0, below="m+1"),
         "nodes_": Array("i8", ("m",), low=0, below=2**56),
         "values_": Array("f8", ("m", "K")),
-        "bins": Rule(
-            lambda values: np.all(values["edges_"][:, 1:] >= values["edges_"][:, :-1]), "are not sorted"
-        ),
+        "bins": Rule(lambda values: np.all(values["edges_"][:, 1:] >= values["edges_"][:, :-1]), "are not sorted"),
         "trees": Rule(
             lambda values: TreeEnsemble(
                 *(values[name] for name in ("nodes_", "values_", "node_ptr_", "depths_"))
