@@ -9,7 +9,7 @@ import pytest
 import potentia as pt
 from potentia.base.types import PotentiaError
 from potentia.gradients.implicit import linear_response
-from potentia.gradients.losses import LOSSES, Pseudolikelihood, SmoothedError, UnivariateLogistic
+from potentia.gradients.losses import LOSSES, ContrastiveDivergence, Pseudolikelihood, SmoothedError, UnivariateLogistic
 from potentia.gradients.perturbation import Perturbation
 from potentia.gradients.truncated import BackPropagation, Truncated
 from potentia.graph.cotangents import MarginalCotangent
@@ -305,7 +305,7 @@ def test_contrastive_divergence_estimates_the_likelihoods_gradient():
     theta = {"node": node, "edge": edge}
     y = rng.integers(2, size=3 * n)
     want = pt.loss_and_gradient("likelihood", pt.Exact(), graph, theta, y)[1]
-    loss = LOSSES["contrastive_divergence"](sweeps=50)
+    loss = ContrastiveDivergence(sweeps=50)
     found = pt.loss_and_gradient(loss, pt.Exact(), graph, theta, y)[1]
     for kind in theta:
         np.testing.assert_allclose(found[kind] / n, want[kind] / n, atol=0.06)

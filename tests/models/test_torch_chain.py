@@ -136,7 +136,7 @@ def test_marginals_best_and_k_best_equal_enumeration(batch_first, scale):
         paths, scores = all_paths(chain, emissions[k, :n])
         log_p = torch.log_softmax(scores, 0)
         order = torch.argsort(log_p, descending=True)[:30].tolist()
-        assert [tuple(path.tags) for path in many[k]] == [paths[i] for i in order]
+        assert [tuple(path.labels) for path in many[k]] == [paths[i] for i in order]
         np.testing.assert_allclose([p.log_probability for p in many[k]], log_p[order].detach(), atol=1e-9)
         assert tuple(best[k]) == paths[order[0]]
         want = torch.zeros(n, 3, dtype=torch.float64)

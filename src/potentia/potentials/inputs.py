@@ -124,9 +124,12 @@ class Stack:
     def __getitem__(self, rows: Any) -> Any:
         if len(self._blocks) == 1:
             chosen = self._rows[0]
-            if chosen is None and isinstance(rows, slice) and rows == slice(None):
-                return _wide(self._blocks[0])
-            return _wide(self._blocks[0][rows if chosen is None else chosen[rows]])
+            matrix = self._blocks[0]
+            if chosen is not None or not (isinstance(rows, slice) and rows == slice(None)):
+                matrix = matrix[rows if chosen is None else chosen[rows]]
+            if isinstance(matrix, np.ndarray):
+                return np.ascontiguousarray(matrix, dtype=np.float64)
+            return matrix.astype(np.float64, copy=False)
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self))
             return self._range(start, max(start, stop))

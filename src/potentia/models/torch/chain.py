@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from ...base.types import (
 from ...features.schemes import allowed_tags
 from ...kernels import sequences as kernels
 from ...kernels.lanes import make_lanes
+from ..chain_crf import LabelPath
 from .layer import tensor_like, to_numpy
 
 #: Multiplications that a block of sequences should have, so that handing it to a thread pays.
@@ -179,13 +180,6 @@ class LogLikelihood(torch.autograd.Function):
 _REDUCTIONS = ("none", "sum", "mean", "token_mean")
 
 
-class TagPath(NamedTuple):
-    """A labelling of one sequence and log p of it."""
-
-    tags: list[int]
-    log_probability: float
-
-
 class LinearChain(torch.nn.Module):
     """A linear-chain conditional random field: a drop-in for pytorch-crf's `CRF` whose loops over steps are compiled.
 
@@ -266,7 +260,7 @@ class LinearChain(torch.nn.Module):
         return [row[:n].tolist() for row, n in zip(labels, sequences.chains.length.tolist(), strict=True)]
 
     @torch.compiler.disable
-    def k_best(self, emissions: torch.Tensor, k: int, mask: torch.Tensor | None = None) -> list[list[TagPath]]:
+    def k_best(self, emissions: torch.Tensor, k: int, mask: torch.Tensor | None = None) -> list[list[LabelPath]]:
         """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
         check_count("k", k, 1)
         sequences = self._sequences(emissions, mask)
@@ -275,7 +269,7 @@ class LinearChain(torch.nn.Module):
         kernels.k_best_labels(sequences.chains, labels, score)
         log_p, lengths = (score - log_z[:, None]).tolist(), sequences.chains.length.tolist()
         return [
-            [TagPath(path[:n].tolist(), p) for path, p in zip(labels[i], log_p[i], strict=True) if p > -np.inf]
+            [LabelPath(path[:n].tolist(), p) for path, p in zip(labels[i], log_p[i], strict=True) if p > -np.inf]
             for i, n in enumerate(lengths)
         ]
 
