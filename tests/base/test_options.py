@@ -43,7 +43,7 @@ INFERENCE = [
     pt.Gibbs(samples=20, burn_in=2), pt.extend.MessagePassing(counting={"node": 1.0, "edge": 1.0}),
 ]  # fmt: skip
 LOSSES = [getattr(pt.gradients.losses, name) for name in pt.gradients.losses.__all__]
-LOSSES = [loss() for loss in LOSSES if is_dataclass(loss) and loss is not pt.gradients.losses.Methods]
+LOSSES = [loss() for loss in LOSSES if is_dataclass(loss) and not inspect.isabstract(loss)]
 GRADIENTS = [
     pt.gradients.Truncated(),
     pt.gradients.BackPropagation(),
