@@ -243,14 +243,12 @@ class BinaryReverse(PairReverse):
         rows, _, width = engine.blocks.lam.shape
         self.factored = False
         self.d_pairs = borrow_zeros((len(engine.pair_scores.values),))
-        self.cotangents = star_reverse.PairCotangents(
+        self.cotangents = binary.BinaryCotangents(
             lam=borrow_zeros((rows, 1, width)),
             node=borrow_zeros((len(engine.blocks.node), width)),
             table=borrow_zeros((0 if engine.shared else rows - 1, 3, width)),
-            ratios=np.zeros(0),
             shared=np.zeros((PIECES, 2, 3)),
             piece=_pieces(engine),
-            slope=np.zeros((0, width)),
         )
 
     def _read_pairs(self, mu: Floats, d_mu: Floats, start: Ints) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from .machine.jit import njit
@@ -214,13 +216,23 @@ def absolute_row(blocks, row, incoming, logm):
 _TINY = 1e-300
 
 
+class BinaryCotangents(NamedTuple):
+    """lam (R, 1, W), node (B, W), table (R, 3, W): of messages, single scores and tables; R rows, B blocks, W lanes.
+
+    When one table is `shared`, `table` has no rows and its sums are in `shared`, for both sides: block u adds to
+    shared[piece[u]], (2, 3), so that threads do not meet there.
+    """
+
+    lam: Any
+    node: Any
+    table: Any
+    shared: Any
+    piece: Any
+
+
 @njit(allocates=True, **KERNEL)
 def reverse(blocks, cotangents, record, units, iterations, damping, team):
-    """Undo `iterations` updates of the blocks `units`, made in this order, which left this record.
-
-    cotangents: `star_reverse.PairCotangents` with one number per message, lam (R, 1, W) and node (B, W), and three
-    sums per table, table (R, 3, W), or shared (pieces, 2, 3) where one table is shared.
-    """
+    """Undo `iterations` updates of the blocks `units`, made in this order, which left this record."""
     W = blocks.lam.shape[2]
     lam, count, inverse = cotangents.lam, blocks.count, blocks.inverse
     total, scratch, moved_all = np.empty(W), np.empty((3, W)), np.empty(most_rows(blocks, units) * W)

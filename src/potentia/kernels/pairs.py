@@ -67,6 +67,8 @@ def fill_tables(start, stop, layout, scores, high, rest, blocks):
                 at = chunk_at(blocks, u, row, x) if chunked else blocks.base[row] + x
                 if chunked and whole and L >= CHUNK and _all_equal(steps[0]):
                     _fill_chunk(scores.values, where, steps[0, 0] == 1, factors, scratch, L, table, at)
+                elif L == 2 and whole and mode[u] == PRODUCT:
+                    _fill_two(scores.values, where, steps[0], factors, scratch, table, at, W)
                 else:
                     _fill_lanes(
                         scores.values, where, steps, ends, factors, whole, mode[u] == PRODUCT, L,
@@ -125,6 +127,23 @@ def _fill_chunk(values, where, turned, factors, scratch, L, table, at):
         for b in range(0, L, CHUNK):
             b = min(b, L - CHUNK)  # the last eight entries of a row, some of them once more
             transpose8(flat, a * L + b, L * L, table, at + a * across + b * along, along)
+
+
+@njit(**KERNEL)
+def _fill_two(values, where, down, factors, scratch, table, at, W):
+    """psi of whole tables of two states as [a][b][lane], W apart."""
+    for lane in range(where.size):
+        for k in range(4):
+            scratch[lane, k] = (values[where[lane] + k] - factors[0, lane]) * factors[1, lane]
+    flat = scratch.reshape(-1)
+    for k in range(flat.size):
+        flat[k] = exp(flat[k])
+    for lane in range(where.size):
+        a = down[lane]  # of entry (1, 0): 2, or 1 where the pair is seen from its second variable
+        table[at + lane] = scratch[lane, 0]
+        table[at + lane + W] = scratch[lane, 3 - a]
+        table[at + lane + 2 * W] = scratch[lane, a]
+        table[at + lane + 3 * W] = scratch[lane, 3]
 
 
 @njit(**KERNEL)
