@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from .base.options import check_count
 from .base.types import (
     ArrayLike,
     Bools,
     Floats,
     Ints,
     PotentiaError,
+    check_count,
     plain_array,
     real_numbers,
     shown,
@@ -129,9 +129,7 @@ def class_scores(confusion: ArrayLike) -> dict[str, Floats]:
     """Recall, precision, F1 and IoU of every class of a confusion matrix; NaN for classes that do not occur."""
     counts = whole_numbers(confusion, "confusion")
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1]:
-        raise PotentiaError(
-            f"confusion must be truth by prediction, (n_classes, n_classes), not {counts.shape}."
-        )
+        raise PotentiaError(f"confusion must be truth by prediction, (n_classes, n_classes), not {counts.shape}.")
     right, size, named = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
     return {
         "recall": _share(right, size),
@@ -163,8 +161,7 @@ def boundary_counts(truth: ArrayLike, predicted: ArrayLike, n_classes: int, tole
         true, other = _boundary(a == k), _boundary(b == k)
         # SciPy repeats without end where iterations is 0
         near_true, near_other = (
-            ndimage.binary_dilation(line, square, iterations=tolerance) if tolerance else line
-            for line in (true, other)
+            ndimage.binary_dilation(line, square, iterations=tolerance) if tolerance else line for line in (true, other)
         )
         true, other = true & counted, other & counted
         counts[k] = (
@@ -252,17 +249,10 @@ def segmentation_scores(
         for k, name in enumerate(names)
     ]
     means = {
-        f"mean_{key}": float(np.nanmean(v)) if np.isfinite(v).any() else float("nan")
-        for key, v in by_class.items()
+        f"mean_{key}": float(np.nanmean(v)) if np.isfinite(v).any() else float("nan") for key, v in by_class.items()
     }
     accuracy = float(np.trace(counts) / counts.sum())
-    return {
-        "accuracy": accuracy,
-        "error": 1.0 - accuracy,
-        **means,
-        "classes": classes,
-        "confusion": counts.tolist(),
-    }
+    return {"accuracy": accuracy, "error": 1.0 - accuracy, **means, "classes": classes, "confusion": counts.tolist()}
 
 
 def _share(part: Ints, total: Ints) -> Floats:

@@ -81,10 +81,7 @@ def test_the_model_of_addresses_labels_as_crfsuite_does(tmp_path):
 def test_crfsuite_reads_what_is_written_for_it(tmp_path):
     pycrfsuite = pytest.importorskip("pycrfsuite")
     rng = np.random.default_rng(0)
-    X = [
-        [{"w": str(rng.integers(40)), "é": bool(rng.integers(2)), "v": 0.5} for _ in range(6)]
-        for _ in range(40)
-    ]
+    X = [[{"w": str(rng.integers(40)), "é": bool(rng.integers(2)), "v": 0.5} for _ in range(6)] for _ in range(40)]
     y = [[str(rng.choice(["a", "b", "ü"])) for _ in tokens] for tokens in X]
     model = pt.ChainCRF(0.1, 0.1, 30, delta=0).fit(X, y)
     model.to_crfsuite(tmp_path / "m.crfsuite")
@@ -231,11 +228,7 @@ def crfpp_text(seed=0, factor=1.5):
     flat = []
     for name in names:
         offsets.append(place)
-        keys = (
-            [(name, a) for a in range(3)]
-            if name[0] == "U"
-            else [(name, a, b) for a in range(3) for b in range(3)]
-        )
+        keys = [(name, a) for a in range(3)] if name[0] == "U" else [(name, a, b) for a in range(3) for b in range(3)]
         for key in keys:
             flat.append(float(f"{rng.normal():.16f}"))
             weights[key] = factor * flat[-1]

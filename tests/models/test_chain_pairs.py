@@ -12,10 +12,7 @@ from potentia.features.template import Template
 def corpus(seed=0, n=14, longest=4):
     rng = np.random.default_rng(seed)
     X = [
-        [
-            {"w": str(rng.choice(list("abc"))), "v": float(rng.normal())}
-            for _ in range(rng.integers(1, longest + 1))
-        ]
+        [{"w": str(rng.choice(list("abc"))), "v": float(rng.normal())} for _ in range(rng.integers(1, longest + 1))]
         for _ in range(n)
     ]
     return X, [[str(rng.choice(list("PQR"))) for _ in tokens] for tokens in X]
@@ -43,9 +40,7 @@ def objective(model, X, y, c1, c2):
     total = 0.0
     for tokens, labels in zip(X, y, strict=True):
         scored = list(paths(model, tokens))
-        right = [
-            s for path, s in scored if all(b is None or a == b for a, b in zip(path, labels, strict=True))
-        ]
+        right = [s for path, s in scored if all(b is None or a == b for a, b in zip(path, labels, strict=True))]
         total += np.logaddexp.reduce([s for _, s in scored]) - np.logaddexp.reduce(right)
     named = (model.state_features_, model.transition_features_, model.pair_features_)
     weights = np.array([w for group in named for w in group.values()])
@@ -59,10 +54,7 @@ def objective(model, X, y, c1, c2):
 def test_objective_marginals_and_best_paths_are_those_of_enumeration(c1, hidden, keys, everything):
     X, y = corpus(len(keys))
     if hidden:
-        y = [
-            [None if k % 5 == 4 else label for k, label in enumerate(row, number)]
-            for number, row in enumerate(y)
-        ]
+        y = [[None if k % 5 == 4 else label for k, label in enumerate(row, number)] for number, row in enumerate(y)]
     model = pt.ChainCRF(c1, 0.1, 25, delta=0, pair_attributes=keys, all_possible_transitions=everything)
     model.fit(X, y)
     assert any(name == "w:a" for name, _, _ in model.pair_features_)
@@ -73,9 +65,7 @@ def test_objective_marginals_and_best_paths_are_those_of_enumeration(c1, hidden,
         log_z = np.logaddexp.reduce([score for _, score in ranked])
         assert model.predict_single(tokens) == ranked[0][0]
         best = model.k_best([tokens], 4)[0]
-        assert [p.log_probability for p in best] == pytest.approx(
-            [s - log_z for _, s in ranked[:4]], abs=1e-9
-        )
+        assert [p.log_probability for p in best] == pytest.approx([s - log_z for _, s in ranked[:4]], abs=1e-9)
         for t, row in enumerate(model.predict_marginals_single(tokens)):
             for label in model.classes_:
                 p = sum(np.exp(s - log_z) for path, s in ranked if path[t] == label)
@@ -101,10 +91,7 @@ def test_saved_warm_and_fitted_in_parts(tmp_path):
 
 def rows(seed=0, n=25):
     rng = np.random.default_rng(seed)
-    X = [
-        [[str(rng.choice(list("ABab"))), str(rng.integers(3))] for _ in range(rng.integers(1, 6))]
-        for _ in range(n)
-    ]
+    X = [[[str(rng.choice(list("ABab"))), str(rng.integers(3))] for _ in range(rng.integers(1, 6))] for _ in range(n)]
     return X, [[str(rng.choice(list("PQR"))) for _ in tokens] for tokens in X]
 
 

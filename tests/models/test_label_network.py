@@ -100,9 +100,7 @@ def test_labellings_and_marginals_with_a_forest_equal_enumeration(power, n_membe
     means = marginals(members, seen, power, 16)
     for row in range(5):
         score = np.mean([np.log(joint(member, row, V)) for member in members], axis=0)
-        q = np.array(
-            [seen.probabilities.toarray()[row][np.all(seen.labellings == y, axis=1)].sum() for y in every(V)]
-        )
+        q = np.array([seen.probabilities.toarray()[row][np.all(seen.labellings == y, axis=1)].sum() for y in every(V)])
         score += power * np.log(q + FLOOR)
         best = every(V)[score.argmax()]
         if found.optimal[row] or n_members == 1:
@@ -130,9 +128,7 @@ def test_conditionals_are_penalised_logistic_regressions():
     assert np.count_nonzero(free.coupling) == 2
     used = np.flatnonzero(free.coupling[2])[0]
     A = np.column_stack([scores[:, 1], signs[:, order[used]]])
-    plain = LogisticRegression(C=1e9, tol=1e-10, max_iter=1000).fit(
-        A, signs[:, 1], sample_weight=weight[:, 1]
-    )
+    plain = LogisticRegression(C=1e9, tol=1e-10, max_iter=1000).fit(A, signs[:, 1], sample_weight=weight[:, 1])
     np.testing.assert_allclose(np.append(free.weight[2], free.coupling[2, used]), plain.coef_[0], atol=1e-3)
 
 
@@ -160,10 +156,7 @@ def test_scikit_learn_accepts_it():
     known |= {f"check_sample_weight_equivalence_on_{kind}_data": "trees draw rows" for kind in kinds}
     model = pt.LabelNetwork(["linear"], **SMALL)
     for outcome in check_estimator(model, on_fail=None, on_skip=None, expected_failed_checks=known):
-        assert outcome["status"] in ("passed", "skipped", "xfail"), (
-            outcome["check_name"],
-            outcome["exception"],
-        )
+        assert outcome["status"] in ("passed", "skipped", "xfail"), (outcome["check_name"], outcome["exception"])
 
 
 CASES = {
@@ -172,11 +165,7 @@ CASES = {
     "no forest": {"units": ["linear"], "n_trees": 0, "order": "index"},
     "forest alone": {"units": []},
     "boosting": {"units": ["boosting"]},
-    "given labels": {
-        "units": ["linear", LogisticRegression()],
-        "sees_labels": True,
-        "order": [3, 1, 0, 2, 4],
-    },
+    "given labels": {"units": ["linear", LogisticRegression()], "sees_labels": True, "order": [3, 1, 0, 2, 4]},
 }
 
 
@@ -200,20 +189,14 @@ def test_saved_networks_predict_identically(case, thin, tmp_path):
     again = pt.load(tmp_path / "m")
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     np.testing.assert_array_equal(again.predict_proba(X), p)
-    assert (again.power_, again.units_, list(again.order_)) == (
-        model.power_,
-        model.units_,
-        list(model.order_),
-    )
+    assert (again.power_, again.units_, list(again.order_)) == (model.power_, model.units_, list(model.order_))
     same = clone(model).fit(X, Y)
     np.testing.assert_array_equal(same.predict_proba(X), p)
 
 
 def test_units_that_see_labels_search_what_they_learned():
     X, Y = labelled_rows(K=3)
-    model = pt.LabelNetwork([LogisticRegression()], sees_labels=True, n_trees=0, cv=2, order="index").fit(
-        X, Y
-    )
+    model = pt.LabelNetwork([LogisticRegression()], sees_labels=True, n_trees=0, cv=2, order="index").fit(X, Y)
     members, _ = model._members(X[:5])
     found = model.search(X[:5])
     for row in range(5):
@@ -227,9 +210,7 @@ def test_labels_that_depend_on_each_other_are_found_together():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 3))
     first = (X[:, 0] + 0.8 * rng.normal(size=300) > 0).astype(int)
-    Y = np.column_stack(
-        [first, 1 - first, (X[:, 1] > 0).astype(int)]
-    )  # the second always differs from the first
+    Y = np.column_stack([first, 1 - first, (X[:, 1] > 0).astype(int)])  # the second always differs from the first
     model = pt.LabelNetwork(["linear"], **SMALL).fit(X[:200], Y[:200])
     found = model.predict(X[200:])
     assert model.whole_
@@ -281,10 +262,7 @@ def test_rows_of_weight_zero_are_left_out_and_balance_finds_more():
         part = pt.LabelNetwork(**{**SMALL, **options}).fit(X[kept], Y[kept])
         np.testing.assert_array_equal(whole.predict_proba(X), part.predict_proba(X))
         plain, balanced = (
-            pt.LabelNetwork(**{**SMALL, **options}, class_weight=weight)
-            .fit(X, Y)
-            .predict_proba(X)[:, 0]
-            .sum()
+            pt.LabelNetwork(**{**SMALL, **options}, class_weight=weight).fit(X, Y).predict_proba(X)[:, 0].sum()
             for weight in (None, "balanced")
         )
         assert balanced > plain

@@ -21,9 +21,7 @@ def rows(n=30, d=3, K=3, seed=0):
     """Features and labels that depend on them and on each other."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
-    Y = (
-        X @ rng.normal(size=(d, K)) + 0.7 * rng.normal(size=(n, 1)) + 0.5 * rng.normal(size=(n, K)) > 0
-    ).astype(int)
+    Y = (X @ rng.normal(size=(d, K)) + 0.7 * rng.normal(size=(n, 1)) + 0.5 * rng.normal(size=(n, K)) > 0).astype(int)
     Y[0], Y[1] = 0, 1
     return X, Y
 

@@ -98,7 +98,6 @@ def test_fused_linear_loss_against_central_differences(intercept):
         step = np.zeros_like(coef)
         step[i, k] = 1e-6
         high, low = (
-            linear_loss_rows(x, coef + s * step, bias, labels, NONE, weight, np.zeros_like(coef))
-            for s in (1, -1)
+            linear_loss_rows(x, coef + s * step, bias, labels, NONE, weight, np.zeros_like(coef)) for s in (1, -1)
         )
         assert gradient[i, k] == pytest.approx((high - low) / 2e-6, rel=1e-5, abs=1e-5)

@@ -61,9 +61,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"potentia {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND")
-    studies = {
-        name: (*about, partial(commands.add_options, name)) for name, about in commands.COMMANDS.items()
-    }
+    studies = {name: (*about, partial(commands.add_options, name)) for name, about in commands.COMMANDS.items()}
     own = {
         name: (run, text, own_data.examples(name), partial(own_data.add_options, name))
         for name, (run, text) in own_data.COMMANDS.items()
@@ -121,10 +119,7 @@ _SHOWN = {
     "map": ("gap", "found_by", "bound_by", "feasible", "interrupted"),
 }
 #: Options of `infer` that become fields of the method.
-_OPTIONS = {
-    **{name: name for name in ("epsilon", "iterations", "tol", "damping", "schedule")},
-    "seconds": "time_limit",
-}
+_OPTIONS = {**{name: name for name in ("epsilon", "iterations", "tol", "damping", "schedule")}, "seconds": "time_limit"}
 
 
 def _infer(arguments: argparse.Namespace) -> None:
@@ -156,9 +151,7 @@ def _infer(arguments: argparse.Namespace) -> None:
                 uai.write_result(staging.file(f"{arguments.model.name}.{task}"), result, task)
         facts["files"] = [f"{arguments.model.name}.{task}" for task in tasks]
     if arguments.json:
-        marginals = [
-            row[:n].tolist() for row, n in zip(result.variable_marginals, graph.n_states, strict=True)
-        ]
+        marginals = [row[:n].tolist() for row, n in zip(result.variable_marginals, graph.n_states, strict=True)]
         print(json_text({**facts, "labels": labels.tolist(), "marginals": marginals}))
         return
     show_facts(arguments, f"{name} on {arguments.model.name}", facts)
@@ -234,9 +227,7 @@ def _fish(commands: dict[str, argparse.ArgumentParser]) -> str:
         for action in command._actions:
             values = f" -x -a '{' '.join(map(str, action.choices))}'" if action.choices else ""
             lines += [
-                f"{here} -l {option.lstrip('-')}{values}"
-                for option in action.option_strings
-                if option.startswith("--")
+                f"{here} -l {option.lstrip('-')}{values}" for option in action.option_strings if option.startswith("--")
             ]
             lines += [f"{here}{values}"] if values and not action.option_strings else []
     return "\n".join(lines)

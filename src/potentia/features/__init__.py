@@ -16,16 +16,7 @@ if TYPE_CHECKING:
         superpixel_labels,
         superpixels,
     )
-    from .pixels import (
-        EDGE_SETS,
-        NODE_SETS,
-        edge_features,
-        filter_bank,
-        fourier,
-        hog,
-        pixel_features,
-        typical_contrast,
-    )
+    from .pixels import EDGE_SETS, NODE_SETS, edge_features, filter_bank, fourier, hog, pixel_features, typical_contrast
     from .schemes import span_scores, span_table
     from .tokens import Gazetteer, TokenFeatures
 

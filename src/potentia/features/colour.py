@@ -8,8 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from ..base.options import check_choice, check_count, check_positive, check_size
-from ..base.types import ArrayLike, Floats, PotentiaError, plain_array, real_numbers, shown
+from ..base.types import (
+    ArrayLike,
+    Floats,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_positive,
+    check_size,
+    plain_array,
+    real_numbers,
+    shown,
+)
 
 #: A stack of images (h, w, k) in the precision the caller chose.
 Stack = np.ndarray[Any, np.dtype[Any]]
@@ -159,9 +169,7 @@ def as_rgb(image: ArrayLike, dtype: Any = np.float64) -> Stack:
     elif pixels.dtype.kind == "f":
         # written so that NaN is refused as well
         if not (values.min() >= -_ROUNDING and values.max() <= 1.0 + _ROUNDING):
-            raise PotentiaError(
-                "an image of floats must have values in [0, 1]: divide by the largest possible one."
-            )
+            raise PotentiaError("an image of floats must have values in [0, 1]: divide by the largest possible one.")
         values = np.clip(values, 0.0, 1.0)
     return np.broadcast_to(values, (*values.shape[:2], 3))
 

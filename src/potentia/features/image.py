@@ -7,12 +7,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..base.options import check_choice, check_count, check_flag, check_positive, check_type
 from ..base.types import (
     ArrayLike,
     Floats,
     Ints,
     PotentiaError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_positive,
+    check_type,
     plain_array,
     real_numbers,
     shown,
@@ -45,9 +49,7 @@ def log_probabilities(scores: ArrayLike, n_states: int, size: tuple[int, ...]) -
             raise PotentiaError(f"probabilities of shape {size} must lie in [0, 1].")
         values = np.stack([1.0 - values, values], axis=-1)
     if values.shape != (*size, n_states):
-        raise PotentiaError(
-            f"probabilities has shape {values.shape}, but the image needs {(*size, n_states)}."
-        )
+        raise PotentiaError(f"probabilities has shape {values.shape}, but the image needs {(*size, n_states)}.")
     if not np.isfinite(values).all():
         raise PotentiaError("probabilities holds a value that is not finite.")
     total = values.sum(axis=-1)
@@ -138,8 +140,7 @@ def image_example(
         blocks = "filters" if node is None else node
         nodes.append(pixel_features(seen, blocks, size=size, cell=cell, axes=axes, dtype=dtype))
     features = {
-        kind: parts[0] if len(parts) == 1 else np.hstack(parts)
-        for kind, parts in (("node", nodes), ("edge", pairs))
+        kind: parts[0] if len(parts) == 1 else np.hstack(parts) for kind, parts in (("node", nodes), ("edge", pairs))
     }
     return Example(grid, features, _small_labels(labels, small, n_states), name=name)
 
@@ -236,9 +237,9 @@ def superpixel_labels(segments: ArrayLike, labels: ArrayLike, n_states: int) -> 
     if known.shape != regions.shape:
         raise PotentiaError(f"labels has shape {known.shape}, but segments has {regions.shape}.")
     seen = known >= 0
-    count = np.bincount(
-        regions[seen] * n_states + known[seen], minlength=(int(regions.max()) + 1) * n_states
-    ).reshape(-1, n_states)
+    count = np.bincount(regions[seen] * n_states + known[seen], minlength=(int(regions.max()) + 1) * n_states).reshape(
+        -1, n_states
+    )
     return np.where(count.max(axis=1) > 0, count.argmax(axis=1), -1)
 
 
@@ -319,9 +320,7 @@ def _region_pairs(regions: Ints, colours: Floats, colour_mean: Floats, mean: Flo
 def _check_segments(segments: ArrayLike) -> Ints:
     regions = plain_array(segments, "segments")
     if regions.ndim != 2 or regions.size == 0 or regions.dtype.kind not in "iu":
-        raise PotentiaError(
-            f"segments must be a map (h, w) of region numbers, not {regions.dtype} of {regions.shape}."
-        )
+        raise PotentiaError(f"segments must be a map (h, w) of region numbers, not {regions.dtype} of {regions.shape}.")
     regions = regions.astype(np.int64, copy=False)
     if regions.min() != 0 or np.any(np.bincount(regions.ravel()) == 0):
         raise PotentiaError("segments must number its regions 0..n-1 without gaps.")

@@ -173,9 +173,7 @@ def presence_name(name: str) -> str:
     return f"{name} is present"
 
 
-def _add_items(
-    item_ptr: Ints, attribute: Any, value: Floats, token: Any, number: Any
-) -> tuple[Ints, Any, Floats]:
+def _add_items(item_ptr: Ints, attribute: Any, value: Floats, token: Any, number: Any) -> tuple[Ints, Any, Floats]:
     """Items with more of value 1, of tokens in ascending order."""
     at = item_ptr[token]
     added = np.searchsorted(token, np.arange(len(item_ptr)), side="left")

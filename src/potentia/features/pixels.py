@@ -10,8 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ..base.options import check_count, check_number, check_positive, check_size
-from ..base.types import ArrayLike, Ints, PotentiaError, plain_array, real_numbers, shown
+from ..base.types import (
+    ArrayLike,
+    Ints,
+    PotentiaError,
+    check_count,
+    check_number,
+    check_positive,
+    check_size,
+    plain_array,
+    real_numbers,
+    shown,
+)
 from .colour import (
     Stack,
     Weights,
@@ -106,9 +116,7 @@ _MOST_SCALE = 1e4
 _MOST_CHANNELS = 4
 
 
-def filter_bank(
-    image: ArrayLike, scales: Sequence[float] = SCALES, *, axes: int = 2, dtype: Any = np.float32
-) -> Stack:
+def filter_bank(image: ArrayLike, scales: Sequence[float] = SCALES, *, axes: int = 2, dtype: Any = np.float32) -> Stack:
     """Responses (*size, n_features) of multi-scale filters at every pixel of an image, or voxel of a volume.
 
     The channels themselves; then for each scale the Gaussian of every channel; gradient magnitude, Laplacian and
@@ -163,17 +171,13 @@ def _filters(smooth: Sequence[Stack], scale: float) -> Any:
     for plane in derived:
         gradient = [_slope(plane, axis) * plane.dtype.type(scale) for axis in range(axes)]
         yield np.sqrt(sum(g * g for g in gradient))
-        hessian = [
-            _slope(gradient[a], b) * plane.dtype.type(scale) for a in range(axes) for b in range(a, axes)
-        ]
+        hessian = [_slope(gradient[a], b) * plane.dtype.type(scale) for a in range(axes) for b in range(a, axes)]
         eigenvalues = _eigenvalues(hessian, axes)
         yield sum(eigenvalues[1:], eigenvalues[0])
         yield from eigenvalues
         products = [gradient[a] * gradient[b] for a in range(axes) for b in range(a, axes)]
         tensor = [t + p for t, p in zip(tensor, products, strict=True)]
-    yield from (
-        np.sqrt(np.maximum(v, 0.0)) for v in _eigenvalues([_gaussian(t, scale) for t in tensor], axes)
-    )
+    yield from (np.sqrt(np.maximum(v, 0.0)) for v in _eigenvalues([_gaussian(t, scale) for t in tensor], axes))
 
 
 def _gaussian(plane: Stack, sigma: float) -> Stack:
@@ -252,9 +256,7 @@ def pixel_features(
         raise PotentiaError("features of volumes are not averaged to another size: reduce the volume before.")
     small = full if size is None else check_size("size", size)
     if small[0] > full[0] or small[1] > full[1]:
-        raise PotentiaError(
-            f"features of an image of {full} can be averaged to at most that size, not {small}."
-        )
+        raise PotentiaError(f"features of an image of {full} can be averaged to at most that size, not {small}.")
     stacks = [_pixel_block(name, values, small, cell) for name in names]
     joined = stacks[0] if len(stacks) == 1 else np.concatenate(stacks, axis=-1)
     return joined.reshape(-1, joined.shape[-1])
@@ -376,9 +378,7 @@ def edge_features(
     names = feature_blocks(edge, EDGE_SETS, EDGE_BLOCKS, "edge")
     if axes != 2 or all(name in EDGE_SETS["boundary"] for name in names):
         return _boundary(as_channels(image, axes, dtype), edges, names, typical)
-    if "directions" in names and (
-        names[-1] != "directions" or len(names) == 1 or names.count("directions") > 1
-    ):
+    if "directions" in names and (names[-1] != "directions" or len(names) == 1 or names.count("directions") > 1):
         raise PotentiaError('the block "directions" copies the blocks before it, so it comes last.')
     rgb = as_rgb(image, dtype)
     pairs = _check_edges(edges, rgb.shape[0] * rgb.shape[1])
@@ -395,9 +395,7 @@ def typical_contrast(image: ArrayLike, edges: ArrayLike, *, axes: int = 2) -> li
     return [mean if mean > 0 else 1.0 for mean in means]
 
 
-def _boundary(
-    values: Stack, edges: ArrayLike, names: Sequence[str], typical: Sequence[float] | None
-) -> Stack:
+def _boundary(values: Stack, edges: ArrayLike, names: Sequence[str], typical: Sequence[float] | None) -> Stack:
     """Blocks that need no colours, of pairs of an image or volume (*size, channels)."""
     allowed = EDGE_SETS["boundary"]
     papers = [name for name in names if name not in allowed]
@@ -484,9 +482,7 @@ def _by_direction(features: Stack, pairs: Ints, width: int) -> Stack:
 def _check_edges(edges: ArrayLike, n_pixels: int) -> Ints:
     pairs = plain_array(edges, "edges")
     if pairs.ndim != 2 or pairs.shape[1] not in (0, 2) or pairs.dtype.kind not in "iu":
-        raise PotentiaError(
-            f"edges must be whole numbers of shape (m, 2), not {pairs.dtype} of shape {pairs.shape}."
-        )
+        raise PotentiaError(f"edges must be whole numbers of shape (m, 2), not {pairs.dtype} of shape {pairs.shape}.")
     pairs = pairs.reshape(-1, 2).astype(np.int64, copy=False)
     if pairs.size and (pairs.min() < 0 or pairs.max() >= n_pixels):
         raise PotentiaError(f"edges name a pixel outside 0..{n_pixels - 1}.")

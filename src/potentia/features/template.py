@@ -12,16 +12,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..base.options import check_choice
-from ..base.types import Ints, PotentiaError
+from ..base.types import Ints, PotentiaError, check_choice
 
 DIALECTS = ("wapiti", "crf++")
 #: Most patterns of a template, columns of a row, and tokens that a pattern may look away from its own.
 _MAX_PATTERNS, _MAX_COLUMNS, _MAX_OFFSET = 10_000, 1_000, 1_000
 #: A macro: %x[offset,column], with "@" before an offset that counts from the sequence's ends, and a quoted expression.
-_MACRO = re.compile(
-    r'%([xXtTmM])\[\s*(@?)\s*([+-]?\d{1,9})\s*,\s*(\d{1,9})\s*(?:,\s*"((?:[^"\\]|\\.)*)"\s*)?\]'
-)
+_MACRO = re.compile(r'%([xXtTmM])\[\s*(@?)\s*([+-]?\d{1,9})\s*,\s*(\d{1,9})\s*(?:,\s*"((?:[^"\\]|\\.)*)"\s*)?\]')
 #: Classes of bytes in Wapiti's regular expressions.
 _CLASSES = {
     "a": "[A-Za-z]", "d": "[0-9]", "l": "[a-z]", "p": r"[!-/:-@\[-`{-~]", "s": r"[ \t\n\v\f\r]", "u": "[A-Z]",
@@ -138,16 +135,12 @@ class Template:
         """
         sequences = [sequence if isinstance(sequence, list) else list(sequence) for sequence in X]
         patterns = [p for p in self.patterns if p.scope in scopes and (p.macros or p.scope != "b")]
-        tokens = _Tokens(
-            sequences, sorted({m.column for p in patterns for m in p.macros}), self.dialect, first
-        )
+        tokens = _Tokens(sequences, sorted({m.column for p in patterns for m in p.macros}), self.dialect, first)
         numbers: defaultdict[str, int] = defaultdict(count().__next__)
         codes = np.empty((tokens.n, len(patterns)), dtype=np.int64)
         for k, pattern in enumerate(patterns):
             names, local = tokens.fill(pattern)
-            codes[:, k] = np.fromiter(map(numbers.__getitem__, names), dtype=np.int64, count=len(names))[
-                local
-            ]
+            codes[:, k] = np.fromiter(map(numbers.__getitem__, names), dtype=np.int64, count=len(names))[local]
         return NamedItems(list(numbers), codes, tokens.lengths)
 
 
@@ -170,9 +163,7 @@ class _Tokens:
             numbers: defaultdict[str, int] = defaultdict(count().__next__)
             try:
                 texts = [row[column] for row in rows]
-                self.codes[column] = np.fromiter(
-                    map(numbers.__getitem__, texts), dtype=np.int64, count=self.n
-                )
+                self.codes[column] = np.fromiter(map(numbers.__getitem__, texts), dtype=np.int64, count=self.n)
             except (IndexError, KeyError, TypeError):
                 _refuse(sequences, column, first)
             if not all(type(text) is str for text in numbers):
@@ -183,9 +174,7 @@ class _Tokens:
         """Texts that fill a macro, and the number of each token's."""
         if macro in self.filled:
             return self.filled[macro]
-        places = macro.offset + (
-            self.place if not macro.absolute else -1 if macro.offset > 0 else self.length
-        )
+        places = macro.offset + (self.place if not macro.absolute else -1 if macro.offset > 0 else self.length)
         texts, codes = list(self.texts[macro.column]), self.codes[macro.column]
         inside = (places >= 0) & (places < self.length)
         local = codes[np.where(inside, self.start + places, 0)] if self.n else codes
@@ -250,13 +239,7 @@ def _parsed(text: str, dialect: str) -> tuple[Pattern, ...]:
 
 def _patterns(text: str, dialect: str) -> Iterator[Pattern]:
     for number, line in enumerate(text.splitlines(), 1):
-        bare = (
-            line.split("#")[0].rstrip()
-            if dialect == "wapiti"
-            else ""
-            if line.startswith("#")
-            else line.strip()
-        )
+        bare = line.split("#")[0].rstrip() if dialect == "wapiti" else "" if line.startswith("#") else line.strip()
         if not bare:
             continue
         if bare[0] not in "uUbB*":
@@ -302,11 +285,7 @@ def _compiled(expression: str) -> re.Pattern[str]:
                 named, step = source[k + 1], 2
                 single = _CLASSES.get(named.lower())
                 atom = (
-                    re.escape(named)
-                    if single is None
-                    else f"(?!{single})[\\x00-\\xff]"
-                    if named.isupper()
-                    else single
+                    re.escape(named) if single is None else f"(?!{single})[\\x00-\\xff]" if named.isupper() else single
                 )
             else:
                 atom = "[\\x00-\\xff]" if letter == "." else re.escape(letter)

@@ -128,8 +128,7 @@ class _Climb:
         self.hard = np.zeros(len(scores.regions.size), dtype=np.bool_)
         if any(scores.bounds(kind) is None for kind in scores.graph.clique_kinds):
             find_hard(*self.flat, self.hard)
-        self.round = rounding.round_pairs if scores.graph.max_order <= 2 else rounding.round_in_order
-        self.rounding_room = rounding.scratch(self.allowed.shape[1])
+        self.rounding_room = np.zeros((rounding.ROOM, self.allowed.shape[1]))
         self.search_room = kernels.scratch(*self.allowed.shape)
         self.impossible = False
         self.work = 0
@@ -176,7 +175,7 @@ class _Climb:
         order = np.argsort((-_LEVELS * q.max(axis=1)).astype(np.int16), kind="stable")
         labels = np.zeros(len(q), dtype=np.int64)
         if not (self.hard.any() and self._allowed_labelling(q, order, labels)):
-            self.round(*self.flat, q, order, labels, self.rounding_room)
+            rounding.round_in_order(*self.flat, q, order, labels, self.rounding_room)
         return labels
 
     def _allowed_labelling(self, q: Floats, order: Ints, labels: Ints) -> bool:
@@ -197,9 +196,7 @@ class _Climb:
 
     def kicked(self, best: _Optimum, variable_marginals: Floats, seed: int) -> _Optimum:
         """See `kicked`."""
-        weight = self._distribution(variable_marginals) + self.allowed / self.allowed.sum(
-            axis=1, keepdims=True
-        )
+        weight = self._distribution(variable_marginals) + self.allowed / self.allowed.sum(axis=1, keepdims=True)
         rate = np.where(self.allowed, weight, 0.0)
         best = self._repaired(best, rate, seed)
         regions = self.flat[0]

@@ -23,7 +23,7 @@ def suits_weights(scores: Scores, entropy: Entropy, order: str) -> bool:
         return False
     cap = float(cost.of(int(graph.n_states.max()))[-1])
     for kind, weighted in scores.weighted.items():
-        counting = entropy.counting[graph.region_slice(kind)]
+        counting = entropy.counting[graph.region_slices[kind]]
         steep = not entropy.maximum and np.any(weighted.weight * cap > SAFE_RANGE * counting)
         if steep or weighted.weight.min() < 0:
             return False

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .forest import Forest, best_labels
-from .linear_losses import SUMS
+from .linear_losses import LANE_SUMS
 from .machine.jit import njit
 from .vecmath import KERNEL
 
@@ -78,7 +78,7 @@ def assemble(design, m, w):
         w[p] *= design.metric[p]
 
 
-@njit(**SUMS)
+@njit(**LANE_SUMS)
 def margins(design, w, s, delta, out):
     """out (examples) = F(s) - F(truth) + delta, the loss of each example at the oracle's answer s."""
     for k in range(design.row_ptr.size - 1):

@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .machine.jit import njit
-from .vecmath import KERNEL, exp, log
+from .vecmath import KERNEL, SUMS, exp, log
 
 #: Rows per block; a block of 64 configurations then just fits the first-level cache.
 LANES = 64
 
-#: Compile options for sums over lanes: they may be reordered (in a fixed way), or they would stay scalar.
-SUMS: dict[str, Any] = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
+#: Compile options for sums over lanes, in which the sign of a zero does not matter either.
+LANE_SUMS: dict[str, Any] = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
 
 
 @njit(inner=True, **KERNEL)
@@ -129,7 +129,7 @@ def loss_rows(scores, bias, labels, soft, weight, gradient):
     return value
 
 
-@njit(**SUMS)
+@njit(**LANE_SUMS)
 def _add_linear(columns, coef, z):
     """z (K, LANES) += coef (d, K) transposed times columns (d, LANES)."""
     for k in range(z.shape[0]):
@@ -139,7 +139,7 @@ def _add_linear(columns, coef, z):
                 z[k, b] += c * columns[j, b]
 
 
-@njit(**SUMS)
+@njit(**LANE_SUMS)
 def _add_products(columns, residual, gradient):
     """gradient (d, K) += columns (d, LANES) times residual (K, LANES) transposed."""
     for j in range(columns.shape[0]):
@@ -176,8 +176,7 @@ def linear_loss_rows(x, coef, bias, labels, soft, weight, gradient):
     return value
 
 
-#: Sums may be reordered here: a dot product only vectorises so, and descent corrects its own rounding.
-_SUMS = {**KERNEL, "fastmath": {"contract", "reassoc"}}
+# sums may be reordered below: a dot product only vectorises so, and descent corrects its own rounding
 
 
 class FeatureRows(NamedTuple):
@@ -217,7 +216,7 @@ class Weights(NamedTuple):
     scores: Any
 
 
-@njit(allocates=True, **_SUMS)
+@njit(allocates=True, **SUMS)
 def descend(rows, extra, y, norms, costs, tol, visits, seed, dual, w):
     """Descend from the dual and w given (which must agree) until projected gradients differ by at most `tol`.
 
@@ -260,7 +259,7 @@ def descend(rows, extra, y, norms, costs, tol, visits, seed, dual, w):
     return spread
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _row_score(rows, row, w):
     """The part of w . f_row that is not of the constant or signs."""
     total = w.scores[row]
@@ -279,7 +278,7 @@ def _gather(data, indices, w):
     return total
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _sign_score(extra, row, w, total):
     """The constant's and the signs' part of w . f_row; `total` is the sum of v."""
     p, shift, listed = w.signs.size, extra.scale * w.bias[0], 0.0
@@ -290,7 +289,7 @@ def _sign_score(extra, row, w, total):
     return w.bias[0] + extra.scale * (total + p * shift - 2.0 * listed)
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _add_row(rows, row, change, dense, sparse, scores):
     """w += change * f_row of the dense and sparse part; scores (n) follow where rows are known by inner products."""
     for k in range(rows.dense.shape[1]):
@@ -301,7 +300,7 @@ def _add_row(rows, row, change, dense, sparse, scores):
         scores[k] += change * rows.gram[row, k]
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _add_signs(extra, row, change, w):
     """w += change * f_row in the constant and the signs; returns the change of the sum of v."""
     p, moved, twice = w.signs.size, 0.0, 2.0 * extra.scale * change
@@ -314,7 +313,7 @@ def _add_signs(extra, row, change, w):
     return moved
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _projected(slope, a, cost):
     """The part of the dual's slope at `a` that leads inside [0, cost]."""
     if a == 0.0:
@@ -322,18 +321,18 @@ def _projected(slope, a, cost):
     return max(slope, 0.0) if a == cost else slope
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _settled(slope, a, cost, high, low):
     """Whether a dual at a limit is held there more firmly than anything that moved in the pass before: shrink it."""
     return (a == 0.0 and slope > high) or (a == cost and slope < low)
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _limits(high, low):
     return (high if high > 0.0 else np.inf), (low if low < 0.0 else -np.inf)
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _shuffle(values, size, state):
     """A random order by a linear congruential generator, whose state is returned."""
     for s in range(size - 1, 0, -1):
@@ -385,7 +384,7 @@ def fields(cliques, v, signs, out):
                 out[row, cliques.member[m]] += amount
 
 
-@njit(**SUMS)
+@njit(**LANE_SUMS)
 def _own_score(rows, row, i, state):
     """w_i . x_row + b_i, summed from b_i on."""
     total = state.b[i]
@@ -414,7 +413,7 @@ def _coupling(cliques, i, y, v):
     return total
 
 
-@njit(allocates=True, **SUMS)
+@njit(allocates=True, **LANE_SUMS)
 def descend_joint(rows, signs, cliques, squares, eta, cost, tol, visits, seed, state):
     """Take one dual variable after another to its optimum until projected gradients differ by at most `tol`.
 

@@ -15,34 +15,18 @@ from .labelling import better
 from .machine.jit import njit
 from .vecmath import KERNEL
 
-
-class RoundingScratch(NamedTuple):
-    """Scratch of roundings, made by `scratch`.
-
-    mass, lost, mean (states,): per state, weight of what is allowed and forbidden, and the weighted scores.
-    bad, good (states,): regions that forbid a state, and its expected score.
-    """
-
-    mass: Any
-    lost: Any
-    mean: Any
-    bad: Any
-    good: Any
-
-
-def scratch(n_states: int) -> RoundingScratch:
-    """Scratch for variables of at most this many states."""
-    mass, lost, mean, good = np.zeros((4, n_states))
-    return RoundingScratch(mass, lost, mean, np.zeros(n_states, dtype=np.int64), good)
+#: Rows of the work space (5, states) of roundings: of one region the weight of what it allows and forbids beside each
+#: state, and the weighted scores; of all regions how many forbid a state, and its expected score.
+_MASS, _LOST, _MEAN, _BAD, _GOOD = 0, 1, 2, 3, 4
+ROOM = 5
 
 
 @njit(**KERNEL)
 def _expect(regions, values, first, r, i, q, room):
-    """Per state of i in region r, whose table begins at `first`: mass, lost and mean under q, into the scratch."""
+    """Per state of i in region r, whose table begins at `first`: mass, lost and mean under q, into the work space."""
     scope, stride, n_states = regions.scope, regions.stride, regions.n_states
-    mass, lost, mean = room.mass, room.lost, room.mean
     for s in range(n_states[i]):
-        mass[s], lost[s], mean[s] = 0.0, 0.0, 0.0
+        room[_MASS, s], room[_LOST, s], room[_MEAN, s] = 0.0, 0.0, 0.0
     for k in range(regions.size[r]):
         weight, state = 1.0, 0
         for m in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
@@ -55,69 +39,31 @@ def _expect(regions, values, first, r, i, q, room):
         if weight > 0.0:
             value = values[first + k]
             if value == -np.inf:
-                lost[state] += weight
+                room[_LOST, state] += weight
             else:
-                mass[state] += weight
-                mean[state] += weight * value
-
-
-@njit(**KERNEL)
-def _expect_few(regions, values, at, r, i, q, room):
-    """`_expect` for a region of one or two variables."""
-    first, pair = regions.scope_ptr[r], regions.scope_ptr[r + 1] - regions.scope_ptr[r] == 2
-    own = first + 1 if pair and regions.scope[first] != i else first
-    other = 2 * first + 1 - own if pair else first
-    j, down, right = regions.scope[other], regions.stride[own], regions.stride[other]
-    for s in range(regions.n_states[i]):
-        mass, lost, mean = 0.0, 0.0, 0.0
-        for t in range(regions.n_states[j] if pair else 1):
-            value, weight = values[at + s * down + t * right], q[j, t] if pair else 1.0
-            if value > -np.inf:
-                mass += weight
-                mean += weight * value
-            else:
-                lost += weight
-        room.mass[s], room.lost[s], room.mean[s] = mass, lost, mean
+                room[_MASS, state] += weight
+                room[_MEAN, state] += weight * value
 
 
 @njit(inner=True, **KERNEL)
 def best_state(regions, values, where, q, i, room):
     """The state of i, among those with weight, of highest expected score when the rest follows q, up to its scale."""
-    _forget(room)
+    n, best = regions.n_states[i], likeliest(q, i)
+    for s in range(n):
+        room[_BAD, s], room[_GOOD, s] = 0.0, 0.0
     for k in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
         r = regions.member[k]
-        if regions.scope_ptr[r + 1] - regions.scope_ptr[r] <= 2:
-            _expect_few(regions, values, where[r], r, i, q, room)
-        else:
-            _expect(regions, values, where[r], r, i, q, room)
-        _count(regions.n_states[i], room)
-    return _best(regions.n_states[i], q, i, room)
-
-
-@njit(**KERNEL)
-def _forget(room):
-    for s in range(room.bad.size):
-        room.bad[s], room.good[s] = 0, 0.0
-
-
-@njit(**KERNEL)
-def _count(n, room):
-    """Add what a region gives to each state."""
+        _expect(regions, values, where[r], r, i, q, room)
+        for s in range(n):
+            mass, lost = room[_MASS, s], room[_LOST, s]
+            if mass == 0.0:
+                room[_BAD, s] += 1.0
+            else:
+                room[_GOOD, s] += room[_MEAN, s] / mass
+                if lost > 0.0:
+                    room[_GOOD, s] += math.log(mass / (mass + lost))
     for s in range(n):
-        mass, lost = room.mass[s], room.lost[s]
-        if mass == 0.0:
-            room.bad[s] += 1
-        else:
-            room.good[s] += room.mean[s] / mass
-            if lost > 0.0:
-                room.good[s] += math.log(mass / (mass + lost))
-
-
-@njit(**KERNEL)
-def _best(n, q, i, room):
-    bad, good, best = room.bad, room.good, likeliest(q, i)
-    for s in range(n):
-        if q[i, s] > 0.0 and better(bad[s], good[s], bad[best], good[best]):
+        if q[i, s] > 0.0 and better(room[_BAD, s], room[_GOOD, s], room[_BAD, best], room[_GOOD, best]):
             best = s
     return best
 
@@ -137,31 +83,13 @@ def round_in_order(regions, values, where, q, order, labels, room):
     """Fix variables in this order, each at the state of highest expected score given those fixed before.
 
     The rest is taken as independent with marginals q (n_variables, states), overwritten by the labelling's
-    indicators. room: `scratch`. Without -inf the result scores at least E_q[F] [method of conditional expectations].
-    A state pays the log of the share of weight that is not forbidden.
+    indicators. room (ROOM, states): work space. Without -inf the result scores at least E_q[F] [method of conditional
+    expectations]. A state pays the log of the share of weight that is not forbidden.
     """
-    for k in range(order.size):
-        _fix(q, order[k], best_state(regions, values, where, q, order[k], room), labels)
-
-
-@njit(**KERNEL)
-def round_pairs(regions, values, where, q, order, labels, room):
-    """`round_in_order` where no region has more than two variables; half as much to compile."""
-    for k in range(order.size):
-        i = order[k]
-        _forget(room)
-        for j in range(regions.member_ptr[i], regions.member_ptr[i + 1]):
-            r = regions.member[j]
-            _expect_few(regions, values, where[r], r, i, q, room)
-            _count(regions.n_states[i], room)
-        _fix(q, i, _best(regions.n_states[i], q, i, room), labels)
-
-
-@njit(**KERNEL)
-def _fix(q, i, state, labels):
-    labels[i] = state
-    for s in range(q.shape[1]):
-        q[i, s] = 1.0 if s == state else 0.0
+    for i in order:
+        labels[i] = best_state(regions, values, where, q, i, room)
+        for s in range(q.shape[1]):
+            q[i, s] = 1.0 if s == labels[i] else 0.0
 
 
 class Domains(NamedTuple):
@@ -408,7 +336,7 @@ def find_labelling(regions, values, where, hard, weight, rank, conflict, limit, 
 
     hard: `find_hard`. weight (n_variables, states): chances of states, zero where one is excluded;
     overwritten. rank (n): the order of variables that nothing else decides. conflict (n): dead ends that variables
-    took part in, at least 1, added to: a restart begins with the largest. room: `scratch`.
+    took part in, at least 1, added to: a restart begins with the largest. room (ROOM, states): work space.
     """
     d = open_domains(regions, hard, weight)
     cap = 4 * rank.size + weight.size + 16

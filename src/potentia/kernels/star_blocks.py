@@ -81,9 +81,7 @@ def keep_two(record, row, n_rows, incoming, product):
     start = (record.slot * n_rows + row) * W
     kept = record.inputs[start : start + W]
     for x in range(W):
-        kept[x] = (
-            packed(exp(incoming[0, x]), exp(incoming[1, x])) if product else incoming[1, x] - incoming[0, x]
-        )
+        kept[x] = packed(exp(incoming[0, x]), exp(incoming[1, x])) if product else incoming[1, x] - incoming[0, x]
 
 
 @njit(inline="always", **KERNEL)
@@ -430,3 +428,34 @@ def add_slopes(pair, count, slope, out):
             e = pair[row, x]
             if e >= 0:
                 out[e] += slope[row, x] / count[e]
+
+
+@njit(inline="always", **KERNEL)
+def product_transposed(table, at, v, first, stride, out, L):
+    """out(b) = sum_a psi(a, b) v(a) of eight lanes, [b][8], v(a) at first + a * stride: four b at a time."""
+    for b in range(0, L - 3, 4):
+        s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+        j, k = at + b * CHUNK, first
+        for _ in range(L):
+            value = load8(v, k)
+            s0 = fma8(load8(table, j), value, s0)
+            s1 = fma8(load8(table, j + CHUNK), value, s1)
+            s2 = fma8(load8(table, j + 2 * CHUNK), value, s2)
+            s3 = fma8(load8(table, j + 3 * CHUNK), value, s3)
+            j += L * CHUNK
+            k += stride
+        store4(out, b * CHUNK, CHUNK, s0, s1, s2, s3)
+    for b in range(L - L % 4, L):
+        s0 = zero8()
+        for a in range(L):
+            s0 = fma8(load8(table, at + (a * L + b) * CHUNK), load8(v, first + a * stride), s0)
+        store8(out, b * CHUNK, s0)
+
+
+@njit(inline="always", **KERNEL)
+def store4(out, at, step, s0, s1, s2, s3):
+    """Four vectors, `step` apart."""
+    store8(out, at, s0)
+    store8(out, at + step, s1)
+    store8(out, at + 2 * step, s2)
+    store8(out, at + 3 * step, s3)

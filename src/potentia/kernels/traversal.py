@@ -42,8 +42,9 @@ def sequential_levels(ptr, adjacent, order, level):
         level[i] = highest + 1
 
 
-@njit(**KERNEL)
-def _root(parent, i):
+@njit(inner=True, **KERNEL)
+def root(parent, i):
+    """The representative of i's tree, with the path to it halved."""
     while parent[i] != i:
         parent[i] = parent[parent[i]]
         i = parent[i]
@@ -55,15 +56,15 @@ def _join(scope_ptr, scope, clique, parent):
     """Join the trees of a clique's variables if all are different; whether they were."""
     first, last = scope_ptr[clique], scope_ptr[clique + 1]
     if last - first == 2:  # two walks instead of four
-        one, two = _root(parent, scope[first]), _root(parent, scope[first + 1])
+        one, two = root(parent, scope[first]), root(parent, scope[first + 1])
         parent[two] = one
         return one != two
     for k in range(first + 1, last):
         for j in range(first, k):
-            if _root(parent, scope[k]) == _root(parent, scope[j]):
+            if root(parent, scope[k]) == root(parent, scope[j]):
                 return False
     for k in range(first + 1, last):
-        parent[_root(parent, scope[k])] = _root(parent, scope[first])
+        parent[root(parent, scope[k])] = root(parent, scope[first])
     return True
 
 

@@ -288,11 +288,7 @@ class ChainData:
     """
 
     def __init__(
-        self,
-        sources: Sequence[Source],
-        resident: int = 1,
-        marked: bool = False,
-        template: Template | None = None,
+        self, sources: Sequence[Source], resident: int = 1, marked: bool = False, template: Template | None = None
     ) -> None:
         in_memory = all(source.in_memory for source in sources)
         self.parts = open_backend([ChainPart(source) for source in sources], in_memory, resident)
@@ -460,9 +456,7 @@ def pruned(weights: ChainWeights, index: AttributeIndex) -> tuple[ChainWeights, 
         left[index.numbers[name]] |= left[index.numbers[presence_name(name)]]
     features, pair_features = (
         AttributeLabels(np.concatenate([[0], np.cumsum(count[left])]), label[of_features])
-        for count, (_, label), of_features in zip(
-            counts, weights[:2], (live[:first], live[first:]), strict=True
-        )
+        for count, (_, label), of_features in zip(counts, weights[:2], (live[:first], live[first:]), strict=True)
     )
     if not left.all():
         names = [name for name, there in zip(index.numbers, left.tolist(), strict=True) if there]

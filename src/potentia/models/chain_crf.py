@@ -13,26 +13,22 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from ..base.backend import releasing
-from ..base.options import check_choice, check_count, check_flag, check_function, check_number, check_type
 from ..base.progress import Bar
+from ..base.resources import one_blas_thread, thread_count
 from ..base.saving import Registered, build, digest_of, read_file, reading, write_file
-from ..base.schema import (
-    TEXT,
-    Array,
-    Choice,
-    Count,
-    Either,
-    Items,
-    Kind,
-    Named,
-    Number,
-    Rule,
-    Schema,
-    Section,
-    check,
+from ..base.schema import TEXT, Array, Choice, Count, Either, Items, Kind, Named, Number, Rule, Schema, Section, check
+from ..base.types import (
+    Floats,
+    Ints,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_function,
+    check_number,
+    check_type,
+    warn_caller,
 )
-from ..base.threads import one_blas_thread, thread_count
-from ..base.types import Floats, Ints, PotentiaError, warn_caller
 from ..features.attributes import (
     MAX_LABELS,
     AttributeIndex,
@@ -282,9 +278,7 @@ class ChainCRF(Registered, Params):
         """A list of labels per sequence, by `decode`; the sequences may be `pt.parts`, as in `fit`, with y None."""
         return list(chain.from_iterable(self._by_part(X, self._predict)))
 
-    def _by_part(
-        self, X: Iterable[Iterable[Token]] | Parts, method: Callable[[Sequences], Any]
-    ) -> Iterable[Any]:
+    def _by_part(self, X: Iterable[Iterable[Token]] | Parts, method: Callable[[Sequences], Any]) -> Iterable[Any]:
         """What a method gives for each part of the sequences, on the cluster if there is one; else they are one."""
         self._check_fitted()
         check_choice("decode", self.decode, _DECODERS)
@@ -329,9 +323,7 @@ class ChainCRF(Registered, Params):
             for paths in k_best_labels(*self._encoded(Sequences(X)), k, thread_count(self.threads))
         ]
 
-    def score(
-        self, X: Iterable[Iterable[Token]] | Parts, y: Sequence[Sequence[Label | None]] | None = None
-    ) -> float:
+    def score(self, X: Iterable[Iterable[Token]] | Parts, y: Sequence[Sequence[Label | None]] | None = None) -> float:
         """Share of known labels that are predicted correctly; y is None for `pt.parts`, which bring their labels."""
         if isinstance(X, Parts):
             counts = self._by_part(X, self._count)
@@ -364,9 +356,7 @@ class ChainCRF(Registered, Params):
         names = [name for name, n in zip(self.index_.numbers, count, strict=True) for _ in range(n)]
         pairs = (divmod(k, len(labels)) for k in features.label.tolist())
         weights = self.weights_.state[len(self.weights_.features.label) :].tolist()
-        return {
-            (name, labels[a], labels[b]): w for name, (a, b), w in zip(names, pairs, weights, strict=True)
-        }
+        return {(name, labels[a], labels[b]): w for name, (a, b), w in zip(names, pairs, weights, strict=True)}
 
     @property
     def offsets_(self) -> dict[str, float | Floats]:
@@ -483,8 +473,7 @@ class ChainCRF(Registered, Params):
         numbers = {name: k for k, name in enumerate(stored.names)}
         model.index_ = AttributeIndex(numbers, template=stored.template)
         of_labels, of_pairs = (
-            AttributeLabels(rows.ptr, rows.code.astype(np.uint16))
-            for rows in (stored.state, stored.pair_state)
+            AttributeLabels(rows.ptr, rows.code.astype(np.uint16)) for rows in (stored.state, stored.pair_state)
         )
         if len(of_pairs.label) and len(stored.labels) > _MAX_PAIR_LABELS:
             raise PotentiaError(
@@ -500,9 +489,7 @@ class ChainCRF(Registered, Params):
         """Write the model as CRFsuite does, whose taggers can then use it."""
         stored = self._stored("CRFsuite")
         if len(stored.pair_state.weight) or self.template is not None or self.scheme is not None:
-            raise PotentiaError(
-                "CRFsuite has no features of pairs, templates or schemes, which this model has."
-            )
+            raise PotentiaError("CRFsuite has no features of pairs, templates or schemes, which this model has.")
         write_bytes(path, crfsuite_bytes(stored))
 
     def to_wapiti(self, path: str | os.PathLike[str]) -> None:
@@ -514,9 +501,7 @@ class ChainCRF(Registered, Params):
     def _stored(self, tool: str) -> StoredChain:
         self._check_fitted()
         if self.index_.columns or self.index_.is_centred:
-            raise PotentiaError(
-                f"{tool} has no arrays or centred numbers among its features, but this model has."
-            )
+            raise PotentiaError(f"{tool} has no arrays or centred numbers among its features, but this model has.")
         labels = [label for label in self.classes_ if isinstance(label, str)]
         if len(labels) < len(self.classes_):
             raise PotentiaError(f"labels must be texts in a file of {tool}.")
@@ -554,9 +539,7 @@ class ChainCRF(Registered, Params):
             check_flag(name, getattr(self, name))
         check_choice("decode", self.decode, _DECODERS)
         check_type("template", self.template, Template, optional=True)
-        if isinstance(self.pair_attributes, str) or not all(
-            isinstance(key, str) for key in self.pair_attributes
-        ):
+        if isinstance(self.pair_attributes, str) or not all(isinstance(key, str) for key in self.pair_attributes):
             raise PotentiaError("pair_attributes must be a list of names of features.")
         if self.scheme is not None:
             check_choice("scheme", self.scheme, SCHEMES, "None")
@@ -593,9 +576,7 @@ def _compare(
     """How many labels are right, and how many are known."""
     check_label_type(y, classes)
     check_lengths(y, [len(row) for row in found])
-    pairs = [
-        (a, b) for p, q in zip(found, y, strict=True) for a, b in zip(p, q, strict=True) if b is not None
-    ]
+    pairs = [(a, b) for p, q in zip(found, y, strict=True) for a, b in zip(p, q, strict=True) if b is not None]
     return sum(a == b for a, b in pairs), len(pairs)
 
 
@@ -608,8 +589,7 @@ def _is_consistent(found: Mapping[str, Any]) -> bool:
     """Whether labels ascend within each attribute, and columns are those of the dense weights, each once."""
     labels, of_labels, of_pairs = found["labels"], found["feature_label"], found["pair_feature_label"]
     ascending = all(
-        _ascends(found[ptr], label)
-        for ptr, label in (("feature_ptr", of_labels), ("pair_feature_ptr", of_pairs))
+        _ascends(found[ptr], label) for ptr, label in (("feature_ptr", of_labels), ("pair_feature_ptr", of_pairs))
     )
     in_range = not len(of_pairs) or (len(labels) <= _MAX_PAIR_LABELS and of_pairs.max() < len(labels) ** 2)
     ends = sorted(map(tuple, found["columns"].values()))

@@ -84,9 +84,7 @@ def read_crfsuite(path: Any) -> StoredChain:
         raise PotentiaError(f"{path} is no CRFsuite model: it does not begin with 'lCRF'.")
     _, size, kind, version, _, n_labels, n_names, features, labels, names, _, _ = _HEADER.unpack_from(data)
     if kind != b"FOMC" or version != 100:
-        raise PotentiaError(
-            f"{path} is a CRFsuite model of type {kind!r} and version {version}, not FOMC and 100."
-        )
+        raise PotentiaError(f"{path} is a CRFsuite model of type {kind!r} and version {version}, not FOMC and 100.")
     if size > len(data):
         raise PotentiaError(f"{path} is damaged: it has {len(data)} bytes, but says {size}.")
     if not 0 < n_labels <= _MAX_LABELS:
@@ -240,9 +238,7 @@ def read_wapiti(path: Any) -> StoredChain:
     if not head:
         raise PotentiaError(f"{path} is no Wapiti model: it does not begin with #mdl# and #rdr#.")
     if head[1] not in (None, b"2"):
-        raise PotentiaError(
-            f"{path} is a Wapiti model of type {head[1].decode()}; only CRFs (type 2) are read."
-        )
+        raise PotentiaError(f"{path} is a Wapiti model of type {head[1].decode()}; only CRFs (type 2) are read.")
     lines, at = _texts(path, data, head.end(), int(head[3]))
     labels, at = _quarks(path, data, at, "labels")
     names, at = _quarks(path, data, at, "observations")
@@ -314,9 +310,7 @@ def _numbered(path: Path, data: bytes) -> tuple[Ints, Floats]:
     pairs = [line.split(b"=") for line in data.split(b"\n") if line]
     try:
         number = np.array([int(k) for k, _ in pairs], dtype=np.int64)
-        weight = np.array(
-            [float.fromhex(w.decode()) if b"x" in w else float(w) for _, w in pairs], dtype=np.float64
-        )
+        weight = np.array([float.fromhex(w.decode()) if b"x" in w else float(w) for _, w in pairs], dtype=np.float64)
     except (ValueError, OverflowError):
         _damaged(path, "a weight is not of the form number=weight")
     if not np.isfinite(weight).all() or (len(number) and (number.min() < 0 or np.any(np.diff(number) <= 0))):
@@ -378,13 +372,7 @@ def _counts(names: Sequence[str], n: int) -> tuple[Ints, Ints]:
 
 
 def _from_flat(
-    path: Path,
-    labels: list[str],
-    names: list[str],
-    template: Template,
-    number: Ints,
-    weight: Floats,
-    factor: float,
+    path: Path, labels: list[str], names: list[str], template: Template, number: Ints, weight: Floats, factor: float
 ) -> StoredChain:
     """A chain whose weights lie observation by observation: those of labels, then those of pairs."""
     n = len(labels)
@@ -425,9 +413,7 @@ def _to_flat(chain: StoredChain) -> tuple[Ints, Floats]:
     code = np.flatnonzero(chain.pairs)
     if len(code):
         if constant not in chain.names:
-            raise PotentiaError(
-                "the model has weights of neighbouring labels, but its template has no line 'b'."
-            )
+            raise PotentiaError("the model has weights of neighbouring labels, but its template has no line 'b'.")
         at = chain.names.index(constant)
         number.append(begin[at] + of_labels[at] + code)
         weight.append(chain.pairs.ravel()[code])

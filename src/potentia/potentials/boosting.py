@@ -11,32 +11,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..base.options import check_count, check_number
 from ..base.schema import Array, Rule, Schema
-from ..base.types import Floats, Ints, PotentiaError, real_number, shown
-from ..kernels.decision_trees import (
-    MAX_BINS,
-    PAD,
-    fill_statistics,
-    fit_leaves,
-    measure,
-    measure_rest,
-    pack,
-    partition,
-)
+from ..base.types import Floats, Ints, PotentiaError, check_count, check_number, real_number, shown
+from ..kernels.decision_trees import MAX_BINS, PAD, fill_statistics, fit_leaves, measure, measure_rest, pack, partition
 from ..kernels.linear_losses import loss_rows
 from .base import Potential
-from .problem import Batch, Problem, map_chunks, map_parts
-from .tree_ensemble import (
-    Binned,
-    Codes,
-    TreeEnsemble,
-    all_cells,
-    cell_of,
-    count_bins,
-    draw_edges,
-    encode,
-)
+from .inputs import map_chunks
+from .problem import Batch, Problem, map_parts
+from .tree_ensemble import Binned, Codes, TreeEnsemble, all_cells, cell_of, count_bins, draw_edges, encode
 
 #: A node of at least this many codes is worth the hand-over to other threads.
 _MANY = 1 << 20
@@ -175,7 +157,7 @@ class Rounds:
         max_open = min(max_leaves, int(1 / max(options.min_split, 2 * options.min_leaf) + 1e-6))
         self._growth = Growth(count_bins(self.edges), problem.n_outputs, max_leaves, max_open + 2)
         self._statistics = np.empty((self.size, self._growth.width))
-        #: Scores of all codes by the trees there were, and by those added since; None where they are not kept.
+        #: Scores of all codes by the trees there were, and by those added since; None if they are not stored.
         self._start = self._kept_scores()
         self._more = None if self._start is None else np.zeros_like(self._start)
         self._drawn = _draw_rows(problem, self.size, n_rounds, rng)
@@ -198,9 +180,7 @@ class Rounds:
         fill_statistics(residual, batch.weight, self._statistics)
         tree = self._growth.tree(codes, self._statistics, self._limits(residual, batch.weight))
         values = self.options.shrinkage * self._leaf_values(tree, batch, scores)
-        self.grown.append(
-            TreeEnsemble(tree.nodes, values, np.array([0, len(tree.nodes)]), np.array([tree.depth]))
-        )
+        self.grown.append(TreeEnsemble(tree.nodes, values, np.array([0, len(tree.nodes)]), np.array([tree.depth])))
         if self._more is not None and self.binned is not None:
             self.grown[-1].add_to(self._more, self.binned.codes)
 
@@ -309,10 +289,11 @@ def _share_losses(
 
 #: A node keeps its feature's number in 16 bits.
 _MAX_FEATURES = 1 << 16
-#: What a fit may multiply its new trees by: those that fit the noise of the rows drawn help when taken in part.
+#: Factors that a fit may multiply its new trees by: those that fit the noise of the rows drawn help when taken in part.
 _SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 
 
+@dataclass(eq=False, repr=False)
 class Boosting(Potential):
     """Stochastic gradient boosting of the biased logistic loss [ILR-chapter sec. 1.9.4].
 
@@ -338,9 +319,7 @@ class Boosting(Potential):
         "depths_": Array("i8", ("T",), low=0, below="m+1"),
         "nodes_": Array("i8", ("m",), low=0, below=2**56),
         "values_": Array("f8", ("m", "K")),
-        "bins": Rule(
-            lambda values: np.all(values["edges_"][:, 1:] >= values["edges_"][:, :-1]), "are not sorted"
-        ),
+        "bins": Rule(lambda values: np.all(values["edges_"][:, 1:] >= values["edges_"][:, :-1]), "are not sorted"),
         "trees": Rule(
             lambda values: TreeEnsemble(
                 *(values[name] for name in ("nodes_", "values_", "node_ptr_", "depths_"))
@@ -349,37 +328,17 @@ class Boosting(Potential):
         ),
     }
 
-    edges_: Floats
-    nodes_: Ints
-    values_: Floats
-    node_ptr_: Ints
-    depths_: Ints
-
-    def __init__(
-        self,
-        rounds: int = 200,
-        shrinkage: float = 0.25,
-        subsample: int | None = 10_000,
-        min_leaf: float = 0.01,
-        min_split: float = 0.025,
-        max_leaves: int | None = None,
-        bins: int = 256,
-        refit: bool = True,
-        restart: bool = False,
-        more_rounds: int = 20,
-        seed: int = 0,
-    ):
-        self.rounds = rounds
-        self.shrinkage = shrinkage
-        self.subsample = subsample
-        self.min_leaf = min_leaf
-        self.min_split = min_split
-        self.max_leaves = max_leaves
-        self.bins = bins
-        self.refit = refit
-        self.restart = restart
-        self.more_rounds = more_rounds
-        self.seed = seed
+    rounds: int = 200
+    shrinkage: float = 0.25
+    subsample: int | None = 10_000
+    min_leaf: float = 0.01
+    min_split: float = 0.025
+    max_leaves: int | None = None
+    bins: int = 256
+    refit: bool = True
+    restart: bool = False
+    more_rounds: int = 20
+    seed: int = 0
 
     @property
     def n_trees(self) -> int:

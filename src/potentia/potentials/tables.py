@@ -12,15 +12,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..base.options import check_number
 from ..base.schema import Array, Rule, Schema
-from ..base.types import Floats, PotentiaError, real_numbers, shown
+from ..base.types import Floats, PotentiaError, check_number, real_numbers, shown
 from ..graph.tables import Cost, WeightedTable, check_cut
 from ..kernels.linear_losses import linear_loss_rows
-from .base import Potential
+from .base import Differentiable, Potential
+from .inputs import map_chunks
 from .linear import Linear
-from .mlp import Differentiable
-from .problem import Batch, Problem, map_chunks
+from .problem import Batch, Problem
 
 
 class Constant(Differentiable):
@@ -129,9 +128,7 @@ class Temperature(Differentiable):
     saved: ClassVar[Schema] = {
         **Differentiable.saved,
         "weight_": Array("f8", (1,)),
-        "columns": Rule(
-            lambda values: values["n_features_"] == values["n_outputs_"], "must be one feature per state"
-        ),
+        "columns": Rule(lambda values: values["n_features_"] == values["n_outputs_"], "must be one feature per state"),
     }
 
     weight_: Floats
@@ -329,9 +326,7 @@ class Scaled(WeightPotential):
         """The table."""
         table = real_numbers(self.table, "the table of Scaled")
         if table.ndim != 2 or not np.all(np.isfinite(table)):
-            raise PotentiaError(
-                f"the table of Scaled must hold finite numbers, (L, L), not {shown(self.table)}."
-            )
+            raise PotentiaError(f"the table of Scaled must hold finite numbers, (L, L), not {shown(self.table)}.")
         return table
 
     def same_table(self, other: Any) -> bool:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from ..base.types import Floats, Ints
 from ..kernels.decision_trees import MAX_BINS, add_trees, bin_rows
-from .problem import Batch, Problem, map_chunks
+from .inputs import map_chunks
+from .problem import Batch, Problem
 
 Codes = NDArray[np.uint8]
 

@@ -26,11 +26,7 @@ def njit(*, hidden: bool, allocates: bool, **options: Any) -> Callable[[Callable
 
     def decorate(function: Callable[..., Any]) -> Any:
         kernel = numba.njit(
-            pipeline_class=_Compiler,
-            no_cfunc_wrapper=True,
-            no_cpython_wrapper=hidden,
-            _nrt=allocates,
-            **options,
+            pipeline_class=_Compiler, no_cfunc_wrapper=True, no_cpython_wrapper=hidden, _nrt=allocates, **options
         )(function)
         if not hidden:
             kernel._cache = NullCache() if FOLDER is None else _OnDisk(function)
@@ -66,9 +62,7 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
 
     def _finalize_final_module(self) -> None:
         functions = self._final_module.functions
-        self._linked = [
-            f.name for f in functions if f.linkage == Linkage.linkonce_odr and not f.is_declaration
-        ]
+        self._linked = [f.name for f in functions if f.linkage == Linkage.linkonce_odr and not f.is_declaration]
         self._change_linkage(self._final_module, Linkage.internal)
         super()._finalize_final_module()
 
@@ -112,9 +106,7 @@ class _Compiler(Compiler):  # type: ignore[misc]
         result = super().compile_extra(function)
         for name, kind in () if counted else self._received(result):
             if state.targetctx.data_model_manager[kind].contains_nrt_meminfo():
-                raise TypeError(
-                    f"{function.__qualname__} must be declared with allocates=True: {name} is {kind}"
-                )
+                raise TypeError(f"{function.__qualname__} must be declared with allocates=True: {name} is {kind}")
         if not inner:
             return result
         name = result.fndesc.qualname

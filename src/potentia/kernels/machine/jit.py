@@ -90,9 +90,7 @@ DIGEST = digest(_SOURCES)
 FOLDER = _choose_folder()
 
 
-def njit(
-    *, allocates: bool = False, inner: bool = False, **options: Any
-) -> Callable[[Callable[..., Any]], Any]:
+def njit(*, allocates: bool = False, inner: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.njit` with a cache on disk, and with less to compile.
 
     Functions whose names begin with _, and those declared `inner`, are called by other kernels only: they are compiled

@@ -80,9 +80,7 @@ def run8(typingctx, index, at):
         first = builder.extract_element(numbers, word(0))
         single = builder.insert_element(ir.Constant(kind, ir.Undefined), first, word(0))
         spread = builder.shuffle_vector(single, ir.Constant(kind, ir.Undefined), ir.Constant(kind, None))
-        same = builder.icmp_unsigned(
-            "==", numbers, builder.add(spread, ir.Constant(kind, list(range(CHUNK))))
-        )
+        same = builder.icmp_unsigned("==", numbers, builder.add(spread, ir.Constant(kind, list(range(CHUNK)))))
         whole = builder.icmp_unsigned("==", builder.bitcast(same, ir.IntType(CHUNK)), ir.IntType(CHUNK)(-1))
         return builder.select(whole, builder.zext(first, wide), wide(-1))
 

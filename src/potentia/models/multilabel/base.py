@@ -17,7 +17,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ...base.options import check_flag, check_type
 from ...base.progress import Bar
 from ...base.saving import (
     Registered,
@@ -33,7 +32,7 @@ from ...base.saving import (
     write_file,
 )
 from ...base.schema import FLAG, TEXT, Array, Count, Items, Kind, Number, Rule, Schema, Size, check
-from ...base.types import Floats, PotentiaError
+from ...base.types import Floats, PotentiaError, check_flag, check_type
 from ...learn.checkpoint import Checkpoint
 from .hinge import Kernel, LabelRows, kernel_matrix
 from .inputs import (
@@ -196,9 +195,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         "rows/indices": Array("i4 i8", ("nnz",), low=0, below="d", optional=True),
         "rows/indptr": Array("i4 i8", ("n+1",), ends="nnz", optional=True),
         "n": Size(_n_rows),
-        "rows": Rule(
-            lambda saved: len({saved[f"rows/{part}"] is None for part in _CSR}) == 1, "are incomplete"
-        ),
+        "rows": Rule(lambda saved: len({saved[f"rows/{part}"] is None for part in _CSR}) == 1, "are incomplete"),
         "kernel": Rule(lambda saved: not _by_kernel(saved) or saved["gamma"] is not None, "has no gamma"),
         "m": Size(lambda saved: saved["n"] if _by_kernel(saved) else saved["n_features"]),
     }
@@ -311,9 +308,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         names = [str(name) for name in getattr(y, "columns", self.label_names_)]
         if names != self.label_names_ and set(names) == set(self.label_names_):
             before = ", ".join(self.label_names_)
-            raise PotentiaError(
-                f"the columns of y are {', '.join(names)}, but in training their order was {before}."
-            )
+            raise PotentiaError(f"the columns of y are {', '.join(names)}, but in training their order was {before}.")
         return float(super().score(X, y, sample_weight))
 
     def predict_proba(self, X: Any) -> Floats:

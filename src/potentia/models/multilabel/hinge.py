@@ -77,9 +77,7 @@ def _product(weights: Any, rows: Floats) -> Floats:
 
 # -- kernels ---------------------------------------------------------------------------------------------------
 
-KernelName = Literal[
-    "additive_chi2", "chi2", "cosine", "laplacian", "linear", "poly", "polynomial", "rbf", "sigmoid"
-]
+KernelName = Literal["additive_chi2", "chi2", "cosine", "laplacian", "linear", "poly", "polynomial", "rbf", "sigmoid"]
 KERNELS = get_args(KernelName)
 #: A kernel by scikit-learn's name, or a function of two matrices of rows.
 Kernel = KernelName | Callable[..., Any] | None
@@ -102,9 +100,7 @@ def kernel_matrix(A: Any, B: Any, kernel: Kernel, **options: Any) -> Floats:
         except ValueError as error:
             raise PotentiaError(f"kernel {kernel!r}: {str(error).removesuffix('.')}.") from None
     if gram.shape != (A.shape[0], B.shape[0]) or not np.all(np.isfinite(gram)):
-        raise PotentiaError(
-            f"kernel must give finite numbers of shape {(A.shape[0], B.shape[0])}, not {gram.shape}."
-        )
+        raise PotentiaError(f"kernel must give finite numbers of shape {(A.shape[0], B.shape[0])}, not {gram.shape}.")
     return np.ascontiguousarray(gram)
 
 
@@ -156,9 +152,7 @@ class SignColumns:
         self.usual = np.where(signs.sum(axis=0) >= 0, 1.0, -1.0)
         listed = sparse.csr_array(signs != self.usual)
         listed.sort_indices()
-        self.exceptions = Exceptions(
-            listed.indices.astype(np.uint32), listed.indptr.astype(np.int64), float(scale)
-        )
+        self.exceptions = Exceptions(listed.indices.astype(np.uint32), listed.indptr.astype(np.int64), float(scale))
 
 
 class LabelRows:
@@ -188,9 +182,7 @@ class LabelRows:
         """The mean squared length of the rows."""
         return self.X.ask(_mean_square) if isinstance(self.X, RemoteRows) else float(np.mean(self.squares))
 
-    def solve(
-        self, solvers: Sequence[HingeSolver], columns: SignColumns, p: int, y: Floats, label: int
-    ) -> Floats:
+    def solve(self, solvers: Sequence[HingeSolver], columns: SignColumns, p: int, y: Floats, label: int) -> Floats:
         """Solutions (solvers, width + p + 2) of the problem of signs y (n) beside the first p columns of signs.
 
         Each starts from the one before with its dual scaled to the new cost. label: whose weights the rows have.

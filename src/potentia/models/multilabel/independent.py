@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from sklearn.base import clone
 
-from ...base.options import check_choice, check_count
 from ...base.saving import find_class, saved_name
-from ...base.schema import TEXT, Array, Kind, Rule, Schema, Section, prefixed
-from ...base.types import Bools, Floats, PotentiaError
+from ...base.schema import TEXT, Array, Kind, Rule, Schema, Section
+from ...base.types import Bools, Floats, PotentiaError, check_choice, check_count, prefixed
 from ...learn.checkpoint import Checkpoint
 from ...metrics import MEASURES
 from .base import FitTask, MultiLabelClassifier
@@ -47,8 +46,7 @@ class IndependentClassifiers(MultiLabelClassifier):
         "coef": Array("f8", ("V", "m"), optional=True),
         "bias": Array("f8", ("V",), optional=True),
         "weights": Rule(
-            lambda saved: (saved["coef"] is None) == (saved["bias"] is None) == (not saved["V"]),
-            "are missing",
+            lambda saved: (saved["coef"] is None) == (saved["bias"] is None) == (not saved["V"]), "are missing"
         ),
     }
 
@@ -160,9 +158,7 @@ class ThresholdClassifier(MultiLabelClassifier):
         if not self._coding.varying.any():
             return {}
         if not isinstance(self.estimator_, MultiLabelClassifier):
-            raise PotentiaError(
-                f"a {type(self.estimator_).__name__} inside a ThresholdClassifier cannot be saved."
-            )
+            raise PotentiaError(f"a {type(self.estimator_).__name__} inside a ThresholdClassifier cannot be saved.")
         content, arrays = self.estimator_.state()
         return {
             "inner": {"class": saved_name(type(self.estimator_)), "content": content},

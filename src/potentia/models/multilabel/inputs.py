@@ -11,9 +11,18 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from ...base.options import check_choice, check_count, check_number, check_positive
 from ...base.saving import SavedFunction
-from ...base.types import Bools, Floats, PotentiaError, shown, warn_caller
+from ...base.types import (
+    Bools,
+    Floats,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_number,
+    check_positive,
+    shown,
+    warn_caller,
+)
 from ...features.offsets import CONSTANT_SHARE, FAR
 from .hinge import KERNELS, RemoteRows
 
@@ -50,9 +59,7 @@ class Coding(NamedTuple):
                 signs[:, k] = np.where(high, self.signs[k], -self.signs[k])
                 continue
             if not np.all(high | (column == values[0])):
-                raise PotentiaError(
-                    f"label {names[k]} of y has values other than {values[0]!r} and {values[1]!r}."
-                )
+                raise PotentiaError(f"label {names[k]} of y has values other than {values[0]!r} and {values[1]!r}.")
             signs[:, k] = np.where(high, 1.0, -1.0)
         return signs
 
@@ -64,9 +71,7 @@ class Coding(NamedTuple):
         kind = np.result_type(*self.classes) if plain else np.dtype(object)
         labels, columns = np.empty((len(signs), len(self.classes)), dtype=kind), iter(signs.T)
         for k, values in enumerate(self.classes):
-            labels[:, k] = (
-                values[0] if len(values) == 1 else np.where(next(columns) > 0, values[1], values[0])
-            )
+            labels[:, k] = values[0] if len(values) == 1 else np.where(next(columns) > 0, values[1], values[0])
         return labels[:, 0] if self.flat else labels
 
     def beside_constant(self, values: np.ndarray, constant: Floats) -> np.ndarray:
@@ -183,9 +188,7 @@ def check_rows(estimator: Any, X: Any, reset: bool) -> Any:
     if max(values.max(initial=0.0), -values.min(initial=0.0)) > _HUGE:
         at = np.flatnonzero(np.abs(values) > _HUGE)[0]
         column = X.indices[at] if sparse.issparse(X) else at % X.shape[1]
-        raise PotentiaError(
-            f"feature {column} of X holds numbers too large to compute with: scale the features."
-        )
+        raise PotentiaError(f"feature {column} of X holds numbers too large to compute with: scale the features.")
     return X
 
 
@@ -327,6 +330,4 @@ def check_classifier(estimator: object) -> None:
     if isinstance(estimator, SavedFunction):
         return  # of a loaded model, which can predict but not be fitted again
     if estimator is not None and not all(callable(getattr(estimator, name, None)) for name in methods):
-        raise PotentiaError(
-            f"estimator must be a classifier with decision_function or None, not {shown(estimator)}."
-        )
+        raise PotentiaError(f"estimator must be a classifier with decision_function or None, not {shown(estimator)}.")

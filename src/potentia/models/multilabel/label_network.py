@@ -10,10 +10,19 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ...base.options import check_choice, check_count, check_flag, check_positive
 from ...base.saving import SavedFunction
-from ...base.schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check, prefixed
-from ...base.types import Floats, Ints, PotentiaError, shown
+from ...base.schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check
+from ...base.types import (
+    Floats,
+    Ints,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_positive,
+    prefixed,
+    shown,
+)
 from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
 from .hinge import HingeSolver
@@ -139,19 +148,10 @@ class LabelNetwork(MultiLabelClassifier):
             check_choice("order", self.order, ORDERS, "the labels' numbers")
         check_choice("loss", self.loss, LOSSES)
         check_flag("sees_labels", self.sees_labels)
-        for name, least in {
-            "n_trees": 0,
-            "n_orders": 1,
-            "parents": 0,
-            "width": 1,
-            "cv": 2,
-            "passes": 1,
-        }.items():
+        for name, least in {"n_trees": 0, "n_orders": 1, "parents": 0, "width": 1, "cv": 2, "passes": 1}.items():
             check_count(name, getattr(self, name), least)
         if self.sees_labels and self.n_orders > 1:
-            raise PotentiaError(
-                "n_orders must be 1 where sees_labels is True: units learn with labels in one order."
-            )
+            raise PotentiaError("n_orders must be 1 where sees_labels is True: units learn with labels in one order.")
         check_positive("tol", self.tol)
         check_seed(self.random_state)
 
@@ -204,9 +204,7 @@ class LabelNetwork(MultiLabelClassifier):
         rng = np.random.default_rng(seed)
         return [first, *(rng.permutation(V) for _ in range(self.n_orders - 1))]
 
-    def _choose(
-        self, scores: Floats, signs: Floats, weight: Floats, order: Ints, seen: Seen | None, seed: int
-    ) -> None:
+    def _choose(self, scores: Floats, signs: Floats, weight: Floats, order: Ints, seen: Seen | None, seed: int) -> None:
         """`ridge_` of the largest held-out log P, then `power_` and `whole_` by held-out measures."""
         self.ridge_, self.power_, self.cv_results_ = _RIDGE, _POWER if seen is not None else 0.0, []
         n = len(signs)
@@ -223,9 +221,7 @@ class LabelNetwork(MultiLabelClassifier):
                 )
                 member = Member(conditionals, conditionals.base(scores[test]))
                 members_by_ridge[ridge].append(member)
-                gains[ridge] = (
-                    gains.get(ridge, 0.0) + member.log_probabilities(np.arange(len(test)), signs[test]).sum()
-                )
+                gains[ridge] = gains.get(ridge, 0.0) + member.log_probabilities(np.arange(len(test)), signs[test]).sum()
         self.ridge_ = max(gains, key=lambda ridge: gains[ridge])
         members = list(zip(members_by_ridge[self.ridge_], (test for _, test in parts), strict=True))
 
@@ -237,9 +233,7 @@ class LabelNetwork(MultiLabelClassifier):
                 right += [np.sum(~wrong.any(axis=1)) / n, np.sum(wrong) / signs.size]
             return {"power": power, "whole": whole, "exact_match": right[0], "hamming_loss": right[1]}
 
-        self.cv_results_ = [
-            measure(power, self.whole_) for power in (_POWERS if seen is not None else (0.0,))
-        ]
+        self.cv_results_ = [measure(power, self.whole_) for power in (_POWERS if seen is not None else (0.0,))]
         self.power_ = self._better(n)["power"]
         if self.whole_:
             self.cv_results_.append(measure(self.power_, False))
@@ -267,13 +261,10 @@ class LabelNetwork(MultiLabelClassifier):
         scores = np.stack(parts, axis=2) / self._scale
         seeing = [u for u, unit in enumerate(self._units) if unit.sees_labels]
         return [
-            Member(c, c.base(scores), [partial(self._unit_scores, c, u, X) for u in seeing])
-            for c in self._conditionals
+            Member(c, c.base(scores), [partial(self._unit_scores, c, u, X) for u in seeing]) for c in self._conditionals
         ], seen
 
-    def _unit_scores(
-        self, conditionals: Conditionals, u: int, X: Any, i: int, rows: Ints, signs: Floats
-    ) -> Floats:
+    def _unit_scores(self, conditionals: Conditionals, u: int, X: Any, i: int, rows: Ints, signs: Floats) -> Floats:
         """The part (m) of a unit that sees earlier labels in the log-odds of the label at place i."""
         return conditionals.weight[i, u] * self._units[u].scores_after(i, X[rows], signs) / self._scale[u]
 
@@ -333,11 +324,7 @@ class LabelNetwork(MultiLabelClassifier):
             "bias": np.array([c.bias for c in parts]).reshape(len(parts), V),
             "coupling": np.array([c.coupling for c in parts]).reshape(len(parts), V, V),
             "scale": self._scale,
-            **{
-                f"unit{u}/{name}": array
-                for u, (_, arrays) in enumerate(units)
-                for name, array in arrays.items()
-            },
+            **{f"unit{u}/{name}": array for u, (_, arrays) in enumerate(units) for name, array in arrays.items()},
             **{f"forest/{name}": array for name, array in forest.items()},
         }
 

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ...base.options import check_choice, check_number
-from ...base.schema import Array, Rule, Schema, Size, prefixed
-from ...base.types import Floats
+from ...base.schema import Array, Rule, Schema, Size
+from ...base.types import Floats, check_choice, check_number, prefixed
 from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
 from .hinge import Gamma, Kernel, kernel_width, lone_score
@@ -93,12 +92,7 @@ class LMBM(MultiLabelClassifier):
     # -- fitting -------------------------------------------------------------------------------------------
 
     def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+        self, X: Any, y: Any, *, progress: bool = False, checkpoint: str | os.PathLike[str] | Checkpoint | None = None
     ) -> Self:
         """Learn from rows X (n, d) and their labels y (n, K) or (n,); progress and checkpoint as in `LMSBN`."""
         return self._learn(X, y, None, progress, checkpoint)

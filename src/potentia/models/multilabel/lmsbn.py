@@ -11,9 +11,17 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from ...base.options import check_choice, check_count, check_positive, check_type
 from ...base.schema import Array, Number, Rule, Schema
-from ...base.types import Floats, Ints, PotentiaError, real_numbers
+from ...base.types import (
+    Floats,
+    Ints,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_positive,
+    check_type,
+    real_numbers,
+)
 from ...kernels.search import NetworkTerms
 from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
@@ -171,9 +179,7 @@ class LMSBN(MultiLabelClassifier):
 
     def _fit_nothing(self) -> None:
         none = np.zeros(0, dtype=np.int64)
-        links = NetworkTerms(
-            np.zeros((0, 0)), np.zeros(1, np.int64), np.zeros(0), np.zeros(1, np.int64), none
-        )
+        links = NetworkTerms(np.zeros((0, 0)), np.zeros(1, np.int64), np.zeros(0), np.zeros(1, np.int64), none)
         self._set_network(DirectedNetwork(np.zeros((0, self.n_features_in_)), np.zeros(0), none, links))
         self.alpha_, self.label_scale_ = 1.0, 1.0
         self.cv_results_: list[dict[str, Any]] = []

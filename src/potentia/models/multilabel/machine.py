@@ -12,17 +12,8 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
-from ...base.threads import map_ranges, thread_count
-from ...base.types import (
-    Bools,
-    ConvergenceWarning,
-    Floats,
-    Ints,
-    PotentiaError,
-    shown,
-    warn_caller,
-    whole_numbers,
-)
+from ...base.resources import map_ranges, thread_count
+from ...base.types import Bools, ConvergenceWarning, Floats, Ints, PotentiaError, shown, warn_caller, whole_numbers
 from ...graph.scores import Scores
 from ...graph.structure import Graph
 from ...graph.union import Union
@@ -73,9 +64,7 @@ def clique_sets(option: CliqueOption, n_labels: int) -> list[tuple[int, ...]]:
         sizes = range(2, min(int(option), n_labels) + 1)
         return [c for size in sizes for c in combinations(range(n_labels), size)]
     if isinstance(option, str | bool) or not isinstance(option, Sequence):
-        raise PotentiaError(
-            f"cliques must be a whole number or a list of sets of labels, not {shown(option)}."
-        )
+        raise PotentiaError(f"cliques must be a whole number or a list of sets of labels, not {shown(option)}.")
     sets = []
     for entry in option:
         numbers = whole_numbers(list(entry) if isinstance(entry, Iterable) else [entry], "cliques")
@@ -226,9 +215,7 @@ def learn_machine(problem: MachineProblem, tol: float, passes: int, seed: int, s
     while left > 0:
         block = min(left, _BLOCK)
         visits = block * max(signs.size, 1000)
-        reached = descend_joint(
-            rows, signs, cliques, squares + 1.0, eta, cost, spread, visits, seed + left, state
-        )
+        reached = descend_joint(rows, signs, cliques, squares + 1.0, eta, cost, spread, visits, seed + left, state)
         if reached > spread and left == passes:
             problem.leap(state)
         machine = problem.machine(state)
@@ -303,9 +290,7 @@ class Relaxation:
         single = (np.arange(m)[:, None] * T + np.arange(K)).ravel()
         single_scores = sparse.csr_array((-scores.ravel(), (np.arange(m * K), single)), shape=(m * K, m * T))
         margin = sparse.hstack([sparse.kron(each, self.coupling) + single_scores, -sparse.eye_array(m * K)])
-        local = sparse.hstack(
-            [sparse.kron(each, self.local), sparse.csr_array((m * self.local.shape[0], m * K))]
-        )
+        local = sparse.hstack([sparse.kron(each, self.local), sparse.csr_array((m * self.local.shape[0], m * K))])
         matrix = sparse.vstack([margin, local], format="csr")
         right = np.repeat([-1.0, 1.0], [m * K, m * self.local.shape[0]])
         cost = np.repeat([0.0, 1.0], [m * T, m * K])
@@ -354,9 +339,7 @@ def find_labelling(machine: Machine, scores: Floats, decode: str) -> Decoded:
         loss, bound = machine.losses(scores, signs), np.zeros(n)
     elif decode == "exact":
         if K > _LARGEST:
-            raise PotentiaError(
-                f"decode='exact' looks at all labellings of at most {_LARGEST} labels, not {K}."
-            )
+            raise PotentiaError(f"decode='exact' looks at all labellings of at most {_LARGEST} labels, not {K}.")
         pieces = [scores[a : a + _ROWS] for a in range(0, max(n, 1), _ROWS)]
         compared = map_anywhere(partial(_compare_all, machine), pieces)
         signs, loss = (np.concatenate(arrays) for arrays in zip(*compared, strict=True))
@@ -384,9 +367,7 @@ def _rounded(machine: Machine, scores: Floats, means: Floats) -> tuple[Floats, F
     return signs, loss
 
 
-def _branch(
-    machine: Machine, relaxation: Relaxation, scores: Floats, means: Floats, best: Decoded, row: int
-) -> None:
+def _branch(machine: Machine, relaxation: Relaxation, scores: Floats, means: Floats, best: Decoded, row: int) -> None:
     """Branch and bound from a row's relaxed means: improves the row's labelling and bound in `best`.
 
     The subproblem of the lowest bound is split at its least certain label, until no bound is below the best loss.

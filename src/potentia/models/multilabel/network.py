@@ -11,14 +11,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ...base.options import check_choice
-from ...base.threads import iterate_items, map_items, thread_count
+from ...base.resources import iterate_items, map_items, thread_count
 from ...base.types import (
     Bools,
     ConvergenceWarning,
     Floats,
     Ints,
     PotentiaError,
+    check_choice,
     shown,
     warn_caller,
     whole_numbers,
@@ -120,9 +120,7 @@ class DirectedNetwork(NamedTuple):
         """function(links, base, first row, end, *args) over chunks of rows, in parallel."""
         n = len(base)
         map_items(
-            lambda a: function(self.links, base, a, min(a + chunk, n), *args),
-            range(0, n, chunk),
-            thread_count(None),
+            lambda a: function(self.links, base, a, min(a + chunk, n), *args), range(0, n, chunk), thread_count(None)
         )
 
     def _placed(self, values: Floats) -> Floats:
@@ -264,9 +262,7 @@ def parent_sets(parents: Parents, n_labels: int) -> list[set[int]] | None:
             raise PotentiaError(f"parents has {len(entries)} entries for {n_labels} labels.")
     sets = []
     for k, entry in enumerate(entries):
-        values = whole_numbers(
-            list(entry) if isinstance(entry, Iterable) else [entry], f"parents of label {k}"
-        )
+        values = whole_numbers(list(entry) if isinstance(entry, Iterable) else [entry], f"parents of label {k}")
         _check_labels(values, n_labels, f"parents of label {k}")
         sets.append(set(values.tolist()))
     topological(sets, np.arange(n_labels))

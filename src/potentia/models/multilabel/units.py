@@ -12,9 +12,9 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import clone
 
+from ...base.resources import map_items, thread_count
 from ...base.saving import SavedFunction
 from ...base.schema import Array, Choice, Items, Kind, Number, Rule, Schema, check
-from ...base.threads import map_items, thread_count
 from ...base.types import Floats, Ints, PotentiaError
 from .base import FitTask
 from .hinge import HingeSolver, LabelRows, kernel_matrix, median_width
@@ -91,9 +91,7 @@ class MarginUnit(Unit):
                 if loss < least:
                     least, self.gamma, alpha, best = loss, gamma, candidate.alpha, scores
         features, labels = self._features(X, weight, self.gamma), np.arange(signs.shape[1])
-        (network,) = learn_networks(
-            features, signs, [replace(solver, alpha=alpha)], labels, APART, task.solved
-        )
+        (network,) = learn_networks(features, signs, [replace(solver, alpha=alpha)], labels, APART, task.solved)
         self._coef, self._bias = network.coef, network.bias
         return best
 
@@ -252,9 +250,7 @@ def make_unit(unit: Any, sees_labels: bool, seed: int) -> Unit:
         unit()  # refuses, because a file has only the name
     if unit == "boosting":
         options = {"n_estimators": 100, "min_child_samples": 10, "num_threads": 1, "verbose": -1}
-        unit = _lightgbm().LGBMClassifier(
-            **options, random_state=seed, deterministic=True, force_row_wise=True
-        )
+        unit = _lightgbm().LGBMClassifier(**options, random_state=seed, deterministic=True, force_row_wise=True)
     elif "random_state" in unit.get_params():
         unit = clone(unit).set_params(random_state=seed)
     return ClassifierUnit(unit, sees_labels)
@@ -355,9 +351,7 @@ class LabellingForest(NamedTuple):
         return LabellingForest(shares=shares, **parts)
 
 
-def learn_forest(
-    X: Any, signs: Floats, weight: Floats, n_trees: int, seed: int
-) -> tuple[LabellingForest, Seen]:
+def learn_forest(X: Any, signs: Floats, weight: Floats, n_trees: int, seed: int) -> tuple[LabellingForest, Seen]:
     """A forest, and the probabilities of each training row's labellings by trees that did not see it.
 
     Each tree splits a bootstrap sample until its leaves are pure, by square roots of all features at a time.
@@ -400,8 +394,7 @@ def _grow(
     unseen = sparse.csr_array(sparse.diags_array((drawn == 0).astype(float)) @ shares[leaves])
     unseen.eliminate_zeros()
     left, right, feature = (
-        side.astype(np.int64)
-        for side in (tree.children_left, tree.children_right, np.maximum(tree.feature, 0))
+        side.astype(np.int64) for side in (tree.children_left, tree.children_right, np.maximum(tree.feature, 0))
     )
     root = np.zeros(1, dtype=np.int64)
     return LabellingForest(left, right, feature, tree.threshold.copy(), root, shares, labellings), unseen

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from ...base.options import check_choice, check_count, check_type, texts_of
-from ...base.threads import map_items, thread_count
-from ...base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError
+from ...base.resources import map_items, thread_count
+from ...base.types import (
+    Bools,
+    Floats,
+    InfeasibleError,
+    Ints,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_type,
+    texts_of,
+)
 from ...features.schemes import allowed_tags
 from ...kernels import sequences as kernels
 from ...kernels.lanes import make_lanes
+from ..chain_crf import LabelPath
 from .layer import tensor_like, to_numpy
 
 #: Multiplications that a block of sequences should have, so that handing it to a thread pays.
@@ -170,13 +180,6 @@ class LogLikelihood(torch.autograd.Function):
 _REDUCTIONS = ("none", "sum", "mean", "token_mean")
 
 
-class TagPath(NamedTuple):
-    """A labelling of one sequence and log p of it."""
-
-    tags: list[int]
-    log_probability: float
-
-
 class LinearChain(torch.nn.Module):
     """A linear-chain conditional random field: a drop-in for pytorch-crf's `CRF` whose loops over steps are compiled.
 
@@ -192,12 +195,7 @@ class LinearChain(torch.nn.Module):
     """
 
     def __init__(
-        self,
-        num_tags: int,
-        batch_first: bool = False,
-        *,
-        tags: Sequence[str] | None = None,
-        scheme: str | None = None,
+        self, num_tags: int, batch_first: bool = False, *, tags: Sequence[str] | None = None, scheme: str | None = None
     ) -> None:
         check_count("num_tags", num_tags, 1)
         if (tags is None) != (scheme is None):
@@ -228,11 +226,7 @@ class LinearChain(torch.nn.Module):
 
     @torch.compiler.disable
     def forward(
-        self,
-        emissions: torch.Tensor,
-        tags: torch.Tensor,
-        mask: torch.Tensor | None = None,
-        reduction: str = "sum",
+        self, emissions: torch.Tensor, tags: torch.Tensor, mask: torch.Tensor | None = None, reduction: str = "sum"
     ) -> torch.Tensor:
         """log p(tags | emissions): of each sequence ("none"), "sum", "mean" over sequences, or "token_mean".
 
@@ -266,9 +260,7 @@ class LinearChain(torch.nn.Module):
         return [row[:n].tolist() for row, n in zip(labels, sequences.chains.length.tolist(), strict=True)]
 
     @torch.compiler.disable
-    def k_best(
-        self, emissions: torch.Tensor, k: int, mask: torch.Tensor | None = None
-    ) -> list[list[TagPath]]:
+    def k_best(self, emissions: torch.Tensor, k: int, mask: torch.Tensor | None = None) -> list[list[LabelPath]]:
         """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
         check_count("k", k, 1)
         sequences = self._sequences(emissions, mask)
@@ -277,11 +269,7 @@ class LinearChain(torch.nn.Module):
         kernels.k_best_labels(sequences.chains, labels, score)
         log_p, lengths = (score - log_z[:, None]).tolist(), sequences.chains.length.tolist()
         return [
-            [
-                TagPath(path[:n].tolist(), p)
-                for path, p in zip(labels[i], log_p[i], strict=True)
-                if p > -np.inf
-            ]
+            [LabelPath(path[:n].tolist(), p) for path, p in zip(labels[i], log_p[i], strict=True) if p > -np.inf]
             for i, n in enumerate(lengths)
         ]
 
@@ -329,15 +317,11 @@ class LinearChain(torch.nn.Module):
             on = mask.detach().cpu().numpy().astype(bool, copy=False)
         on = np.ascontiguousarray(on if self.batch_first else on.T)
         if on.shape[1] == 0 or not on[:, 0].all():
-            raise PotentiaError(
-                "mask of the first timestep must all be on: a sequence has at least one token."
-            )
+            raise PotentiaError("mask of the first timestep must all be on: a sequence has at least one token.")
         again = on[:, 1:] > on[:, :-1]
         if np.count_nonzero(again):
             bad = int(np.flatnonzero(again.any(axis=1))[0])
-            raise PotentiaError(
-                f"mask of sequence {bad} has a gap: tokens must come first and padding after them."
-            )
+            raise PotentiaError(f"mask of sequence {bad} has a gap: tokens must come first and padding after them.")
         return on
 
     def _labels(self, emissions: torch.Tensor, tags: torch.Tensor, on: Bools) -> Ints:

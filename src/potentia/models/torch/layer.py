@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from ...base.options import check_choice
-from ...base.threads import thread_count
-from ...base.types import ArrayLike, ConvergenceWarning, Floats, Ints, PotentiaError, shown, warn_caller
+from ...base.resources import thread_count
+from ...base.types import ArrayLike, ConvergenceWarning, Floats, Ints, PotentiaError, check_choice, shown, warn_caller
 from ...gradients.base import Gradient, Loss, Methods, Pull
 from ...gradients.entry import gradient_of, variable_weights
 from ...gradients.losses import loss_of
@@ -61,9 +60,7 @@ class TensorCall:
         needed: whether a gradient is needed.
     """
 
-    def __init__(
-        self, graph: Graph, theta: Mapping[str, Any], inference: Inference, gradient: Gradient
-    ) -> None:
+    def __init__(self, graph: Graph, theta: Mapping[str, Any], inference: Inference, gradient: Gradient) -> None:
         if not isinstance(theta, Mapping):
             raise PotentiaError(f"theta must map kinds to tensors, not be a {type(theta).__name__}.")
         self.kinds = tuple(theta)
@@ -214,10 +211,7 @@ class CRFLayer(torch.nn.Module):
     """
 
     def __init__(
-        self,
-        graph: Graphs | None = None,
-        inference: Inference | None = None,
-        gradient: str | Gradient = "truncated",
+        self, graph: Graphs | None = None, inference: Inference | None = None, gradient: str | Gradient = "truncated"
     ) -> None:
         super().__init__()
         if not isinstance(inference, Inference | None):
@@ -247,10 +241,7 @@ class CRFLayer(torch.nn.Module):
         else:
             single, *flat = read_marginals(call, call.solve()[0])
         cliques = dict(zip(call.scores.graph.clique_kinds, flat, strict=True))
-        return {
-            _VARIABLES: single,
-            **{kind: _of_kind(whole, kind, single, cliques.get(kind)) for kind in whole.kinds},
-        }
+        return {_VARIABLES: single, **{kind: _of_kind(whole, kind, single, cliques.get(kind)) for kind in whole.kinds}}
 
     @torch.compiler.disable
     def loss(
@@ -312,12 +303,7 @@ class CRFLayer(torch.nn.Module):
         return tuple(graphs)
 
     def _each_loss(
-        self,
-        theta: TensorTables,
-        labels: ArrayLike,
-        name: str | Loss,
-        weights: ArrayLike | None,
-        graph: Graphs | None,
+        self, theta: TensorTables, labels: ArrayLike, name: str | Loss, weights: ArrayLike | None, graph: Graphs | None
     ) -> torch.Tensor:
         union = _union(self._graphs(graph))
         self._call(theta, union.parts)  # refuses what does not fit before it is cut into parts
@@ -369,9 +355,7 @@ def _of_kind(graph: Graph, kind: str, single: torch.Tensor, flat: torch.Tensor |
         variables = torch.from_numpy(np.array(scope[:, 0])).to(single.device)
         rows = single[variables]
         states = graph.n_states[scope[:, 0]].tolist()
-        return (
-            rows[:, : one[0]] if one is not None else [row[:n] for row, n in zip(rows, states, strict=True)]
-        )
+        return rows[:, : one[0]] if one is not None else [row[:n] for row, n in zip(rows, states, strict=True)]
     if one is not None:
         return flat.reshape(-1, *one)
     shapes = graph.table_shapes(kind).tolist()

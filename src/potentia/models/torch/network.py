@@ -11,14 +11,13 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 
-from ...base.options import check_count, check_number
 from ...base.progress import note
 from ...base.saving import SavedFunction
 from ...base.schema import Kind, Schema
-from ...base.types import Floats, PotentiaError, shown
+from ...base.types import Floats, PotentiaError, check_count, check_number, shown
 from ...kernels.linear_losses import loss_rows
+from ...potentials.base import Differentiable
 from ...potentials.inputs import Inputs
-from ...potentials.mlp import Differentiable
 from ...potentials.problem import Batch, Problem
 from .layer import to_numpy
 
@@ -134,9 +133,7 @@ class Network(Differentiable):
             return value
         module = find_module(value.name)
         if module is None and name == "module":
-            raise PotentiaError(
-                f"the file names the module {value.name}, which is unknown: import or define it first."
-            )
+            raise PotentiaError(f"the file names the module {value.name}, which is unknown: import or define it first.")
         return module or value
 
     def __repr__(self) -> str:
@@ -409,9 +406,7 @@ def load_arrays(module: torch.nn.Module, arrays: Mapping[str, Any]) -> None:
 def _check_arrays(name: str, state: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     if set(state) != set(arrays):
         odd = sorted(set(state) ^ set(arrays))[0]
-        raise PotentiaError(
-            f"the weights belong to another module than {name}: {odd} is in one of them only."
-        )
+        raise PotentiaError(f"the weights belong to another module than {name}: {odd} is in one of them only.")
     for key, tensor in state.items():
         array = arrays[key]
         if not isinstance(array, np.ndarray) or array.shape != tuple(tensor.shape):
