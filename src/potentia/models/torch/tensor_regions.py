@@ -241,9 +241,9 @@ def _value(plan: RegionPlan, theta: Tensor, lam: Tensor) -> Tensor:
 
 
 class ProductPlan(torch.nn.Module):
-    """Where expected scores of labels lie, for mean field on regions of any order."""
+    """Where expected scores of labels lie, for mean field on regions of any order; `together`: one group of all."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, together: bool = False) -> None:
         super().__init__()
         regions, states = graph.regions, int(graph.n_states.max())
         self.shape, start = (graph.n_variables, states), region_starts(graph)
@@ -258,6 +258,8 @@ class ProductPlan(torch.nn.Module):
             variable = regions.scope[at].astype(np.int64)
             label[has, axis] = variable * states + entry[has] // regions.stride[at] % graph.n_states[variable]
         variables, ptr = graph.variable_groups("colours")
+        if together:
+            ptr = np.array([0, graph.n_variables])
         groups = []
         for a, b in zip(ptr[:-1], ptr[1:], strict=True):
             groups.append(_product_group(np.sort(variables[a:b]), label, order, states, n, none))
@@ -284,11 +286,25 @@ def _product_group(variables: Ints, label: Ints, order: Ints, states: int, n: in
     return _Indices(index, {})
 
 
+def _field(group: Any, table: Tensor, q: Tensor, others: int) -> Tensor:
+    """Expected scores of a group's labels under the marginals of the others, (V, states)."""
+    flat, terms = _ended(q.flatten(), 1.0), table[group.entry]
+    for axis in range(others):
+        terms = terms * flat[getattr(group, f"other{axis}")]
+    return terms.sum(1).reshape(-1, q.shape[1])
+
+
+def expected_scores(plan: ProductPlan, theta: Tensor, q: Tensor) -> Tensor:
+    """Scores of all labels from larger regions, expected under the marginals (n, states) of the other variables."""
+    table = _ended(theta.clamp_min(_FORBIDDEN), 0.0)
+    return _field(plan.groups[0], table, q, plan.every.label.shape[1] - 1)
+
+
 def region_mean_field(
     plan: ProductPlan, theta: Tensor, iterations: int, tol: float = 0.0, value: bool = False, memory: int | None = None
 ) -> RegionMarginals:
     """Coloured coordinate ascent from uniform marginals; scores and marginals as in `region_messages`."""
-    every, (_, states) = plan.every, plan.shape
+    every = plan.every
     ended = _ended(theta, -torch.inf)
     node = ended[every.single]
     table = _ended(theta.clamp_min(_FORBIDDEN), 0.0)
@@ -298,10 +314,7 @@ def region_mean_field(
     def some(count: int, q: Tensor) -> tuple[Tensor]:
         for _ in range(count):
             for group in plan.groups:
-                flat, terms = _ended(q.flatten(), 1.0), table[group.entry]
-                for axis in range(every.label.shape[1] - 1):
-                    terms = terms * flat[getattr(group, f"other{axis}")]
-                field = terms.sum(1).reshape(-1, states)
+                field = _field(group, table, q, every.label.shape[1] - 1)
                 q = q.index_copy(0, group.variables, torch.softmax(node[group.variables] + field, 1))
         return (q,)
 
