@@ -2,14 +2,15 @@
 
 Tensors have states first: scores and marginals of variables are (L, B, n), messages (L, B, slots) and tables of pairs
 (L, L, B or 1, m), so that every operation runs over long contiguous rows. B graphs of one structure are one batch.
-Variables of a colour are updated together; a slot is one end of a pair, and the slots of a group are (degree, variables),
+Variables of a colour are updated together. A slot is one end of a pair; the slots of a group are (degree, variables),
 padded with slots of weight zero. An iteration is a handful of operations per colour, with no loop over pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -36,79 +37,70 @@ class Marginals(NamedTuple):
     value: Tensor | None
 
 
-class _Group(torch.nn.Module):
-    """Variables that are updated together.
+class Indices(torch.nn.Module):
+    """Index tensors and numbers by name, which move with the module, are not saved and keep their types."""
 
-    Attributes:
-        variables: (V,).
-        shape: (degree, V).
-        table: of every slot, its table in [tables, transposed tables, one of zeros].
-        opposite: of every slot, where the message of the pair's other end lies: in group `source`, or in all groups.
-        other: of every slot, the variable of the other end, in the order of all groups or of group `source`.
-        pair: counting number of every slot over C of its variable, (degree, V); zero in padding.
-        total: C of every variable.
+    def __init__(self, indices: Mapping[str, Ints], numbers: Mapping[str, Floats] | None = None) -> None:
+        super().__init__()
+        for name, index in indices.items():
+            self.register_buffer(name, torch.from_numpy(np.array(index, dtype=np.int64)), persistent=False)
+        self._exact = {
+            name: torch.from_numpy(np.array(x, dtype=np.float64)) for name, x in (numbers or {}).items()
+        }
+        for name, exact in self._exact.items():
+            self.register_buffer(name, exact.clone(), persistent=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return super().__getattr__(name)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        # a network of half precision still has counting numbers of float64
+        super()._apply(fn, recurse)
+        for name, exact in self._exact.items():
+            device = self._buffers[name].device  # type: ignore[union-attr]
+            self._buffers[name] = exact.to(device, torch.float32 if device.type == "mps" else torch.float64)
+        return self
+
+
+class Group(Indices):
+    """Variables (V,) that are updated together.
+
+    Buffers: `variables`; `table`, of every slot its table in [tables, transposed tables, one of zeros]; `opposite`,
+    where the message of the pair's other end lies in group `source`, or in all groups; `other`, likewise the variable
+    of the other end; `pair` (degree, V), the counting number of every slot over C of its variable, zero in padding;
+    `scale`, the counting number of every slot; `total` and `single`, C and c of every variable.
     """
 
-    variables: Tensor
-    table: Tensor
-    opposite: Tensor
-    other: Tensor
-    pair: Tensor
-    total: Tensor
-    scale: Tensor
-    single: Tensor
-
-    def __init__(self, shape: tuple[int, int], source: int | None) -> None:
-        super().__init__()
+    def __init__(
+        self, shape: tuple[int, int], source: int | None, indices: dict[str, Ints], numbers: dict[str, Floats]
+    ) -> None:
+        super().__init__(indices, numbers)
         self.shape, self.source = shape, source
 
 
-class PairPlan(torch.nn.Module):
-    """Where messages of a graph of variables and pairs lie, as index tensors that move with the module.
+class PairPlan(Indices):
+    """Where messages of a graph of variables and pairs lie: groups by colour, and both `ends` of every pair.
 
     Args:
         graph: a graph without larger regions.
         counting: numbers of pairs (m,) and of variables (n,); None for mean field, which has none.
     """
 
-    order: Tensor
-    ends: Tensor
-    counting: Tensor
+    groups: Any
 
     def __init__(self, graph: Graph, counting: tuple[Floats, Floats] | None = None) -> None:
-        super().__init__()
         pairs, n = np.asarray(graph.pairs), graph.n_variables
         pair, single = counting or (np.ones(len(pairs)), np.ones(n))
         groups = _groups(graph, pairs)
-        self.n_states, self.n_variables, self.n_pairs = int(graph.n_states.max()), n, len(pairs)
+        order = np.argsort(np.concatenate(groups))
+        super().__init__({"order": order, "ends": _ends(groups, pairs, n)}, {"counting": pair})
         self.groups = torch.nn.ModuleList(_build_groups(groups, pairs, n, pair, single))
-        order = np.concatenate(groups)
-        self.register_buffer("order", torch.from_numpy(np.argsort(order)), persistent=False)
-        self.register_buffer("ends", torch.from_numpy(_ends(groups, pairs, n)), persistent=False)
-        self._keep("counting", pair)
-
-    def _keep(self, name: str, values: Floats) -> None:
-        """Numbers that stay float64 whatever the type of a network is."""
-        _register(self, name, values)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> PairPlan:
-        super()._apply(fn, recurse)
-        for module in self.modules():
-            for name, values in vars(module).get("exact", {}).items():
-                setattr(module, name, values.to(module._buffers[name].device))
-        return self
-
-
-def _register(module: torch.nn.Module, name: str, values: Floats) -> None:
-    exact = torch.from_numpy(np.array(values, dtype=np.float64))
-    vars(module).setdefault("exact", {})[name] = exact
-    module.register_buffer(name, exact.clone(), persistent=False)
 
 
 def _groups(graph: Graph, pairs: Ints) -> list[Ints]:
     """Variables by colour; a colour with very unequal degrees is divided, which changes no result."""
     variables, ptr = graph.variable_groups("colours")
-    colours = [variables[a:b] for a, b in zip(ptr[:-1], ptr[1:], strict=True)]
+    colours = [variables[a:b] for a, b in pairwise(ptr.tolist())]
     degree = np.bincount(pairs.ravel(), minlength=graph.n_variables)
     if sum(len(c) * degree[c].max(initial=0) for c in colours) <= _PADDING * 2 * len(pairs):
         return colours
@@ -141,7 +133,7 @@ def _slots(groups: list[Ints], pairs: Ints, n: int) -> list[Ints]:
     return every
 
 
-def _build_groups(groups: list[Ints], pairs: Ints, n: int, pair: Floats, single: Floats) -> list[_Group]:
+def _build_groups(groups: list[Ints], pairs: Ints, n: int, pair: Floats, single: Floats) -> list[Group]:
     m, total = len(pairs), single + np.bincount(pairs.ravel(), np.repeat(pair, 2), minlength=n)
     group_of, within = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     for number, group in enumerate(groups):
@@ -157,20 +149,19 @@ def _build_groups(groups: list[Ints], pairs: Ints, n: int, pair: Floats, single:
         other = pairs.ravel()[flat[real] ^ 1]
         sources = np.unique(group_of[other])
         source = int(sources[0]) if len(sources) == 1 else None
-        one = _Group(ends.shape, source)
         table, opposite, neighbour = (np.zeros(len(flat), dtype=np.int64) for _ in range(3))
         table[:] = 2 * m
         table[real] = pair_of[real] + m * side[real]
         opposite[real] = place[flat[real] ^ 1] - (ptr[source] if source is not None else 0)
         neighbour[real] = within[other] + (0 if source is not None else variable_ptr[group_of[other]])
-        for name, index in (("variables", group), ("table", table), ("opposite", opposite), ("other", neighbour)):
-            one.register_buffer(name, torch.from_numpy(np.ascontiguousarray(index)), persistent=False)
         count = np.where(real, pair[pair_of], 0.0).reshape(ends.shape)
-        _register(one, "pair", count / total[group])
-        _register(one, "scale", np.where(real, pair[pair_of], 1.0))
-        _register(one, "total", total[group])
-        _register(one, "single", single[group])
-        made.append(one)
+        indices = {"variables": group, "table": table, "opposite": opposite, "other": neighbour}
+        numbers = {
+            "pair": count / total[group],
+            "scale": np.where(real, pair[pair_of], 1.0),
+            "total": total[group],
+        }
+        made.append(Group(ends.shape, source, indices, {**numbers, "single": single[group]}))
     return made
 
 
@@ -277,8 +268,10 @@ def message_passing(
     if tol > 0.0 and not torch.compiler.is_compiling():
         lam = _until(plan, ready, lam, iterations, damping, tol)
     else:
-        lam = list(_in_segments(some, lam, iterations, memory))
-    beliefs = [_heard(group, part, _source(group, lam))[1] for group, part in zip(plan.groups, ready, strict=True)]
+        lam = list(in_segments(some, lam, iterations, memory))
+    beliefs = [
+        _heard(group, part, _source(group, lam))[1] for group, part in zip(plan.groups, ready, strict=True)
+    ]
     variables = torch.cat([torch.softmax(b, 0) for b in beliefs], -1).index_select(-1, plan.order)
     joint = _joint(plan, scores, lam) if pairs or value else None
     total = None if not value or joint is None else _value(plan, scores, lam, joint)
@@ -302,20 +295,22 @@ def _prepare(plan: PairPlan, scores: PairScores) -> list[_Ready]:
     ]
 
 
-def _first_messages(group: _Group, ready: _Ready, uniform: bool) -> Tensor:
-    node = ready.node if uniform else torch.where(ready.node == -torch.inf, -torch.inf, 0.0).to(ready.node.dtype)
+def _first_messages(group: Group, ready: _Ready, uniform: bool) -> Tensor:
+    node = (
+        ready.node if uniform else torch.where(ready.node == -torch.inf, -torch.inf, 0.0).to(ready.node.dtype)
+    )
     shape = (*node.shape[:2], group.shape[0] * group.shape[1])
     return node.unsqueeze(2).expand(-1, -1, *group.shape).reshape(shape)
 
 
-def _source(group: _Group, lam: list[Tensor]) -> Tensor:
+def _source(group: Group, lam: list[Tensor]) -> Tensor:
     """Messages among which those of the group's other ends lie."""
     if group.source is not None:
         return lam[group.source]
     return torch.cat(lam, -1)
 
 
-def _heard(group: _Group, ready: _Ready, source: Tensor) -> tuple[Tensor, Tensor]:
+def _heard(group: Group, ready: _Ready, source: Tensor) -> tuple[Tensor, Tensor]:
     """Messages to the variables of a group, (L, B, degree, V), and their log-beliefs, (L, B, V)."""
     table, lam = ready.table, source.index_select(-1, group.opposite)
     log_m = potts_messages(table, lam) if table.dim() == 2 else pair_messages(table, lam)
@@ -324,7 +319,7 @@ def _heard(group: _Group, ready: _Ready, source: Tensor) -> tuple[Tensor, Tensor
 
 
 def _update(
-    group: _Group, ready: _Ready, lam: list[Tensor], number: int, damping: float
+    group: Group, ready: _Ready, lam: list[Tensor], number: int, damping: float
 ) -> tuple[Tensor, Tensor]:
     """New messages of a group, and its log-beliefs."""
     log_m, belief = _heard(group, ready, _source(group, lam))
@@ -353,19 +348,26 @@ def _until(
         for number, group in enumerate(plan.groups):
             state[number], belief = _update(group, ready[number], state, number, damping)
             beliefs.append(torch.softmax(belief.detach(), 0))
-        if before and all(float((a - b).abs().max()) < tol for a, b in zip(beliefs, before, strict=True) if a.numel()):
+        if before and all(
+            float((a - b).abs().max()) < tol for a, b in zip(beliefs, before, strict=True) if a.numel()
+        ):
             break
         before = beliefs
     return state
 
 
-def _in_segments(
+def in_segments(
     some: Callable[..., tuple[Tensor, ...]], state: list[Tensor], iterations: int, memory: int | None
 ) -> tuple[Tensor, ...]:
     """All iterations; if their reverse needs more than `memory`, in segments that are run again backwards."""
     # an iteration leaves about six tensors of the size of its messages
     size = 6 * sum(t.numel() * t.element_size() for t in state)
-    if torch.compiler.is_compiling() or memory is None or iterations * size <= memory or not torch.is_grad_enabled():
+    if (
+        torch.compiler.is_compiling()
+        or memory is None
+        or iterations * size <= memory
+        or not torch.is_grad_enabled()
+    ):
         return some(iterations, *state)
     every, done, now = int(np.ceil(np.sqrt(iterations))), 0, tuple(state)
     while done < iterations:
@@ -374,7 +376,7 @@ def _in_segments(
     return now
 
 
-def _tables(scores: PairScores) -> Tensor:
+def pair_tables(scores: PairScores) -> Tensor:
     """Tables of pairs, written out from weights."""
     if not scores.potts:
         return scores.pairs
@@ -387,7 +389,7 @@ def _joint(plan: PairPlan, scores: PairScores, lam: list[Tensor]) -> Tensor:
     """Log-beliefs of pairs, (L, L, B, m), in units of counting numbers."""
     every = torch.cat(lam, -1)
     first, second = (every.index_select(-1, plan.ends[side]) for side in range(2))
-    scaled = _tables(scores) / plan.counting.to(every.dtype)
+    scaled = pair_tables(scores) / plan.counting.to(every.dtype)
     return scaled + first.unsqueeze(1) + second.unsqueeze(0)
 
 
@@ -447,20 +449,22 @@ def mean_field(
             extra = None if fields is None else fields(torch.cat(state, -1).index_select(-1, plan.order))
             for number, group in enumerate(plan.groups):
                 own = 0.0 if extra is None else extra.index_select(-1, group.variables)
-                state[number] = torch.softmax(ready[number].node + own + _expected(group, ready[number], state), 0)
+                state[number] = torch.softmax(
+                    ready[number].node + own + _expected(group, ready[number], state), 0
+                )
         return tuple(state)
 
     if tol > 0.0 and not torch.compiler.is_compiling():
         q = _settled(some, q, iterations, tol)
     else:
-        q = list(_in_segments(some, q, iterations, memory))
+        q = list(in_segments(some, q, iterations, memory))
     variables = torch.cat(q, -1).index_select(-1, plan.order)
     product = _products(plan, variables) if pairs or value else None
     total = _free_energy(scores, variables, product, fields) if value and product is not None else None
     return Marginals(variables, product if pairs else None, total)
 
 
-def _expected(group: _Group, ready: _Ready, q: list[Tensor]) -> Tensor | float:
+def _expected(group: Group, ready: _Ready, q: list[Tensor]) -> Tensor | float:
     """Expected scores of a group's labels under the marginals of their neighbours, (L, B, V)."""
     if group.shape[0] == 0:
         return 0.0
@@ -495,6 +499,6 @@ def _free_energy(scores: PairScores, q: Tensor, product: Tensor, fields: Field |
     """E[theta] + H(q) of every graph, (B,)."""
     node = torch.where(q > 0, scores.variables, 0.0)
     value = (q * node - torch.special.xlogy(q, q)).sum((0, 2))
-    table = torch.where(product > 0, _tables(scores), 0.0)
+    table = torch.where(product > 0, pair_tables(scores), 0.0)
     value = value + (product * table).sum((0, 1, 3))
     return value if fields is None else value + 0.5 * (q * fields(q)).sum((0, 2))

@@ -84,7 +84,9 @@ def _pair_marginals(c: Chains, sums: _Sums, first: int, last: int) -> Tensor:
     left = sums.before[first:last].transpose(0, 1) + c.emissions[:, first:last]
     right = sums.after[first + 1 : last + 1].transpose(0, 1) + c.emissions[:, first + 1 : last + 1]
     # where a padded token follows, nothing may overflow
-    left = torch.where(c.mask[:, first + 1 : last + 1].unsqueeze(2), left - sums.log_z[:, None, None], -torch.inf)
+    left = torch.where(
+        c.mask[:, first + 1 : last + 1].unsqueeze(2), left - sums.log_z[:, None, None], -torch.inf
+    )
     return torch.exp(left.unsqueeze(3) + c.pair + right.unsqueeze(2))
 
 
@@ -185,12 +187,14 @@ def _safe_sum(values: Tensor, dim: int) -> Tensor:
     peak = values.detach().amax(dim, keepdim=True)
     peak = torch.where(peak == -torch.inf, 0.0, peak)
     total = torch.exp(values - peak).sum(dim)
-    return torch.where(total > 0, torch.log(torch.where(total > 0, total, 1.0)) + peak.squeeze(dim), -torch.inf)
+    return torch.where(
+        total > 0, torch.log(torch.where(total > 0, total, 1.0)) + peak.squeeze(dim), -torch.inf
+    )
 
 
 def segment_scores(c: Chains, segments: Tensor) -> Tensor:
     """Scores of whole segments that begin at a token, (B, T, D, L): their own and their tokens'; -inf past the end."""
-    batch, n_steps, longest, states = segments.shape
+    n_steps, longest = segments.shape[1:3]
     scores, running = [], torch.zeros_like(c.emissions)
     fits = c.mask
     for length in range(longest):
@@ -258,7 +262,7 @@ def segment_marginals(c: Chains, segments: Tensor) -> Tensor:
 
 def token_marginals(segments: Tensor) -> Tensor:
     """p(tag of each token) from `segment_marginals`, (B, T, L): the sum over segments that cover it."""
-    batch, n_steps, longest, states = segments.shape
+    n_steps, longest = segments.shape[1:3]
     out = torch.zeros_like(segments[:, :, 0])
     for length in range(min(longest, n_steps)):
         for back in range(length + 1):
@@ -270,7 +274,7 @@ def token_marginals(segments: Tensor) -> Tensor:
 def best_segments(c: Chains, segments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Tags (B, T), -1 outside the mask, where segments begin (B, T), and the score (B,) of the best segmentation."""
     scores = segment_scores(c, segments)
-    batch, n_steps, longest, states = scores.shape
+    batch, n_steps, longest = scores.shape[:3]
     begin, came, ended, length = [c.start.expand_as(scores[:, 0, 0])], [], [], []
     for t in range(n_steps):
         parts = torch.stack([begin[t - d] + scores[:, t - d, d] for d in range(min(longest, t + 1))])
@@ -310,7 +314,9 @@ def segmentation_score(c: Chains, segments: Tensor, tags: Tensor, begins: Tensor
     following = torch.cat([far[:, 1:], torch.full_like(far[:, :1], n_steps)], 1)
     size = torch.minimum(following, c.last.unsqueeze(1) + 1) - position
     label = torch.where(c.mask, tags, 0)
-    flat = segments.flatten(2).gather(2, ((size - 1).clamp(0, longest - 1) * segments.shape[3] + label).unsqueeze(2))
+    flat = segments.flatten(2).gather(
+        2, ((size - 1).clamp(0, longest - 1) * segments.shape[3] + label).unsqueeze(2)
+    )
     flat = torch.where(size.unsqueeze(2) <= longest, flat, -torch.inf)[:, :, 0]
     score = torch.where(begins, flat, 0.0).sum(1)
     single = c.emissions.gather(2, label.unsqueeze(2))[:, :, 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,9 @@ from ...gradients.marginal import (
     UnivariateQuadratic,
 )
 from ...graph.structure import Graph
-from .tensor import Tensor
+from .tensor import Indices, Tensor
 from .tensor_method import TensorMethod
-from .tensor_regions import ProductPlan, _Indices, expected_scores
+from .tensor_regions import ProductPlan, expected_scores
 
 _MARGINAL = (
     UnivariateLogistic,
@@ -54,9 +56,9 @@ class LossIndex(torch.nn.Module):
         self.has_entropy = counting is not None
         numbers = np.zeros(len(regions.size)) if counting is None else counting
         total = np.add.reduceat(numbers[regions.member], regions.member_ptr[:-1])
-        self.variables = _Indices({"several": (states > 1).astype(np.int64)}, {"total": total})
+        self.variables = Indices({"several": (states > 1).astype(np.int64)}, {"total": total})
         #: Tables of one size per kind.
-        self.tables: dict[str, list[_Indices]] = {}
+        self.tables: dict[str, list[Indices]] = {}
         blocks = torch.nn.ModuleList()
         for number, (kind, scope) in enumerate(graph.scopes.items()):
             if scope.shape[1] < 2 or not len(scope):
@@ -68,38 +70,34 @@ class LossIndex(torch.nn.Module):
             self.tables[kind] = []
             for entries in np.unique(size):
                 rows = np.flatnonzero(size == entries)
-                block = _Indices(
-                    {"scope": np.array(scope[rows]), "stride": stride[rows], "at": start[rows][:, None] + np.arange(entries),
-                     "label": _labels_of(scope[rows], states, int(entries), int(states.max()))},
-                    {"counting": numbers[first + rows]},
-                )  # fmt: skip
+                at, label = (
+                    start[rows][:, None] + np.arange(entries),
+                    _labels_of(scope[rows], states, int(entries)),
+                )
+                indices = {"scope": scope[rows], "stride": stride[rows], "at": at, "label": label}
+                block = Indices(indices, {"counting": numbers[first + rows]})
                 self.tables[kind].append(block)
                 blocks.append(block)
         self.blocks = blocks
         self.conditional = ProductPlan(graph, together=True)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> LossIndex:
-        super()._apply(fn, recurse)
-        for module in self.modules():
-            for name, values in vars(module).get("exact", {}).items():
-                setattr(module, name, values.to(module._buffers[name].device))
-        return self
 
-
-def _labels_of(scope: Ints, states: Ints, size: int, most: int) -> Ints:
-    """Of every configuration, the label of each of its variables as variable * most + state, (k, size, order)."""
+def _labels_of(scope: Ints, states: Ints, size: int) -> Ints:
+    """The label of each variable of every configuration, as variable * most states + state, (k, size, order)."""
     stride = np.ones_like(scope)
     for axis in range(scope.shape[1] - 2, -1, -1):
         stride[:, axis] = stride[:, axis + 1] * states[scope[:, axis + 1]]
     label = np.arange(size)[None, :, None] // stride[:, None, :] % states[scope][:, None, :]
-    out: Ints = scope[:, None, :] * most + label
+    out: Ints = scope[:, None, :] * int(states.max()) + label
     return out
 
 
 class TensorLoss:
     """Losses of one graph's scores and labels, with inference as tensor operations."""
 
-    def __init__(self, method: TensorMethod, index: LossIndex, flat: Tensor, labels: Tensor, weights: Tensor | None):
+    def __init__(
+        self, method: TensorMethod, index: LossIndex, flat: Tensor, labels: Tensor, weights: Tensor | None
+    ):
         self.method, self.index, self.flat, self.labels, self.weights = method, index, flat, labels, weights
 
     def __call__(self, loss: Loss) -> Tensor:
@@ -195,7 +193,9 @@ class TensorLoss:
 
     def _truncated(self) -> Tensor:
         if not self.index.has_entropy:
-            raise PotentiaError("this method on this graph has no entropy in terms of marginals, which this loss needs.")
+            raise PotentiaError(
+                "this method has no entropy in terms of marginals here, which this loss needs."
+            )
         value = self._reached(self.flat)
         if bool((self.labels >= 0).all()):
             return value - self._score()
@@ -241,7 +241,9 @@ class TensorLoss:
         for blocks in self.index.tables.values():
             for block in blocks:
                 blind = (~self._seen(block.scope)).to(torch.int64)
-                hidden = hidden.index_add(0, block.scope.flatten(), blind.repeat_interleave(block.scope.shape[1]))
+                hidden = hidden.index_add(
+                    0, block.scope.flatten(), blind.repeat_interleave(block.scope.shape[1])
+                )
         return self._sum(_log_loss(scores, labels), hidden == 0, self._weights())
 
 
@@ -271,6 +273,11 @@ def _log_loss(theta: Tensor, label: Tensor) -> Tensor:
     return torch.logsumexp(theta, 1) - theta.gather(1, label[:, None])[:, 0]
 
 
+def marginal_terms(loss: Loss) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Losses of marginals (k, states) with labels (k,), as a function; None if only NumPy knows this loss."""
+    return partial(_terms, loss) if type(loss) in _MARGINAL else None
+
+
 def _terms(loss: Any, mu: Tensor, label: Tensor) -> Tensor:
     """Losses of marginals (k, states) with labels (k,)."""
     right = mu.gather(1, label[:, None])[:, 0]
@@ -281,4 +288,3 @@ def _terms(loss: Any, mu: Tensor, label: Tensor) -> Tensor:
         return ((mu - here.to(mu.dtype)) ** 2).sum(1)
     rival = torch.where(here > 0, -1.0, mu).amax(1)
     return torch.sigmoid(loss.alpha * (rival - right))
-

@@ -15,11 +15,10 @@ from ...inference.entropy import check_counting
 from ...inference.mean_field import MeanField
 from ...inference.messages import MessagePassingMethod
 from ...inference.pair_engine import suits_pairs
-from .tensor import PairPlan, PairScores, Tensor, mean_field, message_passing
+from .tensor import Indices, PairPlan, PairScores, Tensor, mean_field, message_passing
 from .tensor_regions import (
     ProductPlan,
     RegionPlan,
-    _Indices,
     region_mean_field,
     region_messages,
     region_starts,
@@ -80,7 +79,7 @@ class TensorMethod(torch.nn.Module):
         self.plan: PairPlan | RegionPlan | ProductPlan
         if isinstance(inference, MessagePassingMethod):
             self.uniform, self.damping = inference.uniform_start, float(inference.damping or 0.0)
-            self.plan = _message_plan(graph, inference)
+            self.plan = message_plan(graph, inference)
         else:
             self.plan = PairPlan(graph) if graph.max_order <= 2 else ProductPlan(graph)
         start, ptr = region_starts(graph), graph.regions.kind_ptr
@@ -105,16 +104,20 @@ class TensorMethod(torch.nn.Module):
         if not self.even and isinstance(self.plan, PairPlan):
             sizes = graph.n_states[graph.pairs]
             one, other = label[:, None, None], label[None, :, None]
-            at = np.where((one < sizes[:, 0]) & (other < sizes[:, 1]), start[pair] + one * sizes[:, 1] + other, n)
+            at = np.where(
+                (one < sizes[:, 0]) & (other < sizes[:, 1]), start[pair] + one * sizes[:, 1] + other, n
+            )
             index["pair"] = at
             place = np.zeros(n + 1, dtype=np.int64)
             place[at.transpose(2, 0, 1).ravel()] = np.arange(at.size)
             index["place"] = place[:n]
-        self.index = _Indices(index, {})
+        self.index = Indices(index, {})
 
     def flat(self, theta: Mapping[str, Any]) -> Tensor:
         """Scores per kind as one tensor of all regions' own tables, of float32 or float64; missing kinds are zero."""
-        tables = [t for value in theta.values() for t in ([value] if isinstance(value, torch.Tensor) else value)]
+        tables = [
+            t for value in theta.values() for t in ([value] if isinstance(value, torch.Tensor) else value)
+        ]
         dtype, device = working_type(tables), self.index.single.device
         parts = []
         for name, kind in self.kinds.items():
@@ -155,7 +158,9 @@ class TensorMethod(torch.nn.Module):
         else:
             mu = region_mean_field(plan, flat, self.iterations, self.tol, value, self.memory)
         variables = torch.cat([mu.regions, mu.regions.new_zeros(1)])[self.index.single].T
-        tables = {n: mu.regions[k.start : k.stop] for n, k in self.kinds.items() if k.order > 1 and k.n_regions}
+        tables = {
+            n: mu.regions[k.start : k.stop] for n, k in self.kinds.items() if k.order > 1 and k.n_regions
+        }
         return TensorMarginals(variables, tables if cliques else {}, mu.value)
 
     def _of_pairs(self, plan: PairPlan, flat: Tensor, cliques: bool, value: bool) -> TensorMarginals:
@@ -176,7 +181,7 @@ class TensorMethod(torch.nn.Module):
         return TensorMarginals(mu.variables[:, 0].T, tables, None if mu.value is None else mu.value[0])
 
 
-def _message_plan(graph: Graph, inference: MessagePassingMethod) -> PairPlan | RegionPlan:
+def message_plan(graph: Graph, inference: MessagePassingMethod) -> PairPlan | RegionPlan:
     entropy = inference.entropy(graph)
     if entropy.maximum:
         raise PotentiaError("the tensor backend needs epsilon > 0: use backend='kernels'.")

@@ -6,17 +6,18 @@ of a constant at the end, so that sums do not depend on the order in which a dev
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ...base.types import Floats, Ints
+from ...base.types import Ints
 from ...graph.regions import runs
 from ...graph.structure import Graph
 from ...inference.entropy import Entropy, check_counting
 from ...inference.region_engine import region_order
-from .tensor import Tensor, _in_segments, _register
+from .tensor import Indices, Tensor, in_segments
 
 _FORBIDDEN = -1e30
 
@@ -43,27 +44,16 @@ def region_starts(graph: Graph) -> Ints:
     return np.concatenate([[0], np.cumsum(graph.regions.size)])
 
 
-class _Indices(torch.nn.Module):
-    """Index tensors and numbers by name, which move with the module."""
-
-    def __init__(self, indices: dict[str, Ints], numbers: dict[str, Floats]) -> None:
-        super().__init__()
-        for name, index in indices.items():
-            self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(index)), persistent=False)
-        for name, values in numbers.items():
-            _register(self, name, values)
-
-    def __getattr__(self, name: str) -> Any:
-        return super().__getattr__(name)
-
-
 class RegionPlan(torch.nn.Module):
     """Where scores and messages of regions lie, for one graph and entropy."""
 
     def __init__(self, graph: Graph, entropy: Entropy) -> None:
         super().__init__()
         regions, links = graph.regions, graph.links(entropy.links)
-        start, total = region_starts(graph), check_counting(graph, entropy.counting, links.parent, links.child)
+        start, total = (
+            region_starts(graph),
+            check_counting(graph, entropy.counting, links.parent, links.child),
+        )
         lam_at = np.concatenate([[0], np.cumsum(regions.size[links.child])])
         n, m = int(start[-1]), int(lam_at[-1])
         self.n_messages = m
@@ -80,7 +70,7 @@ class RegionPlan(torch.nn.Module):
         sender = np.repeat(np.arange(len(links.parent)), regions.size[links.child])
         order = region_order(graph, entropy.links, "colours")
         groups = []
-        for a, b in zip(order.group_ptr[:-1], order.group_ptr[1:], strict=True):
+        for a, b in pairwise(order.group_ptr.tolist()):
             units = np.zeros(len(regions.size), dtype=bool)
             units[order.units[a:b]] = True
             groups.append(_group(units, links, region, down, up, lower, upper, child, sender, n, m))
@@ -89,30 +79,23 @@ class RegionPlan(torch.nn.Module):
         sizes = np.unique(regions.size)
         by_size = [start[:-1][regions.size == s][:, None] + np.arange(s) for s in sizes]
         self.tables = torch.nn.ModuleList(
-            _Indices({"at": at}, {"counting": entropy.counting[regions.size == s]})
+            Indices({"at": at}, {"counting": entropy.counting[regions.size == s]})
             for at, s in zip(by_size, sizes, strict=True)
         )
         joined = np.concatenate([at.ravel() for at in by_size])
         scale = np.where(linked, total, np.where(entropy.counting == 0, 1.0, entropy.counting))
-        self.every = _Indices(
+        self.every = Indices(
             {"down": down, "up": up, "back": np.argsort(joined), "child": child,
              "linked": linked[region].astype(np.int64)},
             {"scale": scale[region], "first": (entropy.counting[links.parent] / total[links.child])[sender],
              "counting": entropy.counting[links.parent][sender]},
         )  # fmt: skip
 
-    def _apply(self, fn: Any, recurse: bool = True) -> RegionPlan:
-        super()._apply(fn, recurse)
-        for module in self.modules():
-            for name, values in vars(module).get("exact", {}).items():
-                setattr(module, name, values.to(module._buffers[name].device))
-        return self
-
 
 def _group(
     units: Any, links: Any, region: Ints, down: Ints, up: Ints, lower: Ints, upper: Ints, child: Ints, sender: Ints,
     n: int, m: int,
-) -> _Indices:  # fmt: skip
+) -> Indices:  # fmt: skip
     """What the update of some regions reads and writes."""
     sent = np.flatnonzero(units[region[child]])  # messages to the group
     local = np.full(m + 1, len(sent), dtype=np.int64)
@@ -124,7 +107,7 @@ def _group(
     entry_of = np.zeros(n, dtype=np.int64)
     entry_of[entries] = np.arange(len(entries))
     names, link = np.unique(sender[sent], return_inverse=True)
-    return _Indices(
+    return Indices(
         {
             "above": above, "above_down": down[above], "above_up": up[above],
             "sum": rectangle(local[lower[heard]], place, len(sent), len(above)),
@@ -172,7 +155,11 @@ def region_messages(
     """Coloured message passing of scores (N,) in the order of `Graph.regions`; arguments as `message_passing`."""
     dtype, every = theta.dtype, plan.every
     own = theta[every.child]
-    lam = own * every.first.to(dtype) if uniform else torch.where(own == -torch.inf, -torch.inf, torch.zeros_like(own))
+    lam = (
+        own * every.first.to(dtype)
+        if uniform
+        else torch.where(own == -torch.inf, -torch.inf, torch.zeros_like(own))
+    )
     counting, weight = every.counting.to(dtype), every.first.to(dtype)
 
     def some(count: int, lam: Tensor) -> tuple[Tensor]:
@@ -190,7 +177,7 @@ def region_messages(
                 break
             before = now
     else:
-        (lam,) = _in_segments(some, [lam], iterations, memory)
+        (lam,) = in_segments(some, [lam], iterations, memory)
     return RegionMarginals(_read(plan, theta, lam, counting), _value(plan, theta, lam) if value else None)
 
 
@@ -205,7 +192,9 @@ def _heard(group: Any, theta: Tensor, lam: Tensor, counting: Tensor) -> tuple[Te
     return m, q + _ended(m, 0.0)[group.entries_up].sum(-1)
 
 
-def _update(group: Any, theta: Tensor, lam: Tensor, counting: Tensor, weight: Tensor, damping: float) -> Tensor:
+def _update(
+    group: Any, theta: Tensor, lam: Tensor, counting: Tensor, weight: Tensor, damping: float
+) -> Tensor:
     m, q = _heard(group, theta, lam, counting)
     q = q[group.entry]
     new = torch.where(q == -torch.inf, -torch.inf, weight[group.sent] * q - m)
@@ -260,16 +249,16 @@ class ProductPlan(torch.nn.Module):
         variables, ptr = graph.variable_groups("colours")
         if together:
             ptr = np.array([0, graph.n_variables])
-        groups = []
-        for a, b in zip(ptr[:-1], ptr[1:], strict=True):
-            groups.append(_product_group(np.sort(variables[a:b]), label, order, states, n, none))
-        self.groups = torch.nn.ModuleList(groups)
+        self.groups = torch.nn.ModuleList(
+            _product_group(np.sort(variables[a:b]), label, order, states, n, none)
+            for a, b in pairwise(ptr.tolist())
+        )
         single = start[:-1][regions.single][:, None] + np.arange(states)
         single = np.where(np.arange(states) < graph.n_states[:, None], single, n)
-        self.every = _Indices({"label": label, "single": single, "wide": (order > 1).astype(np.int64)}, {})
+        self.every = Indices({"label": label, "single": single, "wide": (order > 1).astype(np.int64)}, {})
 
 
-def _product_group(variables: Ints, label: Ints, order: Ints, states: int, n: int, none: int) -> _Indices:
+def _product_group(variables: Ints, label: Ints, order: Ints, states: int, n: int, none: int) -> Indices:
     first = np.full(none // states + 1, -1, dtype=np.int64)
     first[variables] = np.arange(len(variables))
     keys, entries, others = [], [], []
@@ -283,7 +272,7 @@ def _product_group(variables: Ints, label: Ints, order: Ints, states: int, n: in
     index: dict[str, Any] = {"variables": variables, "entry": np.append(entry, n)[place]}
     for axis in range(other.shape[1]):
         index[f"other{axis}"] = np.append(other[:, axis], none)[place]
-    return _Indices(index, {})
+    return Indices(index, {})
 
 
 def _field(group: Any, table: Tensor, q: Tensor, others: int) -> Tensor:
@@ -301,7 +290,12 @@ def expected_scores(plan: ProductPlan, theta: Tensor, q: Tensor) -> Tensor:
 
 
 def region_mean_field(
-    plan: ProductPlan, theta: Tensor, iterations: int, tol: float = 0.0, value: bool = False, memory: int | None = None
+    plan: ProductPlan,
+    theta: Tensor,
+    iterations: int,
+    tol: float = 0.0,
+    value: bool = False,
+    memory: int | None = None,
 ) -> RegionMarginals:
     """Coloured coordinate ascent from uniform marginals; scores and marginals as in `region_messages`."""
     every = plan.every
@@ -325,7 +319,7 @@ def region_mean_field(
             if done and change < tol:
                 break
     else:
-        (q,) = _in_segments(some, [q], iterations, memory)
+        (q,) = in_segments(some, [q], iterations, memory)
     product, flat = torch.ones_like(theta), _ended(q.flatten(), 1.0)
     for axis in range(every.label.shape[1]):
         product = product * flat[every.label[:, axis]]
