@@ -377,7 +377,7 @@ class RefineHead(_Grid):
         points = [(place, ends)]
         if features is not None:
             colour = features.flatten(2).transpose(1, 2) / self.colour
-            wide = torch.cat([place.expand(len(colour), -1, -1), colour], 2)
+            wide = torch.cat([place.expand(colour.shape[0], -1, -1), colour], 2)
             points.append((wide, ends + [1.0 / self.colour] * self.channels))
         kernels = [
             ExactKernel(f) if self.dense == "exact" else GridKernel(f, [0.0] * f.shape[2], high)

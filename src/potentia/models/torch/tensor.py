@@ -281,7 +281,7 @@ def message_passing(
 def _prepare(plan: PairPlan, scores: PairScores) -> list[_Ready]:
     dtype, node = scores.variables.dtype, scores.variables
     if scores.potts:
-        every = torch.cat([scores.pairs, scores.pairs, scores.pairs.new_zeros(len(scores.pairs), 1)], -1)
+        every = torch.cat([scores.pairs, scores.pairs, scores.pairs.new_zeros(scores.pairs.shape[0], 1)], -1)
     else:
         empty = scores.pairs.new_zeros(*scores.pairs.shape[:3], 1)
         every = torch.cat([scores.pairs, scores.pairs.transpose(0, 1), empty], -1)

@@ -51,7 +51,7 @@ def _forward_sums(c: Chains) -> tuple[Tensor, Tensor]:
 
 
 def _log_z(c: Chains, before: Tensor) -> Tensor:
-    rows = torch.arange(len(c.emissions), device=before.device)
+    rows = torch.arange(c.emissions.shape[0], device=before.device)
     return torch.logsumexp(before[c.last, rows] + c.emissions[rows, c.last] + c.end, 1)
 
 
@@ -111,8 +111,8 @@ class _LogPartition(torch.autograd.Function):
         saved = ctx.saved_tensors
         c, sums = Chains(*saved[:5]), _Sums(*saved[5:])
         mu = _node_marginals(c, sums) * weight[:, None, None]
-        rows = torch.arange(len(mu), device=mu.device)
-        d_pair, every = torch.zeros_like(c.pair), max(1, _CHUNK // max(1, len(mu) * c.pair.numel()))
+        rows = torch.arange(mu.shape[0], device=mu.device)
+        d_pair, every = torch.zeros_like(c.pair), max(1, _CHUNK // max(1, mu.shape[0] * c.pair.numel()))
         n_steps = mu.shape[1]
         for first in range(0, n_steps - 1, every):
             joint = _pair_marginals(c, sums, first, min(first + every, n_steps - 1))
@@ -128,7 +128,7 @@ def log_partition(c: Chains) -> Tensor:
 
 def path_score(c: Chains, tags: Tensor) -> Tensor:
     """Score of the tags (B, T) of every sequence, (B,)."""
-    rows = torch.arange(len(tags), device=tags.device)
+    rows = torch.arange(tags.shape[0], device=tags.device)
     label = torch.where(c.mask, tags, 0)
     single = c.emissions.gather(2, label.unsqueeze(2))[:, :, 0]
     pair = c.pair[label[:, :-1], label[:, 1:]]
@@ -232,7 +232,7 @@ def _segment_begins(c: Chains, scores: Tensor) -> tuple[list[Tensor], list[Tenso
 
 
 def _segment_log_z(c: Chains, ended: list[Tensor]) -> Tensor:
-    rows = torch.arange(len(c.mask), device=c.mask.device)
+    rows = torch.arange(c.mask.shape[0], device=c.mask.device)
     return _safe_sum(torch.stack(ended)[c.last, rows] + c.end, 1)
 
 
@@ -321,6 +321,6 @@ def segmentation_score(c: Chains, segments: Tensor, tags: Tensor, begins: Tensor
     score = torch.where(begins, flat, 0.0).sum(1)
     single = c.emissions.gather(2, label.unsqueeze(2))[:, :, 0]
     pair = torch.where(begins[:, 1:], c.pair[label[:, :-1], label[:, 1:]], 0.0).sum(1)
-    rows = torch.arange(len(tags), device=tags.device)
+    rows = torch.arange(tags.shape[0], device=tags.device)
     score = score + torch.where(c.mask, single, 0.0).sum(1) + pair
     return score + c.start[label[:, 0]] + c.end[label[rows, c.last]]

@@ -50,7 +50,7 @@ class GridKernel:
     def __init__(self, features: Tensor, low: Sequence[float], high: Sequence[float]) -> None:
         self.sides = [math.ceil(_FINE * (b - a)) + 2 for a, b in zip(low, high, strict=True)]
         cells = math.prod(self.sides)
-        if len(features) * cells > MAX_CELLS:
+        if features.shape[0] * cells > MAX_CELLS:
             raise PotentiaError(
                 f"the bilateral grid has {' x '.join(map(str, self.sides))} cells per image, more than {MAX_CELLS} "
                 "in all: use larger widths or fewer channels."
@@ -62,7 +62,7 @@ class GridKernel:
         share = at - cell
         cell = cell.long()
         steps = [math.prod(self.sides[k + 1 :]) for k in range(len(self.sides))]
-        start = torch.arange(len(features), device=features.device).unsqueeze(1) * cells
+        start = torch.arange(features.shape[0], device=features.device).unsqueeze(1) * cells
         #: Corners around every pixel: number of the cell and interpolation weight, (B, n) each.
         self.corners: list[tuple[Tensor, Tensor]] = []
         for corner in product((0, 1), repeat=len(self.sides)):
@@ -81,7 +81,9 @@ class GridKernel:
 
     def multiply(self, values: Tensor) -> Tensor:
         """sum_j k(i, j) values(j) of values (L, B, n)."""
-        return self.scale * self._filter(self.scale * values)
+        # features that all images share see them as further labels
+        shared = values.flatten(0, 1).unsqueeze(1) if self.scale.shape[0] == 1 else values
+        return (self.scale * self._filter(self.scale * shared)).reshape(values.shape)
 
     def _filter(self, values: Tensor) -> Tensor:
         batch = values.shape[1]
