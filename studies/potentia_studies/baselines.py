@@ -25,8 +25,8 @@ from potentia.learn.max_margin import MaxMargin
 from potentia.models.crf import CRF
 from potentia.models.multilabel.base import FitTask, MultiLabelClassifier
 from potentia.models.multilabel.inputs import check_classifier, check_seed
-from potentia.models.multilabel.rows import rows_by_label
-from potentia.models.multilabel.selection import given_order
+from potentia.models.multilabel.machine import rows_by_label
+from potentia.models.multilabel.network import check_order
 from potentia.potentials.linear import Linear
 
 
@@ -76,7 +76,7 @@ class ClassifierChain(MultiLabelClassifier):
     def _fit(self, task: FitTask) -> None:
         order = self.order
         if order is not None and not isinstance(order, str):
-            order = given_order(order, task.signs.shape[1], None)
+            order = check_order(order, task.signs.shape[1])
         self.chain_ = self._chain(self.estimator, order).fit(task.X, (task.signs > 0).astype(np.int64))
 
     def _chain(self, estimator: Any, order: Any) -> SklearnChain:

@@ -15,7 +15,7 @@ from potentia.app.image_stages import n_drawn
 from potentia.app.images import train
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.app.training import Run
-from potentia.metrics.segmentation import boundary_counts, confusion_matrix, segmentation_scores
+from potentia.metrics import boundary_counts, confusion_matrix, segmentation_scores
 
 from .study import Rows, Study
 

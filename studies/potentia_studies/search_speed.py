@@ -14,7 +14,7 @@ from sklearn.svm import LinearSVC
 import potentia as pt
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.base.types import Floats
-from potentia.models.multilabel.bounds import states_below
+from potentia.models.multilabel.lmsbn import states_below
 from potentia.models.multilabel.machine import Relaxation
 from potentia.models.multilabel.network import DirectedNetwork
 

@@ -17,8 +17,8 @@ from sklearn.svm import SVC
 import potentia as pt
 from potentia.app.report.rows import Row, grid
 from potentia.models.multilabel.base import MultiLabelClassifier
-from potentia.models.multilabel.selection import splits
-from potentia.models.multilabel.thresholds import Measure
+from potentia.models.multilabel.independent import Measure
+from potentia.models.multilabel.network import splits
 
 from . import baselines
 

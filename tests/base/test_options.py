@@ -175,5 +175,5 @@ def test_wrong_types_get_one_short_line_that_names_the_argument(call, sentence):
 def test_boundaries_without_tolerance_are_not_near_each_other():
     truth, predicted = np.zeros((4, 8), dtype=int), np.zeros((4, 8), dtype=int)
     truth[:, 2:], predicted[:, 6:] = 1, 1
-    counts = pt.metrics.segmentation.boundary_counts(truth, predicted, 2, tolerance=0)
+    counts = pt.metrics.boundary_counts(truth, predicted, 2, tolerance=0)
     assert counts[:, [0, 2]].tolist() == [[0, 0], [0, 0]]

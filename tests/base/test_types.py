@@ -11,7 +11,7 @@ import potentia as pt
 from potentia.gradients.entry import GRADIENTS, GradientName
 from potentia.gradients.losses import LOSSES, LossName
 from potentia.metrics import MEASURES
-from potentia.models.multilabel.thresholds import Measure
+from potentia.models.multilabel.independent import Measure
 
 RIGHT = """
 import numpy as np

@@ -20,7 +20,7 @@ from potentia.inference.gibbs import Gibbs
 from potentia.inference.linear_program import LinearProgram
 from potentia.inference.mean_field import MeanField
 from potentia.inference.messages import TRW, Kikuchi, LoopyBP, MessagePassingMethod, Schedule, Smoothed
-from potentia.potentials.weighted import Potts, Scaled, TruncatedLinear, TruncatedQuadratic
+from potentia.potentials.tables import Potts, Scaled, TruncatedLinear, TruncatedQuadratic
 
 #: Labellings of a model at most.
 _MAX_LABELLINGS = 5000

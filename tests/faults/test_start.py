@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from potentia.kernels.machine import jit, store
+from potentia.kernels.machine import jit
 
 SOURCE = Path(__file__).parents[2] / "src"
 #: One kernel, so that what has to be compiled is little.
@@ -87,14 +87,14 @@ def test_inference_runs_where_no_cache_can_be_written(tmp_path):
 
 
 def test_a_folder_that_holds_current_kernels_need_not_be_writable(tmp_path, monkeypatch):
-    assert store.usable(tmp_path, "a")
+    assert jit.usable(tmp_path, "a")
 
     def refuse(**_):
         raise PermissionError
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    assert store.usable(tmp_path, "a")
-    assert not store.usable(tmp_path, "b")
+    assert jit.usable(tmp_path, "a")
+    assert not jit.usable(tmp_path, "b")
 
 
 def test_compiled_kernels_are_dropped_when_any_source_has_changed(tmp_path):
@@ -103,14 +103,14 @@ def test_compiled_kernels_are_dropped_when_any_source_has_changed(tmp_path):
     sources.mkdir()
     (sources / "star.py").write_text("a = 1")
     (sources / "binary.py").write_text("b = 1")
-    first = store.digest(sources)
-    assert store.usable(tmp_path, first)
+    first = jit.digest(sources)
+    assert jit.usable(tmp_path, first)
     kept.write_text("compiled")
-    assert store.usable(tmp_path, first)
+    assert jit.usable(tmp_path, first)
     assert kept.exists()
     (sources / "binary.py").write_text("b = 2")
-    assert store.digest(sources) != first
-    assert store.usable(tmp_path, store.digest(sources))
+    assert jit.digest(sources) != first
+    assert jit.usable(tmp_path, jit.digest(sources))
     assert not kept.exists()
 
 

@@ -30,7 +30,7 @@ from potentia.features import (
     upsample_marginals,
 )
 from potentia.features.colour import as_rgb
-from potentia.features.edges import sobel
+from potentia.features.pixels import sobel
 from potentia.graph.structure import Graph
 
 SIZES = [(1, 1), (1, 7), (3, 2), (8, 8), (13, 21), (32, 24)]

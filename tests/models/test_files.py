@@ -271,17 +271,17 @@ CRAFTED = [
         lambda arrays: exchange(arrays, "machine/sizes", "machine/members"),
         "machine/sizes has the shape",
     ),
-    ("lmbm", lambda arrays: exchange(arrays, "machine/own", "rows/X"), "has the shape"),
+    ("lmbm", lambda arrays: exchange(arrays, "machine/coef", "rows/X"), "has the shape"),
     ("lmbm", lambda arrays: arrays["machine/members"].__setitem__(0, 99), "machine/members holds 99"),
     (
         "independent",
-        lambda arrays: arrays.update(own=arrays["own"].astype("f4")),
-        "own has the type float32, not f8",
+        lambda arrays: arrays.update(coef=arrays["coef"].astype("f4")),
+        "coef has the type float32, not f8",
     ),
     (
         "independent",
-        lambda arrays: arrays["own"].__setitem__((0, 0), np.nan),
-        "own holds numbers that are not finite",
+        lambda arrays: arrays["coef"].__setitem__((0, 0), np.nan),
+        "coef holds numbers that are not finite",
     ),
     ("crf", lambda arrays: exchange(arrays, "edge/fitted.nodes_", "edge/fitted.depths_"), "has the shape"),
 ]
@@ -303,7 +303,7 @@ def test_a_shape_larger_than_its_bytes_is_refused_before_it_is_allocated(models,
     with zipfile.ZipFile(tmp_path / "m", "w") as new:
         for name, data in entries.items():
             new.writestr(name, data.replace(b"(3, 3), }    ", b"(3, 3000), } "))
-    with pytest.raises(pt.PotentiaError, match=r"m: the array own has 72 bytes, not those of \(3, 3000\)"):
+    with pytest.raises(pt.PotentiaError, match=r"m: the array coef has 72 bytes, not those of \(3, 3000\)"):
         pt.load(tmp_path / "m")
 
 

@@ -17,13 +17,11 @@ import potentia as pt
 from potentia.kernels.search import NetworkTerms
 from potentia.learn.checkpoint import Checkpoint
 from potentia.models.multilabel.base import Solved, resuming
-from potentia.models.multilabel.bounds import states_below
-from potentia.models.multilabel.hinge import HingeSolver, LabelRows, SignColumns
+from potentia.models.multilabel.hinge import HingeSolver, LabelRows, RemoteRows, SignColumns, forget_rows
 from potentia.models.multilabel.independent import IndependentClassifiers
 from potentia.models.multilabel.inputs import far_feature
-from potentia.models.multilabel.network import DirectedNetwork, Structure, learn_networks
-from potentia.models.multilabel.rows import RemoteRows, forget_rows
-from potentia.models.multilabel.selection import splits
+from potentia.models.multilabel.lmsbn import states_below
+from potentia.models.multilabel.network import DirectedNetwork, Structure, learn_networks, splits
 
 
 def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
@@ -83,12 +81,12 @@ def test_search_equals_brute_force(K, whole):
         _, losses = plain_losses(network, base, K)
         found = network.search(base, np.inf, 2**62)
         assert np.allclose(found.loss[:, 0], losses.min(axis=1), atol=1e-12)
-        assert np.allclose(network.losses(base, found.signs[:, 0]), losses.min(axis=1), atol=1e-12)
+        assert np.allclose(network.losses(base, found.labels[:, 0]), losses.min(axis=1), atol=1e-12)
         assert np.all(found.optimal)
         assert np.all((found.states >= K) & (found.states <= 2 ** (K + 1) - 2))
         best = network.search(base, np.inf, 2**62, k=min(6, 2**K))
         assert np.allclose(best.loss, np.sort(losses, axis=1)[:, : best.loss.shape[1]], atol=1e-12)
-        for row in best.signs:
+        for row in best.labels:
             assert len(np.unique(row, axis=0)) == len(row)
 
 
@@ -99,7 +97,7 @@ def test_search_equals_brute_force_with_fourteen_labels():
         all_losses = network.losses(np.tile(row, (len(labellings), 1)), labellings)
         found = network.search(row[None], np.inf, 2**62)
         assert found.loss[0, 0] == pytest.approx(all_losses.min(), abs=1e-12)
-        assert np.array_equal(found.signs[0, 0], labellings[all_losses.argmin()])
+        assert np.array_equal(found.labels[0, 0], labellings[all_losses.argmin()])
 
 
 def test_more_labellings_than_exist_are_infinite():
@@ -119,7 +117,7 @@ def test_bound_and_budget_say_what_is_certain():
             below = losses.min(axis=1) < bound
             assert np.array_equal(found.optimal, below)
             assert np.allclose(found.loss[below, 0], losses.min(axis=1)[below])
-            assert np.array_equal(found.signs[~below, 0], greedy[0][~below])
+            assert np.array_equal(found.labels[~below, 0], greedy[0][~below])
             assert np.allclose(found.loss[~below, 0], greedy[1][~below])
             assert found.states.max() <= states_below(8, bound)
         short = network.search(base, np.inf, 10)
@@ -129,7 +127,7 @@ def test_bound_and_budget_say_what_is_certain():
         assert np.array_equal(short.optimal, whole.states <= 10)
         nothing = network.search(base, np.inf, 3)
         assert not nothing.optimal.any()
-        assert np.array_equal(nothing.signs[:, 0], greedy[0])
+        assert np.array_equal(nothing.labels[:, 0], greedy[0])
 
 
 def test_margins_are_differences_of_least_losses():
@@ -140,7 +138,7 @@ def test_margins_are_differences_of_least_losses():
         for k in range(6):
             up, down = (losses[:, labellings[:, k] == s].min(axis=1) for s in (1, -1))
             assert np.allclose(margins[:, k], down - up, atol=1e-12)
-        assert np.array_equal(np.sign(margins), network.search(base, np.inf, 2**62).signs[:, 0])
+        assert np.array_equal(np.sign(margins), network.search(base, np.inf, 2**62).labels[:, 0])
 
 
 def test_marginals_equal_brute_force_and_samples_come_near():

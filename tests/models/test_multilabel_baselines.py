@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
 from potentia.features.datasets import multilabel
-from potentia.models.multilabel.thresholds import tune
+from potentia.models.multilabel.independent import tune
 from potentia_studies import baselines
 from test_lmsbn import labelled_rows
 

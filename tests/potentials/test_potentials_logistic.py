@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 
-from potentia.kernels.logistic import linear_loss_rows, loss_rows
+from potentia.kernels.linear_losses import linear_loss_rows, loss_rows
 
 NONE = np.zeros((0, 0))
 NO_LABELS = np.zeros(0, np.int64)

@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from potentia.kernels.decision_trees import add_trees, best_cut, fill_statistics, fit_leaf, fit_leaves, pack
-from potentia.kernels.logistic import loss_rows
+from potentia.kernels.linear_losses import loss_rows
 from potentia.potentials.boosting import Growth
 from potentia.potentials.problem import make_problem
 from potentia.potentials.tree_ensemble import (

@@ -10,7 +10,7 @@ import potentia as pt
 from data_sets import needs
 from potentia.app.cli import main
 from potentia.app.report.rows import grid, read_rows
-from potentia.models.multilabel.selection import splits
+from potentia.models.multilabel.network import splits
 from potentia_studies import multilabel_tables, search_speed, systems
 from potentia_studies.studies import STUDIES
 

@@ -7,7 +7,7 @@ import os
 import string
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -266,7 +266,7 @@ def _fit(table: Floats, scope: Narrow) -> tuple[Floats, float]:
 
 
 class UaiResult(NamedTuple):
-    """What a result file says; only what its task is about is there.
+    """The content of a result file; fields that its task does not write are None.
 
     Attributes:
         task: "PR", "MAR" or "MAP".
@@ -281,20 +281,8 @@ class UaiResult(NamedTuple):
     labels: Ints | None = None
 
 
-class _Inferred(Protocol):
-    """The part of an inference result that is written."""
-
-    @property
-    def graph(self) -> Graph: ...
-    @property
-    def variable_marginals(self) -> Floats: ...
-    @property
-    def log_partition(self) -> float: ...
-    def argmax(self) -> Ints: ...
-
-
-def write_result(path: FilePath, result: _Inferred, task: str) -> None:
-    """Write a result all at once or not at all; the task is PR (log10 Z), MAR (marginals) or MAP (labels)."""
+def write_result(path: FilePath, result: Any, task: str) -> None:
+    """Write a `Result`, all at once or not at all; the task is PR (log10 Z), MAR (marginals) or MAP (labels)."""
     if not hasattr(result, "variable_marginals"):
         raise PotentiaError(f"result must be a Result of inference, not {shown(result)}.")
     check_choice("task", task, ("PR", "MAR", "MAP"))
@@ -310,7 +298,7 @@ def write_result(path: FilePath, result: _Inferred, task: str) -> None:
 
 
 def read_result(path: FilePath) -> UaiResult:
-    """What a PR, MAR or MAP file says."""
+    """Read a PR, MAR or MAP file."""
     tokens = FileWords(path)
     task = tokens.take(1, "the task")[0]
     if task == "PR":

@@ -6,11 +6,12 @@ seen with few has a slot per label. Rows and slots lie in one flat vector, and s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .lanes import backward, best_states, forward, log_backward, log_forward
+from .lanes import best_states, sum_chain
 from .machine.jit import njit
 from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .vecmath import KERNEL
@@ -30,6 +31,11 @@ class TokenAttributes(NamedTuple):
     item_ptr: Any
     attribute: Any
     value: Any
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any]) -> TokenAttributes:
+        """The tokens among named arrays."""
+        return cls(*map(arrays.__getitem__, cls._fields))
 
 
 class WeightLayout(NamedTuple):
@@ -93,17 +99,17 @@ def collect_labels(ptr, seen, count, label):
 
 @njit(**KERNEL)
 def renumber(tokens, number, kept):
-    """Replace attributes by their new numbers, ascending within each token; those with -1 go. Returns items left.
+    """Replace attributes by their new numbers, ascending within each token; unknown ones go. Returns items left.
 
-    `kept` becomes the new item_ptr.
+    Attributes from the size of `number` on are unknown. `kept` becomes the new item_ptr.
     """
     to = 0
     for t in range(tokens.item_ptr.size - 1):
         begin = to
         for j in range(tokens.item_ptr[t], tokens.item_ptr[t + 1]):
-            new = number[tokens.attribute[j]]
-            if new < 0:
+            if tokens.attribute[j] >= number.size:
                 continue
+            new = number[tokens.attribute[j]]
             value = tokens.value[j] if tokens.value.size > 0 else 1.0
             k = to
             while k > begin and tokens.attribute[k - 1] > new:
@@ -209,14 +215,9 @@ def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_fl
             continue
         for t in range(n):
             _score(tokens, layout, flat, begin + t, u, t * P)
-        value[k] = forward(lanes, labels, begin, n, u, alpha, m) if lanes.safe else np.nan
-        if value[k] > -np.inf:
-            backward(lanes, weight[k], n, u, alpha, m, d_psi)
-        else:
-            value[k] = log_forward(lanes, labels, begin, n, u, alpha, m)
-            if not value[k] > -np.inf:
-                continue
-            log_backward(lanes, weight[k], n, value[k], u, alpha, m, d_pair)
+        value[k] = sum_chain(lanes, labels, begin, n, weight[k], u, alpha, m, True, d_psi, d_pair)
+        if not value[k] > -np.inf:
+            continue
         if d_flat.size > 0:
             for t in range(n):
                 _add(tokens, layout, d_flat, begin + t, u, t * P)

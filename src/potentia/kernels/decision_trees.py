@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .logistic import LANES, SUMS, softmax_lanes
+from .linear_losses import LANES, SUMS, softmax_lanes
 from .machine.jit import njit
 from .machine.simd import prefetch
 from .vecmath import KERNEL

@@ -22,7 +22,7 @@ class WeightedPairs(NamedTuple):
 
     ptr, other, pair, number: per variable its pairs' other ends, their numbers among weighted pairs, and the table
     that is multiplied with the other's distribution. weight (m): of all weighted pairs. form, states, reach, cap (K),
-    cost (K, reach + 1): see `parametric.Profile`. table (K, L, L): of DENSE tables. user_ptr, user: per variable the
+    cost (K, reach + 1): see `star_blocks.Profile`. table (K, L, L): of DENSE tables. user_ptr, user: per variable the
     tables whose U others read. spread (K, n, L): U.
     """
 

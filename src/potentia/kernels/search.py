@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .coordinate import product
+from .linear_losses import product
 from .machine.jit import njit
 from .vecmath import KERNEL, exp
 
@@ -49,7 +49,7 @@ def _score(links, base, row, i, y):
 
 
 @njit(**_SUMS)
-def losses(links, base, labels, first, last, out):
+def losses(links, base, first, last, labels, out):
     """out[row] = loss of the labelling labels[row], for rows first..last."""
     K = base.shape[1]
     for row in range(first, last):

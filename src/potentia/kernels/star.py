@@ -20,7 +20,6 @@ from . import binary
 from .machine.jit import njit
 from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .machine.team import BARRIER, wait
-from .parametric import max_messages, sum_messages
 from .star_blocks import (
     LOG,
     MAXIMUM,
@@ -30,10 +29,12 @@ from .star_blocks import (
     following,
     keep_row,
     keep_two,
+    max_messages,
     most_rows,
     peak_of,
     refresh_belief,
     slot_of,
+    sum_messages,
     write_row,
 )
 from .vecmath import KERNEL, exp, log

@@ -28,7 +28,6 @@ from .machine.simd import (
     zero8,
 )
 from .machine.team import BARRIER, wait
-from .parametric import sum_messages
 from .star_blocks import (
     RECEIVES,
     SENDS,
@@ -37,6 +36,7 @@ from .star_blocks import (
     following,
     most_rows,
     slot_of,
+    sum_messages,
 )
 from .vecmath import KERNEL, exp, log
 

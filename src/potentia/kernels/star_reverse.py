@@ -34,8 +34,17 @@ from .machine.simd import (
     zero8,
 )
 from .machine.team import BARRIER, wait
-from .parametric import derivatives, sum_messages
-from .star_blocks import LOG, PRODUCT, chunk_at, fetch_ahead, preceding, slot_of, take_row
+from .star_blocks import (
+    LOG,
+    PRODUCT,
+    chunk_at,
+    derivatives,
+    fetch_ahead,
+    preceding,
+    slot_of,
+    sum_messages,
+    take_row,
+)
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.

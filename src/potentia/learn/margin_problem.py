@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,12 +15,20 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..graph.union import Union
 from ..inference.base import Inference
-from ..kernels.frank_wolfe import Design, MarginDual, WorkingSet, entries_of, fill_scores, step_batch
-from ..kernels.margin_chain import MarginChains, chain_answers, chain_pass
+from ..kernels.frank_wolfe import (
+    Design,
+    MarginChains,
+    MarginDual,
+    WorkingSet,
+    chain_answers,
+    chain_pass,
+    entries_of,
+    fill_scores,
+    step_batch,
+)
 from ..potentials.base import Potential, as_affine
 from ..potentials.problem import NO_LABELS
-from .examples import Hamming, delta_tables
-from .part import Part
+from .part import Hamming, Part, delta_tables
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,7 @@ class MarginProblem:
         potential, counts = self.potentials[kind], self.counts[kind]
         design = as_affine(kind, potential).design
         present = kind in self.data.shapes
-        x = self.data.matrix(kind) if present else np.zeros((0, potential.n_features_))
+        x = self.data.features[kind] if present else np.zeros((0, potential.n_features_))
         owner = np.repeat(np.arange(self.n_examples), counts)
         if not potential.shared and x.shape[1] > 0:
             return sparse.csr_array(design(x[:])), owner, np.arange(len(owner))
@@ -288,9 +295,10 @@ def make_delta(part: Part, delta: Any) -> dict[str, Floats | None]:
     if delta != "hamming":
         return found
     held = sum(len(table) for table in found.values() if isinstance(table, Hamming))
-    if held < part.n_variables:
+    n_variables = sum(shard.graph.n_variables for shard in part.shards)
+    if held < n_variables:
         raise PotentiaError(
-            f"delta='hamming' needs a single-variable region for every variable; {part.n_variables - held} have none."
+            f"delta='hamming' needs a single-variable region for every variable; {n_variables - held} have none."
         )
     tables = {kind: None if table is None else table[:] for kind, table in found.items()}
     for kind, table in tables.items():
@@ -304,48 +312,29 @@ def make_delta(part: Part, delta: Any) -> dict[str, Floats | None]:
 _WHOLE = 1e-7
 
 
-class Oracle(ABC):
-    """Finds answers: labellings, or marginals of a relaxation."""
+class ChainOracle:
+    """Finds the best labellings of chains by Viterbi; a whole pass is one call of a kernel."""
 
     #: Passes with remembered labellings that are worth their time after each pass with new ones.
     revisits = 2
-
-    @abstractmethod
-    def answers(self, w: Floats) -> tuple[Floats, Floats]:
-        """Indicators (flat, in the layout of the scores) of all examples' answers at w, and their Delta (n,)."""
-
-    @abstractmethod
-    def descend(self, dual: MarginDual, ws: WorkingSet, rng: np.random.Generator) -> None:
-        """One pass over all examples in random order: each is answered and makes a step."""
-
-
-class ChainOracle(Oracle):
-    """Viterbi; a whole pass is one call of a kernel."""
 
     def __init__(self, problem: MarginProblem, chains: MarginChains) -> None:
         self.problem, self.chains = problem, chains
         self.n_states = int(problem.data.shards[0].graph.n_states[0])
 
     def answers(self, w: Floats) -> tuple[Floats, Floats]:
+        """Indicators (flat, in the layout of the scores) of all examples' answers at w, and their Delta (n,)."""
         s, losses = np.empty(len(self.problem.design.truth)), np.empty(self.problem.n_examples)
         chain_answers(self.problem.design, w, self.chains, self.n_states, s, losses)
         return s, losses
 
     def descend(self, dual: MarginDual, ws: WorkingSet, rng: np.random.Generator) -> None:
+        """One pass over all examples in random order: each is answered and makes a step."""
         order = rng.permutation(self.problem.n_examples)
         chain_pass(self.problem.design, dual, ws, self.chains, self.n_states, order)
 
 
-class _Answer(NamedTuple):
-    """Flat entries and their shares, in the order of the examples' regions; where each example's begin; their Delta."""
-
-    ptr: Ints
-    entry: Ints
-    share: Floats
-    losses: Floats
-
-
-class AnyOracle(Oracle):
+class AnyOracle:
     """Any graph by any method: consecutive examples are joined and inferred together, then take their steps in turn.
 
     Marginals of the linear program are used as they are: that trains on the relaxed problem. Other methods give
@@ -368,21 +357,25 @@ class AnyOracle(Oracle):
         self.owner = {k: np.repeat(np.arange(problem.n_examples), c) for k, c in problem.counts.items()}
 
     def answers(self, w: Floats) -> tuple[Floats, Floats]:
+        """As `ChainOracle.answers`."""
         found = [self._answer(w, a, b, graph) for a, b, graph in self.shards]
         s = np.zeros(len(self.problem.design.truth))
-        for answer in found:
-            np.add.at(s, answer.entry, answer.share)
-        return s, np.concatenate([answer.losses for answer in found])
+        for _, entry, share, _ in found:
+            np.add.at(s, entry, share)
+        return s, np.concatenate([losses for *_, losses in found])
 
     def descend(self, dual: MarginDual, ws: WorkingSet, rng: np.random.Generator) -> None:
+        """As `ChainOracle.descend`, a batch at a time."""
         design = self.problem.design
         for number in rng.permutation(len(self.batches)):
             a, b, graph = self.batches[number]
-            answer = self._answer(dual.w, a, b, graph)
-            step_batch(design, dual, ws, a, b, *answer)
+            step_batch(design, dual, ws, a, b, *self._answer(dual.w, a, b, graph))
 
-    def _answer(self, w: Floats, a: int, b: int, graph: Graph) -> _Answer:
-        """Answers of examples a .. b - 1, whose union is `graph`."""
+    def _answer(self, w: Floats, a: int, b: int, graph: Graph) -> tuple[Ints, Ints, Floats, Floats]:
+        """Answers of examples a .. b - 1, whose union is `graph`: where each begins, entries, shares; their Delta.
+
+        Flat entries and their shares are in the order of the examples' regions.
+        """
         problem = self.problem
         first, last = int(problem.design.row_ptr[a]), int(problem.design.row_ptr[b])
         scores = np.empty(entries_of(problem.design, first, last))
@@ -402,7 +395,7 @@ class AnyOracle(Oracle):
                 losses += np.bincount(owner, delta[number, entry] * share, minlength=b - a)
         order = np.argsort(np.concatenate(places), kind="stable")
         ptr = np.concatenate([[0], np.cumsum(counts)])
-        return _Answer(ptr, np.concatenate(entries)[order], np.concatenate(shares)[order], losses)
+        return ptr, np.concatenate(entries)[order], np.concatenate(shares)[order], losses
 
     def _theta(self, kind: str, scores: Floats, begin: int, rows: slice) -> Floats:
         """F + Delta of a kind's regions."""
@@ -431,6 +424,10 @@ def _snapped(marginals: ArrayLike) -> Floats:
     mu = np.asarray(marginals, dtype=np.float64)
     near = np.rint(mu)
     return np.where(np.abs(mu - near) <= _WHOLE, near, mu)
+
+
+#: Finds answers: labellings, or marginals of a relaxation.
+Oracle = ChainOracle | AnyOracle
 
 
 def make_oracle(problem: MarginProblem, method: Inference, batch: int | None) -> Oracle:

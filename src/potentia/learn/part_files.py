@@ -20,12 +20,10 @@ from ..base.options import check_count
 from ..base.saving import read_file, reading, write_file
 from ..base.schema import FLAG, Array, Count, Items, Kind, Named, Schema, Section, check
 from ..base.types import PotentiaError
-from ..features.example import Example
-from ..features.parts import Loaded, Parts, Source
+from ..features.example import Example, Loaded, Parts, Source
 from ..graph.structure import Graph
 from ..graph.union import Union
-from .data import PART_ENTRIES, cut_examples, hold_examples
-from .examples import checked_examples
+from .data import PART_ENTRIES, checked_examples, cut_examples, hold_examples
 
 KIND = "part"
 ENDING = ".potentia"
@@ -62,26 +60,6 @@ _FLAT: Schema = {
     "labels": Array("i8", ("*",), low=-1, below=2**48),
     "weights": Array("f8", ("*",)),
 }
-
-
-class FileSource(Source):
-    """The examples of a part file."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.abspath(path)
-
-    @property
-    def name(self) -> str:
-        """The file's path."""
-        return self.path
-
-    def load(self) -> list[Example]:
-        """The examples, checked like any others."""
-        return read_part(self.path)
-
-    def n_bytes(self) -> int | None:
-        """The file's size; None if it is not seen from here."""
-        return os.path.getsize(self.path) if os.path.exists(self.path) else None
 
 
 def parts(items: Any, *, part_entries: int | None = None, resident: int = 1) -> Parts:
@@ -131,7 +109,8 @@ def _items(items: Any) -> list[Any]:
 
 def _source(item: Any) -> Source:
     if isinstance(item, str | os.PathLike):
-        return FileSource(item)
+        path = os.path.abspath(item)
+        return Loaded(partial(read_part, path), path, path)
     if hasattr(item, "__dask_graph__"):
         return Loaded(partial(_compute, item), str(getattr(item, "key", "delayed")))
     if callable(item):
@@ -173,35 +152,19 @@ def write_parts(
 # -- writing ---------------------------------------------------------------------------------------------------
 
 
-class _Graphs:
-    """Different graphs, numbered."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        self.found: list[Graph] = []
-        self.meta: list[dict[str, Any]] = []
-
-    def number(self, graph: Graph) -> int:
-        """The graph's number; what a union is made of comes before it."""
-        if graph.digest not in self.numbers:
-            made_of = [self.number(part) for part in graph.made_of]
-            self.numbers[graph.digest] = len(self.found)
-            self.found.append(graph)
-            regions = {kind: list(scope.shape) for kind, scope in graph.scopes.items()}
-            self.meta.append(
-                {
-                    "n_variables": graph.n_variables,
-                    "regions": regions,
-                    "forests": graph.n_forests,
-                    "parts": made_of or None,
-                }
-            )
-        return self.numbers[graph.digest]
+def _number(graph: Graph, graphs: list[Graph], numbers: dict[str, int]) -> int:
+    """The number of a graph among different ones, by its digest; what a union is made of comes before it."""
+    if graph.digest not in numbers:
+        for part in graph.made_of:
+            _number(part, graphs, numbers)
+        numbers[graph.digest] = len(graphs)
+        graphs.append(graph)
+    return numbers[graph.digest]
 
 
 def write_part(path: str | os.PathLike[str], examples: Sequence[Example]) -> None:
     """Write consecutive examples to one file."""
-    graphs = _Graphs()
+    graphs, numbers = list[Graph](), dict[str, int]()
     matrices: dict[tuple[Any, ...], list[Any]] = {}
     inputs: list[Any] = []
     entries = []
@@ -214,7 +177,7 @@ def write_part(path: str | os.PathLike[str], examples: Sequence[Example]) -> Non
             stores[kind] = list(matrices).index(key)
         entries.append(
             {
-                "graph": graphs.number(example.graph),
+                "graph": _number(example.graph, graphs, numbers),
                 "name": example.name,
                 "features": stores,
                 "inputs": {kind: len(inputs) + k for k, kind in enumerate(example.inputs)},
@@ -223,14 +186,23 @@ def write_part(path: str | os.PathLike[str], examples: Sequence[Example]) -> Non
             }
         )
         inputs += example.inputs.values()
+    metas = [
+        {
+            "n_variables": graph.n_variables,
+            "regions": {kind: list(scope.shape) for kind, scope in graph.scopes.items()},
+            "forests": graph.n_forests,
+            "parts": [numbers[part.digest] for part in graph.made_of] or None,
+        }
+        for graph in graphs
+    ]
     content = {
-        "graphs": graphs.meta,
+        "graphs": metas,
         "examples": entries,
         "matrices": [{"sparse": key[1], "columns": key[3]} for key in matrices],
     }
     flat = {
-        "n_states": _joined([graph.n_states for graph in graphs.found], np.int64),
-        "scopes": _joined([s.ravel() for graph in graphs.found for s in graph.scopes.values()], np.int64),
+        "n_states": _joined([graph.n_states for graph in graphs], np.int64),
+        "scopes": _joined([s.ravel() for graph in graphs for s in graph.scopes.values()], np.int64),
         "labels": _joined([e.labels for e in examples if e.labels is not None], np.int64),
         "weights": _joined([e.weights for e in examples if e.weights is not None], np.float64),
     }

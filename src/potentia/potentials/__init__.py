@@ -5,8 +5,7 @@ from .base import Potential
 from .boosting import Boosting
 from .linear import Linear
 from .mlp import MLP, Differentiable
-from .tables import Constant, Temperature, Zero
-from .weighted import Potts, Scaled, TruncatedLinear, TruncatedQuadratic
+from .tables import Constant, Potts, Scaled, Temperature, TruncatedLinear, TruncatedQuadratic, Zero
 
 __all__ = [
     "MLP",

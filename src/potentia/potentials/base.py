@@ -6,7 +6,7 @@ import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -289,23 +289,13 @@ class Potential(Params, Registered, ABC):
             )
 
 
-@runtime_checkable
-class Affine(Protocol):
-    """A potential f(x) = [x, 1] T with one table T of parameters."""
+def as_affine(kind: str, potential: Potential) -> Any:
+    """The potential, refused where it is not f(x) = [x, 1] T with one table T (D, K) of parameters.
 
-    def design(self, x: Any) -> Any:
-        """The features that multiply the table: [x, 1] (N, D), dense or CSR, x perhaps expanded or left out."""
-
-    def own_ridge(self, n_columns: int) -> Floats:
-        """The ridge that the potential itself puts on each row of its table, (D,)."""
-
-    def set_table(self, table: Floats) -> None:
-        """Take T (D, K); the potential must have been started."""
-
-
-def as_affine(kind: str, potential: Potential) -> Affine:
-    """The potential, refused where it is not linear in its parameters."""
-    if not isinstance(potential, Affine) or potential.by_weight:
+    Such a potential has `design(x)`, the features that multiply the table: [x, 1] (N, D), dense or CSR, x perhaps
+    expanded or left out; `own_ridge(n_columns)`, its ridge on each row of the table, (D,); and `set_table(table)`.
+    """
+    if not hasattr(potential, "set_table") or potential.by_weight:
         raise PotentiaError(
             f"the potential of {kind!r} must be linear in its parameters (Linear, Constant or Zero), "
             f"not {type(potential).__name__}."

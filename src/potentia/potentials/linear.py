@@ -9,7 +9,7 @@ import numpy as np
 from ..base.options import check_number
 from ..base.schema import FLAG, Array, Either, Field, Rule, Schema, Size
 from ..base.types import Floats, Ints, PotentiaError
-from ..kernels.logistic import linear_loss_rows
+from ..kernels.linear_losses import linear_loss_rows
 from .mlp import Differentiable
 from .problem import Batch, Problem, check_features
 from .saving import is_transformer

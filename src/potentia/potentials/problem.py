@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from ..base.backend import Backend, Local, add
 from ..base.options import check_count
 from ..base.threads import iterate_items, map_items, thread_count
 from ..base.types import ArrayLike, Floats, Ints, PotentiaError, lazy, plain_array, real_numbers
-from ..kernels.logistic import loss_rows
+from ..kernels.linear_losses import loss_rows
 from .inputs import Inputs, example_ptr, is_sparse, join_matrices, stored_per_row
 
 T = TypeVar("T")
@@ -92,18 +92,6 @@ NO_WEIGHT: Floats = np.zeros(0)
 NO_LABELS: Ints = np.zeros(0, np.int64)
 
 
-class BiasRows(Protocol):
-    """A bias: a shape (N, K) and rows on demand, by slice or by array of row numbers.
-
-    An array does; so does an object that makes rows when asked, for tables too large to hold. Several threads
-    may ask at once.
-    """
-
-    shape: tuple[int, ...]
-
-    def __getitem__(self, rows: Any, /) -> Any: ...
-
-
 class Batch:
     """Some rows as the kernels take them; absent arrays have no rows. Each array is read at first use."""
 
@@ -171,13 +159,15 @@ class Batch:
 class Rows:
     """Rows in one place.
 
-    x (N, d) or `Inputs`, labels (N,) or soft targets (N, K), bias (N, K), weight (N,), f(x) if kept.
+    x (N, d) or `Inputs`, labels (N,) or soft targets (N, K), bias (N, K) or None, weight (N,), f(x) if known. The bias
+    is an array, or anything with a shape that makes rows when asked for a slice or an array of row numbers, by several
+    threads at once: for tables too large to hold.
     """
 
     x: Any
     labels: Ints
     soft: Floats
-    bias: BiasRows | None
+    bias: Any
     weight: Floats
     scores: Floats | None = None
 

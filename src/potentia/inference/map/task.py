@@ -15,7 +15,7 @@ from ...graph.regions import Narrow, Regions
 from ...graph.scores import Scores, score_labels
 from ...graph.structure import Graph
 from ...kernels.machine.jit import compilation_seconds
-from ...kernels.support import kept_entries, prune_states
+from ...kernels.rounding import kept_entries, prune_states
 from ..elimination import Program
 
 #: Share of the score below which a gap is rounding.
@@ -62,7 +62,7 @@ class SearchTask:
 
     @property
     def slack(self) -> float:
-        """What counts as rounding in scores; large scores of either sign may add up to a small one."""
+        """A bound on the rounding error of scores; large scores of either sign may add up to a small one."""
         return _ROUNDING * abs(self.score) + self._cancelling
 
     @property
@@ -75,6 +75,13 @@ class SearchTask:
         """Whether there is nothing left to do, or no time for it."""
         self.poll()
         return self.proven or self.left <= 0
+
+    @property
+    def undecided(self) -> Scores:
+        """Scores of the undecided variables, of which there are some."""
+        scores = self.problem.scores
+        assert scores is not None
+        return scores
 
     def offer(self, labels: Ints, part: str) -> bool:
         """Take labels of the undecided variables if they are better than the best so far."""
@@ -108,9 +115,7 @@ class SearchTask:
 
         Follows up hard constraints. Where nothing remains the best labelling is proven, or there is none at all.
         """
-        scores = self.problem.scores
-        assert scores is not None
-        if not propagate(scores, allowed):
+        if not propagate(self.undecided, allowed):
             self.exhaust(part)
             return
         self.problem = reduce(self.problem, allowed)
@@ -159,12 +164,11 @@ def whole(scores: Scores) -> Reduced:
 def trivial_bound(scores: Scores) -> float:
     """The sum of all tables' maxima, an upper bound on every score."""
     total = float(scores.singles.max(axis=1).sum())
-    for kind, scope in scores.graph.scopes.items():
-        if scope.shape[1] > 1 and len(scope):
-            values, offset = scores.kind(kind)
-            starts = distinct(offset)
-            # tables without regions lie between these at most, which can only raise the bound
-            total += float(np.maximum.reduceat(values, starts)[np.searchsorted(starts, offset)].sum())
+    for kind in scores.graph.clique_kinds:
+        values, offset = scores.kind(kind)
+        starts = distinct(offset)
+        # tables without regions lie between these at most, which can only raise the bound
+        total += float(np.maximum.reduceat(values, starts)[np.searchsorted(starts, offset)].sum())
     return total
 
 

@@ -1,4 +1,4 @@
-"""What estimators are given, checked: rows, weights, options, and labels, of which any two values become -1 and +1."""
+"""Checks of rows, weights, options and labels, and the coding of labels of any two values as -1 and +1."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ...base.options import check_choice, check_count, check_number, check_posit
 from ...base.saving import SavedFunction
 from ...base.types import Bools, Floats, PotentiaError, shown, warn_caller
 from ...features.offsets import CONSTANT_SHARE, FAR
-from .rows import KERNELS, RemoteRows
+from .hinge import KERNELS, RemoteRows
 
 
 class Coding(NamedTuple):
-    """What each of K labels' values mean.
+    """The values of K labels and their signs.
 
     classes: per label its values in ascending order, one or two. signs: what a label of one value is coded as, 0
     for a label of two. flat: the labels were given as one column without a second axis.
@@ -58,7 +58,10 @@ class Coding(NamedTuple):
 
     def decode(self, signs: np.ndarray) -> np.ndarray:
         """Labels (n, K) in the values given in training, from the signs (n, K') of those that vary."""
-        kind = np.result_type(*self.classes) if _plain(self.classes) else np.dtype(object)
+        # one array type that holds all labels' values without changing them
+        kinds = {values.dtype.kind for values in self.classes}
+        plain = len(kinds) == 1 or kinds <= set("iuf")
+        kind = np.result_type(*self.classes) if plain else np.dtype(object)
         labels, columns = np.empty((len(signs), len(self.classes)), dtype=kind), iter(signs.T)
         for k, values in enumerate(self.classes):
             labels[:, k] = (
@@ -138,17 +141,10 @@ def _columns(labels: np.ndarray) -> np.ndarray:
 
 def label_names(y: Any, n_labels: int) -> list[str]:
     """Names of a data frame's columns (or a series' name); otherwise the columns' numbers."""
-    columns = getattr(y, "columns", None)
-    if columns is not None:
-        return [str(name) for name in columns]
+    if hasattr(y, "columns"):
+        return [str(name) for name in y.columns]
     name = getattr(y, "name", None)
     return [str(k) for k in range(n_labels)] if name is None else [str(name)]
-
-
-def _plain(classes: list[np.ndarray]) -> bool:
-    """Whether one array type holds all labels' values without changing them."""
-    kinds = {values.dtype.kind for values in classes}
-    return len(kinds) == 1 or kinds <= set("iuf")
 
 
 def _too_many(name: str, values: np.ndarray, flat: bool) -> str:
