@@ -10,7 +10,8 @@ except ImportError:
     raise PotentiaError("PyTorch is not installed: pip install potentia[torch].") from None
 
 from .chain import LinearChain, TagPath
+from .grid import GridCRF, RefineHead
 from .layer import CRFLayer
 from .network import Network
 
-__all__ = ["CRFLayer", "LinearChain", "Network", "TagPath"]
+__all__ = ["CRFLayer", "GridCRF", "LinearChain", "Network", "RefineHead", "TagPath"]

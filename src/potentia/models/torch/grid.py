@@ -10,9 +10,8 @@ import torch
 
 from ...base.options import check_choice, check_count, check_positive
 from ...base.types import PotentiaError, shown
-from ...gradients.loss import Loss
-from ...gradients.losses import loss_of
-from ...gradients.marginal import MarginalLoss
+from ...gradients.base import Loss
+from ...gradients.losses import MarginalLoss, loss_of
 from ...graph.structure import Graph
 from ...inference.base import Inference
 from ...inference.mean_field import MeanField

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from ...base.types import Floats, Ints, PotentiaError
-from ...gradients.likelihood import SurrogateEM, SurrogateLikelihood, TruncatedEM, TruncatedLikelihood
-from ...gradients.local import Piecewise, Pseudolikelihood
-from ...gradients.loss import Loss
-from ...gradients.marginal import (
+from ...gradients.base import Loss
+from ...gradients.likelihood import Piecewise, Pseudolikelihood, SurrogateLikelihood, TruncatedLikelihood
+from ...gradients.losses import (
     CliqueLogistic,
     CliqueQuadratic,
     CliqueSmoothedError,
@@ -34,17 +33,16 @@ _MARGINAL = (
     CliqueQuadratic,
     CliqueSmoothedError,
 )
-_LIKELIHOOD = (SurrogateLikelihood, SurrogateEM, TruncatedLikelihood, TruncatedEM)
+_OTHERS = (SurrogateLikelihood, TruncatedLikelihood, Piecewise)
 
 
 def why_no_loss(loss: Loss) -> str | None:
     """Why the tensor backend cannot compute a loss, in one sentence; None if it can."""
-    if type(loss) in (*_MARGINAL, *_LIKELIHOOD, Piecewise):
+    if type(loss) in (*_MARGINAL, *_OTHERS):
         return None
     if type(loss) is Pseudolikelihood and loss.patch == 1:
         return None
-    name = type(loss).name or type(loss).__name__
-    return f"the tensor backend has no loss {name!r} with these options: use backend='kernels'."
+    return f"the tensor backend has no loss {loss!r}: use backend='kernels'."
 
 
 class LossIndex(torch.nn.Module):

@@ -11,7 +11,7 @@ import torch
 from ...base.types import Ints, PotentiaError
 from ...graph.structure import Graph
 from ...inference.base import Inference
-from ...inference.entropy import check_counting
+from ...inference.engine import check_counting
 from ...inference.mean_field import MeanField
 from ...inference.messages import MessagePassingMethod
 from ...inference.pair_engine import suits_pairs

@@ -15,7 +15,7 @@ import torch
 from ...base.types import Ints
 from ...graph.regions import runs
 from ...graph.structure import Graph
-from ...inference.entropy import Entropy, check_counting
+from ...inference.engine import Entropy, check_counting
 from ...inference.region_engine import region_order
 from .tensor import Indices, Tensor, in_segments
 
@@ -68,11 +68,11 @@ class RegionPlan(torch.nn.Module):
         child = runs(start[links.child], regions.size[links.child])
         down, up = rectangle(upper, lower, n, m), rectangle(child, np.arange(m), n, m)
         sender = np.repeat(np.arange(len(links.parent)), regions.size[links.child])
-        order = region_order(graph, entropy.links, "colours")
+        order, group_ptr = region_order(graph, entropy.links, "colours")[:2]
         groups = []
-        for a, b in pairwise(order.group_ptr.tolist()):
+        for a, b in pairwise(group_ptr.tolist()):
             units = np.zeros(len(regions.size), dtype=bool)
-            units[order.units[a:b]] = True
+            units[order[a:b]] = True
             groups.append(_group(units, links, region, down, up, lower, upper, child, sender, n, m))
         self.groups = torch.nn.ModuleList(groups)
         linked = np.bincount(links.child, minlength=len(regions.size)) > 0
