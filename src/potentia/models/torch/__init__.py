@@ -13,5 +13,6 @@ from .chain import LinearChain, TagPath
 from .grid import GridCRF, RefineHead
 from .layer import CRFLayer
 from .network import Network
+from .segments import Segment
 
-__all__ = ["CRFLayer", "GridCRF", "LinearChain", "Network", "RefineHead", "TagPath"]
+__all__ = ["CRFLayer", "GridCRF", "LinearChain", "Network", "RefineHead", "Segment", "TagPath"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...base.options import check_choice, check_count, check_positive
 from ...base.types import PotentiaError, shown
@@ -16,7 +17,7 @@ from ...graph.structure import Graph
 from ...inference.base import Inference
 from ...inference.mean_field import MeanField
 from ...inference.messages import TRW, MessagePassingMethod
-from .tensor import Field, PairPlan, PairScores, Tensor, mean_field, message_passing, pair_tables
+from .tensor import Field, PairPlan, PairScores, mean_field, message_passing, pair_tables
 from .tensor_dense import ExactKernel, GridKernel
 from .tensor_losses import marginal_terms
 from .tensor_method import message_plan, why_not_tensor, working_type

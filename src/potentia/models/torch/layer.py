@@ -256,7 +256,8 @@ class CRFLayer(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """The options."""
-        return f"graph={self.graph!r}, inference={self.inference!r}, gradient={self.gradient!r}, backend={self.backend!r}"
+        options = f"gradient={self.gradient!r}, backend={self.backend!r}"
+        return f"graph={self.graph!r}, inference={self.inference!r}, {options}"
 
     def _uses_tensors(self, theta: Any, loss: Loss | None = None) -> bool:
         if self.backend != "auto" or not isinstance(theta, Mapping):

@@ -8,23 +8,24 @@ padded with slots of weight zero. An iteration is a handful of operations per co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...base.types import Floats, Ints
 from ...graph.structure import Graph
+from .indices import Indices
 
 #: Groups are divided by degree where padding makes more than this many times the slots.
 _PADDING = 1.5
 #: Scores of pairs below this count as forbidden in mean field, where zero times -inf must be zero.
 _FORBIDDEN = -1e30
 
-Tensor = torch.Tensor
 #: Scores of labels from fully connected terms, of marginals (L, B, n).
 Field = Callable[[Tensor], Tensor]
 
@@ -35,31 +36,6 @@ class Marginals(NamedTuple):
     variables: Tensor
     pairs: Tensor | None
     value: Tensor | None
-
-
-class Indices(torch.nn.Module):
-    """Index tensors and numbers by name, which move with the module, are not saved and keep their types."""
-
-    def __init__(self, indices: Mapping[str, Ints], numbers: Mapping[str, Floats] | None = None) -> None:
-        super().__init__()
-        for name, index in indices.items():
-            self.register_buffer(name, torch.from_numpy(np.array(index, dtype=np.int64)), persistent=False)
-        self._exact = {
-            name: torch.from_numpy(np.array(x, dtype=np.float64)) for name, x in (numbers or {}).items()
-        }
-        for name, exact in self._exact.items():
-            self.register_buffer(name, exact.clone(), persistent=False)
-
-    def __getattr__(self, name: str) -> Any:
-        return super().__getattr__(name)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        # a network of half precision still has counting numbers of float64
-        super()._apply(fn, recurse)
-        for name, exact in self._exact.items():
-            device = self._buffers[name].device  # type: ignore[union-attr]
-            self._buffers[name] = exact.to(device, torch.float32 if device.type == "mps" else torch.float64)
-        return self
 
 
 class Group(Indices):
@@ -177,7 +153,7 @@ class _Message(torch.autograd.Function):
         ctx.save_for_backward(*inputs, output)
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor]:
         """d table(a, b) = d m(a) p(b | a), and its sum over a for lam."""
         table, lam, out = ctx.saved_tensors
         # where nothing is allowed p is zero

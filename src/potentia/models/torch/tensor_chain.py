@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from .tensor import Tensor
 
 #: Entries of pair marginals that are computed at a time.
 _CHUNK = 2**22

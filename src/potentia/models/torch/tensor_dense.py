@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from itertools import product
 
 import torch
+from torch import Tensor
 
 from ...base.types import PotentiaError
-from .tensor import Tensor
 
 #: Most pixels whose pairs are all written out, and most cells of a grid.
 MAX_EXACT, MAX_CELLS = 16_384, 2**24

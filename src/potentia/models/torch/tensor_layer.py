@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...base.types import InfeasibleError, PotentiaError
 from ...gradients.base import Gradient, Loss
@@ -14,7 +15,7 @@ from ...gradients.truncated import Truncated
 from ...graph.structure import Graph
 from ...inference.base import Inference
 from ...inference.mean_field import MeanField
-from .tensor import Indices, Tensor
+from .indices import Indices
 from .tensor_losses import LossIndex, TensorLoss, why_no_loss
 from .tensor_method import TensorMethod, why_not_tensor
 
@@ -154,6 +155,8 @@ class TensorLayer(torch.nn.Module):
         if reason is not None:
             raise PotentiaError(reason)
         flat = self.flat(theta)
+        if not in_program():
+            self.losses.prepare(loss)
         if not in_program() and flat.device.type != "meta":
             self._refuse_forbidden(flat, labels)
         value = TensorLoss(self.method, self.losses, flat, labels, weights)(loss)

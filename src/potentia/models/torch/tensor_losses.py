@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...base.types import Floats, Ints, PotentiaError
 from ...gradients.base import Loss
@@ -21,7 +22,7 @@ from ...gradients.losses import (
     UnivariateQuadratic,
 )
 from ...graph.structure import Graph
-from .tensor import Indices, Tensor
+from .indices import Indices
 from .tensor_method import TensorMethod
 from .tensor_regions import ProductPlan, expected_scores
 
@@ -46,38 +47,57 @@ def why_no_loss(loss: Loss) -> str | None:
 
 
 class LossIndex(torch.nn.Module):
-    """Where labels of a graph's regions lie in flat tables, as index tensors that move with the module."""
+    """Where labels of a graph's regions lie in flat tables; `prepare` lays out what a loss needs beyond variables."""
 
     def __init__(self, graph: Graph, counting: Floats | None) -> None:
         super().__init__()
-        regions, states = graph.regions, graph.n_states
-        self.has_entropy = counting is not None
-        numbers = np.zeros(len(regions.size)) if counting is None else counting
-        total = np.add.reduceat(numbers[regions.member], regions.member_ptr[:-1])
-        self.variables = Indices({"several": (states > 1).astype(np.int64)}, {"total": total})
-        #: Tables of one size per kind.
-        self.tables: dict[str, list[Indices]] = {}
-        blocks = torch.nn.ModuleList()
-        for number, (kind, scope) in enumerate(graph.scopes.items()):
-            if scope.shape[1] < 2 or not len(scope):
-                continue
-            size, first = graph.table_sizes(kind), int(regions.kind_ptr[number])
-            start = np.cumsum(size) - size
-            ptr = regions.scope_ptr[first : first + len(scope)]
-            stride = regions.stride[ptr[:, None] + np.arange(scope.shape[1])].astype(np.int64)
-            self.tables[kind] = []
-            for entries in np.unique(size):
-                rows = np.flatnonzero(size == entries)
-                at, label = (
-                    start[rows][:, None] + np.arange(entries),
-                    _labels_of(scope[rows], states, int(entries)),
-                )
-                indices = {"scope": scope[rows], "stride": stride[rows], "at": at, "label": label}
-                block = Indices(indices, {"counting": numbers[first + rows]})
-                self.tables[kind].append(block)
-                blocks.append(block)
-        self.blocks = blocks
-        self.conditional = ProductPlan(graph, together=True)
+        regions = graph.regions
+        self.graph, self.has_entropy = graph, counting is not None
+        self.numbers = np.zeros(len(regions.size)) if counting is None else counting
+        total = np.add.reduceat(self.numbers[regions.member], regions.member_ptr[:-1])
+        self.variables = Indices({"several": (graph.n_states > 1).astype(np.int64)}, {"total": total})
+        #: Tables of each size of every kind of larger regions, after `prepare`.
+        self.blocks: torch.nn.ModuleList | None = None
+        self.kinds: list[str] = []
+        self.conditional: ProductPlan | None = None
+
+    @property
+    def tables(self) -> list[tuple[str, Any]]:
+        """Kinds with their blocks of tables of one size."""
+        if self.blocks is None:
+            raise PotentiaError("compute this loss once before a program with it is compiled or exported.")
+        return list(zip(self.kinds, self.blocks, strict=True))
+
+    def prepare(self, loss: Loss) -> None:
+        """Lay out what a loss needs."""
+        device = self.variables.several.device
+        if self.blocks is None and not (isinstance(loss, _MARGINAL) and not loss.cliques):
+            self.kinds, blocks = _blocks(self.graph, self.numbers)
+            self.blocks = torch.nn.ModuleList(blocks).to(device)
+        if self.conditional is None and isinstance(loss, Pseudolikelihood):
+            self.conditional = ProductPlan(self.graph, together=True).to(device)
+
+
+def _blocks(graph: Graph, numbers: Floats) -> tuple[list[str], list[Indices]]:
+    regions, states = graph.regions, graph.n_states
+    kinds, blocks = [], []
+    for number, (kind, scope) in enumerate(graph.scopes.items()):
+        if scope.shape[1] < 2 or not len(scope):
+            continue
+        size, first = graph.table_sizes(kind), int(regions.kind_ptr[number])
+        start = np.cumsum(size) - size
+        ptr = regions.scope_ptr[first : first + len(scope)]
+        stride = regions.stride[ptr[:, None] + np.arange(scope.shape[1])]
+        for entries in np.unique(size):
+            rows = np.flatnonzero(size == entries)
+            at, label = (
+                start[rows][:, None] + np.arange(entries),
+                _labels_of(scope[rows], states, int(entries)),
+            )
+            indices = {"scope": scope[rows], "stride": stride[rows], "at": at, "label": label}
+            kinds.append(kind)
+            blocks.append(Indices(indices, {"counting": numbers[first + rows]}))
+    return kinds, blocks
 
 
 def _labels_of(scope: Ints, states: Ints, size: int) -> Ints:
@@ -129,12 +149,11 @@ class TensorLoss:
             counted = (self.labels >= 0) & (self.index.variables.several > 0)
             return self._sum(_terms(loss, mu.variables, self.labels.clamp_min(0)), counted, self._weights())
         value = self.flat[:0].sum()  # zero, with a gradient
-        for kind, blocks in self.index.tables.items():
-            for block in blocks:
-                if block.at.shape[1] == 1:
-                    continue
-                terms = _terms(loss, mu.cliques[kind][block.at], self._configuration(block))
-                value = value + self._sum(terms, self._seen(block.scope), self._weights(block.scope))
+        for kind, block in self.index.tables:
+            if block.at.shape[1] == 1:
+                continue
+            terms = _terms(loss, mu.cliques[kind][block.at], self._configuration(block))
+            value = value + self._sum(terms, self._seen(block.scope), self._weights(block.scope))
         return value
 
     @staticmethod
@@ -147,11 +166,10 @@ class TensorLoss:
         """theta . f(y), weighted by region."""
         single = self.method.singles(self.flat).T
         value = (self._weights() * single.gather(1, self.labels[:, None])[:, 0]).sum()
-        for kind, blocks in self.index.tables.items():
+        for kind, block in self.index.tables:
             table = self._own(kind)
-            for block in blocks:
-                own = table[block.at].gather(1, self._configuration(block)[:, None])[:, 0]
-                value = value + (self._weights(block.scope) * own).sum()
+            own = table[block.at].gather(1, self._configuration(block)[:, None])[:, 0]
+            value = value + (self._weights(block.scope) * own).sum()
         return value
 
     def _own(self, kind: str) -> Tensor:
@@ -207,15 +225,14 @@ class TensorLoss:
         rows = _product(self.method.singles(flat).T, mu.variables).sum(1)
         value = (own * (rows - total * _plog(mu.variables, mu.variables).sum(1))).sum()
         log_single = _safe_log(mu.variables).flatten()
-        for kind, blocks in self.index.tables.items():
+        for kind, block in self.index.tables:
             where = self.method.kinds[kind]
             theta = flat[where.start : where.stop]
-            for block in blocks:
-                p, c = mu.cliques[kind][block.at], block.counting.to(flat.dtype)
-                apart = p * (_safe_log(p) - log_single[block.label].sum(2))
-                information = torch.where(p > _tiny(p), apart, 0.0).sum(1)
-                rows = _product(theta[block.at], p).sum(1)
-                value = value + (self._weights(block.scope) * (rows - c * information)).sum()
+            p, c = mu.cliques[kind][block.at], block.counting.to(flat.dtype)
+            apart = p * (_safe_log(p) - log_single[block.label].sum(2))
+            information = torch.where(p > _tiny(p), apart, 0.0).sum(1)
+            rows = _product(theta[block.at], p).sum(1)
+            value = value + (self._weights(block.scope) * (rows - c * information)).sum()
         return value
 
     # -- without inference
@@ -223,25 +240,24 @@ class TensorLoss:
     def _piecewise(self) -> Tensor:
         single, seen = self.method.singles(self.flat).T, self.labels >= 0
         value = self._sum(_log_loss(single, self.labels.clamp_min(0)), seen, self._weights())
-        for kind, blocks in self.index.tables.items():
+        for kind, block in self.index.tables:
             table = self._own(kind)
-            for block in blocks:
-                terms = _log_loss(table[block.at], self._configuration(block))
-                value = value + self._sum(terms, self._seen(block.scope), self._weights(block.scope))
+            terms = _log_loss(table[block.at], self._configuration(block))
+            value = value + self._sum(terms, self._seen(block.scope), self._weights(block.scope))
         return value
 
     def _conditionals(self) -> Tensor:
         single = self.method.singles(self.flat).T
         labels = self.labels.clamp_min(0)
         chosen = torch.nn.functional.one_hot(labels, single.shape[1]).to(single.dtype)
-        scores = single + expected_scores(self.index.conditional, self.flat, chosen)
+        plan = self.index.conditional
+        if plan is None:
+            raise PotentiaError("compute this loss once before a program with it is compiled or exported.")
+        scores = single + expected_scores(plan, self.flat, chosen)
         hidden = (self.labels < 0).to(torch.int64)
-        for blocks in self.index.tables.values():
-            for block in blocks:
-                blind = (~self._seen(block.scope)).to(torch.int64)
-                hidden = hidden.index_add(
-                    0, block.scope.flatten(), blind.repeat_interleave(block.scope.shape[1])
-                )
+        for _, block in self.index.tables:
+            blind = (~self._seen(block.scope)).to(torch.int64)
+            hidden = hidden.index_add(0, block.scope.flatten(), blind.repeat_interleave(block.scope.shape[1]))
         return self._sum(_log_loss(scores, labels), hidden == 0, self._weights())
 
 

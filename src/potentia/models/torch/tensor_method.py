@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...base.types import Ints, PotentiaError
 from ...graph.structure import Graph
@@ -15,7 +16,8 @@ from ...inference.engine import check_counting
 from ...inference.mean_field import MeanField
 from ...inference.messages import MessagePassingMethod
 from ...inference.pair_engine import suits_pairs
-from .tensor import Indices, PairPlan, PairScores, Tensor, mean_field, message_passing
+from .indices import Indices
+from .tensor import PairPlan, PairScores, mean_field, message_passing
 from .tensor_regions import (
     ProductPlan,
     RegionPlan,

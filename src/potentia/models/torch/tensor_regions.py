@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...base.types import Ints
 from ...graph.regions import runs
 from ...graph.structure import Graph
 from ...inference.engine import Entropy, check_counting
 from ...inference.region_engine import region_order
-from .tensor import Indices, Tensor, in_segments
+from .indices import Indices
+from .tensor import in_segments
 
 _FORBIDDEN = -1e30
 
