@@ -212,3 +212,22 @@ def test_bad_options_get_a_sentence():
         pt.torch.RefineHead(K, dense="lattice")
     with pytest.raises(PotentiaError, match="features must be a tensor"):
         pt.torch.RefineHead(K, 3)(torch.zeros(1, K, H, W))
+
+
+@pytest.mark.slow
+@IN_COMPILER
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_onnx_programs_give_the_same_numbers(tmp_path):
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    logits, image = images(dtype=torch.float32)
+    head = pt.torch.RefineHead(K, 2, size=(H, W), iterations=2, backend="tensor").eval()
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.onnx.export(
+        head, (logits.detach(), image), dynamo=True, dynamic_shapes=({0: batch}, {0: batch}), verbose=False
+    )
+    program.save(str(tmp_path / "head.onnx"))
+    session = runtime.InferenceSession(str(tmp_path / "head.onnx"))
+    more = torch.randn(5, K, H, W), torch.rand(5, 2, H, W)
+    given = {one.name: tensor.numpy() for one, tensor in zip(session.get_inputs(), more, strict=True)}
+    np.testing.assert_allclose(session.run(None, given)[0], head(*more).detach(), atol=1e-5)
