@@ -119,7 +119,7 @@ class LinearChain(torch.nn.Module):
             mask: of the shape of emissions without tags, on at each sequence's tokens; None for all.
             reduction: as above.
             segments: scores of segments; see the class.
-            begins: as `mask`, on where segments begin; None where the tag changes.
+            begins: of the shape of `mask`, on where segments begin; by default where the tag changes.
         """
         check_choice("reduction", reduction, _REDUCTIONS)
         sets = isinstance(tags, torch.Tensor) and tags.dtype == torch.bool and tags.dim() == 3

@@ -228,7 +228,7 @@ def message_passing(
         uniform: whether messages start uniform rather than at zero.
         damping: weight of old messages.
         tol: stop when no marginal of a variable changed by more; 0 runs all iterations, as compiled programs do.
-        pairs, value: whether marginals of pairs and the value are wanted.
+        pairs, value: whether to compute marginals of pairs and the value.
         memory: bytes that iterations may leave for their reverse; beyond them, segments are run again.
     """
     ready = _prepare(plan, scores)
