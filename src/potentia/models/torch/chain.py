@@ -317,6 +317,7 @@ class LinearChain(torch.nn.Module):
 
     def _chains(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> Chains:
         """Batch-first emissions of at least float32, zero in padding, with transitions and mask."""
+        check_type("emissions", emissions, torch.Tensor)
         if torch.compiler.is_compiling() or emissions.device.type == "meta":
             on = (
                 torch.ones(emissions.shape[:2], dtype=torch.bool, device=emissions.device)
@@ -346,6 +347,7 @@ class LinearChain(torch.nn.Module):
         """Emissions with tags outside the sets forbidden."""
         if sets is None:
             return emissions
+        check_type("emissions", emissions, torch.Tensor)
         self._check_sets(emissions, sets)
         return emissions.masked_fill(~sets, -torch.inf)
 
@@ -376,6 +378,7 @@ class LinearChain(torch.nn.Module):
         if begins is None:
             changes = labels[:, 1:] != labels[:, :-1]
         else:
+            check_type("begins", begins, torch.Tensor)
             on = begins if self.batch_first else begins.T
             if on.shape != labels.shape or on.dtype != torch.bool:
                 raise PotentiaError("begins must be booleans of the shape of the tags.")

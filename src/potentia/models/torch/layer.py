@@ -262,10 +262,7 @@ class CRFLayer(torch.nn.Module):
     def _uses_tensors(self, theta: Any, loss: Loss | None = None) -> bool:
         if self.backend != "auto" or not isinstance(theta, Mapping):
             return self.backend == "tensor"
-        tables = [
-            t for value in theta.values() for t in ([value] if isinstance(value, torch.Tensor) else value)
-        ]
-        away = any(isinstance(t, torch.Tensor) and t.device.type != "cpu" for t in tables)
+        away = any(tensor.device.type != "cpu" for tensor in _tensors_in(theta))
         return away and why_not(self.inference, self.gradient, loss) is None
 
     def _layout(self, graph: Graphs | None, device: torch.device | None = None) -> TensorLayer:
@@ -431,12 +428,17 @@ class CRFLayer(torch.nn.Module):
         )
 
 
+def _tensors_in(theta: Any) -> list[torch.Tensor]:
+    """All tensors of scores, whatever else there may be."""
+    values = theta.values() if isinstance(theta, Mapping) else ()
+    every = [value if isinstance(value, list | tuple) else [value] for value in values]
+    return [table for tables in every for table in tables if isinstance(table, torch.Tensor)]
+
+
 def _device_of(theta: Any) -> torch.device | None:
     """The device of the first tensor."""
-    for value in theta.values() if isinstance(theta, Mapping) else ():
-        for table in [value] if isinstance(value, torch.Tensor) else value:
-            return table.device if isinstance(table, torch.Tensor) else None
-    return None
+    tensors = _tensors_in(theta)
+    return tensors[0].device if tensors else None
 
 
 def _refuse_no_weight(labels: Ints, weights: Floats | None) -> float:
