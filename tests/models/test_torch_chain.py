@@ -213,7 +213,7 @@ def test_parameters_start_small_and_the_options_are_shown():
 
 
 def test_threads_and_blocks_do_not_change_the_numbers(monkeypatch):
-    from potentia.models.torch import chain as chain_function
+    from potentia.models.torch import padded
 
     chain, emissions, tags, mask = chain_and_batch(6, tuple(range(1, 21)))
 
@@ -222,7 +222,7 @@ def test_threads_and_blocks_do_not_change_the_numbers(monkeypatch):
         return [value, *gradients(value, emissions, chain)]
 
     whole = run()
-    monkeypatch.setattr(chain_function, "_BLOCK_WORK", 10)
+    monkeypatch.setattr(padded, "_BLOCK_WORK", 10)
     found = {}
     for threads in ("1", "2", "3"):
         monkeypatch.setenv("POTENTIA_THREADS", threads)

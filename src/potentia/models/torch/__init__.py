@@ -10,7 +10,9 @@ except ImportError:
     raise PotentiaError("PyTorch is not installed: pip install potentia[torch].") from None
 
 from .chain import LinearChain
+from .grid import GridCRF, RefineHead
 from .layer import CRFLayer
 from .network import Network
+from .segments import Segment
 
-__all__ = ["CRFLayer", "LinearChain", "Network"]
+__all__ = ["CRFLayer", "GridCRF", "LinearChain", "Network", "RefineHead", "Segment"]

@@ -7,175 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.function import once_differentiable
 
-from ...base.resources import map_items, thread_count
-from ...base.types import (
-    Bools,
-    Floats,
-    InfeasibleError,
-    Ints,
-    PotentiaError,
-    check_choice,
-    check_count,
-    check_type,
-    texts_of,
-)
+from ...base.types import Bools, Ints, PotentiaError, check_choice, check_count, check_type, texts_of
 from ...features.schemes import allowed_tags
 from ...kernels import sequences as kernels
-from ...kernels.lanes import make_lanes
 from ..chain_crf import LabelPath
-from .layer import tensor_like, to_numpy
-
-#: Multiplications that a block of sequences should have, so that handing it to a thread pays.
-_BLOCK_WORK = 500_000
-#: Most blocks; partial sums over transitions are kept for each.
-_MAX_BLOCKS = 16
-
-#: Cotangents of emissions (flat), start (L,), transitions (L, L) and end (L,).
-Gradient = tuple[Any, Floats, Floats, Floats]
-
-
-class PaddedEmissions:
-    """Padded emissions and transitions as the kernels want them.
-
-    Blocks of sequences are shared out over threads; their number depends on shapes only, so that sums do not depend
-    on the number of threads.
-
-    Attributes:
-        chains: arrays of the kernels.
-        shape: (batch, steps).
-    """
-
-    def __init__(
-        self,
-        emissions: torch.Tensor,
-        start: torch.Tensor,
-        pair: torch.Tensor,
-        end: torch.Tensor,
-        lengths: Ints,
-        batch_first: bool,
-    ) -> None:
-        n_tags, batch = emissions.shape[2], len(lengths)
-        steps = emissions.shape[1 if batch_first else 0]
-        self.shape, self._threads = (batch, steps), thread_count(None)
-        self._blocks = _cuts(batch, int(lengths.sum()) * n_tags**2)
-        self.chains = kernels.PaddedChains(
-            scores=_flat(emissions),
-            per_sequence=(steps if batch_first else 1) * n_tags,
-            per_step=(1 if batch_first else batch) * n_tags,
-            n_steps=steps,
-            length=lengths,
-            start=_table(start, "start_transitions"),
-            end=_table(end, "end_transitions"),
-            lanes=make_lanes(_table(pair, "transitions")),
-        )
-
-    def log_partition(self) -> Floats:
-        """log Z of every sequence."""
-        return self._sum_up(np.ones(self.shape[0]), np.empty_like(self.chains.scores[:0]), None)[0]
-
-    def gradient(self, weight: Floats, labels: Ints | None) -> tuple[Floats, Gradient]:
-        """log Z, and d/d(emissions, start, transitions, end) of sum_k weight_k (log Z_k - score of labels_k)."""
-        return self._sum_up(weight, np.empty_like(self.chains.scores), labels)
-
-    def _sum_up(self, weight: Floats, d_scores: Any, labels: Ints | None) -> tuple[Floats, Gradient]:
-        n_tags, n_blocks, value = self.chains.start.size, len(self._blocks), np.empty(self.shape[0])
-        d_start, d_end = np.zeros((n_blocks, n_tags)), np.zeros((n_blocks, n_tags))
-        d_pair = np.zeros((n_blocks, n_tags, n_tags))
-
-        def work(number: int) -> None:
-            outputs = (d_scores, d_start[number], d_pair[number], d_end[number], *self._blocks[number])
-            kernels.sum_up(self.chains, weight, value, *outputs)
-            if labels is not None:
-                kernels.subtract_labels(self.chains, labels, weight, *outputs)
-
-        map_items(work, range(n_blocks), self._threads)
-        refuse_bad(value)
-        d_start, d_pair, d_end = (d[0] if n_blocks == 1 else d.sum(axis=0) for d in (d_start, d_pair, d_end))
-        return value, (d_scores, d_start, d_pair, d_end)
-
-
-def refuse_bad(values: Floats) -> None:
-    """Refuse sequences whose log Z or best score is NaN (bad emissions) or -inf (no labelling)."""
-    lowest = values.min(initial=np.inf)
-    if np.isnan(lowest):
-        raise PotentiaError(
-            f"emissions of sequence {int(np.flatnonzero(np.isnan(values))[0])} hold NaN, +inf or a score beyond "
-            "1e100; only -inf may be infinite."
-        )
-    if lowest == -np.inf:
-        raise InfeasibleError(
-            f"every labelling of sequence {int(np.argmin(values))} is forbidden (-inf) by its emissions and the "
-            "transitions."
-        )
-
-
-def _cuts(batch: int, work: int) -> list[tuple[int, int]]:
-    n = max(min(batch, _MAX_BLOCKS, 1 + work // _BLOCK_WORK), 1)
-    return [(batch * k // n, batch * (k + 1) // n) for k in range(n)]
-
-
-def _flat(emissions: torch.Tensor) -> Any:
-    """Emissions flat, float32 or float64; a view where possible."""
-    scores = emissions.detach().cpu()
-    if scores.dtype not in (torch.float32, torch.float64):
-        scores = scores.float()
-    return scores.contiguous().numpy().reshape(-1)
-
-
-def _table(scores: torch.Tensor, name: str) -> Floats:
-    table = to_numpy(scores)
-    if not table.max() <= kernels.HIGHEST:  # nor NaN
-        raise PotentiaError(f"{name} hold NaN, +inf or a score beyond 1e100; only -inf may be infinite.")
-    return table
-
-
-class LogLikelihood(torch.autograd.Function):
-    """Score of the labels minus log Z, (batch,)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        emissions: torch.Tensor,
-        start: torch.Tensor,
-        pair: torch.Tensor,
-        end: torch.Tensor,
-        labels: Ints,
-        lengths: Ints,
-        batch_first: bool,
-        eager: bool,
-    ) -> torch.Tensor:
-        """The likelihoods and, if `eager`, at once the gradient of their sum, while a sequence is in the cache."""
-        ctx.sequences, ctx.labels = PaddedEmissions(emissions, start, pair, end, lengths, batch_first), labels
-        # the kernels' arrays may share memory with these: torch then reports changes in place
-        ctx.save_for_backward(emissions, start, pair, end)
-        ctx.gradient = None
-        if eager:
-            log_z, ctx.gradient = ctx.sequences.gradient(np.ones(len(lengths)), labels)
-        else:
-            log_z = ctx.sequences.log_partition()
-        score = np.empty(len(lengths))
-        kernels.score_labels(ctx.sequences.chains, labels, score)
-        if score.min(initial=np.inf) == -np.inf:
-            raise PotentiaError(
-                f"tags of sequence {int(np.argmin(score))} have a forbidden (-inf) emission or transition."
-            )
-        value = torch.from_numpy(score - log_z)
-        return value.to(torch.promote_types(emissions.dtype, pair.dtype)).to(emissions.device)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradient times what all sequences have in common, or computed with the weight of each."""
-        inputs, weight = ctx.saved_tensors, -to_numpy(d_value)
-        common = float(weight[0]) if len(weight) else 0.0
-        if ctx.gradient is not None and (weight == common).all():
-            gradient = tuple(d * common for d in ctx.gradient)
-        else:
-            gradient = ctx.sequences.gradient(weight, ctx.labels)[1]
-        return (*(tensor_like(d, t) for d, t in zip(gradient, inputs, strict=True)), None, None, None, None)
-
+from . import segments as segment_chains
+from . import tensor_chain
+from .layer import tensor_like
+from .padded import LogLikelihood, PaddedEmissions, refuse_bad, refuse_bad_sums
+from .segments import Segment
+from .tensor_chain import Chains
+from .tensor_method import working_type
 
 _REDUCTIONS = ("none", "sum", "mean", "token_mean")
 
@@ -192,10 +35,24 @@ class LinearChain(torch.nn.Module):
         batch_first: whether emissions are (batch, steps, tags) rather than (steps, batch, tags).
         tags: names of the tags, for `scheme`.
         scheme: "BIO", "BIOES" or "IOB1": tag sequences that the scheme does not know get probability zero.
+        allowed: (num_tags, num_tags) of booleans: others than the transitions that are on get probability zero.
+        backend: "kernels"; "tensor": PyTorch operations on any device; or "auto": kernels for tensors on the CPU.
+
+    `segments`, where a method takes it, makes a semi-Markov chain: scores (batch, steps, longest, tags), with steps and
+    batch as in emissions, of segments that begin at a token and hold 1, 2, ... tokens of one tag. They are added to the
+    emissions of their tokens, and transitions join segments that follow each other. `sets`, of the shape of emissions,
+    is on at the tags that each token may have.
     """
 
     def __init__(
-        self, num_tags: int, batch_first: bool = False, *, tags: Sequence[str] | None = None, scheme: str | None = None
+        self,
+        num_tags: int,
+        batch_first: bool = False,
+        *,
+        tags: Sequence[str] | None = None,
+        scheme: str | None = None,
+        allowed: torch.Tensor | None = None,
+        backend: str = "auto",
     ) -> None:
         check_count("num_tags", num_tags, 1)
         if (tags is None) != (scheme is None):
@@ -204,13 +61,23 @@ class LinearChain(torch.nn.Module):
         if tags is not None and len(tags) != num_tags:
             raise PotentiaError(f"tags holds {len(tags)} names for num_tags={num_tags}.")
         super().__init__()
-        self.num_tags, self.batch_first, self.scheme = num_tags, batch_first, scheme
+        check_choice("backend", backend, ("auto", "kernels", "tensor"))
+        self.num_tags, self.batch_first, self.scheme, self.backend = num_tags, batch_first, scheme, backend
         self.start_transitions = torch.nn.Parameter(torch.empty(num_tags))
         self.end_transitions = torch.nn.Parameter(torch.empty(num_tags))
         self.transitions = torch.nn.Parameter(torch.empty(num_tags, num_tags))
-        allowed = None if tags is None or scheme is None else allowed_tags(tags, scheme)
-        for name in ("start", "transitions", "end"):
-            mask = None if allowed is None else torch.from_numpy(~getattr(allowed, name))
+        known = None if tags is None or scheme is None else allowed_tags(tags, scheme)
+        forbidden = {
+            name: None if known is None else torch.from_numpy(~getattr(known, name))
+            for name in ("start", "transitions", "end")
+        }
+        if allowed is not None:
+            on = torch.as_tensor(allowed)
+            if on.dtype != torch.bool or tuple(on.shape) != (num_tags, num_tags):
+                raise PotentiaError(f"allowed must be booleans of shape {(num_tags, num_tags)}, one per transition.")
+            both = forbidden["transitions"]
+            forbidden["transitions"] = ~on if both is None else ~on | both
+        for name, mask in forbidden.items():
             # not saved: pytorch-crf's files have no such entry
             self.register_buffer(f"_forbidden_{name}", mask, persistent=False)
         self.reset_parameters()
@@ -224,63 +91,271 @@ class LinearChain(torch.nn.Module):
         """The options."""
         return f"num_tags={self.num_tags}" + (f", scheme={self.scheme!r}" if self.scheme else "")
 
-    @torch.compiler.disable
     def forward(
-        self, emissions: torch.Tensor, tags: torch.Tensor, mask: torch.Tensor | None = None, reduction: str = "sum"
+        self,
+        emissions: torch.Tensor,
+        tags: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        reduction: str = "sum",
+        *,
+        segments: torch.Tensor | None = None,
+        begins: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """log p(tags | emissions): of each sequence ("none"), "sum", "mean" over sequences, or "token_mean".
 
         Args:
             emissions: scores (steps, batch, tags), or (batch, steps, tags) with `batch_first`.
-            tags: (steps, batch) or (batch, steps); what they are outside the mask does not matter.
-            mask: of the shape of `tags`, on at each sequence's tokens; None for all.
+            tags: (steps, batch) or (batch, steps); what they are outside the mask does not matter. Booleans of the
+                shape of emissions are sets of tags, of which every token has one: log p of all labellings in them.
+            mask: of the shape of emissions without tags, on at each sequence's tokens; None for all.
+            reduction: as above.
+            segments: scores of segments; see the class.
+            begins: of the shape of `mask`, on where segments begin; by default where the tag changes.
         """
         check_choice("reduction", reduction, _REDUCTIONS)
-        on = self._mask(emissions, mask)
-        labels = self._labels(emissions, tags, on)
-        lengths = on.sum(axis=1)
-        # sequences that are not reduced may be weighted differently
-        eager = reduction != "none" and torch.is_grad_enabled()
-        value: torch.Tensor = LogLikelihood.apply(
-            emissions, *self._transitions(), labels, lengths, self.batch_first, eager
-        )
+        sets = isinstance(tags, torch.Tensor) and tags.dtype == torch.bool and tags.dim() == 3
+        if segments is not None or sets or self._uses_tensors(emissions):
+            value, tokens = self._likelihoods(emissions, tags, mask, segments, begins, sets)
+        else:
+            value, tokens = self._kernel_likelihoods(emissions, tags, mask, reduction != "none")
         if reduction == "none":
             return value
         if reduction == "mean":
             return value.mean()
-        return value.sum() if reduction == "sum" else value.sum() / int(lengths.sum())
+        return value.sum() if reduction == "sum" else value.sum() / tokens
 
     @torch.compiler.disable
-    def decode(self, emissions: torch.Tensor, mask: torch.Tensor | None = None) -> list[list[int]]:
-        """The most likely tags of each sequence [Viterbi], as lists of the sequences' lengths."""
+    def _kernel_likelihoods(
+        self, emissions: torch.Tensor, tags: torch.Tensor, mask: torch.Tensor | None, reduced: bool
+    ) -> tuple[torch.Tensor, Any]:
+        """log p of the tags of each sequence, and the number of tokens."""
+        on = self._mask(emissions, mask)
+        labels, lengths = self._labels(emissions, tags, on), on.sum(axis=1)
+        # sequences that are not reduced may be weighted differently
+        eager = reduced and torch.is_grad_enabled()
+        value: torch.Tensor = LogLikelihood.apply(
+            emissions, *self._transitions(), labels, lengths, self.batch_first, eager
+        )
+        return value, int(lengths.sum())
+
+    def _likelihoods(
+        self,
+        emissions: torch.Tensor,
+        tags: torch.Tensor,
+        mask: torch.Tensor | None,
+        segments: torch.Tensor | None,
+        begins: torch.Tensor | None,
+        sets: bool,
+    ) -> tuple[torch.Tensor, Any]:
+        """The same by the operations of `tensor_chain`, which the kernels stand in for where they may."""
+        c = self._chains(emissions, mask)
+        wide = None if segments is None else self._segments(segments, emissions)
+        if sets:
+            score = self._log_partition(self._restricted(c, emissions, tags), wide)
+        else:
+            if not torch.compiler.is_compiling() and emissions.device.type != "meta":
+                self._labels(emissions, tags, self._mask(emissions, mask))
+            labels = tags.long() if self.batch_first else tags.long().T
+            if wide is None:
+                score = tensor_chain.path_score(c, labels)
+            else:
+                score = tensor_chain.segmentation_score(c, wide, labels, self._begins(begins, labels))
+        log_z = self._log_partition(c, wide)
+        refuse_bad_sums(log_z, score)
+        value = (score - log_z).to(torch.promote_types(emissions.dtype, self.transitions.dtype))
+        return value, c.mask.sum()
+
+    def decode(
+        self,
+        emissions: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        *,
+        sets: torch.Tensor | None = None,
+        segments: torch.Tensor | None = None,
+        padded: bool = False,
+    ) -> Any:
+        """The most likely tags of each sequence [Viterbi], as lists of the sequences' lengths.
+
+        With `padded` a tensor (batch, steps) instead, -1 outside the mask.
+        """
+        given = self._given(emissions, sets)
+        if segments is not None:
+            c = self._chains(given, mask)
+            tags, _, score = segment_chains.best_segments(c, self._segments(segments, given), self._uses_tensors(given))
+            refuse_bad_sums(score)
+        elif self._uses_tensors(given):
+            c = self._chains(given, mask)
+            tags, score = tensor_chain.best_paths(c)
+            refuse_bad_sums(score)
+        else:
+            tags = self._kernel_best(given, mask)
+        if padded:
+            return tags
+        return [row[row >= 0].tolist() for row in tags]
+
+    @torch.compiler.disable
+    def _kernel_best(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         sequences = self._sequences(emissions, mask)
         labels, score = np.empty(sequences.shape, dtype=np.int64), np.empty(sequences.shape[0])
         kernels.best_labels(sequences.chains, labels, score)
         refuse_bad(score)
-        return [row[:n].tolist() for row, n in zip(labels, sequences.chains.length.tolist(), strict=True)]
+        labels[np.arange(labels.shape[1]) >= sequences.chains.length[:, None]] = -1
+        return torch.from_numpy(labels).to(emissions.device)
+
+    def segment(
+        self, emissions: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> list[list[Segment]]:
+        """The most likely segments of each sequence."""
+        c = self._chains(emissions, mask)
+        tags, begins, score = segment_chains.best_segments(
+            c, self._segments(segments, emissions), self._uses_tensors(emissions)
+        )
+        refuse_bad_sums(score)
+        every = []
+        for row, first, n in zip(tags.tolist(), begins.tolist(), c.mask.sum(1).tolist(), strict=True):
+            starts = [t for t in range(n) if first[t]]
+            every.append([Segment(a, b, row[a]) for a, b in zip(starts, [*starts[1:], n], strict=True)])
+        return every
 
     @torch.compiler.disable
-    def k_best(self, emissions: torch.Tensor, k: int, mask: torch.Tensor | None = None) -> list[list[LabelPath]]:
+    def k_best(
+        self, emissions: torch.Tensor, k: int, mask: torch.Tensor | None = None, *, sets: torch.Tensor | None = None
+    ) -> list[list[LabelPath]]:
         """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
         check_count("k", k, 1)
-        sequences = self._sequences(emissions, mask)
-        log_z, (batch, steps) = sequences.log_partition(), sequences.shape
-        labels, score = np.empty((batch, k, steps), dtype=np.int64), np.empty((batch, k))
-        kernels.k_best_labels(sequences.chains, labels, score)
-        log_p, lengths = (score - log_z[:, None]).tolist(), sequences.chains.length.tolist()
+        given = self._given(emissions, sets)
+        if self._uses_tensors(given):
+            c = self._chains(given, mask)
+            with torch.no_grad():
+                tags, best = tensor_chain.k_best_paths(c, k)
+                log_z = self._log_partition(c, None)
+            refuse_bad_sums(log_z)
+            labels, log_p = tags.cpu().numpy(), (best - log_z[:, None]).tolist()
+            lengths = c.mask.sum(1).tolist()
+        else:
+            sequences = self._sequences(given, mask)
+            total, (batch, steps) = sequences.log_partition(), sequences.shape
+            labels, score = np.empty((batch, k, steps), dtype=np.int64), np.empty((batch, k))
+            kernels.k_best_labels(sequences.chains, labels, score)
+            log_p, lengths = (score - total[:, None]).tolist(), sequences.chains.length.tolist()
         return [
             [LabelPath(path[:n].tolist(), p) for path, p in zip(labels[i], log_p[i], strict=True) if p > -np.inf]
             for i, n in enumerate(lengths)
         ]
 
-    @torch.compiler.disable
-    def marginals(self, emissions: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def marginals(
+        self,
+        emissions: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        *,
+        sets: torch.Tensor | None = None,
+        segments: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """p(tag of each token | emissions) in the layout of emissions, zero outside the mask; without gradient.
 
         `CRFLayer` with `pt.Exact()` gives marginals of chains that can be differentiated.
         """
+        given = self._given(emissions, sets)
+        if segments is None and not self._uses_tensors(given):
+            return self._kernel_marginals(given, mask)
+        with torch.no_grad():
+            c = self._chains(given, mask)
+            if segments is None:
+                mu = tensor_chain.marginals(c)
+            else:
+                wide = self._segments(segments, given)
+                p = segment_chains.segment_marginals(c, wide, self._uses_tensors(given))
+                mu = tensor_chain.token_marginals(p)
+        refuse_bad_sums(mu.sum((1, 2)))
+        return (mu if self.batch_first else mu.transpose(0, 1)).to(emissions.dtype)
+
+    @torch.compiler.disable
+    def _kernel_marginals(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         sequences = self._sequences(emissions, mask)
         return tensor_like(sequences.gradient(np.ones(sequences.shape[0]), None)[1][0], emissions)
+
+    def pair_marginals(
+        self, emissions: torch.Tensor, mask: torch.Tensor | None = None, *, sets: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """p(tags of tokens t and t + 1), (steps - 1, batch, tags, tags) or with batches first; without gradient."""
+        given = self._given(emissions, sets)
+        with torch.no_grad():
+            c = self._chains(given, mask)
+            mu = segment_chains.pair_marginals(c, self._uses_tensors(given))
+        return (mu if self.batch_first else mu.transpose(0, 1)).to(emissions.dtype)
+
+    # -- inputs of the tensor operations
+
+    def _uses_tensors(self, emissions: Any) -> bool:
+        if self.backend != "auto" or not isinstance(emissions, torch.Tensor):
+            return self.backend == "tensor"
+        return emissions.device.type != "cpu"
+
+    def _chains(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> Chains:
+        """Batch-first emissions of at least float32, zero in padding, with transitions and mask."""
+        check_type("emissions", emissions, torch.Tensor)
+        if torch.compiler.is_compiling() or emissions.device.type == "meta":
+            on = torch.ones(emissions.shape[:2], dtype=torch.bool, device=emissions.device) if mask is None else mask
+            on = on.bool() if self.batch_first else on.bool().T
+        else:
+            on = torch.from_numpy(self._mask(emissions, mask)).to(emissions.device)
+        scores = emissions if self.batch_first else emissions.transpose(0, 1)
+        tables = self._transitions()
+        dtype = working_type([scores, *tables])
+        scores = torch.where(on.unsqueeze(2), scores.to(dtype), 0.0)
+        start, pair, end = (table.to(dtype) for table in tables)
+        return Chains(scores, start, pair, end, on)
+
+    def _log_partition(self, c: Chains, segments: torch.Tensor | None) -> torch.Tensor:
+        if segments is not None:
+            return segment_chains.segment_log_partition(c, segments, self._uses_tensors(c.emissions))
+        if self._uses_tensors(c.emissions):
+            return tensor_chain.log_partition(c)
+        # sets of tags: segments of one token
+        none = c.emissions.new_zeros(*c.emissions.shape[:2], 1, c.emissions.shape[2])
+        return segment_chains.segment_log_partition(c, none, False)
+
+    def _given(self, emissions: torch.Tensor, sets: torch.Tensor | None) -> torch.Tensor:
+        """Emissions with tags outside the sets forbidden."""
+        if sets is None:
+            return emissions
+        check_type("emissions", emissions, torch.Tensor)
+        self._check_sets(emissions, sets)
+        return emissions.masked_fill(~sets, -torch.inf)
+
+    @staticmethod
+    def _check_sets(emissions: torch.Tensor, sets: Any) -> None:
+        if not isinstance(sets, torch.Tensor) or sets.dtype != torch.bool or sets.shape != emissions.shape:
+            raise PotentiaError(
+                f"sets of tags must be booleans of the shape {tuple(emissions.shape)} of the emissions."
+            )
+
+    def _restricted(self, c: Chains, emissions: torch.Tensor, sets: torch.Tensor) -> Chains:
+        self._check_sets(emissions, sets)
+        on = sets if self.batch_first else sets.transpose(0, 1)
+        gone = ~on & c.mask.unsqueeze(2)
+        return c._replace(emissions=c.emissions.masked_fill(gone, -torch.inf))
+
+    def _segments(self, segments: Any, emissions: torch.Tensor) -> torch.Tensor:
+        wanted = f"{tuple(emissions.shape[:2])} x longest x {self.num_tags}"
+        if not isinstance(segments, torch.Tensor) or segments.dim() != 4 or not segments.shape[2]:
+            raise PotentiaError(f"segments must be a tensor of scores, {wanted}.")
+        if segments.shape[:2] != emissions.shape[:2] or segments.shape[3] != self.num_tags:
+            raise PotentiaError(f"segments has shape {tuple(segments.shape)}; expected {wanted}.")
+        wide = segments if self.batch_first else segments.transpose(0, 1)
+        return wide.to(working_type([emissions, segments, *self._transitions()]))
+
+    def _begins(self, begins: torch.Tensor | None, labels: torch.Tensor) -> torch.Tensor:
+        """Where segments begin, (batch, steps)."""
+        if begins is None:
+            changes = labels[:, 1:] != labels[:, :-1]
+        else:
+            check_type("begins", begins, torch.Tensor)
+            on = begins if self.batch_first else begins.T
+            if on.shape != labels.shape or on.dtype != torch.bool:
+                raise PotentiaError("begins must be booleans of the shape of the tags.")
+            changes = on[:, 1:]
+        return torch.cat([torch.ones_like(labels[:, :1], dtype=torch.bool), changes], 1)
 
     def _sequences(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> PaddedEmissions:
         lengths = self._mask(emissions, mask).sum(axis=1)
@@ -290,10 +365,11 @@ class LinearChain(torch.nn.Module):
     def _transitions(self) -> list[torch.Tensor]:
         """Scores of first tags, pairs and last tags, -inf where the scheme forbids."""
         scores = [self.start_transitions, self.transitions, self.end_transitions]
-        if self.scheme is None:
-            return scores
         forbidden = (self._forbidden_start, self._forbidden_transitions, self._forbidden_end)
-        return [table.masked_fill(gone, -torch.inf) for table, gone in zip(scores, forbidden, strict=True)]
+        return [
+            table if gone is None else table.masked_fill(gone, -torch.inf)
+            for table, gone in zip(scores, forbidden, strict=True)
+        ]
 
     def _mask(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> Bools:
         """The mask as (batch, steps), checked along with the emissions."""

@@ -22,6 +22,8 @@ from ...graph.structure import Graph
 from ...graph.union import Union
 from ...inference.base import Inference, Result
 from ...inference.messages import TRW
+from .grid import GridCRF
+from .tensor_layer import TensorLayer, in_program, why_not
 
 
 def to_numpy(tensor: torch.Tensor) -> Floats:
@@ -199,8 +201,8 @@ class CRFLayer(torch.nn.Module):
     are mixed. Kinds left out score zero; -inf forbids. Several graphs are treated as one
     (`pt.extend.Union`): tensors hold the regions of all graphs one after another.
 
-    Inference runs in float64 on the CPU; results have the type and device of theta. Gradients can be taken
-    once (no second derivatives).
+    Kernels run in float64 on the CPU and can be differentiated once; tensor operations run where theta is, in its type
+    (at least float32), and autograd differentiates them. Results have the type and device of theta.
 
     Args:
         graph: the graph, or a list of graphs, where a call names none.
@@ -208,10 +210,16 @@ class CRFLayer(torch.nn.Module):
         gradient: how they are differentiated: "truncated", "backpropagation", "perturbation" or "implicit", or an
             object with options; see `pt.gradients`. What does not fit the inference is refused. All but the first
             require converged inference and emit `pt.ConvergenceWarning` otherwise.
+        backend: "kernels"; "tensor": PyTorch operations, for message passing and mean field by colours with truncated
+            gradients; or "auto": kernels for tensors on the CPU, and elsewhere tensor operations where they can.
     """
 
     def __init__(
-        self, graph: Graphs | None = None, inference: Inference | None = None, gradient: str | Gradient = "truncated"
+        self,
+        graph: Graphs | None = None,
+        inference: Inference | None = None,
+        gradient: str | Gradient = "truncated",
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         if not isinstance(inference, Inference | None):
@@ -219,12 +227,56 @@ class CRFLayer(torch.nn.Module):
         self.graph = graph
         self.inference = TRW(iterations=10, tol=0) if inference is None else inference
         self.gradient = gradient_of(gradient)
+        check_choice("backend", backend, ("auto", "kernels", "tensor"))
+        reason = why_not(self.inference, self.gradient)
+        if backend == "tensor" and reason is not None:
+            raise PotentiaError(reason)
+        self.backend = backend
+        self._layouts: dict[tuple[Any, ...], TensorLayer] = {}
+        #: Of the layer's graph, so that it moves with the module and is part of exported programs.
+        self.tensors = self._layout(None) if backend == "tensor" and graph is not None else None
+
+    @staticmethod
+    def grid(
+        size: tuple[int, int],
+        n_classes: int,
+        pairs: str = "potts",
+        channels: int = 0,
+        inference: Inference | None = None,
+        backend: str = "auto",
+    ) -> GridCRF:
+        """A conditional random field on pixels with learned pair scores: logits (B, K, H, W) in, marginals out.
+
+        Args as those of `GridCRF`.
+        """
+        return GridCRF(size, n_classes, pairs, channels, inference, backend)
 
     def extra_repr(self) -> str:
         """The options."""
-        return f"graph={self.graph!r}, inference={self.inference!r}, gradient={self.gradient!r}"
+        options = f"gradient={self.gradient!r}, backend={self.backend!r}"
+        return f"graph={self.graph!r}, inference={self.inference!r}, {options}"
 
-    @torch.compiler.disable
+    def _uses_tensors(self, theta: Any, loss: Loss | None = None) -> bool:
+        if self.backend != "auto" or not isinstance(theta, Mapping):
+            return self.backend == "tensor"
+        away = any(tensor.device.type != "cpu" for tensor in _tensors_in(theta))
+        return away and why_not(self.inference, self.gradient, loss) is None
+
+    def _layout(self, graph: Graphs | None, device: torch.device | None = None) -> TensorLayer:
+        """Index tensors of a call's graphs on a device; those of the last eight are kept."""
+        if graph is None and getattr(self, "tensors", None) is not None:
+            tensors: TensorLayer = self.tensors  # type: ignore[assignment]
+            if in_program() or device is None or tensors.device == device:
+                return tensors
+        graphs = self._graphs(graph)
+        key = (graphs, str(device))
+        if key not in self._layouts:
+            while len(self._layouts) >= 8:
+                del self._layouts[next(iter(self._layouts))]
+            whole = graphs[0] if len(graphs) == 1 else _union(graphs).graph
+            self._layouts[key] = TensorLayer(whole, self.inference, self.gradient).to(device or "cpu")
+        return self._layouts[key]
+
     def forward(self, theta: TensorTables, graph: Graphs | None = None) -> dict[str, Any]:
         """Marginals: those of all variables under "variables", (n, most states), and those of each kind as theta.
 
@@ -232,6 +284,13 @@ class CRFLayer(torch.nn.Module):
             theta: scores per kind.
             graph: a graph or a list of graphs, if not that of the layer.
         """
+        if self._uses_tensors(theta):
+            marginals: dict[str, Any] = self._layout(graph, _device_of(theta))(theta)
+            return marginals
+        return self._kernel_marginals(theta, graph)
+
+    @torch.compiler.disable
+    def _kernel_marginals(self, theta: TensorTables, graph: Graphs | None) -> dict[str, Any]:
         call = self._call(theta, graph)
         whole = call.scores.graph
         if _VARIABLES in whole.kinds:
@@ -243,7 +302,6 @@ class CRFLayer(torch.nn.Module):
         cliques = dict(zip(call.scores.graph.clique_kinds, flat, strict=True))
         return {_VARIABLES: single, **{kind: _of_kind(whole, kind, single, cliques.get(kind)) for kind in whole.kinds}}
 
-    @torch.compiler.disable
     def loss(
         self,
         theta: TensorTables,
@@ -267,6 +325,45 @@ class CRFLayer(torch.nn.Module):
         check_choice("reduction", reduction, ("none", "sum", "mean"))
         if reduction == "none":
             return self._each_loss(theta, labels, name, weights, graph)
+        if self._uses_tensors(theta, loss_of(name)):
+            return self._tensor_loss(theta, labels, loss_of(name), weights, reduction, graph)
+        return self._kernel_loss(theta, labels, name, weights, reduction, graph)
+
+    def _tensor_loss(
+        self,
+        theta: TensorTables,
+        labels: ArrayLike,
+        loss: Loss,
+        weights: ArrayLike | None,
+        reduction: str,
+        graph: Graphs | None,
+    ) -> torch.Tensor:
+        device = _device_of(theta)
+        layout = self._layout(graph, device)
+        if not in_program() and (device is None or device.type != "meta"):
+            y = check_labels(layout.graph, _constant(labels, "labels"), "labels")
+            weight = variable_weights(layout.graph, y, _constant(weights, "weights"), None)
+            if reduction == "mean":
+                _refuse_no_weight(y, weight)
+            labels = torch.from_numpy(y).to(device)
+            weights = None if weight is None else torch.from_numpy(weight).to(device)
+        value = layout.loss(theta, labels, loss, weights)
+        if reduction == "sum":
+            return value
+        seen = labels >= 0
+        total = seen.sum() if weights is None else torch.where(seen, weights, 0.0).sum()
+        return (value / total).to(value.dtype)
+
+    @torch.compiler.disable
+    def _kernel_loss(
+        self,
+        theta: TensorTables,
+        labels: ArrayLike,
+        name: str | Loss,
+        weights: ArrayLike | None,
+        reduction: str,
+        graph: Graphs | None,
+    ) -> torch.Tensor:
         call = self._call(theta, graph)
         y = check_labels(call.scores.graph, _constant(labels, "labels"), "labels")
         weight = variable_weights(call.scores.graph, y, _constant(weights, "weights"), None)
@@ -276,10 +373,7 @@ class CRFLayer(torch.nn.Module):
             value = call.output(call.evaluate(loss_of(name), y, weight)[0])
         if reduction == "sum":
             return value
-        total = float((y >= 0).sum() if weight is None else weight[y >= 0].sum())
-        if total == 0.0:
-            raise PotentiaError("reduction='mean' needs a label that is not -1 and has a positive weight.")
-        return value / total
+        return value / _refuse_no_weight(y, weight)
 
     @torch.compiler.disable
     def map(self, theta: TensorTables, graph: Graphs | None = None) -> torch.Tensor:
@@ -306,7 +400,11 @@ class CRFLayer(torch.nn.Module):
         self, theta: TensorTables, labels: ArrayLike, name: str | Loss, weights: ArrayLike | None, graph: Graphs | None
     ) -> torch.Tensor:
         union = _union(self._graphs(graph))
-        self._call(theta, union.parts)  # refuses what does not fit before it is cut into parts
+        # refuse what does not fit before it is cut into parts
+        if self._uses_tensors(theta, loss_of(name)):
+            self._layout(union.parts, _device_of(theta)).flat(theta)
+        else:
+            self._call(theta, union.parts)
         y = check_labels(union.graph, _constant(labels, "labels"), "labels")
         weight = variable_weights(union.graph, y, _constant(weights, "weights"), None)
         parts = zip(union.parts, _theta_of_parts(union, theta), union.split_variables(y), strict=True)
@@ -317,6 +415,27 @@ class CRFLayer(torch.nn.Module):
                 for (part, part_theta, part_y), share in zip(parts, shares, strict=True)
             ]
         )
+
+
+def _tensors_in(theta: Any) -> list[torch.Tensor]:
+    """All tensors of scores, whatever else there may be."""
+    values = theta.values() if isinstance(theta, Mapping) else ()
+    every = [value if isinstance(value, list | tuple) else [value] for value in values]
+    return [table for tables in every for table in tables if isinstance(table, torch.Tensor)]
+
+
+def _device_of(theta: Any) -> torch.device | None:
+    """The device of the first tensor."""
+    tensors = _tensors_in(theta)
+    return tensors[0].device if tensors else None
+
+
+def _refuse_no_weight(labels: Ints, weights: Floats | None) -> float:
+    """The total weight of labelled variables, which must not be zero."""
+    total = float((labels >= 0).sum() if weights is None else weights[labels >= 0].sum())
+    if total == 0.0:
+        raise PotentiaError("reduction='mean' needs a label that is not -1 and has a positive weight.")
+    return total
 
 
 @lru_cache(maxsize=8)
