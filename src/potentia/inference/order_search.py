@@ -1,0 +1,91 @@
+"""Elimination orders by randomised greedy search, for as long as that pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..base.types import Bools, InfeasibleError, Ints
+from ..graph.scores import Scores
+from ..kernels.ordering import greedy_order
+from ..kernels.support import prune_states
+from .elimination import Order, adjacency
+
+#: Spread of the random factors of edge costs, one after another.
+_SPREADS = (0.0, 0.2, 0.2, 0.6)
+#: Variables above which the first order is by table size, which is found faster than by fill.
+_MANY = 20_000
+
+
+class Interactions(NamedTuple):
+    """Which undecided variables share a table: CSR neighbours, and the states left to each.
+
+    Attributes:
+        free: the variables, (n,). card: their states left. ptr, neighbour: CSR over positions in `free`.
+    """
+
+    free: Ints
+    card: Ints
+    ptr: Ints
+    neighbour: Ints
+
+
+def allowed_states(scores: Scores) -> Bools:
+    """States that propagation of the hard constraints leaves, (n_variables, max states); refuses if there are none."""
+    allowed = scores.singles > -np.inf
+    prune_states(scores.regions, *scores.flat(), allowed)
+    empty = np.flatnonzero(~allowed.any(axis=1))
+    if len(empty):
+        raise InfeasibleError(
+            f"every labelling is forbidden: -inf scores rule out all states of variable {empty[0]}."
+        )
+    return allowed
+
+
+def interactions(scores: Scores, allowed: Bools) -> Interactions:
+    """The graph of the variables with more than one state."""
+    regions, count = scores.regions, allowed.sum(axis=1)
+    free = np.flatnonzero(count > 1)
+    loose = count[regions.scope] > 1
+    region = np.repeat(np.arange(len(regions.size)), regions.order)
+    length = np.bincount(region[loose], minlength=len(regions.size))
+    scope_ptr = np.concatenate([[0], np.cumsum(length)])
+    ptr, neighbour = adjacency(len(free), scope_ptr, np.searchsorted(free, regions.scope[loose]))
+    return Interactions(free, count[free], ptr, neighbour)
+
+
+def first_order(joined: Interactions) -> Order:
+    """One greedy order, complete however wide the graph is: min-fill, weighted by states where they are mixed."""
+    states = joined.card.astype(np.float64)
+    return _greedy(joined, states, np.zeros(0), by_fill=len(states) <= _MANY)
+
+
+def search_orders(joined: Interactions, best: Order, going: Callable[[Order], bool], seed: int) -> Order:
+    """The order of fewest table entries among greedy ones with random edge costs, while `going(best)`.
+
+    An added edge costs the product of weights of its ends: 1, the states, or their logarithm, times a random factor.
+    """
+    rng = np.random.default_rng(seed)
+    states = joined.card.astype(np.float64)
+    weights = (states, np.log2(states + 1e-9), np.ones(len(states)))
+    trial = 0
+    while going(best):
+        spread = _SPREADS[trial // len(weights) % len(_SPREADS)]
+        weight = weights[trial % len(weights)] * np.exp(spread * rng.standard_normal(len(states)))
+        order = _greedy(joined, weight, rng.random(len(states)), cutoff=best.total)
+        if len(order.order) == len(states) and order.total < best.total:
+            best = order
+        trial += 1
+    return best
+
+
+def _greedy(
+    joined: Interactions, weight: np.ndarray, noise: np.ndarray, by_fill: bool = True, cutoff: float = np.inf
+) -> Order:
+    states = joined.card.astype(np.float64)
+    order, largest, total, members, widest = greedy_order(
+        joined.ptr, joined.neighbour, states, weight, noise, by_fill, cutoff
+    )
+    return Order(order, largest, total, int(members), int(widest) - 1)
