@@ -24,6 +24,7 @@ from .gradients.entry import loss_and_gradient
 from .graph import uai
 from .graph.dense import DenseGaussian
 from .graph.structure import Graph
+from .inference.anytime import Anytime
 from .inference.base import Result
 from .inference.exact import Exact
 from .inference.gibbs import Gibbs
@@ -100,6 +101,7 @@ __all__ = [
     "MAP",
     "MLP",
     "TRW",
+    "Anytime",
     "Boosting",
     "ChainCRF",
     "Constant",

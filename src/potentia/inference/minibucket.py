@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -102,7 +103,7 @@ def split_buckets(factors: Factors, limit: int) -> Split:
     """
     card: list[int] = factors.card.tolist()
     ptr, flat = factors.scope_ptr.tolist(), factors.scope.tolist()
-    scope_of = [tuple(flat[a:b]) for a, b in zip(ptr, ptr[1:], strict=False)]
+    scope_of = [tuple(flat[a:b]) for a, b in pairwise(ptr)]
     n_factors = len(scope_of)
     waiting: list[list[int]] = [[] for _ in card]
     for table, scope in enumerate(scope_of):
@@ -320,4 +321,4 @@ def _chunks(sizes: Ints) -> list[tuple[int, int]]:
     ends = np.cumsum(sizes)
     cuts = np.flatnonzero(np.diff(ends // _CHUNK, prepend=0))
     edges = [0, *(cuts + 1).tolist(), len(sizes)]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    return [(a, b) for a, b in pairwise(edges) if a < b]

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.types import Bools, InfeasibleError, Ints
+from ..graph.layout import walk
 from ..graph.scores import Scores
 from ..kernels.ordering import greedy_order
 from ..kernels.support import prune_states
-from .elimination import Order, adjacency
+from .elimination import Order, adjacency, follow_order
 
 #: Spread of the random factors of edge costs, one after another.
 _SPREADS = (0.0, 0.2, 0.2, 0.6)
@@ -57,9 +58,13 @@ def interactions(scores: Scores, allowed: Bools) -> Interactions:
 
 
 def first_order(joined: Interactions) -> Order:
-    """One greedy order, complete however wide the graph is: min-fill, weighted by states where they are mixed."""
+    """The better of a greedy order (min-fill, weighted by states) and a breadth-first one; complete on any graph."""
     states = joined.card.astype(np.float64)
-    return _greedy(joined, states, np.zeros(0), by_fill=len(states) <= _MANY)
+    greedy = _greedy(joined, states, np.zeros(0), by_fill=len(states) <= _MANY)
+    if len(states) > _MANY:
+        return greedy
+    broad = follow_order(joined.card, joined.ptr, joined.neighbour, walk(joined.ptr, joined.neighbour)[0])
+    return min(greedy, broad, key=lambda order: order.total)
 
 
 def search_orders(joined: Interactions, best: Order, going: Callable[[Order], bool], seed: int) -> Order:

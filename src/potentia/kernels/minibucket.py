@@ -192,11 +192,13 @@ def match_moments(program, store, weight, node_ptr, shift, moments, step):
             continue
         size = program.offset[shift[first] + 1] - program.offset[shift[first]]
         for j in range(size):
-            mean, least = 0.0, 1.0
+            mean, least, total = 0.0, 1.0, 0.0
             for node in range(first, last):
                 value = moments[program.offset[shift[node]] + j]
                 least = min(least, value)
                 mean += weight[node] * log(max(value, 1e-300))
+                total += weight[node]
+            mean /= total
             if least <= 1e-300:
                 continue  # such a configuration is impossible, or as good as that
             change, largest = 0.0, 0.0
@@ -216,20 +218,22 @@ def match_moments(program, store, weight, node_ptr, shift, moments, step):
 
 @njit(**KERNEL)
 def move_weights(weight, node_ptr, entropy, step):
-    """Exponentiated gradient step on the positive weights of each variable; they sum to one."""
+    """Exponentiated gradient step on the positive weights of each variable; their sum stays the same."""
     for variable in range(node_ptr.size - 1):
         first, last = node_ptr[variable], node_ptr[variable + 1]
         if last - first < 2 or weight[first] <= 0.0:
             continue
-        mean, total = 0.0, 0.0
+        mean, before, total = 0.0, 0.0, 0.0
         for node in range(first, last):
             mean += weight[node] * entropy[node]
+            before += weight[node]
+        mean /= before
         for node in range(first, last):
             power = -step * weight[node] * (entropy[node] - mean)
-            weight[node] = max(weight[node] * math.exp(min(max(power, -1.0), 1.0)), 1e-3)
+            weight[node] = max(weight[node] * math.exp(min(max(power, -1.0), 1.0)), 1e-3 * before)
             total += weight[node]
         for node in range(first, last):
-            weight[node] /= total
+            weight[node] *= before / total
 
 
 @njit(inner=True, **KERNEL)
