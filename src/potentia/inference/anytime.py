@@ -24,7 +24,7 @@ from .elimination import EliminationPlan, Order, make_plan
 from .exact import Exact
 from .mean_field import MeanField
 from .messages import LoopyBP
-from .minibucket import Factors, MiniBuckets, Split, factors_in_order, split_buckets
+from .minibucket import Factors, MiniBuckets, Split, choose_split, factors_in_order
 from .order_search import Interactions, allowed_states, first_order, interactions, search_orders
 
 #: Seconds per table entry of elimination upwards, downwards, and of an iteration of mini-buckets, to plan with.
@@ -449,19 +449,6 @@ class _Task:
             cpu_seconds=self.clock.cpu_seconds,
             interrupted=interrupted,
         )
-
-
-def choose_split(factors: Factors, memory: float, entries: float) -> Split:
-    """The largest mini-buckets that fit into `memory` bytes and have at most so many table entries in all."""
-    best = split_buckets(factors, 1)
-    for power in range(6, 31, 2):
-        split = split_buckets(factors, 2**power)
-        if MiniBuckets.bytes_of(split) > memory or split.entries > entries:
-            break
-        best = split
-        if split.exact:
-            break
-    return best
 
 
 @dataclass(frozen=True, eq=False)

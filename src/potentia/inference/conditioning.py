@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base.types import Bools, Ints
 from .elimination import Order, cliques
-from .order_search import Interactions, first_order, search_orders
+from .order_search import Interactions, first_order, search_orders, without
 
 #: Joint states of the cutset at most.
 _MAX_STATES = 4096
@@ -52,7 +52,7 @@ def choose_cutset(
         chosen.append(int(free.free[best]))
         if states > _MAX_STATES:
             return None
-        free = _without(free, best)
+        free = without(free, np.arange(len(free.free)) == best)
         trials = iter(range(_TRIALS))
         order = search_orders(
             free, first_order(free), lambda _, left=trials: next(left, None) is not None, seed
@@ -69,15 +69,3 @@ def _heaviest(joined: Interactions, order: Order) -> int:
     size = np.multiply.reduceat(card[clique], clique_ptr[:-1])
     mass = np.bincount(clique, np.repeat(size, np.diff(clique_ptr)), len(card))
     return int(order.order[np.argmax(mass * (1.0 - 1.0 / card))])
-
-
-def _without(joined: Interactions, gone: int) -> Interactions:
-    """The graph less one vertex."""
-    n = len(joined.free)
-    left = np.arange(n) != gone
-    number = np.cumsum(left) - 1
-    row = np.repeat(np.arange(n), np.diff(joined.ptr))
-    inside = left[row] & left[joined.neighbour]
-    count = np.bincount(number[row[inside]], minlength=n - 1)
-    ptr = np.concatenate([[0], np.cumsum(count)])
-    return Interactions(joined.free[left], joined.card[left], ptr, number[joined.neighbour[inside]])

@@ -169,12 +169,19 @@ class MiniBuckets:
     Args:
         factors: the tables. split: from `split_buckets`.
         summed: whether each position is summed out; the others are maximised over (they must come last).
+        cold: the sum of weights of a variable that is maximised over; zero for the maximum itself. Small positive
+            weights bound it from above, and can be tightened; `freeze` then takes the maximum.
         lower: give one mini-bucket of each variable a weight above one and the others negative ones: `send` then is a
             lower bound on log Z, -inf at worst where scores are.
     """
 
     def __init__(
-        self, factors: Factors, split: Split, summed: Bools | None = None, lower: bool = False
+        self,
+        factors: Factors,
+        split: Split,
+        summed: Bools | None = None,
+        cold: float = 0.0,
+        lower: bool = False,
     ) -> None:
         self.factors, self.split = factors, split
         self.program, self._shift = _program(factors, split)
@@ -185,8 +192,9 @@ class MiniBuckets:
             self.weight[several] = -_EXCESS / (np.repeat(count, count)[several] - 1)
             self.weight[split.node_ptr[:-1][count > 1]] = 1.0 + _EXCESS
         if summed is not None:
-            self.weight[np.repeat(~summed, count)] = 0.0
-        self.sign = -1.0 if lower else 1.0
+            self._maximised = np.repeat(~summed, count)
+            self.weight[self._maximised] *= cold
+        self._sign = -1.0 if lower else 1.0
         self.store = np.zeros(self.program.offset[-1])
         self.store[: len(factors.values)] = factors.values
         self.peaks = np.zeros(len(split.scopes))
@@ -232,10 +240,10 @@ class MiniBuckets:
             match_moments(
                 self.program, self.store, self.weight, split.node_ptr, self._shift, moments, 0.5 * step
             )
-            if self.sign > 0:
+            if self._sign > 0:
                 move_weights(self.weight, split.node_ptr, entropy, 0.1 * step)
             value_now = self.send(going)
-            if value_now is not None and self.sign * (value_now - best) < 0.0:
+            if value_now is not None and self._sign * (value_now - best) < 0.0:
                 gain = abs(value_now - best)
                 best, shifts, weight, changed = (
                     value_now,
@@ -257,6 +265,11 @@ class MiniBuckets:
             self.send()
         return best
 
+    def freeze(self) -> float | None:
+        """The bound with maxima instead of sums of small weights; samples are no longer possible."""
+        self.weight[self._maximised] = 0.0
+        return self.send()
+
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """n samples by position, (n, positions), and log(psi / (q U)), (n,), at most zero: U is the upper bound."""
         labels = np.zeros((n, len(self.factors.card)), dtype=np.int64)
@@ -277,6 +290,19 @@ class MiniBuckets:
     @property
     def _n_factors(self) -> int:
         return len(self.program.offset) - len(self.program.clique_ptr)
+
+
+def choose_split(factors: Factors, memory: float, entries: float) -> Split:
+    """The largest mini-buckets that fit into `memory` bytes and have at most so many table entries in all."""
+    best = split_buckets(factors, 1)
+    for power in range(6, 31, 2):
+        split = split_buckets(factors, 2**power)
+        if MiniBuckets.bytes_of(split) > memory or split.entries > entries:
+            break
+        best = split
+        if split.exact:
+            break
+    return best
 
 
 def entries_of_messages(split: Split) -> int:

@@ -57,6 +57,17 @@ def interactions(scores: Scores, allowed: Bools) -> Interactions:
     return Interactions(free, count[free], ptr, neighbour)
 
 
+def without(joined: Interactions, gone: Bools) -> Interactions:
+    """The graph less some vertices, (n,)."""
+    n, left = len(joined.free), ~gone
+    number = np.cumsum(left) - 1
+    row = np.repeat(np.arange(n), np.diff(joined.ptr))
+    inside = left[row] & left[joined.neighbour]
+    count = np.bincount(number[row[inside]], minlength=int(left.sum()))
+    ptr = np.concatenate([[0], np.cumsum(count)])
+    return Interactions(joined.free[left], joined.card[left], ptr, number[joined.neighbour[inside]])
+
+
 def first_order(joined: Interactions) -> Order:
     """The better of a greedy order (min-fill, weighted by states) and a breadth-first one; complete on any graph."""
     states = joined.card.astype(np.float64)

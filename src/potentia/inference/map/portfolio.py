@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from ...base.options import check_count, check_number
 from ...base.threads import thread_count
-from ...base.types import ArrayLike, Floats, Ints
+from ...base.types import ArrayLike, Bools, Floats, Ints
 from ...graph.labels import labels_to_indicators
 from ...graph.scores import Scores, score_labels
 from ...graph.structure import Graph
 from ..base import Inference, Result, TablesByKind
+from ..clock import Clock
 from ..decode import conditional_rounding, feasible_labelling, keep_observed, search
 from ..exact import Ranking
 from ..messages import TRW, LoopyBP
 from .cuts import move_labels, roof_duality
 from .dual import ascend
+from .marginal import Answer, check_partial, check_query, sum_given
+from .marginal import solve as solve_query
 from .moves import Windows, solve_components
 from .task import SearchTask, trivial_bound
 from .toulbar2 import ExactSearch, suits
@@ -62,6 +66,32 @@ class MAPResult(Result):
         return f"MAPResult(score {score:.6g} by {self.found_by}, {proof} by {self.bound_by}{end})"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class MarginalMAPResult(MAPResult):
+    """What `MAP(query=...)` found: `argmax()` has -1 at the variables that are summed out, `value` is an upper bound.
+
+    Marginals are indicators of the query's labels, and uniform for the other variables.
+
+    Attributes:
+        query: which variables are labelled, (n_variables,).
+        score_bound: "exact" if `score` is the log of the sum, "lower" if it is a lower bound on it.
+    """
+
+    query: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    score_bound: str = "exact"
+
+    def score(self, labels: ArrayLike) -> float:
+        """The log of the sum of exp F(y) over the variables whose labels are -1; the query needs labels."""
+        y = check_partial(self.scores, self.query, labels)
+        if np.all(y >= 0):
+            return score_labels(self.scores, y)
+        key = f"score {y.tobytes().hex()}"
+        if key not in self.memo:
+            self.memo[key] = sum_given(self.scores, y, self.score_bound == "exact")
+        value: float = self.memo[key]
+        return value
+
+
 class _Interrupted(KeyboardInterrupt):
     """Ctrl-C, and what was found until then."""
 
@@ -88,6 +118,8 @@ class MAP(Inference):
         seed: of the random choices in local search.
         exact_search: whether to use toulbar2 if it is installed.
         threads: of belief propagation; None for all cores (or POTENTIA_THREADS).
+        query: variables to label, with the others summed out (marginal MAP); None for all. See `MarginalMAPResult`.
+        cpu_limit: seconds of CPU time of this process; None for none.
     """
 
     smooth: ClassVar[bool] = False
@@ -96,6 +128,8 @@ class MAP(Inference):
     seed: int = 0
     exact_search: bool = True
     threads: int | None = None
+    query: ArrayLike | None = None
+    cpu_limit: float | None = None
 
     def infer(
         self,
@@ -150,6 +184,8 @@ class MAP(Inference):
         if self.time_limit is not None:
             check_number("time_limit", self.time_limit)
         check_count("seed", self.seed)
+        if self.query is not None:
+            return self._run_query(scores)
         task = SearchTask(scores, self.time_limit, self.seed)
         try:
             if start is not None:
@@ -159,6 +195,17 @@ class MAP(Inference):
             task.interrupted = True
             raise _Interrupted(_result(task)) from None
         return _result(task)
+
+    def _run_query(self, scores: Scores) -> Result:
+        """Marginal MAP."""
+        query = check_query(self.query, scores.graph.n_variables)
+        answer, clock = Answer(np.where(query, 0, -1)), Clock(self.time_limit, self.cpu_limit)
+        try:
+            solve_query(self, scores, query, answer, clock)
+        except KeyboardInterrupt:
+            answer.interrupted = True
+            raise _Interrupted(_query_result(scores, query, answer)) from None
+        return _query_result(scores, query, answer)
 
     def _search(self, task: SearchTask) -> None:
         """All parts in turn until the labelling is proven best or the time is over."""
@@ -276,6 +323,34 @@ def _result(task: SearchTask) -> MAPResult:
         bound_by=task.bound_by,
         feasible=score_labels(task.scores, labels) > -np.inf,
         interrupted=task.interrupted,
+    )
+
+
+def _query_result(scores: Scores, query: Bools, answer: Answer) -> MarginalMAPResult:
+    """The record of a labelling of some variables."""
+    width, n_states = scores.singles.shape[1], scores.graph.n_states[:, None]
+    uniform = (np.arange(width) < n_states) / n_states
+    indicator = (np.arange(width) == answer.labels[:, None]).astype(np.float64)
+    slack = 1e-9 * (1.0 + abs(answer.value)) + scores.rounding()
+    proven = answer.exact and math.isfinite(answer.value) and answer.upper <= answer.value + slack
+    return MarginalMAPResult(
+        graph=scores.graph,
+        marginals=_Indicators(scores.graph, answer.labels),
+        variable_marginals=np.where(query[:, None], indicator, uniform),
+        value=answer.value if proven else answer.upper,
+        bound="exact" if proven else "upper",
+        target="max_score",
+        iterations=0,
+        residual=0.0,
+        converged=proven,
+        scores=scores,
+        best=lambda _: answer.labels,
+        found_by=answer.found_by,
+        bound_by=answer.bound_by,
+        feasible=math.isfinite(answer.value),
+        interrupted=answer.interrupted,
+        query=query,
+        score_bound="exact" if answer.exact else "lower",
     )
 
 
